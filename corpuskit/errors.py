@@ -1,0 +1,61 @@
+"""Every error corpuskit raises on purpose.
+
+CorpuskitError                 exit code 1
+  TaskError                    tasks of a phase failed; the others finished
+  UsageError                   the request is wrong and nothing was run; exit code 2
+    ConfigError                points at file, line and column of a YAML file
+  DataError                    data on disk breaks a promise; exit code 3
+
+A message reads `place: what is wrong, with the value. What to do.`
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class CorpuskitError(Exception):
+    """Base of the errors a caller may catch; `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class TaskError(CorpuskitError):
+    """One or more tasks of a phase failed after their retries."""
+
+
+class UsageError(CorpuskitError):
+    """The request is wrong and nothing was run."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A YAML file is wrong at a known place.
+
+    Args:
+        where: `file:line:column`.
+        problem: one sentence with the value found.
+        hint: what to do.
+    """
+
+    def __init__(self, where: str, problem: str, hint: str = "") -> None:
+        self.where, self.problem, self.hint = where, problem, hint
+        super().__init__(f"{where}: {problem}" + (f" {hint}" if hint else ""))
+
+
+class DataError(CorpuskitError):
+    """The data on disk breaks a promise made by a manifest, a schema or a format."""
+
+    exit_code = 3
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return a closing hint that names the nearest of `known`, or all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
