@@ -1,0 +1,100 @@
+"""Arrow columns as NumPy views without copying, and the schema of documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+POSITION_BITS = 40
+"""A key is `file_ordinal << POSITION_BITS | position`."""
+
+MAX_ORDINAL = (1 << (63 - POSITION_BITS)) - 1
+
+ORIGIN = pa.struct(
+    [("file", pa.string()), ("position", pa.int64()), ("url", pa.string()), ("date", pa.string())]
+)
+
+REQUIRED = {
+    "key": pa.int64(),
+    "id": pa.string(),
+    "text": pa.large_string(),
+    "source": pa.string(),
+    "origin": ORIGIN,
+}
+
+
+class Utf8(NamedTuple):
+    """Texts as buffers: text i is `data[offsets[i]:offsets[i + 1]]`.
+
+    Attributes:
+        offsets: (N + 1,) int64 into data; does not start at zero for a slice. Read-only.
+        data: (B,) uint8. Read-only.
+    """
+
+    offsets: NDArray[np.int64]
+    data: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def row(self, index: int) -> bytes:
+        """Return one text as bytes (a copy)."""
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the bytes of each text, (N,)."""
+        return np.diff(self.offsets)
+
+
+def utf8(array: pa.Array) -> Utf8:
+    """View a large_string or large_binary array without nulls; slices are fine."""
+    _, offsets, data = array.buffers()
+    if offsets is None or len(array) == 0:
+        return Utf8(_frozen(np.zeros(1, np.int64)), _frozen(np.empty(0, np.uint8)))
+    bounds = np.frombuffer(offsets, np.int64, len(array) + 1, 8 * array.offset)
+    content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return Utf8(_frozen(bounds), _frozen(content))
+
+
+def large_strings(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.LargeStringArray:
+    """Wrap buffers as a large_string array without copying; the bytes must be valid UTF-8."""
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.LargeStringArray.from_buffers(len(offsets) - 1, buffers[1], buffers[2])
+
+
+def numbers(array: pa.Array | pa.ChunkedArray) -> NDArray[np.generic]:
+    """View a fixed-width numeric or boolean column without nulls as a NumPy array."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def document_schema(
+    declared: Mapping[str, pa.DataType], annotations: Mapping[str, pa.DataType]
+) -> pa.Schema:
+    """Return the schema of a document shard: required, declared, `extra`, then annotations."""
+    columns = {**REQUIRED, **declared, "extra": pa.string(), **annotations}
+    return pa.schema(list(columns.items()))
+
+
+def make_keys(ordinal: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the keys of documents at `positions` of the file with this ordinal."""
+    return np.int64(ordinal << POSITION_BITS) | positions.astype(np.int64)
+
+
+def split_key(key: int) -> tuple[int, int]:
+    """Return (file ordinal, position) of a key."""
+    return key >> POSITION_BITS, key & ((1 << POSITION_BITS) - 1)
+
+
+def _frozen(array: NDArray[np.generic]) -> NDArray[np.generic]:  # type: ignore[misc]
+    """One array flavour for kernels: Arrow's own buffers are read-only, so the rest is, too."""
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,174 @@
+"""What a task wrote (manifest) and what a phase wrote (seal).
+
+A manifest's atomic appearance is the completion of its task; a seal's is the completion of its
+phase. Readers trust these, never a folder listing. Deterministic facts (parts, counters) make the
+content hash; measured ones (`timing`) are kept beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Part:
+    """One published file.
+
+    Attributes:
+        unit: the cell or key range it belongs to; parts of a phase are ordered by unit, then role.
+        role: what it is to its readers: `documents`, `ledger`, `sidecar`, `run:<name>`, `tokens`...
+        path: relative to the run directory.
+        source: the source it came from, empty when it holds several.
+        rows, size_bytes: of the file; text_bytes: of the text inside (documents only).
+        first, last: smallest and largest key (documents, runs), or rows covered (tokens).
+        digest: blake2b-128 of the file.
+    """
+
+    unit: int
+    role: str
+    path: str
+    source: str = ""
+    rows: int = 0
+    size_bytes: int = 0
+    text_bytes: int = 0
+    first: int = 0
+    last: int = -1
+    digest: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What one task wrote.
+
+    Attributes:
+        units: the units this task finished, whether or not they wrote parts.
+        counters: deterministic counts; nested names are joined by "/" (`kept/web`).
+        timing: measured figures by name, summed over units (`cpu_seconds/language`).
+    """
+
+    phase: str
+    fingerprint: str
+    units: tuple[int, ...]
+    parts: tuple[Part, ...]
+    counters: dict[str, int]
+    timing: dict[str, float]
+    accepted_code_change: bool = False
+
+    def to_json(self) -> bytes:
+        """Return the file content."""
+        return _dump({"format": FORMAT, "kind": "manifest", **dataclasses.asdict(self)})
+
+    @classmethod
+    def from_json(cls, content: bytes, where: str) -> Manifest:
+        """Parse a manifest file.
+
+        Raises:
+            DataError: it is not a manifest of a format this version reads.
+        """
+        return cls(**_fields(content, where, "manifest"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Seal:
+    """What a phase wrote: all its manifests merged, in unit order."""
+
+    phase: str
+    fingerprint: str
+    units: tuple[int, ...]
+    parts: tuple[Part, ...]
+    counters: dict[str, int]
+    timing: dict[str, float]
+    accepted_code_change: bool = False
+
+    @classmethod
+    def merge(cls, phase: str, fingerprint: str, manifests: Iterable[Manifest]) -> Seal:
+        """Merge the manifests of a phase; a unit that two manifests name counts once."""
+        units: set[int] = set()
+        parts: set[Part] = set()
+        counters: Counter[str] = Counter()
+        timing: Counter[str] = Counter()
+        accepted = False
+        for manifest in sorted(manifests, key=lambda one: one.units):
+            if set(manifest.units) & units:
+                if set(manifest.units) <= units:
+                    continue
+                raise DataError(f"phase {phase}: two manifests share some of their units.")
+            units.update(manifest.units)
+            parts.update(manifest.parts)
+            counters.update(manifest.counters)
+            peak = max(timing["peak_rss_bytes"], manifest.timing.get("peak_rss_bytes", 0.0))
+            timing.update(manifest.timing)
+            timing["peak_rss_bytes"] = peak
+            accepted = accepted or manifest.accepted_code_change
+        return cls(
+            phase,
+            fingerprint,
+            tuple(sorted(units)),
+            tuple(sorted(parts)),
+            dict(sorted(counters.items())),
+            {name: round(value, 6) for name, value in sorted(timing.items())},
+            accepted,
+        )
+
+    def content(self) -> str:
+        """Return the hash of what the phase decided and wrote, free of timing and of tasks."""
+        facts = {"phase": self.phase, "parts": [dataclasses.asdict(part) for part in self.parts]}
+        digest = hashlib.blake2b(_dump({**facts, "counters": self.counters}), digest_size=16)
+        return digest.hexdigest()
+
+    def by_role(self, role: str) -> list[Part]:
+        """Return the parts of a role in unit order."""
+        return [part for part in self.parts if part.role == role]
+
+    def to_json(self) -> bytes:
+        """Return the file content."""
+        fields = dataclasses.asdict(self)
+        return _dump({"format": FORMAT, "kind": "seal", "content": self.content(), **fields})
+
+    @classmethod
+    def from_json(cls, content: bytes, where: str) -> Seal:
+        """Parse a seal file.
+
+        Raises:
+            DataError: it is not a seal of a format this version reads, or its content hash is wrong.
+        """
+        fields = _fields(content, where, "seal")
+        claimed = fields.pop("content", "")
+        seal = cls(**fields)
+        if seal.content() != claimed:
+            raise DataError(f"{where}: the content hash of the seal is wrong. Run again to rebuild.")
+        return seal
+
+
+def _fields(content: bytes, where: str, kind: str) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+        if found.pop("format") != FORMAT or found.pop("kind") != kind:
+            raise DataError(f"{where}: not a {kind} of format {FORMAT}.")
+        found["units"] = tuple(found["units"])
+        found["parts"] = tuple(Part(**part) for part in found["parts"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{where}: not a {kind}: {error!r}.") from None
+    _check_paths(found["parts"], where)
+    return found  # type: ignore[no-any-return]
+
+
+def _check_paths(parts: Sequence[Part], where: str) -> None:
+    for part in parts:
+        if part.path.startswith("/") or ".." in part.path.split("/"):
+            raise DataError(f"{where}: the path {part.path!r} leaves the run directory.")
+
+
+def _dump(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()

@@ -1,0 +1,205 @@
+"""Document shards and token shards as Parquet files: written in scratch, read in bounded batches."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from corpuskit.batch import numbers
+from corpuskit.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+BATCH_TEXT_BYTES = 8 << 20
+"""Text per row group and per batch: bounds the memory of a worker."""
+
+TOKEN_GROUP_ROWS = 64
+
+
+class DocumentWriter:
+    """Writes one document shard; row groups hold about BATCH_TEXT_BYTES of text.
+
+    The cut depends on the rows alone, never on how they arrived. Used as a context manager: left
+    through an exception it closes the file without a footer, so nothing that looks whole remains.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path, self.schema = path, schema
+        self.rows = self.text_bytes = 0
+        self.first, self.last = 0, -1
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = pq.ParquetWriter(self._file, schema, compression="zstd", compression_level=3)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows; their columns must be those of the schema."""
+        if len(batch) == 0:
+            return
+        if self.rows == 0:
+            self.first = batch.column("key")[0].as_py()
+        self.last = batch.column("key")[-1].as_py()
+        self.rows += len(batch)
+        sizes = np.diff(_offsets(batch.column("text")))
+        self.text_bytes += int(sizes.sum())
+        begin = 0
+        for end in _cuts(sizes, self._waiting_bytes):
+            self._waiting.append(batch.slice(begin, end - begin))
+            self._flush()
+            begin = end
+        self._waiting.append(batch.slice(begin))
+        self._waiting_bytes += int(sizes[begin:].sum())
+
+    def _flush(self) -> None:
+        table = pa.Table.from_batches(self._waiting, self.schema).combine_chunks()
+        self._waiting, self._waiting_bytes = [], 0
+        if table.num_rows:
+            self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def __enter__(self) -> DocumentWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._flush()
+            self._writer.close()
+        else:
+            self._writer.is_open = False  # pyarrow would write a footer over half a file
+        self._file.close()
+
+
+def read_documents(
+    path: Path, columns: Sequence[str] | None = None, *, sidecars: Sequence[Path] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Yield a document shard batch by batch, masks applied and sidecar columns appended.
+
+    Args:
+        path: the part.
+        columns: which to read, sidecar columns included; None reads all.
+        sidecars: what global stages decided about this part, oldest first.
+
+    Raises:
+        DataError: the file is no Parquet file, or a sidecar does not match it.
+    """
+    keep, added = read_sidecars(sidecars)
+    wanted = None if columns is None else [name for name in columns if name not in added]
+    row = 0
+    for batch in _batches(path, wanted):
+        rows = slice(row, row + len(batch))
+        row += len(batch)
+        for name, values in added.items():
+            if columns is None or name in columns:
+                batch = batch.append_column(name, values[rows])
+        if keep is not None:
+            if row > len(keep):
+                break
+            if not keep[rows].all():
+                batch = batch.filter(pa.array(keep[rows]))
+        if len(batch):
+            yield batch
+    if keep is not None and row != len(keep):
+        raise DataError(f"{path}: {row} rows, but its sidecar has {len(keep)}. Run again.")
+
+
+def read_sidecars(
+    sidecars: Sequence[Path],
+) -> tuple[NDArray[np.bool_] | None, dict[str, pa.Array]]:
+    """Return the combined mask (None = all kept) and the added columns of a part's sidecars."""
+    keep: NDArray[np.bool_] | None = None
+    added: dict[str, pa.Array] = {}
+    for path in sidecars:
+        try:
+            with pa.OSFile(str(path), "rb") as file:
+                table = pa.ipc.open_file(file).read_all()
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{path}: not a sidecar: {error}.") from None
+        for name in table.column_names:
+            values = table.column(name).combine_chunks()
+            if name != "keep":
+                added[name] = values
+                continue
+            mask = numbers(values).astype(np.bool_)
+            keep = mask if keep is None else keep & mask
+    return keep, added
+
+
+def write_sidecar(
+    path: Path, keep: NDArray[np.bool_], columns: dict[str, pa.Array] | None = None
+) -> None:
+    """Write what a global stage decided about each row of a part."""
+    table = pa.table({"keep": pa.array(keep), **(columns or {})})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def token_schema(seq_len: int, dtype: str, footer: dict[str, object]) -> pa.Schema:
+    """Return the schema of packed token shards, with the footer metadata in it."""
+    width = (seq_len + 1) * np.dtype(dtype).itemsize
+    fields = [
+        pa.field("tokens", pa.binary(width), nullable=False),
+        pa.field("doc_starts", pa.list_(pa.int32())),
+        pa.field("doc_keys", pa.list_(pa.int64())),
+        pa.field("text_bytes", pa.list_(pa.int32())),
+        pa.field("flags", pa.list_(pa.uint8())),
+    ]
+    content = {"format": 1, "seq_len": seq_len, "dtype": dtype, **footer}
+    return pa.schema(fields, metadata={"corpuskit": json.dumps(content, sort_keys=True)})
+
+
+def write_tokens(path: Path, table: pa.Table) -> None:
+    """Write packed rows: plain, uncompressed, 64 rows per row group, page CRCs, one page a chunk."""
+    pq.write_table(
+        table,
+        path,
+        row_group_size=TOKEN_GROUP_ROWS,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+        column_encoding="PLAIN",
+        write_page_checksum=True,
+        data_page_size=1 << 28,
+    )
+
+
+def _batches(path: Path, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+    """Yield one batch per row group, so memory is bounded by the writer's BATCH_TEXT_BYTES."""
+    try:
+        with pq.ParquetFile(path, memory_map=False, pre_buffer=False) as file:
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, columns=columns, use_threads=False)
+                yield from table.combine_chunks().to_batches()
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(f"{path}: not a whole document shard: {error}.") from None
+
+
+def _offsets(column: pa.Array) -> NDArray[np.int64]:
+    if len(column) == 0:
+        return np.zeros(1, np.int64)
+    return np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, 8 * column.offset)
+
+
+def _cuts(sizes: NDArray[np.int64], waiting: int) -> list[int]:
+    """Return the rows before which a row group is full: when its text reaches the target."""
+    cuts: list[int] = []
+    for row, size in enumerate(sizes.tolist()):
+        if waiting and waiting + size > BATCH_TEXT_BYTES:
+            cuts.append(row)
+            waiting = 0
+        waiting += size
+    return cuts
