@@ -124,10 +124,10 @@ def _is_word_end(char: str, rest: list[str | Gap | None], own: Habits) -> bool:
     if not following or not following[0].isalnum() or char.isspace():
         return False
     words, chars = sum(own.starts.values()) + 1, sum(own.chars.values()) + 1
-    inner = math.log((own.inners[following] + 0.1) / chars)
-    start = math.log((own.starts[following.strip()] + 0.1) / chars)
     seen = own.chars[char]
     final = own.finals[char] / seen if seen >= 5 else words / chars
-    return start - math.log(words / chars) + math.log(final + 0.01) > (
-        inner - math.log(1 - words / chars) + math.log(1.01 - final)
-    )
+    final = min(max(final, 0.01), 0.99)
+    pair = following.strip()
+    start = math.log(final * (own.starts[pair] + 0.1) / words)
+    inner = math.log((1 - final) * (own.inners[pair] + 0.1) / chars)
+    return start > inner

@@ -1,0 +1,158 @@
+"""A Llama-style decoder.
+
+Shapes: R rows, L tokens per row, C model width, H query heads, G key/value heads, D head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.functional import cross_entropy, linear, silu
+from torch.utils.checkpoint import checkpoint
+
+from corpuskit.train.attention import attend, rotate
+
+if TYPE_CHECKING:
+    from corpuskit.train.attention import Layout
+    from corpuskit.train.settings import ModelShape
+
+IGNORED = -100  # label of a token that carries no loss
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with rotary positions and, optionally, normalised queries and keys."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.head_dim = shape.head_dim
+        width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.query = nn.Linear(shape.dim, width, bias=False)
+        self.key = nn.Linear(shape.dim, kv_width, bias=False)
+        self.value = nn.Linear(shape.dim, kv_width, bias=False)
+        self.out = nn.Linear(width, shape.dim, bias=False)
+        # Large models have survived on QK-norm where clipping and optimiser changes did not (Marin 32B).
+        self.query_norm = _norm(shape.head_dim, shape) if shape.qk_norm else nn.Identity()
+        self.key_norm = _norm(shape.head_dim, shape) if shape.qk_norm else nn.Identity()
+
+    def forward(self, x: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """Mix (R, L, C) along L, inside documents."""
+        heads = (*x.shape[:2], -1, self.head_dim)
+        q = rotate(self.query_norm(self.query(x).view(heads)), layout)
+        k = rotate(self.key_norm(self.key(x).view(heads)), layout)
+        return self.out(attend(q, k, self.value(x).view(heads), layout).flatten(2))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.gate = nn.Linear(shape.dim, shape.ffn_dim, bias=False)
+        self.up = nn.Linear(shape.dim, shape.ffn_dim, bias=False)
+        self.down = nn.Linear(shape.ffn_dim, shape.dim, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (R, L, C) token by token."""
+        return self.down(silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each normalised before and added to the stream; the unit of sharding."""
+
+    def __init__(self, shape: ModelShape, *, recompute: bool) -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.attention_norm = _norm(shape.dim, shape)
+        self.attention = Attention(shape)
+        self.feed_forward_norm = _norm(shape.dim, shape)
+        self.feed_forward = FeedForward(shape)
+
+    def forward(self, x: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """Map (R, L, C) to (R, L, C); keeps only its input for the backward pass if `recompute`."""
+        if self.recompute and torch.is_grad_enabled():
+            # In here and not around the block, so that parameters are gathered once for both passes.
+            return checkpoint(self._mix, x, layout, use_reentrant=False)
+        return self._mix(x, layout)
+
+    def _mix(self, x: torch.Tensor, layout: Layout) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x), layout)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class Decoder(nn.Module):
+    """The model: embedding, blocks, norm, head."""
+
+    def __init__(self, shape: ModelShape, *, recompute: bool = False) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.vocab_size, shape.dim)
+        self.blocks = nn.ModuleList(Block(shape, recompute=recompute) for _ in range(shape.layers))
+        self.norm = _norm(shape.dim, shape)
+        # Tied: the head reads the embedding's weight; there is no second parameter to keep in step.
+        self.head = None if shape.tied else nn.Linear(shape.dim, shape.vocab_size, bias=False)
+
+    def forward(self, tokens: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """Return the logits (R, L, V) of (R, L) int64 tokens."""
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, layout)
+        return linear(self.norm(x), (self.head or self.embedding).weight)
+
+
+def row_losses(
+    logits: torch.Tensor, labels: torch.Tensor, z_loss: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum the losses of each row's labelled tokens, in nats.
+
+    Args:
+        logits: (R, L, V) of any floating type; summed in float32.
+        labels: (R, L) int64, `IGNORED` where a token carries no loss.
+        z_loss: weight of the squared log-normaliser (PaLM, section 5), which keeps logits from drifting.
+
+    Returns:
+        (R,) float32 cross-entropy, and (R,) with the z-loss added: what to minimise.
+    """
+    logits = logits.float()
+    losses = cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    sums = losses.view(labels.shape).sum(1)
+    if not z_loss:
+        return sums, sums
+    squares = logits.logsumexp(-1).square() * (labels != IGNORED)
+    return sums, sums + z_loss * squares.sum(1)
+
+
+@torch.no_grad()
+def init_weights(model: Decoder, seed: int) -> None:
+    """Fill every parameter, to the same values on any number of ranks.
+
+    Each parameter has a generator of its own, seeded by its name, and each rank makes the whole tensor and
+    keeps its shard: no communication, and no more memory than the largest parameter.
+    Matrices: normal, 1/sqrt(fan-in); those that write into the stream are scaled by 1/sqrt(2 layers) more,
+    as in GPT-2. Embeddings: normal, 0.02. Norms: one.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            parameter.fill_(1.0)
+            continue
+        std = 0.02 if name == "embedding.weight" else parameter.shape[1] ** -0.5
+        if name.endswith(("out.weight", "down.weight")):
+            std /= math.sqrt(2 * model.shape.layers)
+        digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()
+        generator = torch.Generator(parameter.device).manual_seed(int.from_bytes(digest, "little"))
+        whole = torch.empty(parameter.shape, device=parameter.device)
+        whole.normal_(0.0, std, generator=generator)
+        if isinstance(parameter, DTensor):
+            mesh, placements = parameter.device_mesh, parameter.placements
+            whole = distribute_tensor(whole, mesh, placements, src_data_rank=None)
+        parameter.copy_(whole)
+
+
+def _norm(size: int, shape: ModelShape) -> nn.RMSNorm:
+    return nn.RMSNorm(size, eps=shape.norm_eps)
