@@ -391,6 +391,14 @@ class PassContext(UnitContext):
         """Return where the file of a part can be read."""
 
     @abstractmethod
+    def parts(self, name: str) -> list[Part]:
+        """Return parts of finished phases; see PassPlan.parts."""
+
+    @abstractmethod
+    def write_file(self, name: str, content: bytes) -> None:
+        """Write a file of a fixed name inside the run directory (`mix/plan.json`)."""
+
+    @abstractmethod
     def write_sidecar(
         self, keep: NDArray[np.bool_], columns: Mapping[str, pa.Array] | None = None
     ) -> None:
@@ -410,12 +418,15 @@ class PassPlan(ABC):
 
     @abstractmethod
     def parts(self, name: str) -> list[Part]:
-        """Return the parts of a run of an earlier pass (`sign/bands`), or of a role
-        (`tokens`) of the phase before this stage or of earlier passes, in unit order."""
+        """Return parts of finished phases in unit order.
+
+        `<pass>/<run>`: the run of an earlier pass of this stage (`sign/bands`).
+        `<phase>/<role>`: a role of another phase, such as `pack/run:ids` or `shuffle.gather/tokens`.
+        """
 
     @abstractmethod
     def counters(self, name: str) -> Mapping[str, int]:
-        """Return the counters of an earlier pass (`sign`), or of the input phase (`input`)."""
+        """Return the counters of an earlier pass of this stage (`sign`), or of a phase (`pack`)."""
 
 
 class CellStage(Stage):
@@ -435,12 +446,14 @@ class Pass:
         run: works on one unit; a bound method.
         units: cuts the work; None = one unit per cell of the input.
         at_end: the pass waits for all other phases of the plan (the mixture's table).
+        owns: folders of the run directory that only this pass writes (`tokens/`).
     """
 
     name: str
     run: Callable[[PassContext], None]
     units: Callable[[PassPlan], list[Unit]] | None = None
     at_end: bool = False
+    owns: tuple[str, ...] = ()
 
 
 class GlobalStage(Stage):

@@ -1,0 +1,50 @@
+# `make` lists the verbs. They install into .venv and need nothing but make, Python 3.11-3.13 and a C++ compiler;
+# as root on Debian the missing packages are installed too (.ci/setup).
+#
+#   PYTHON=python3.12   another interpreter          EXTRAS=train,dev,fast   other extras
+#   JOBS=4              test processes               BENCH=benchmarks/x.py   one benchmark only
+#   UV_TORCH_BACKEND=cpu  torch without CUDA libraries (several GB) on a Linux machine that has no GPU
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+EXTRAS ?= train,dev
+JOBS ?= 2
+BENCH ?= $(sort $(wildcard benchmarks/*.py))
+BIN := .venv/bin
+# Setup is done when this file exists: its name changes with whatever the installation depends on.
+STAMP := .venv/.done-$(shell { cat pyproject.toml constraints.txt .ci/setup; $(PYTHON) -VV; \
+	echo "$(EXTRAS) $(CURDIR)"; } 2>/dev/null | sha256sum | cut -c1-16)
+
+.PHONY: help setup lint test bench docs demo
+
+help:
+	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(STAMP) ## create .venv: corpuskit, torch and the development tools, in the versions of constraints.txt
+
+lint: $(STAMP) ## formatting, lint rules, types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint ## lint, then every test; the kernels once more as plain Python
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not real" tests/kernels
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+bench: $(STAMP) ## run the benchmarks; each prints its table
+	@for program in $(BENCH); do echo "== $$program"; $(BIN)/python $$program; done
+
+docs: $(STAMP) ## write the generated pages and tables anew
+	$(BIN)/python docs/generate.py
+
+demo: $(STAMP) ## raw documents to training steps, on sample_data/
+	$(BIN)/corpuskit run pipelines/quickstart.yaml
+	$(BIN)/corpuskit train pipelines/train_quickstart.yaml
+
+$(STAMP):
+	@.ci/setup "$(PYTHON)" "$(EXTRAS)" "$@"

@@ -1,0 +1,351 @@
+"""Reads YAML into typed models; every error names file, line and column, and what to do.
+
+The only place that imports yaml. Values are checked by pydantic in strict mode: `"80"` is no number
+and `true` is no integer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from corpuskit import registry
+from corpuskit.errors import ConfigError, UsageError, suggest
+from corpuskit.stage import Source, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Model = TypeVar("Model", bound=BaseModel)
+Place = tuple[str | int, ...]
+MATERIALIZE = "materialize"
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Executor(_Settings):
+    """Where tasks run; nothing here changes an output byte."""
+
+    kind: Literal["local"] = "local"
+    """Which launcher runs the tasks."""
+    workers: int = Field(2, ge=1, le=1024)
+    """Worker processes on this machine."""
+    tasks: int | None = Field(None, ge=1)
+    """Tasks per phase; the planner chooses when absent."""
+    retries: int = Field(1, ge=0, le=10)
+    """How often a task is tried again after an unexpected failure."""
+
+
+class Ledger(_Settings):
+    """What the ledger keeps besides its rows."""
+
+    keep_text: bool = False
+    """Keep the text of everything that left, not only of a small sample."""
+
+
+class Pipeline(_Settings):
+    """A pipeline file, without its sources and stages."""
+
+    name: str = Field("", pattern=r"^[\w.-]*$")
+    """Name of the run; the file's stem when absent."""
+    output: str
+    """The run directory."""
+    seed: int = Field(0, ge=0, lt=2**32)
+    """Seed of everything random: samples, shuffle, mixture."""
+    documents: bool | None = None
+    """Write `documents/`; by default when the input is below 100 GB."""
+    max_document_bytes: int = Field(16 << 20, ge=1, le=1 << 30)
+    """Longer documents go to the ledger, in bytes of UTF-8."""
+    cell_bytes: int = Field(64 << 20, ge=1024)
+    """Text per cell: the unit of work, of parts and of packing windows; changes output files."""
+    task_memory_bytes: int = Field(1 << 30, ge=1 << 20)
+    """Memory that one task of a global stage may plan with."""
+    executor: Executor = Executor()
+    """Where tasks run."""
+    ledger: Ledger = Ledger()
+    """What the ledger keeps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One configured stage, where the file mentions it, and what the file says besides."""
+
+    label: str
+    name: str
+    stage: Stage
+    where: str
+    materialize: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineFile:
+    """A pipeline file, read and checked."""
+
+    path: str
+    settings: Pipeline
+    sources: tuple[Step, ...]
+    steps: tuple[Step, ...]
+
+
+def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFile:
+    """Read a pipeline file.
+
+    Args:
+        path: the YAML file.
+        overrides: `a.b=value` each, as given to `--set`; stages are addressed by name.
+
+    Raises:
+        ConfigError: the file, a stage or a parameter is wrong.
+    """
+    document = _Document.open(Path(path))
+    for override in overrides:
+        document.override(override)
+    top = document.value
+    given = {key: top[key] for key in top if key not in {"sources", "stages"}}
+    settings = document.check(Pipeline, given, (), "", {"sources", "stages"})
+    if not settings.name:
+        settings = settings.model_copy(update={"name": Path(path).stem})
+    sources = tuple(_sources(document))
+    return PipelineFile(str(path), settings, sources, tuple(_steps(document)))
+
+
+def read_model(path: str | Path, model: type[Model], overrides: Sequence[str] = ()) -> Model:
+    """Read a YAML file whose top-level keys are the fields of `model`.
+
+    Raises:
+        ConfigError: the file or a value is wrong.
+    """
+    document = _Document.open(Path(path))
+    for override in overrides:
+        document.override(override)
+    return document.check(model, document.value, (), "")
+
+
+def _sources(document: _Document) -> Iterable[Step]:
+    given = document.value.get("sources")
+    if not isinstance(given, dict) or not given:
+        raise ConfigError(
+            document.where(("sources",)), "sources must name at least one source.",
+            'For example: sources: {web: {jsonl: "data/*.jsonl"}}.',
+        )  # fmt: skip
+    formats = registry.names("sources")
+    for name, value in given.items():
+        place: Place = ("sources", name)
+        if not isinstance(value, dict):
+            raise ConfigError(document.where(place), f"source {name!r} must be a mapping.",
+                              'For example: {jsonl: "data/*.jsonl"}.')  # fmt: skip
+        if not str(name).replace("-", "_").isidentifier():
+            raise ConfigError(document.where(place, key=True), f"source name {name!r} must be made "
+                              "of letters, digits, - and _.", "It names a folder.")  # fmt: skip
+        known = [key for key in value if key in formats]
+        if len(known) != 1:
+            wrong = next((key for key in value if key not in formats), name)
+            hint = suggest(str(wrong), formats)
+            raise ConfigError(document.where(place), f"source {name!r} must name one format.", hint)
+        kind = known[0]
+        paths = value[kind] if isinstance(value[kind], list) else [value[kind]]
+        params = {"paths": paths, **{k: v for k, v in value.items() if k != kind}}
+        model = registry.load(kind)
+        stage = document.check(model, params, place, f"sources.{name}", rename={"paths": kind})
+        assert isinstance(stage, Source), f"{kind} is in stages/sources but is no Source"
+        yield Step(str(name), kind, stage, document.where(place, key=True))
+
+
+def _steps(document: _Document) -> Iterable[Step]:
+    given = document.value.get("stages", [])
+    if not isinstance(given, list):
+        raise ConfigError(document.where(("stages",)), "stages must be a list.",
+                          "For example: stages: [gopher_quality, exact_dedup].")  # fmt: skip
+    seen: dict[str, int] = {}
+    for index, item in enumerate(given):
+        place: Place = ("stages", index)
+        if isinstance(item, str):
+            name, params = item, {}
+        elif isinstance(item, dict) and len(item) == 1:
+            name, params = next(iter(item.items()))
+            place = (*place, name)
+            params = {} if params is None else params
+        else:
+            raise ConfigError(document.where(place), "a stage must be a name or `name: {...}`.")
+        where = document.where(place, key=True)
+        if name not in registry.modules() or registry.kind_of(name) == "sources":
+            known = [one for one in registry.names() if registry.kind_of(one) != "sources"]
+            raise ConfigError(where, f"there is no stage {name!r}.", suggest(str(name), known))
+        if not isinstance(params, dict):
+            raise ConfigError(document.where(place), f"{name} must be followed by a mapping.")
+        materialize = params.pop(MATERIALIZE, False)
+        if not isinstance(materialize, bool):
+            raise ConfigError(document.where((*place, MATERIALIZE)),
+                              f"{name}.{MATERIALIZE} must be true or false.")  # fmt: skip
+        stage = document.check(registry.load(name), params, place, name, {MATERIALIZE})
+        seen[name] = seen.get(name, 0) + 1
+        label = name if seen[name] == 1 else f"{name}_{seen[name]}"
+        yield Step(label, name, stage, where, materialize)
+
+
+class _Document:
+    """A YAML file as plain values, with the line and column of every key and value."""
+
+    def __init__(self, path: Path, value: Any, places: dict[Place, tuple[str, str]]) -> None:
+        self.path, self.value, self._places = path, value, places
+
+    @classmethod
+    def open(cls, path: Path) -> _Document:
+        try:
+            text = path.read_text("utf-8")
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UsageError(f"{path}: cannot be read: {reason}.") from None
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path}: byte {error.start} is not UTF-8.") from None
+        try:
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+            raise ConfigError(where, f"not valid YAML: {error.problem}.") from None
+        except yaml.YAMLError as error:
+            raise ConfigError(str(path), f"not valid YAML: {error}.") from None
+        places: dict[Place, tuple[str, str]] = {}
+        if not isinstance(root, yaml.MappingNode):
+            raise ConfigError(f"{path}:1:1", "the file must be a mapping of names to values.")
+        value = _plain(root, path, (), places)
+        return cls(path, value, places)
+
+    def where(self, place: Place, *, key: bool = False) -> str:
+        """Return `file:line:column` of a value (or its key), or of what encloses it."""
+        while place not in self._places:
+            if not place:
+                return f"{self.path}:1:1"
+            place = place[:-1]
+        return self._places[place][0 if key else 1]
+
+    def override(self, text: str) -> None:
+        """Apply one `a.b=value`; list items that are stages are addressed by their name."""
+        target, equals, raw = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: must look like stage.parameter=value.")
+        try:
+            value = yaml.safe_load(raw)
+        except yaml.YAMLError:
+            raise UsageError(f"--set {text}: {raw!r} is not a YAML value.") from None
+        keys = target.split(".")
+        names = {_stage_name(item) for item in self.value.get("stages", [])}
+        if keys[0] in names:
+            keys.insert(0, "stages")
+        node: Any = self.value
+        place: Place = ()
+        for key in keys[:-1]:
+            node, place = self._enter(node, key, place, text)
+        if not isinstance(node, dict):
+            raise UsageError(f"--set {text}: {'.'.join(keys[:-1])} is not a mapping.")
+        node[keys[-1]] = value
+        self._places[(*place, keys[-1])] = (f"--set {text}", f"--set {text}")
+
+    def _enter(self, node: Any, key: str, place: Place, text: str) -> tuple[Any, Place]:
+        if isinstance(node, list):
+            for index, item in enumerate(node):
+                if _stage_name(item) == key:
+                    if isinstance(item, str):
+                        node[index] = {key: {}}
+                    elif item[key] is None:
+                        item[key] = {}
+                    return node[index][key], (*place, index, key)
+            known = [name for item in node if (name := _stage_name(item))]
+            raise UsageError(f"--set {text}: no stage {key!r}. {suggest(key, known)}")
+        if isinstance(node, dict):
+            return node.setdefault(key, {}), (*place, key)
+        raise UsageError(f"--set {text}: {key!r} is not a mapping.")
+
+    def check(
+        self,
+        model: type[Model],
+        values: Mapping[str, Any],
+        place: Place,
+        label: str,
+        also: Iterable[str] = (),
+        rename: Mapping[str, str] | None = None,
+    ) -> Model:
+        """Validate values found at `place`; report the first error in the order of the file.
+
+        Args:
+            label: what the user calls the thing, for messages; empty for the file itself.
+            also: keys that are legal here but not fields of the model.
+            rename: field -> the key that the file uses for it.
+        """
+        try:
+            return model.model_validate_json(json.dumps(values, default=str), strict=True)
+        except ValidationError as error:
+            rename = rename or {}
+            known = [rename.get(f, f) for f in model.model_fields] + list(also)
+            found = [self._explain(e, place, label, known, rename) for e in error.errors()]
+            raise min(found, key=lambda e: _order(e.where)) from None
+
+    def _explain(
+        self, error: Any, place: Place, label: str, known: list[str], rename: Mapping[str, str]
+    ) -> ConfigError:
+        loc: Place = tuple(rename.get(str(part), part) for part in error["loc"])
+        name = ".".join([label, *(str(part) for part in loc)]).lstrip(".")
+        full = (*place, *loc)
+        kind = error["type"]
+        if kind == "extra_forbidden":
+            where = self.where(full, key=True)
+            key = str(loc[-1])
+            owner = ".".join([label, *map(str, loc[:-1])]).strip(".") or "the file"
+            hint = suggest(key, known) if len(loc) == 1 else ""
+            return ConfigError(where, f"{owner} has no parameter {key!r}.", hint)
+        if kind == "missing":
+            return ConfigError(self.where(place), f"{name} is missing.", "Set it.")
+        message = str(error["msg"]).removeprefix("Value error, ")
+        message = message.replace("Input should be", "must be").replace("a valid ", "a ")
+        message = message.replace("a integer", "an integer")
+        if not message.startswith("must be"):
+            return ConfigError(self.where(full), f"{name}: {message}")
+        return ConfigError(self.where(full), f"{name} {message}, got {error['input']!r}.")
+
+
+def _plain(
+    node: yaml.Node, path: Path, place: Place, places: dict[Place, tuple[str, str]]
+) -> Any:
+    """Turn YAML nodes into plain values and note where each one stands."""
+    here = f"{path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+    places.setdefault(place, (here, here))
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, path, (*place, i), places) for i, item in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        return _scalar(node)
+    values: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = str(_scalar(key_node))
+        at = f"{path}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
+        if key in values:
+            raise ConfigError(at, f"{key!r} is given twice.", "Remove one.")
+        mark = value_node.start_mark
+        places[(*place, key)] = (at, f"{path}:{mark.line + 1}:{mark.column + 1}")
+        values[key] = _plain(value_node, path, (*place, key), places)
+    return values
+
+
+def _scalar(node: yaml.Node) -> Any:
+    return yaml.SafeLoader("").construct_object(node, deep=True)
+
+
+def _stage_name(item: Any) -> str | None:
+    if isinstance(item, str):
+        return item
+    return next(iter(item), None) if isinstance(item, dict) else None
+
+
+def _order(where: str) -> tuple[int, int]:
+    """Return (line, column) of a place; command-line overrides come first."""
+    parts = where.rsplit(":", 2)
+    if len(parts) != 3 or not parts[1].isdigit():
+        return (-1, -1)
+    return int(parts[1]), int(parts[2])

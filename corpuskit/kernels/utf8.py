@@ -1,0 +1,155 @@
+"""UTF-8 as kernels meet it: code points, Python's whitespace and line boundaries, character classes.
+
+Every function expects valid UTF-8 (what readers hand out), so a lead byte's tail can be read unchecked.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corpuskit.kernels.jit import inline, kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Offsets = NDArray[np.int64]
+
+ELLIPSIS = "\u2026"
+BULLET = "\u2022"
+
+
+@inline
+def char_width(lead: int) -> int:
+    """Return the bytes of the character that begins with `lead`."""
+    if lead < 0x80:
+        return 1
+    if lead < 0xE0:
+        return 2
+    return 3 if lead < 0xF0 else 4
+
+
+@inline
+def code_point(data: Bytes, at: int) -> int:
+    """Return the code point of the character that begins at `at`."""
+    lead = np.int64(data[at])
+    if lead < 0x80:
+        return lead
+    second = np.int64(data[at + 1]) & 0x3F
+    if lead < 0xE0:
+        return (lead & 0x1F) << 6 | second
+    third = np.int64(data[at + 2]) & 0x3F
+    if lead < 0xF0:
+        return (lead & 0x0F) << 12 | second << 6 | third
+    return (lead & 0x07) << 18 | second << 12 | third << 6 | (np.int64(data[at + 3]) & 0x3F)
+
+
+@kernel
+def wide_space_width(data: Bytes, at: int) -> int:
+    """Return the bytes of the non-ASCII whitespace character at `at`, 0 if it is none.
+
+    As str.isspace: U+0085 U+00A0 U+1680 U+2000..200A U+2028 U+2029 U+202F U+205F U+3000.
+    """
+    lead = data[at]
+    if lead == 0xC2:
+        return 2 if data[at + 1] == 0x85 or data[at + 1] == 0xA0 else 0
+    if lead < 0xE1 or lead > 0xE3:
+        return 0
+    second, third = data[at + 1], data[at + 2]
+    if lead == 0xE1:
+        return 3 if second == 0x9A and third == 0x80 else 0
+    if lead == 0xE3:
+        return 3 if second == 0x80 and third == 0x80 else 0
+    if second == 0x80:
+        return 3 if third <= 0x8A or third == 0xA8 or third == 0xA9 or third == 0xAF else 0
+    return 3 if second == 0x81 and third == 0x9F else 0
+
+
+@inline
+def space_width(data: Bytes, at: int) -> int:
+    """Return the bytes of the whitespace character at `at`, 0 if it is none, as str.isspace."""
+    lead = data[at]
+    if lead < 0x80:
+        return 1 if lead == 32 or 9 <= lead <= 13 or 28 <= lead <= 31 else 0
+    return wide_space_width(data, at)
+
+
+@inline
+def skip_space(data: Bytes, start: int, end: int) -> int:
+    """Return where str.lstrip of `data[start:end]` begins."""
+    while start < end:
+        width = space_width(data, start)
+        if width == 0:
+            break
+        start += width
+    return start
+
+
+@inline
+def skip_space_back(data: Bytes, start: int, end: int) -> int:
+    """Return where str.rstrip of `data[start:end]` ends."""
+    while end > start:
+        lead = end - 1
+        while data[lead] & 0xC0 == 0x80:
+            lead -= 1
+        if space_width(data, lead) == 0:
+            break
+        end = lead
+    return end
+
+
+@inline
+def line_break_width(data: Bytes, at: int, end: int) -> int:
+    r"""Return the bytes of the line boundary at `at`, 0 if it is none, as str.splitlines.
+
+    \n \v \f \r \r\n \x1c \x1d \x1e U+0085 U+2028 U+2029; `end` is where the text ends.
+    """
+    lead = data[at]
+    if lead < 0x80:
+        if lead == 13 and at + 1 < end and data[at + 1] == 10:
+            return 2
+        return 1 if 10 <= lead <= 13 or 28 <= lead <= 30 else 0
+    if lead == 0xC2:
+        return 2 if data[at + 1] == 0x85 else 0
+    if lead == 0xE2 and data[at + 1] == 0x80:
+        return 3 if data[at + 2] == 0xA8 or data[at + 2] == 0xA9 else 0
+    return 0
+
+
+@inline
+def count_chars(data: Bytes, start: int, end: int) -> int:
+    """Return the code points in `data[start:end]`."""
+    chars = 0
+    for at in range(start, end):
+        chars += data[at] & 0xC0 != 0x80
+    return chars
+
+
+@kernel
+def len_chars(offsets: Offsets, data: Bytes) -> NDArray[np.int64]:
+    """Return the code points of each text, (N,). O(B)."""
+    lengths = np.empty(len(offsets) - 1, np.int64)
+    for row in range(len(lengths)):
+        lengths[row] = count_chars(data, offsets[row], offsets[row + 1])
+    return lengths
+
+
+@functools.cache
+def char_table(*tests: Callable[[str], bool]) -> NDArray[np.uint8]:
+    """Tabulate tests of single characters: bit k of entry c says whether `tests[k](chr(c))`.
+
+    Built on first use (0.1 s a test) and kept: 1.1 MB, one entry per code point, read-only. The
+    answers are those of the running Python's Unicode version.
+    """
+    table = np.zeros(sys.maxunicode + 1, np.uint8)
+    for bit, test in enumerate(tests):
+        hits = np.fromiter(map(test, map(chr, range(len(table)))), np.bool_, len(table))
+        table[hits] |= 1 << bit
+    table.flags.writeable = False
+    return table

@@ -1,0 +1,360 @@
+"""Which row comes when: integer arithmetic over the mix plan, nothing read and nothing stored.
+
+A run counts its rows with `t` in [0, T). `RowOrder` maps counters to rows of sources and back. Its parts,
+apportionment (`apportion`, `turn`) and keyed permutation (`permute`, `unpermute`), serve the writer of a
+plan too. docs/formats.md (Order) is the contract. Letters: K sources, M counters asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    U64 = NDArray[np.uint64]
+
+ROUNDS = 6
+_SHIFT = np.uint64(33)
+_HALF = np.uint64(32)
+_MULTIPLY_1 = np.uint64(0xFF51AFD7ED558CCD)
+_MULTIPLY_2 = np.uint64(0xC4CEB9FE1A85EC53)
+
+
+def apportion(num_rows: int, weights: Sequence[int]) -> NDArray[np.int64]:
+    """Return how many of the first `num_rows` rows each source gives: (K,) int64, summing to `num_rows`.
+
+    Sainte-Lague: row j of source k is due at (2j + 1) / weight_k, ties go to the source that comes first.
+    Exact for integers of any size, monotone in `num_rows`, and less than 3 rows off the ideal share for
+    50 sources.
+    """
+    total, strides = _strides(tuple(weights))
+    # The rows due up to 2n / W are a prefix of the order, and at most K / 2 more or fewer than n.
+    counts = [(2 * num_rows * weight + total) // (2 * total) for weight in weights]
+    excess = sum(counts) - num_rows
+    for _ in range(excess):
+        given = (k for k in range(len(counts)) if counts[k])
+        counts[max(given, key=lambda k: ((2 * counts[k] - 1) * strides[k], k))] -= 1
+    for _ in range(-excess):
+        able = (k for k in range(len(counts)) if strides[k])
+        counts[min(able, key=lambda k: ((2 * counts[k] + 1) * strides[k], k))] += 1
+    return np.array(counts, np.int64)
+
+
+def turn(source: int, rank: int, weights: Sequence[int]) -> int:
+    """Return how many rows, of all sources, come before row `rank` (from 0) of `source`.
+
+    The inverse of `apportion`: `apportion(n, weights)[source] > rank` exactly for n > the answer.
+    """
+    before = 0
+    for k, weight in enumerate(weights):
+        due, own = (2 * rank + 1) * weight, weights[source]
+        # How many j have 2j + 1 below due / own; a source that comes first also has the equal one.
+        before += (due // own + 1) // 2 if k < source else -(-due // own) // 2
+    return before
+
+
+@functools.lru_cache(maxsize=256)
+def _strides(weights: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """Return the sum of the weights, and per source an integer in proportion to 1 / weight (0 for 0)."""
+    scale = math.lcm(*(weight for weight in weights if weight))
+    return sum(weights), tuple(scale // weight if weight else 0 for weight in weights)
+
+
+def round_keys(*key_parts: int | str) -> U64:
+    """Return the (6,) round keys of a permutation: blake2b-384 of the parts as compact JSON."""
+    text = json.dumps(key_parts, separators=(",", ":"))
+    digest = hashlib.blake2b(text.encode(), digest_size=8 * ROUNDS).digest()
+    return np.frombuffer(digest, "<u8").astype(np.uint64)
+
+
+def sides(size: int) -> tuple[int, int]:
+    """Return (a, b): the near-square with a * b >= size that the Feistel rounds work on."""
+    a = math.isqrt(size - 1) + 1 if size > 1 else 1
+    return a, -(-size // a)
+
+
+def permute(indices: ArrayLike, size: int, *key_parts: int | str) -> NDArray[np.int64]:
+    """Return where the keyed permutation of [0, size) sends each of `indices`.
+
+    Cycle-walking Feistel, 6 rounds with the 64-bit finaliser of MurmurHash3; 1 <= size < 2**63.
+    """
+    return _permute(indices, size, key_parts, _forward)
+
+
+def unpermute(values: ArrayLike, size: int, *key_parts: int | str) -> NDArray[np.int64]:
+    """Return the indices that `permute`, with the same size and key, sends to `values`."""
+    return _permute(values, size, key_parts, _backward)
+
+
+def _permute(
+    indices: ArrayLike,
+    size: int,
+    key_parts: tuple[int | str, ...],
+    rounds: Callable[[U64, U64, U64, U64], U64],
+) -> NDArray[np.int64]:
+    x = np.atleast_1d(np.asarray(indices, np.int64))
+    assert not x.size or (x.min() >= 0 and x.max() < size), f"index outside [0, {size})"
+    # Arrays of one element, not scalars: NumPy warns of wrap-around in scalars only.
+    shape = np.array([[size, *sides(size)]], np.uint64).T
+    return _walk(x.astype(np.uint64), shape, round_keys(*key_parts)[:, None], rounds)
+
+
+def _walk(
+    x: U64, shape: U64, keys: U64, rounds: Callable[[U64, U64, U64, U64], U64]
+) -> NDArray[np.int64]:
+    """Apply the rounds until every value is inside its size again.
+
+    Args:
+        x: (M,) values.
+        shape: (3, M) or (3, 1): size, a and b of each value's permutation.
+        keys: (6, M) or (6, 1).
+        rounds: `_forward` or `_backward`.
+    """
+    x = rounds(x, shape[1], shape[2], keys)
+    outside = np.flatnonzero(x >= shape[0])
+    while outside.size:
+        # Less than one value in `a` walks on, so this is small.
+        some = shape if shape.shape[1] == 1 else shape[:, outside]
+        part = rounds(
+            x[outside], some[1], some[2], keys if keys.shape[1] == 1 else keys[:, outside]
+        )
+        x[outside] = part
+        outside = outside[part >= some[0]]
+    return x.view(np.int64)
+
+
+def _forward(x: U64, a: U64, b: U64, keys: U64) -> U64:
+    high, low = np.divmod(x, b)
+    for number in range(0, ROUNDS, 2):
+        high += _scramble(low ^ keys[number], a)
+        high = np.minimum(high, high - a)  # modulo a: a difference below zero wraps to a huge value
+        low += _scramble(high ^ keys[number + 1], b)
+        low = np.minimum(low, low - b)
+    return high * b + low
+
+
+def _backward(x: U64, a: U64, b: U64, keys: U64) -> U64:
+    high, low = np.divmod(x, b)
+    for number in range(ROUNDS - 2, -2, -2):
+        low -= _scramble(high ^ keys[number + 1], b)
+        low = np.minimum(low, low + b)
+        high -= _scramble(low ^ keys[number], a)
+        high = np.minimum(high, high + a)
+    return high * b + low
+
+
+def _scramble(x: U64, bound: U64) -> U64:
+    """Return the finaliser's upper 32 bits scaled to [0, bound), overwriting `x`; bound below 2**32."""
+    x ^= x >> _SHIFT
+    x *= _MULTIPLY_1
+    x ^= x >> _SHIFT
+    x *= _MULTIPLY_2
+    # The finaliser's last step, x ^= x >> 33, does not touch the upper 32 bits.
+    x >>= _HALF
+    x *= bound  # a multiplication instead of a remainder: a division costs five times as much
+    x >>= _HALF
+    return x
+
+
+@dataclass(frozen=True, slots=True)
+class MixSource:
+    """A source as the order sees it; `shuffled`: its first epoch is read as stored."""
+
+    name: str
+    rows: int
+    shuffled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MixStage:
+    """A stretch of the run with constant weights, one integer per source of the plan."""
+
+    name: str
+    rows: int
+    weights: tuple[int, ...]
+
+
+class SourceRows(NamedTuple):
+    """What counters stand for: (M,) int32 sources, (M,) int64 rows within them, (M,) int64 epochs."""
+
+    sources: NDArray[np.int32]
+    rows: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+
+
+class _Block(NamedTuple):
+    start: int  # the run's counter at its first row
+    length: int
+    ends: NDArray[np.int64]  # (K,) where each source's rows end in the block before it is permuted
+    ranks: NDArray[np.int64]  # (K,) row of the source ever taken, less its place in the laid-out block
+    keys: U64
+
+
+class RowOrder:
+    """The order of a run: counters to rows of sources, and back, each in O(K) integer operations."""
+
+    def __init__(
+        self, seed: int, block_rows: int, sources: Sequence[MixSource], stages: Sequence[MixStage]
+    ) -> None:
+        self.sources, self.stages = tuple(sources), tuple(stages)
+        self._seed, self._block_rows = seed, block_rows
+        self._starts = [0, *itertools.accumulate(stage.rows for stage in stages)]
+        self.num_rows = self._starts[-1]
+        blocks = (-(-stage.rows // block_rows) for stage in stages)
+        self._first_block = [0, *itertools.accumulate(blocks)]
+        counts = [self._share(i, stage.rows) for i, stage in enumerate(stages)]
+        zero = np.zeros((1, len(sources)), np.int64)
+        self._offsets = np.cumsum(np.concatenate([zero, *(c[None] for c in counts)]), axis=0)
+        self._sizes = np.array([max(1, source.rows) for source in sources], np.int64)
+        self._shuffled = np.array([source.shuffled for source in sources], bool)
+        self._shapes = np.array([(n, *sides(int(n))) for n in self._sizes], np.uint64).T
+        self._block = functools.lru_cache(maxsize=1024)(self._build_block)
+        self._boundary = functools.lru_cache(maxsize=64)(self._share)
+        self._epoch_keys = functools.lru_cache(maxsize=1024)(self._build_epoch_keys)
+
+    def rows_at(self, counters: NDArray[np.int64]) -> SourceRows:
+        """Return the source, row and epoch of each counter in [0, num_rows)."""
+        numbers = self._block_numbers(counters)
+        first, last = (int(numbers.min()), int(numbers.max())) if numbers.size else (0, -1)
+        present = range(first, last + 1) if last - first < 64 else np.unique(numbers).tolist()
+        blocks = [self._block(number) for number in present]
+        if not blocks:
+            return SourceRows(*(np.zeros(0, kind) for kind in (np.int32, np.int64, np.int64)))
+        which = np.searchsorted(np.array(present), numbers)
+        starts = np.array([block.start for block in blocks])[which]
+        places = (counters - starts).astype(np.uint64)
+        shape = np.array([(b.length, *sides(b.length)) for b in blocks], np.uint64).T
+        keys = np.stack([block.keys for block in blocks], axis=1)
+        places = _walk(places, shape[:, which], keys[:, which], _forward)
+        # One sorted list for all blocks: each block's ends, shifted behind the block before it.
+        shift = np.cumsum([0, *(block.length for block in blocks[:-1])])
+        ends = np.concatenate([b.ends + s for b, s in zip(blocks, shift, strict=True)])
+        found = np.searchsorted(ends, places + shift[which], side="right")
+        sources = found - which * len(self.sources)
+        taken = places + np.concatenate([block.ranks for block in blocks])[found]
+        epochs, rows = np.divmod(taken, self._sizes[sources])
+        self._permute_epochs(sources, epochs, rows)
+        return SourceRows(sources.astype(np.int32), rows, epochs)
+
+    def taken(self, counter: int) -> NDArray[np.int64]:
+        """Return how many rows of each source the counters [0, counter) take: (K,) int64."""
+        if counter >= self.num_rows:
+            return self._offsets[-1].copy()
+        block = self._block(int(self._block_numbers(np.array([counter]))[0]))
+        begins = np.concatenate([[0], block.ends[:-1]])
+        part = self.rows_at(np.arange(block.start, counter)).sources
+        return block.ranks + begins + np.bincount(part, minlength=len(self.sources))
+
+    def counters_of(self, source: int, row: int) -> list[tuple[int, int]]:
+        """Return (counter, epoch) of every time the run takes `row` of `source`, in order."""
+        size, total = int(self._sizes[source]), int(self._offsets[-1][source])
+        return [
+            (self._counter(source, epoch * size + place), epoch)
+            for epoch in range(-(-total // size))
+            if epoch * size + (place := self._place_in_epoch(source, row, epoch)) < total
+        ]
+
+    def is_permuted(self, sources: SourceRows) -> NDArray[np.bool_]:
+        """Return which of these rows are read out of stored order."""
+        return (sources.epochs > 0) | ~self._shuffled[sources.sources]
+
+    def _share(self, stage: int, num_rows: int) -> NDArray[np.int64]:
+        if not num_rows:
+            return np.zeros(len(self.sources), np.int64)
+        return apportion(num_rows, self.stages[stage].weights)
+
+    def _block_numbers(self, counters: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of each counter's block, counted over all stages."""
+        stages = np.searchsorted(self._starts, counters, side="right") - 1
+        within = counters - np.array(self._starts)[stages]
+        return np.array(self._first_block)[stages] + within // self._block_rows
+
+    def _build_block(self, number: int) -> _Block:
+        stage = int(np.searchsorted(self._first_block, number, side="right")) - 1
+        index = number - self._first_block[stage]
+        first = index * self._block_rows
+        length = min(self._block_rows, self.stages[stage].rows - first)
+        before, after = self._boundary(stage, first), self._boundary(stage, first + length)
+        ends = np.cumsum(after - before)
+        ranks = self._offsets[stage] + after - ends
+        keys = round_keys(self._seed, "mix", stage, index)
+        return _Block(self._starts[stage] + first, length, ends, ranks, keys)
+
+    def _build_epoch_keys(self, source: int, epoch: int) -> U64:
+        return round_keys(self._seed, self.sources[source].name, epoch)
+
+    def _permute_epochs(
+        self, sources: NDArray[np.int64], epochs: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> None:
+        """Replace, in place, the rows of epochs that are not read as stored."""
+        where = np.flatnonzero((epochs > 0) | ~self._shuffled[sources])
+        if not where.size:
+            return
+        pairs = epochs[where] * len(self.sources) + sources[where]
+        distinct, which = np.unique(pairs, return_inverse=True)
+        of_pair = [divmod(pair, len(self.sources)) for pair in distinct.tolist()]
+        keys = np.stack([self._epoch_keys(source, epoch) for epoch, source in of_pair], axis=1)
+        shape = self._shapes[:, sources[where]]
+        rows[where] = _walk(rows[where].astype(np.uint64), shape, keys[:, which], _forward)
+
+    def _place_in_epoch(self, source: int, row: int, epoch: int) -> int:
+        """Return which of the epoch's rows `row` is."""
+        if epoch == 0 and self._shuffled[source]:
+            return row
+        named = self.sources[source]
+        return int(unpermute(row, named.rows, self._seed, named.name, epoch)[0])
+
+    def _counter(self, source: int, rank: int) -> int:
+        """Return the run's counter of row `rank` (from 0) ever taken from `source`."""
+        stage = int(np.searchsorted(self._offsets[:, source], rank, side="right")) - 1
+        within = rank - int(self._offsets[stage, source])
+        index = turn(source, within, self.stages[stage].weights) // self._block_rows
+        block = self._block(self._first_block[stage] + index)
+        place = rank - int(block.ranks[source])
+        key = (self._seed, "mix", stage, index)
+        return block.start + int(unpermute(place, block.length, *key)[0])
+
+
+class SkipSpans:
+    """Stretches of the run's counters that are passed over; `delivered` counts the others."""
+
+    def __init__(self, spans: Sequence[tuple[int, int]], num_rows: int) -> None:
+        merged: list[list[int]] = []
+        for first, end in sorted((first, min(end, num_rows)) for first, end in spans):
+            if merged and first <= merged[-1][1]:
+                merged[-1][1] = max(end, merged[-1][1])
+            elif first < end:
+                merged.append([first, end])
+        self.spans = tuple((first, end) for first, end in merged)
+        lengths = np.array([end - first for first, end in merged], np.int64)
+        self._passed = np.concatenate([[0], np.cumsum(lengths)])
+        firsts = np.array([first for first, _ in merged], np.int64)
+        self._edges = firsts - self._passed[:-1]
+        self.num_delivered = num_rows - int(self._passed[-1])
+
+    def counters(self, delivered: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the run's counter of the n-th delivered row, for each n."""
+        return delivered + self._passed[np.searchsorted(self._edges, delivered, side="right")]
+
+    def delivered_before(self, counter: int) -> int:
+        """Return how many of the counters [0, counter) are delivered."""
+        return counter - sum(min(end, counter) - first for first, end in self.before(counter))
+
+    def before(self, counter: int) -> list[tuple[int, int]]:
+        """Return the spans that begin before `counter`, cut at it."""
+        return [(first, min(end, counter)) for first, end in self.spans if first < counter]
+
+    def covers(self, counter: int) -> bool:
+        """Say whether the row at `counter` is passed over."""
+        return any(first <= counter < end for first, end in self.spans)

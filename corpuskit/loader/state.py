@@ -1,0 +1,174 @@
+"""The position of a loader: a counter, and what lets the next run prove that it means the same rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from corpuskit.errors import DataError, UsageError
+from corpuskit.loader.index import FORMAT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corpuskit.loader.index import MixPlan
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderState:
+    """Where a run stands between two steps.
+
+    `rows` alone is the position: the run's counter behind the last row delivered. All the rest is
+    redundant and is recomputed and compared on load; `step` is the trainer's count, which rows do not
+    give once the batch size has changed.
+
+    Attributes:
+        plan: hash of the plan.
+        history: `history` of the plan up to `rows`.
+        step: steps done.
+        rows: the run's row counter behind the last step.
+        tokens: input positions delivered, seq_len for each row, padding included.
+        consumed: rows delivered of each source.
+    """
+
+    plan: str
+    history: str
+    step: int
+    rows: int
+    tokens: int
+    consumed: dict[str, int]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the state as JSON-ready values."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, object]) -> LoaderState:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            DataError: the format is not known or a field has another type.
+        """
+        if fields.get("format") != FORMAT:
+            raise DataError(
+                f"loader state: format must be {FORMAT}, got {fields.get('format')!r}."
+                " Load a state that this version wrote."
+            )
+        match fields:
+            case {
+                "plan": str(plan),
+                "history": str(past),
+                "step": int(step),
+                "rows": int(rows),
+                "tokens": int(tokens),
+                "consumed": dict(consumed),
+            }:
+                return cls(plan, past, step, rows, tokens, dict(consumed))
+        raise DataError(
+            f"loader state: a field is missing or has another type: {dict(fields)!r}."
+            " Load a state that this version wrote."
+        )
+
+
+def state_at(plan: MixPlan, step: int, rows: int) -> LoaderState:
+    """Return the state of a run that has done `step` steps and stands at counter `rows`."""
+    return LoaderState(
+        plan=plan.hash,
+        history=history(plan, rows),
+        step=step,
+        rows=rows,
+        tokens=plan.skips.delivered_before(rows) * plan.seq_len,
+        consumed=consumed_before(plan, rows),
+    )
+
+
+def consumed_before(plan: MixPlan, rows: int) -> dict[str, int]:
+    """Return how many rows of each source the counters [0, rows) deliver."""
+    counts = plan.order.taken(rows)
+    for first, end in plan.skips.before(rows):
+        counts = counts - (plan.order.taken(end) - plan.order.taken(first))
+    return {
+        source.name: count for source, count in zip(plan.sources, counts.tolist(), strict=True)
+    }
+
+
+def check_state(state: LoaderState, plan: MixPlan) -> None:
+    """Refuse a state whose rows are not the rows that this plan gave or would have given.
+
+    Raises:
+        UsageError: the state is of a plan with another history.
+        DataError: the state contradicts its own plan.
+    """
+    kind = DataError if state.plan == plan.hash else UsageError
+    whose = "this plan" if state.plan == plan.hash else f"plan {plan.hash} (the state's: {state.plan})"
+    if not 0 <= state.rows <= plan.order.num_rows:
+        raise kind(
+            f"loader state: rows must be within the {plan.order.num_rows} of {whose},"
+            f" got {state.rows}. Load it with the plan that it was saved with."
+        )
+    expected = state_at(plan, state.step, state.rows)
+    for name in sorted(set(state.consumed) | set(expected.consumed)):
+        got, due = state.consumed.get(name, 0), expected.consumed.get(name, 0)
+        if got != due:
+            raise kind(
+                f"loader state: {got!r} rows consumed of source {name!r}, but {whose} takes {due} of it"
+                f" in its first {state.rows} rows. Load it with the plan that it was saved with."
+            )
+    if state.history != expected.history or state.tokens != expected.tokens:
+        raise kind(
+            f"loader state: the first {state.rows} rows are not those of {whose}: history"
+            f" {state.history} and {state.tokens} tokens, expected {expected.history} and"
+            f" {expected.tokens}. Load it with the plan that it was saved with, or with one that only"
+            " differs behind these rows."
+        )
+    delivered = plan.skips.delivered_before(state.rows)
+    if not min(1, delivered) <= state.step <= delivered:
+        raise kind(f"loader state: {state.step} steps can't have taken {delivered} rows.")
+
+
+def history(plan: MixPlan, rows: int) -> str:
+    """Return a blake2b-128 over all that decides the first `rows` rows of a run, and nothing else.
+
+    So equal values mean equal rows, also under different plans: stages and sources that come later, the
+    length of the run, names of stages and common factors of weights are left out. A source still in its
+    first stored-order epoch counts with the parts it has reached, otherwise with all of them.
+    """
+    order = plan.order
+    stages, start = [], 0
+    for stage in order.stages:
+        if start >= rows:
+            break
+        used = min(stage.rows, rows - start)
+        # The order inside a block depends on the block's length, which the end of a stage may cut.
+        whole, rest = divmod(used, plan.block_rows)
+        block = min(plan.block_rows, stage.rows - whole * plan.block_rows) if rest else 0
+        factor = math.gcd(*stage.weights)
+        weights = [
+            [source.name, weight // factor]
+            for source, weight in zip(order.sources, stage.weights, strict=True)
+            if weight
+        ]
+        stages.append([used, block, weights])
+        start += stage.rows
+    sources = []
+    for k, (source, taken) in enumerate(zip(order.sources, order.taken(rows).tolist(), strict=True)):
+        if taken:
+            as_stored = source.shuffled and taken <= source.rows
+            reached = taken if as_stored else source.rows
+            chain = plan.parts.chain_at(k, reached - 1)
+            sources.append([source.name, None if as_stored else source.rows, chain])
+    fields = {
+        "seed": plan.seed,
+        "seq_len": plan.seq_len,
+        "dtype": plan.dtype.name,
+        "block_rows": plan.block_rows,
+        "tokenizer": plan.tokenizer.get("hash"),
+        "stages": stages,
+        "sources": sources,
+        "skip": plan.skips.before(rows),
+    }
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,333 @@
+"""Steps become phases: streaming stages are fused, global stages expand into their passes.
+
+A plan is a function of the pipeline file alone; which files there are, how they are cut, and what
+can be reused is found when it runs. Workers rebuild it from `plan.json`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from corpuskit import registry
+from corpuskit.batch import document_schema
+from corpuskit.config import Pipeline, PipelineFile, Step, read_pipeline
+from corpuskit.errors import ConfigError, DataError, UsageError, suggest
+from corpuskit.stage import CellStage, GlobalStage, Pass, Source, StreamingStage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+PLAN = "plan.json"
+DOCUMENTS_BELOW_BYTES = 100_000_000_000
+"""`documents/` is written by default below this size of the input."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """N independent units of work between two barriers.
+
+    Attributes:
+        index: place in the plan.
+        name: of its manifests, ledger parts and work folder.
+        labels: the steps it runs: fused streaming stages, or the one global stage.
+        pass_name: of a global stage; empty for a streaming phase.
+        base: the phase whose parts are the cells; None = the input files.
+        role: of those parts.
+        sidecars: phases whose sidecars apply to those parts, oldest first.
+        earlier: earlier passes of the same global stage.
+        waits: all phases whose seals decide what this one writes.
+        folder: where a streaming phase puts document parts.
+        owns: what only this phase writes; the rest there is deleted when it is sealed.
+        columns: annotation columns of the documents it writes.
+    """
+
+    index: int
+    name: str
+    labels: tuple[str, ...]
+    pass_name: str
+    base: int | None
+    role: str
+    sidecars: tuple[int, ...]
+    earlier: tuple[int, ...]
+    waits: tuple[int, ...]
+    folder: str
+    owns: tuple[str, ...]
+    columns: Mapping[str, pa.DataType]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the phase runs fused streaming stages."""
+        return not self.pass_name
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A compiled pipeline.
+
+    Attributes:
+        given: what stages provide for later ones (`tokenizer`, `packing`), as JSON values.
+    """
+
+    file: PipelineFile
+    phases: tuple[Phase, ...]
+    given: Mapping[str, Any]
+
+    @property
+    def settings(self) -> Pipeline:
+        """The settings of the pipeline file."""
+        return self.file.settings
+
+    def step(self, label: str) -> Step:
+        """Return a step by its label."""
+        return next(step for step in self.file.steps if step.label == label)
+
+    def source(self, label: str) -> Source:
+        """Return the configured format of a source."""
+        stage = next(step.stage for step in self.file.sources if step.label == label)
+        assert isinstance(stage, Source), "config.py makes sure of it"
+        return stage
+
+    def current_pass(self, phase: Phase) -> Pass:
+        """Return the pass that a phase of a global stage runs."""
+        stage = self.step(phase.labels[0]).stage
+        assert isinstance(stage, GlobalStage), "compile makes sure of it"
+        return next(one for one in stage.passes() if one.name == phase.pass_name)
+
+    def schema(self, phase: Phase) -> pa.Schema:
+        """Return the schema of the documents that a streaming phase writes."""
+        declared = {k: v for s in self.file.sources for k, v in _declared(s).items()}
+        return document_schema(declared, phase.columns)
+
+    def with_documents(self, is_wanted: bool) -> Plan:
+        """Return the plan that does, or does not, write `documents/`."""
+        settings = self.settings.model_copy(update={"documents": is_wanted})
+        file = dataclasses.replace(self.file, settings=settings)
+        return dataclasses.replace(self, file=file, phases=tuple(_phases(file)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` needs."""
+        return {
+            "format": 1,
+            "path": self.file.path,
+            "settings": self.settings.model_dump(mode="json"),
+            "sources": [_dump(step) for step in self.file.sources],
+            "steps": [_dump(step) for step in self.file.steps],
+            "given": dict(self.given),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], where: str) -> Plan:
+        """Rebuild a plan; nothing in it is executed but stages found by name.
+
+        Raises:
+            DataError: it was written by another version.
+        """
+        if content.get("format") != 1:
+            raise DataError(f"{where}: not a plan of format 1.")
+        file = PipelineFile(
+            content["path"],
+            Pipeline.model_validate_json(json.dumps(content["settings"])),
+            tuple(_load(entry) for entry in content["sources"]),
+            tuple(_load(entry) for entry in content["steps"]),
+        )
+        return cls(file, tuple(_phases(file)), content["given"])
+
+
+def read_plan(
+    path: str | Path, overrides: Sequence[str] = (), *, until: str | None = None
+) -> Plan:
+    """Read a pipeline file and compile it; nothing is run and no input is opened.
+
+    Args:
+        until: the last stage to run; the whole pipeline when None.
+
+    Raises:
+        ConfigError: the file, a stage, a parameter or the order of stages is wrong.
+    """
+    file = read_pipeline(path, overrides)
+    if until is not None:
+        labels = [step.label for step in file.steps]
+        if until not in labels:
+            raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
+        file = dataclasses.replace(file, steps=file.steps[: labels.index(until) + 1])
+    file = dataclasses.replace(file, steps=_with_implied(file.steps))
+    _check_columns(file)
+    given: dict[str, Any] = {}
+    for step in file.steps:
+        try:
+            given.update(step.stage.provides(given))
+        except UsageError as error:
+            raise ConfigError(step.where, f"{step.label}: {error}") from None
+    return Plan(file, tuple(_phases(file)), given)
+
+
+def _with_implied(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Append what `pack` cannot do without: an order of rows, and the loader's plan."""
+    names = [step.name for step in steps]
+    if "pack" not in names:
+        return steps
+    where = steps[names.index("pack")].where
+    added: list[Step] = []
+    if "shuffle" not in names:
+        stage = registry.load("shuffle").model_validate({"order": "as_read"})
+        added.append(Step("shuffle", "shuffle", stage, where))
+    if "mix" not in names:
+        added.append(Step("mix", "mix", registry.load("mix").model_validate({}), where))
+    return (*steps, *added)
+
+
+def _check_columns(file: PipelineFile) -> None:
+    """Check that every column a stage needs exists by then."""
+    declared: dict[str, pa.DataType] = {}
+    for step in file.sources:
+        for name, kind in _declared(step).items():
+            if declared.setdefault(name, kind) != kind:
+                raise ConfigError(step.where, f"column {name!r} is {kind} here but "
+                                  f"{declared[name]} in another source.", "Declare one type.")  # fmt: skip
+    known = {"key", "id", "text", "source", "origin", "extra", *declared}
+    for step in file.steps:
+        for column in step.stage.needs():
+            if column not in known:
+                raise ConfigError(step.where, f"{step.label} needs the column {column!r}, which "
+                                  "no earlier stage adds and no source declares.", suggest(column, known))  # fmt: skip
+        known |= {f"{step.label}.{field}" for field in step.stage.adds()}
+
+
+class _Builder:
+    """Collects phases while the steps go by."""
+
+    def __init__(self, file: PipelineFile) -> None:
+        self.file = file
+        self.phases: list[Phase] = []
+        self.group: list[Step] = []
+        self.base: int | None = None
+        self.role = "documents"
+        self.sidecars: list[int] = []
+        self.columns: dict[str, pa.DataType] = {}
+
+    def add(
+        self, name: str, labels: tuple[str, ...], *, pass_name: str = "",
+        earlier: tuple[int, ...] = (), owns: tuple[str, ...] = (), folder: str = "",
+        waits: tuple[int, ...] = (),
+    ) -> int:  # fmt: skip
+        """Append a phase that reads the current documents; return its index."""
+        index = len(self.phases)
+        base = () if self.base is None else (self.base,)
+        depends = tuple(sorted({*base, *self.sidecars, *earlier, *waits}))
+        own = (f"work/{name}/", f"ledger/{name}-part-", *owns)
+        phase = Phase(
+            index, name, labels, pass_name, self.base, self.role, tuple(self.sidecars),
+            earlier, depends, folder or f"work/{name}", own, dict(self.columns),
+        )  # fmt: skip
+        self.phases.append(phase)
+        return index
+
+    def flush(self, *, name: str = "", folder: str = "") -> None:
+        """End the current streaming phase, if there is anything in it."""
+        if not (self.group or name or self.base is None):
+            return
+        labels = tuple(step.label for step in self.group)
+        diverts = {s.stage.diverts for s in self.group if isinstance(s.stage, StreamingStage)}
+        owns = [f"{one}/" for one in sorted(diverts - {""})]
+        owns += [f"{folder}/"] if folder else []
+        default = labels[-1] if labels else "read"
+        is_packed = bool(self.group) and isinstance(self.group[-1].stage, CellStage)
+        self.base = self.add(name or default, labels, owns=tuple(owns), folder=folder)
+        self.role = "packed" if is_packed else "documents"
+        self.group, self.sidecars = [], []
+
+    def expand(self, step: Step, stage: GlobalStage) -> None:
+        """Append the passes of a global stage."""
+        earlier: tuple[int, ...] = ()
+        for one in stage.passes():
+            waits = tuple(range(len(self.phases))) if one.at_end else ()
+            name = f"{step.label}.{one.name}"
+            owns = tuple(one.owns)
+            index = self.add(
+                name, (step.label,), pass_name=one.name, earlier=earlier, owns=owns, waits=waits
+            )
+            earlier = (*earlier, index)
+        for field, kind in stage.adds().items():
+            self.columns[f"{step.label}.{field}"] = kind
+        if stage.reads == "documents":
+            self.sidecars.append(earlier[-1])
+        elif stage.reads == "packed":
+            self.base, self.role, self.sidecars = earlier[-1], "tokens", []
+
+    def is_written(self) -> bool:
+        """Whether the documents lie there as they are, without pending stages or masks."""
+        pending = self.group or self.sidecars or self.base is None
+        return not pending and self.phases[self.base or 0].is_stream
+
+    def write_documents(self) -> None:
+        """See to it that what survived lies in `documents/`."""
+        if self.is_written():
+            last = self.phases[-1]
+            owns = (*last.owns, "documents/")
+            self.phases[-1] = dataclasses.replace(last, folder="documents", owns=owns)
+        else:
+            self.flush(name="documents", folder="documents")
+
+
+def _phases(file: PipelineFile) -> list[Phase]:
+    build = _Builder(file)
+    at_end: list[tuple[Step, GlobalStage]] = []
+    is_text = True
+    for step in file.steps:
+        if is_text and step.name == "tokenize":
+            is_text = False
+            if file.settings.documents is not False:
+                build.write_documents()
+        stage = step.stage
+        if isinstance(stage, (StreamingStage, CellStage)):
+            if build.role != "documents":
+                raise ConfigError(step.where, f"{step.label} works on documents, but an earlier "
+                                  "stage has packed them.", "Move it before pack.")  # fmt: skip
+            build.group.append(step)
+            build.columns |= {f"{step.label}.{f}": kind for f, kind in stage.adds().items()}
+            if step.materialize or isinstance(stage, CellStage):
+                build.flush()
+            continue
+        assert isinstance(stage, GlobalStage), "a stage is of one of three kinds"
+        if stage.reads == "tokens":
+            at_end.append((step, stage))
+            continue
+        if stage.reads == "documents":
+            build.flush()
+        if build.role != stage.reads:
+            wanted = "after pack" if stage.reads == "packed" else "before pack"
+            raise ConfigError(step.where, f"{step.label} must stand {wanted}.")
+        build.expand(step, stage)
+    if is_text:
+        build.write_documents()
+    elif build.role == "documents":
+        last = next(step for step in file.steps if step.name == "tokenize")
+        raise ConfigError(last.where, "tokenize must be followed by pack.", "Add `- pack`.")
+    for step, stage in at_end if build.role == "tokens" else ():
+        build.expand(step, stage)
+    return build.phases
+
+
+def _declared(step: Step) -> Mapping[str, pa.DataType]:
+    assert isinstance(step.stage, Source), "config.py makes sure of it"
+    return step.stage.declared()
+
+
+def _dump(step: Step) -> dict[str, Any]:
+    return {
+        "label": step.label,
+        "name": step.name,
+        "params": step.stage.model_dump(mode="json"),
+        "where": step.where,
+        "materialize": step.materialize,
+    }
+
+
+def _load(entry: Mapping[str, Any]) -> Step:
+    stage = registry.load(entry["name"]).model_validate_json(json.dumps(entry["params"]))
+    return Step(entry["label"], entry["name"], stage, entry["where"], entry["materialize"])

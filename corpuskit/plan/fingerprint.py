@@ -1,0 +1,164 @@
+"""Fingerprints: the hash of all that decides what a phase writes.
+
+`<facts>.<code>`: facts are parameters, inputs, model files and library versions; code is the source
+of the stages, and of all stage helpers and kernels they import, without docstrings and comments.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpuskit import registry
+from corpuskit.errors import UsageError
+from corpuskit.storage import digest_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from corpuskit.stage import Stage
+
+FORMATS_VERSION = 1
+"""Raise it when the runner, not a stage, writes other bytes for the same decisions."""
+
+_PACKAGE = Path(__file__).parents[1]
+_DECIDING = ("kernels", "stages")
+
+
+def fingerprint(facts: Mapping[str, Any], stages: Iterable[tuple[str, Stage]]) -> str:
+    """Return the fingerprint of a phase.
+
+    Args:
+        facts: JSON values: inputs, settings, pass name.
+        stages: (name, configured stage) of all stages that run in the phase.
+
+    Raises:
+        UsageError: a file that a stage names cannot be read.
+    """
+    stages = list(stages)
+    libraries = {"pyarrow", *(lib for _, stage in stages for lib in stage.libraries())}
+    everything = {
+        "formats": FORMATS_VERSION,
+        "unicode": unicodedata.unidata_version,
+        "facts": facts,
+        "stages": [
+            {
+                "name": name,
+                "version": stage.version,
+                "params": stage.model_dump(mode="json", exclude={"paths"}),
+                "files": [file_digest(path) for path in stage.files()],
+            }
+            for name, stage in stages
+        ],
+        "libraries": {lib: _version(lib) for lib in sorted(libraries)},
+    }
+    code = [code_digest(registry.path(name)) for name, _ in stages]
+    return f"{_hash(everything)}.{_hash(code)}"
+
+
+def same_but_code(one: str, other: str) -> bool:
+    """Return whether two fingerprints differ at most in the code."""
+    return one.partition(".")[0] == other.partition(".")[0]
+
+
+def file_digest(path: str) -> str:
+    """Return the content hash of a file that decides; remembered while size and time stay.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        status = os.stat(path)
+        return _file_digest(path, status.st_size, status.st_mtime_ns)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{path}: cannot be read: {reason}. Check the path in the YAML.") from None
+
+
+@functools.lru_cache(maxsize=256)
+def _file_digest(path: str, size: int, stamp: int) -> str:  # noqa: ARG001
+    return digest_file(Path(path))
+
+
+@functools.cache
+def code_digest(path: Path) -> str:
+    """Return the hash of a stage's source and of the kernels and helpers it imports.
+
+    Docstrings, comments and layout do not count.
+    """
+    sources = sorted(_closure(path))
+    return _hash([[_label(source), _normal(source)] for source in sources])
+
+
+def _closure(start: Path) -> set[Path]:
+    found: set[Path] = set()
+    waiting = [start]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imports(path)
+    return found
+
+
+@functools.cache
+def _imports(path: Path) -> list[Path]:
+    """Return the files of kernels and stage helpers that a file imports, lazily or not."""
+    found: list[Path] = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == _PACKAGE.name and len(parts) > 2 and parts[1] in _DECIDING:
+                file = _PACKAGE.joinpath(*parts[1:]).with_suffix(".py")
+                if file.is_file():
+                    found.append(file)
+    return found
+
+
+@functools.cache
+def _normal(path: Path) -> str:
+    """Return the source without docstrings, comments and layout."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        node.body = [one for one in node.body if not _is_text(one)] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    """A bare string: a docstring, or the description under a parameter."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _label(path: Path) -> str:
+    return path.relative_to(_PACKAGE).as_posix() if path.is_relative_to(_PACKAGE) else path.name
+
+
+@functools.cache
+def _version(library: str) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _hash(value: Any) -> str:
+    content = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.blake2b(content, digest_size=8).hexdigest()

@@ -1,0 +1,158 @@
+"""Finds input files, gives them ordinals that never change, and cuts them into slices."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.batch import MAX_ORDINAL
+from corpuskit.errors import DataError, UsageError
+from corpuskit.stage import InputFile, Slice, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from corpuskit.config import Step
+    from corpuskit.storage import LocalStore
+
+INPUTS = "inputs.json"
+_GLOB = "*?["
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """All input files in ordinal order, each with its slices."""
+
+    files: tuple[InputFile, ...]
+    slices: tuple[tuple[Slice, ...], ...]
+
+    def size_bytes(self) -> int:
+        """Return the size of all files as they lie on disk."""
+        return sum(file.size_bytes for file in self.files)
+
+    def numbered(self) -> list[tuple[int, InputFile, Slice]]:
+        """Return every slice with its number: the unit of the reading phase."""
+        pairs = zip(self.files, self.slices, strict=True)
+        flat = [(file, piece) for file, pieces in pairs for piece in pieces]
+        return [(number, file, piece) for number, (file, piece) in enumerate(flat)]
+
+    def facts(self) -> list[Any]:
+        """Return what the fingerprint of the reading phase says about its raw inputs."""
+        pairs = zip(self.files, self.slices, strict=True)
+        return [
+            [f.ordinal, f.source, f.name, f.size_bytes, f.stamp, [[s.begin, s.end] for s in cut]]
+            for f, cut in pairs
+        ]
+
+
+def find_inputs(
+    store: LocalStore,
+    sources: Iterable[Step],
+    cell_bytes: int,
+    *,
+    on_file: Callable[[int, int], None] = lambda done, total: None,
+) -> Inputs:
+    """Expand the patterns of all sources and cut the files.
+
+    Ordinals given by an earlier run of this directory stay; new files come behind. Slices of
+    unchanged files are taken from there, too, so that footers are read once.
+
+    Raises:
+        UsageError: a pattern matches nothing.
+        DataError: a footer cannot be read.
+    """
+    known, cuts = _earlier(store)
+    found: list[tuple[Step, str, str]] = []
+    for step in sources:
+        found += [(step, path, name) for path, name in _expand(step)]
+    ordinal = max(known.values(), default=-1)
+    files: list[tuple[InputFile, tuple[Slice, ...]]] = []
+    for done, (step, path, name) in enumerate(found):
+        if (step.label, name) not in known:
+            ordinal += 1
+            known[step.label, name] = ordinal
+        status = os.stat(path)
+        stamp = str(status.st_mtime_ns)
+        if ordinal > MAX_ORDINAL:
+            raise UsageError(f"{ordinal + 1} input files: at most {MAX_ORDINAL + 1} are possible.")
+        file = InputFile(known[step.label, name], step.label, path, name, status.st_size, stamp)
+        assert isinstance(step.stage, Source), "config.py makes sure of it"
+        mark = _mark(file, step, cell_bytes)
+        if mark not in cuts:
+            cuts[mark] = tuple(step.stage.slices(file, cell_bytes))
+        files.append((file, cuts[mark]))
+        on_file(done + 1, len(found))
+    files.sort(key=lambda pair: pair[0].ordinal)
+    return Inputs(tuple(f for f, _ in files), tuple(s for _, s in files))
+
+
+def save_inputs(store: LocalStore, inputs: Inputs, sources: Iterable[Step], cell: int) -> None:
+    """Remember ordinals and slices, those of vanished files included."""
+    known, _ = _earlier(store)
+    steps = {step.label: step for step in sources}
+    rows = {(source, name): {"ordinal": number} for (source, name), number in known.items()}
+    for file, cut in zip(inputs.files, inputs.slices, strict=True):
+        rows[file.source, file.name] = {
+            "ordinal": file.ordinal,
+            "mark": _mark(file, steps[file.source], cell),
+            "slices": [[s.begin, s.end, s.size_bytes] for s in cut],
+        }
+    entries = [{"source": s, "name": n, **row} for (s, n), row in rows.items()]
+    entries.sort(key=lambda entry: int(str(entry["ordinal"])))
+    store.put(INPUTS, json.dumps({"format": 1, "files": entries}).encode())
+
+
+def _earlier(
+    store: LocalStore,
+) -> tuple[dict[tuple[str, str], int], dict[str, tuple[Slice, ...]]]:
+    if not store.exists(INPUTS):
+        return {}, {}
+    try:
+        content = json.loads(store.read(INPUTS))
+        entries = content["files"] if content["format"] == 1 else []
+        known = {(e["source"], e["name"]): int(e["ordinal"]) for e in entries}
+        cuts = {e["mark"]: tuple(Slice(*s) for s in e["slices"]) for e in entries if "mark" in e}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{store.path(INPUTS)}: cannot be read: {error!r}.") from None
+    return known, cuts
+
+
+def _mark(file: InputFile, step: Step, cell_bytes: int) -> str:
+    """Return what must be equal for an earlier cut to serve again."""
+    params = step.stage.model_dump_json(exclude={"paths"})
+    return "|".join([file.path, str(file.size_bytes), file.stamp, step.name, str(cell_bytes), params])
+
+
+def _expand(step: Step) -> list[tuple[str, str]]:
+    """Return (path, path relative to the source's root) of a source's files, sorted by the latter.
+
+    The root is the deepest folder that is common to all patterns, wildcards left out.
+    """
+    assert isinstance(step.stage, Source), "config.py makes sure of it"
+    roots, paths = [], set()
+    for pattern in step.stage.paths:
+        if "://" in pattern:
+            scheme = pattern.partition("://")[0]
+            raise UsageError(f"{step.where}: {scheme}:// inputs are not supported. Use local paths.")
+        matches = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+        if not matches:
+            hint = "Check the path" if not set(pattern) & set(_GLOB) else "Check the pattern"
+            raise UsageError(f"{step.where}: source {step.label!r}: no file matches {pattern!r}. "
+                             f"{hint}; it is relative to the working directory {os.getcwd()!r}.")  # fmt: skip
+        paths.update(matches)
+        roots.append(_root(pattern))
+    root = os.path.commonpath([os.path.abspath(one) for one in roots])
+    named = [(path, os.path.relpath(os.path.abspath(path), root)) for path in paths]
+    return sorted(named, key=lambda pair: pair[1])
+
+
+def _root(pattern: str) -> str:
+    """Return the folder in front of the first wildcard, or of the file."""
+    parts = pattern.split(os.sep)
+    for index, part in enumerate(parts[:-1]):
+        if set(part) & set(_GLOB):
+            return os.sep.join(parts[:index]) or ("/" if pattern.startswith("/") else ".")
+    return os.path.dirname(pattern) or "."

@@ -1,0 +1,234 @@
+"""What a stage may touch while it works on one unit, and the parts that come of it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from corpuskit.exchange import read_run, write_run
+from corpuskit.ledger import LedgerWriter
+from corpuskit.manifest import Part
+from corpuskit.shards import read_documents, read_sidecars, write_sidecar
+from corpuskit.stage import PassContext, UnitContext, View
+from corpuskit.storage import digest_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from corpuskit.ledger import Entries
+    from corpuskit.plan.compile import Phase
+    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.stage import Unit
+
+
+class UnitWork(UnitContext):
+    """Collects parts, counters and ledger rows of one unit; publishes parts under hashed names.
+
+    Args:
+        scratch: a private folder on the file system of the run directory.
+    """
+
+    def __init__(self, run: RunDirectory, phase: Phase, unit: Unit, scratch: Path) -> None:
+        self.run, self.phase, self.unit, self.scratch = run, phase, unit, scratch
+        settings = run.plan.settings
+        self.seed = settings.seed
+        self.given = run.given(phase)
+        self.counters: Counter[str] = Counter()
+        self.timing: Counter[str] = Counter()
+        self.published: list[Part] = []
+        self._written = 0
+        self._ledger = LedgerWriter(
+            seed=settings.seed, keep_text=settings.ledger.keep_text, mask=_mask_texts
+        )
+
+    def count(self, name: str, value: int = 1) -> None:
+        self.counters[name] += int(value)
+
+    def add_ledger(self, entries: Entries) -> None:
+        self._ledger.add(entries)
+        pairs = pa.table({"rule": entries.rules, "source": entries.sources})
+        grouped = pairs.group_by(["rule", "source"], use_threads=False).aggregate([([], "count_all")])
+        kind = "dropped" if entries.action == "drop" else entries.action
+        for row in grouped.to_pylist():
+            self.count(f"{kind}/{entries.stage}/{row['rule']}/{row['source']}", row["count_all"])
+
+    def write_run(
+        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
+    ) -> None:
+        first = next(iter(columns.values()))
+        if len(first) == 0:
+            return
+        written: list[pa.Table] = []
+
+        def write(path: Path) -> None:
+            written.append(write_run(path, columns, is_sorted=is_sorted))
+
+        path = self._scratch_path(".arrow")
+        write(path)
+        keys = written[0].column(0)
+        self._publish(
+            path, f"run:{name}", f"work/{self.phase.name}", prefix=f"{name.replace('/', '-')}-",
+            rows=written[0].num_rows, first=keys[0].as_py(), last=keys[-1].as_py(),
+            source=self.unit.source,
+        )  # fmt: skip
+
+    def write_part(
+        self,
+        role: str,
+        folder: str,
+        write: Callable[[Path], None],
+        *,
+        suffix: str = ".parquet",
+        source: str = "",
+        rows: int = 0,
+        first: int = 0,
+        last: int = -1,
+    ) -> None:
+        path = self._scratch_path(suffix)
+        write(path)
+        self._publish(path, role, folder, source=source, rows=rows, first=first, last=last)
+
+    def write_ledger(self) -> None:
+        """Publish the ledger part of this unit, if it has rows."""
+        if not self._ledger.rows:
+            return
+        path = self._scratch_path(".parquet")
+        table = self._ledger.write(path)
+        keys = table.column("doc_key")
+        self._publish(
+            path, "ledger", "ledger", prefix=f"{self.phase.name}-",
+            rows=table.num_rows, first=keys[0].as_py(), last=keys[-1].as_py(),
+        )  # fmt: skip
+        self._ledger = LedgerWriter()
+
+    def publish_documents(
+        self, path: Path, role: str, folder: str, *, unit: int, rows: int, text_bytes: int,
+        first: int, last: int, source: str,
+    ) -> None:  # fmt: skip
+        """Publish a document shard of a cell (`unit` may differ from the unit of work: slices)."""
+        self._publish(
+            path, role, folder, unit=unit, rows=rows, text_bytes=text_bytes,
+            first=first, last=last, source=source,
+        )  # fmt: skip
+
+    def _publish(
+        self, path: Path, role: str, folder: str, *, prefix: str = "", unit: int | None = None,
+        **fields: Any,
+    ) -> None:  # fmt: skip
+        number = self.unit.number if unit is None else unit
+        digest = digest_file(path)
+        name = f"{folder}/{prefix}part-{unit_name(number)}-{digest[:12]}{path.suffix}"
+        size = path.stat().st_size
+        self.run.store.publish(path, name)
+        self.published.append(Part(number, role, name, size_bytes=size, digest=digest, **fields))
+
+    def _scratch_path(self, suffix: str) -> Path:
+        self._written += 1
+        return self.scratch / f"{self.unit.number}-{self._written}{suffix}"
+
+
+class PassWork(UnitWork, PassContext):
+    """What a pass of a global stage may touch."""
+
+    def __init__(self, run: RunDirectory, phase: Phase, unit: Unit, scratch: Path) -> None:
+        super().__init__(run, phase, unit, scratch)
+        self.memory_bytes = run.plan.settings.task_memory_bytes
+
+    def sidecar_paths(self) -> list[Path]:
+        """Return the sidecars of this unit's part, oldest first."""
+        return cell_sidecars(self.run, self.phase, self.unit)
+
+    def read(self, *columns: str) -> Iterator[View]:
+        if self.unit.part is None:
+            return
+        wanted = ["key", *(name for name in columns if name != "key")]
+        path = self.path(self.unit.part)
+        for batch in read_documents(path, wanted, sidecars=self.sidecar_paths()):
+            self.timing["text_bytes"] += batch.nbytes
+            yield View(batch)
+
+    def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        assert self.unit.part is not None, "only cells have a part"
+        table = pq.read_table(
+            self.path(self.unit.part), columns=["key"], use_threads=False, memory_map=False
+        )
+        keys = table.column("key").to_numpy()
+        keep, _ = read_sidecars(self.sidecar_paths())
+        return keys, np.ones(len(keys), np.bool_) if keep is None else keep
+
+    def run_range(
+        self, name: str, low: int | None, high: int | None, schema: pa.Schema
+    ) -> pa.Table:
+        tables = [schema.empty_table()]
+        for part in self.parts(name):
+            overlaps = (high is None or part.first < high) and (low is None or part.last >= low)
+            if overlaps:
+                tables.append(read_run(self.path(part), low, high))
+        return pa.concat_tables(tables).combine_chunks()
+
+    def parts(self, name: str) -> list[Part]:
+        return self.run.find_parts(self.phase, name)
+
+    def path(self, part: Part) -> Path:
+        return self.run.store.path(part.path)
+
+    def write_file(self, name: str, content: bytes) -> None:
+        path = self._scratch_path(".fixed")
+        path.write_bytes(content)
+        digest = digest_file(path)
+        self.run.store.publish(path, name)
+        role = f"file:{name}"
+        self.published.append(Part(self.unit.number, role, name, size_bytes=len(content), digest=digest))
+
+    def write_sidecar(
+        self, keep: NDArray[np.bool_], columns: Mapping[str, pa.Array] | None = None
+    ) -> None:
+        label = self.phase.labels[0]
+        named = {f"{label}.{field}": values for field, values in (columns or {}).items()}
+        path = self._scratch_path(".arrow")
+        write_sidecar(path, keep, named)
+        self._publish(
+            path, "sidecar", f"work/{self.phase.name}", prefix="sidecar-", rows=len(keep),
+            first=self.unit.low, last=self.unit.high - 1, source=self.unit.source,
+        )  # fmt: skip
+
+
+def cell_sidecars(run: RunDirectory, phase: Phase, unit: Unit) -> list[Path]:
+    """Return the sidecars that apply to a cell, oldest first."""
+    found: list[Path] = []
+    for index in phase.sidecars:
+        found += [run.store.path(part.path) for part in run.sidecars(index).get(unit.number, ())]
+    return found
+
+
+def unit_name(number: int) -> str:
+    """Return the form of a unit's number in file names: slice and cell within it."""
+    return f"{number >> 16:06d}-{number & 0xFFFF:04d}"
+
+
+class Stopwatch:
+    """Adds the CPU seconds between calls to named counters."""
+
+    def __init__(self, timing: Counter[str]) -> None:
+        self._timing, self._last = timing, time.process_time()
+
+    def lap(self, name: str) -> None:
+        """Charge the time since the last lap to `name`."""
+        now = time.process_time()
+        self._timing[f"cpu_seconds/{name}"] += now - self._last  # type: ignore[assignment]
+        self._last = now
+
+
+def _mask_texts(texts: pa.Array) -> pa.Array:
+    """Mask personal data in sampled texts; imported late because it compiles kernels."""
+    from corpuskit.stages.rewriters.pii import mask_texts
+
+    return mask_texts(texts)

@@ -1,0 +1,329 @@
+"""Runs fused streaming stages over one unit: a slice of an input file, or a cell of documents."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from corpuskit.batch import make_keys, utf8
+from corpuskit.errors import DataError
+from corpuskit.ledger import Entries
+from corpuskit.run.context import Stopwatch, UnitWork, cell_sidecars
+from corpuskit.run.rundir import CELLS_PER_SLICE
+from corpuskit.shards import DocumentWriter, read_documents
+from corpuskit.stage import CellStage, Source, StreamingStage, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from corpuskit.config import Step
+    from corpuskit.plan.compile import Phase
+    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.stage import InputFile, Outcome, Slice, SourceBatch, Stage, Unit
+
+
+class Stream:
+    """A fused phase at work on one unit.
+
+    Args:
+        progress: called with (documents, bytes of text) as they are read.
+    """
+
+    def __init__(
+        self, run: RunDirectory, phase: Phase, unit: Unit, scratch: Path,
+        progress: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
+        self.run, self.phase, self.unit = run, phase, unit
+        self.scratch, self.progress = scratch, progress
+        steps = [run.plan.step(label) for label in phase.labels]
+        self.steps = [(step, step.stage) for step in steps if isinstance(step.stage, StreamingStage)]
+        self.last = next((s.stage for s in steps if isinstance(s.stage, CellStage)), None)
+        self.last_label = phase.labels[-1] if self.last else ""
+        self.schema = run.plan.schema(phase)
+
+    def cells(self) -> Iterator[UnitWork]:
+        """Work through the unit and yield what came of each of its cells."""
+        if self.phase.base is not None:
+            work = self._work(self.unit)
+            self._cell(work, self._documents(work))
+            yield work
+            return
+        _, file, piece = self.run.inputs.numbered()[self.unit.number]
+        batches = self._read(file, piece)
+        for index, group in enumerate(_grouped(batches, self.run.plan.settings.cell_bytes)):
+            if index >= CELLS_PER_SLICE:
+                limit = f"more than {CELLS_PER_SLICE} cells in one file that cannot be split"
+                raise DataError(f"{file.path}: {limit}. Raise cell_bytes or split the file.")
+            number = self.unit.number * CELLS_PER_SLICE + index
+            work = self._work(dataclasses.replace(self.unit, number=number))
+            watch = Stopwatch(work.timing)
+            self._cell(work, self._ingest(work, file, group, watch))
+            yield work
+
+    def _work(self, unit: Unit) -> UnitWork:
+        return UnitWork(self.run, self.phase, unit, self.scratch)
+
+    def _cell(self, work: UnitWork, batches: Iterator[pa.RecordBatch]) -> None:
+        """Run all stages over the batches of one cell and write its parts."""
+        watch = Stopwatch(work.timing)
+        views = self._staged(work, batches, watch)
+        if self.last is not None:
+            self.last.collect(views, work)
+            watch.lap(self.last_label)
+        else:
+            self._write(work, "documents", self.phase.folder, views, watch)
+        for label in sorted({s.diverts for _, s in self.steps if s.diverts}):
+            self._write_diverted(work, label)
+        work.write_ledger()
+        watch.lap("write")
+
+    def _staged(
+        self, work: UnitWork, batches: Iterator[pa.RecordBatch], watch: Stopwatch
+    ) -> Iterator[View]:
+        self._aside: dict[str, list[pa.RecordBatch]] = {}
+        for batch in batches:
+            watch.lap("read")
+            view = View(batch)
+            for step, stage in self.steps:
+                work.timing[f"text_bytes/{step.label}"] += int(view.text.sizes().sum())
+                view = self._apply(work, step, stage, view)
+                watch.lap(step.label)
+                if view.num_docs == 0:
+                    break
+            if view.num_docs:
+                yield view
+                watch.lap(self.last_label or "write")
+
+    def _apply(self, work: UnitWork, step: Step, stage: StreamingStage, view: View) -> View:
+        """Apply one stage: ledger rows for what it did, and the view for the next stage."""
+        outcome = stage.apply(view)
+        if outcome.spans is not None and len(outcome.spans.rows):
+            work.add_ledger(_span_entries(step, stage, view, outcome))
+        changed = view if outcome.text is None else view.with_text(outcome.text)
+        if outcome.columns:
+            changed = changed.with_columns(
+                {f"{step.label}.{name}": values for name, values in outcome.columns.items()}
+            )
+        if outcome.codes is None or not outcome.codes.any():
+            return changed
+        dropped = np.flatnonzero(outcome.codes)
+        work.add_ledger(_drop_entries(step, stage, view, outcome, dropped))
+        if stage.diverts:
+            aside = changed.select(dropped).batch
+            self._aside.setdefault(stage.diverts, []).append(aside)
+        return changed.select(np.flatnonzero(outcome.codes == 0))
+
+    def _write(
+        self, work: UnitWork, role: str, folder: str, views: Iterator[View], watch: Stopwatch
+    ) -> None:
+        path = self.scratch / f"{role}-{work.unit.number}.parquet"
+        with DocumentWriter(path, self.schema) as writer:
+            for view in views:
+                writer.write(_conform(view.batch, self.schema))
+                watch.lap("write")
+        self._publish(work, role, folder, writer)
+        watch.lap("write")
+        work.count(f"kept/{work.unit.source}", writer.rows)
+        work.count(f"kept_bytes/{work.unit.source}", writer.text_bytes)
+
+    def _write_diverted(self, work: UnitWork, folder: str) -> None:
+        path = self.scratch / f"{folder}-{work.unit.number}.parquet"
+        with DocumentWriter(path, self.schema) as writer:
+            for batch in self._aside.get(folder, ()):
+                writer.write(_conform(batch, self.schema))
+        self._publish(work, f"aside:{folder}", folder, writer)
+
+    def _publish(self, work: UnitWork, role: str, folder: str, writer: DocumentWriter) -> None:
+        if writer.rows:
+            work.publish_documents(
+                writer.path, role, folder, unit=work.unit.number, rows=writer.rows,
+                text_bytes=writer.text_bytes, first=writer.first, last=writer.last,
+                source=work.unit.source,
+            )  # fmt: skip
+
+    def _documents(self, work: UnitWork) -> Iterator[pa.RecordBatch]:
+        """Yield the documents of a cell, masks applied."""
+        assert self.unit.part is not None, "only cells have a part"
+        path = self.run.store.path(self.unit.part.path)
+        sidecars = cell_sidecars(self.run, self.phase, self.unit)
+        for batch in read_documents(path, sidecars=sidecars):
+            size = int(View(batch).text.sizes().sum())
+            work.count(f"read/{self.unit.source}", len(batch))
+            work.count(f"read_bytes/{self.unit.source}", size)
+            self.progress(len(batch), size)
+            yield batch
+
+    def _read(self, file: InputFile, piece: Slice) -> Iterator[SourceBatch]:
+        stage = self.run.plan.source(file.source)
+        yield from stage.read(file, piece, self.run.plan.settings.max_document_bytes)
+
+    def _ingest(
+        self, work: UnitWork, file: InputFile, batches: Iterator[SourceBatch], watch: Stopwatch
+    ) -> Iterator[pa.RecordBatch]:
+        """Give documents their keys and ids; rejected ones go to the ledger."""
+        source = self.run.plan.source(file.source)
+        for found in batches:
+            num, rejected = len(found.positions), len(found.rejects)
+            size = _text_bytes(found)
+            work.count(f"read/{file.source}", num + rejected)
+            work.count(f"read_bytes/{file.source}", size)
+            batch = self._keyed(file, found)
+            _note_rejects(work, source, file, found, batch)
+            self.progress(num + rejected, size)
+            watch.lap("read")
+            if num:
+                yield batch
+
+    def _keyed(self, file: InputFile, found: SourceBatch) -> pa.RecordBatch:
+        num = len(found.positions)
+        keys = make_keys(file.ordinal, found.positions)
+        files = pa.repeat(pa.scalar(file.name, pa.string()), num)
+        nulls = pa.nulls(num, pa.string())
+        origin = pa.StructArray.from_arrays(
+            [
+                files,
+                pa.array(found.positions),
+                nulls if found.urls is None else found.urls,
+                nulls if found.dates is None else found.dates,
+            ],
+            names=["file", "position", "url", "date"],
+        )
+        ids = _ids(file, found)
+        columns: dict[str, pa.Array] = {
+            "key": pa.array(keys),
+            "id": ids,
+            "text": found.texts,
+            "source": pa.repeat(pa.scalar(file.source, pa.string()), num),
+            "origin": origin,
+            **found.columns,
+            "extra": nulls if found.extra is None else found.extra,
+        }
+        return pa.record_batch(columns)
+
+
+def _grouped(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
+    """Group batches into cells of about `cell_bytes` of text as it was read.
+
+    The cut depends on the input alone. Each group must be consumed before the next is asked for.
+    """
+    waiting = next(batches, None)
+
+    def group() -> Iterator[SourceBatch]:
+        nonlocal waiting
+        size = 0
+        while waiting is not None:
+            current = waiting
+            size += max(_text_bytes(current), 1)
+            waiting = next(batches, None)
+            yield current
+            if size >= cell_bytes:
+                return
+
+    while waiting is not None:
+        yield group()
+
+
+def _text_bytes(found: SourceBatch) -> int:
+    return int(utf8(found.texts).sizes().sum())
+
+
+def _ids(file: InputFile, found: SourceBatch) -> pa.Array:
+    """Return the user's ids, and `<source>/<file>#<position>` where there are none."""
+    if found.ids is not None and found.ids.null_count == 0:
+        return found.ids
+    prefix = pa.scalar(f"{file.source}/{file.name}", pa.string())
+    places = pa.array(found.positions).cast(pa.string())
+    derived = pc.binary_join_element_wise(prefix, places, "#")
+    return derived if found.ids is None else pc.coalesce(found.ids, derived)
+
+
+def _note_rejects(
+    work: UnitWork, source: Source, file: InputFile, found: SourceBatch, batch: pa.RecordBatch
+) -> None:
+    """Write what a source rejected or repaired to the ledger."""
+    stage = source.stage_name()
+    if found.rejects:
+        rejects = found.rejects
+        places = [one.position for one in rejects]
+        keys = make_keys(file.ordinal, np.array(places, np.int64))
+        ids = [f"{file.source}/{file.name}#{position}" for position in places]
+        work.add_ledger(
+            Entries(
+                keys, pa.array(ids), _same(file.source, len(ids)), stage,
+                pa.array([one.rule for one in rejects]), "drop",
+                np.array([one.value for one in rejects], np.float64),
+                np.array([one.threshold for one in rejects], np.float64),
+                texts=pa.array([one.text for one in rejects], pa.large_string()),
+            )
+        )  # fmt: skip
+    if found.replaced:
+        rows = pa.array(found.replaced, pa.int64())
+        part = batch.take(rows)
+        work.add_ledger(
+            Entries(
+                part.column("key").to_numpy(), part.column("id"), part.column("source"), stage,
+                _same("lone_surrogate", len(part)), "replace",
+            )
+        )  # fmt: skip
+
+
+def _drop_entries(
+    step: Step, stage: Stage, view: View, outcome: Outcome, rows: NDArray[np.int64]
+) -> Entries:
+    assert outcome.codes is not None, "only called when something was dropped"
+    codes = outcome.codes[rows].astype(np.int64) - 1
+    bounds = np.array([stage.threshold(rule) for rule in stage.rules])
+    part = view.batch.take(pa.array(rows))
+    return Entries(
+        part.column("key").to_numpy(), part.column("id"), part.column("source"), step.label,
+        pa.array(stage.rules).take(pa.array(codes)), "drop",
+        None if outcome.values is None else outcome.values[rows],
+        bounds[codes], texts=part.column("text"),
+    )  # fmt: skip
+
+
+def _span_entries(step: Step, stage: Stage, view: View, outcome: Outcome) -> Entries:
+    """One ledger row per document and rule, with its spans."""
+    spans = outcome.spans
+    assert spans is not None, "only called when there are spans"
+    order = np.lexsort((spans.starts, spans.codes, spans.rows))
+    rows, codes = spans.rows[order], spans.codes[order]
+    new = np.ones(len(rows), np.bool_)
+    new[1:] = (rows[1:] != rows[:-1]) | (codes[1:] != codes[:-1])
+    begins = np.flatnonzero(new)
+    offsets = pa.array(np.append(begins, len(rows)).astype(np.int32))
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(spans.starts[order]), pa.array(spans.ends[order])], names=["start", "end"]
+    )
+    part = view.batch.take(pa.array(rows[begins]))
+    names = pa.array(stage.rules).take(pa.array(codes[begins].astype(np.int64) - 1))
+    return Entries(
+        part.column("key").to_numpy(), part.column("id"), part.column("source"), step.label,
+        names, spans.action, values=np.diff(offsets.to_numpy()).astype(np.float64),
+        spans=pa.ListArray.from_arrays(offsets, pairs), texts=part.column("text"),
+    )  # fmt: skip
+
+
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Bring a batch to the schema of the shard: its order, nulls for columns of other sources."""
+    columns = []
+    for field in schema:
+        place = batch.schema.get_field_index(field.name)
+        if place < 0:
+            columns.append(pa.nulls(len(batch), field.type))
+        else:
+            column = batch.column(place)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _same(value: str, num: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string()), num)
+

@@ -1,0 +1,115 @@
+"""Runs one task: its units one after another, then the manifest that makes them count."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from corpuskit.manifest import Manifest, Part
+from corpuskit.run.context import PassWork, Stopwatch
+from corpuskit.run.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from corpuskit.plan.compile import Phase
+    from corpuskit.run.context import UnitWork
+    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.stage import Unit
+
+
+def run_task(
+    run: RunDirectory,
+    phase: Phase,
+    mark: str,
+    units: Sequence[Unit],
+    progress: Callable[[int, int], None] = lambda documents, size: None,
+) -> Manifest:
+    """Run a phase over some of its units and commit the manifest.
+
+    Args:
+        mark: the fingerprint of the phase.
+        progress: called with (documents, bytes of text) as they are read.
+
+    Returns:
+        The manifest, which is on disk by then.
+    """
+    counters: Counter[str] = Counter()
+    timing: Counter[str] = Counter()
+    parts: list[Part] = []
+    began_cpu, began = time.process_time(), time.perf_counter()
+    with run.store.scratch() as scratch:
+        for unit in units:
+            for work in _work(run, phase, unit, scratch, progress):
+                counters.update(work.counters)
+                timing.update(work.timing)
+                parts += work.published
+    measured: dict[str, float] = {name: float(value) for name, value in timing.items()}
+    measured["cpu_seconds"] = time.process_time() - began_cpu
+    measured["wall_seconds"] = time.perf_counter() - began
+    measured["peak_rss_bytes"] = float(peak_rss_bytes())
+    numbers = tuple(unit.number for unit in units)
+    manifest = Manifest(phase.name, mark, numbers, tuple(parts), dict(counters), measured)
+    name = f"manifests/{phase.name}/{mark}/task-{numbers[0]:08d}-{len(numbers)}.json"
+    run.store.put(name, manifest.to_json())
+    return manifest
+
+
+def _work(
+    run: RunDirectory, phase: Phase, unit: Unit, scratch: Path,
+    progress: Callable[[int, int], None],
+) -> Iterator[UnitWork]:  # fmt: skip
+    if phase.is_stream:
+        yield from Stream(run, phase, unit, scratch, progress).cells()
+        return
+    work = PassWork(run, phase, unit, scratch)
+    watch = Stopwatch(work.timing)
+    run.plan.current_pass(phase).run(work)
+    work.write_ledger()
+    watch.lap(phase.name)
+    progress(unit.rows, unit.text_bytes)
+    yield work
+
+
+def peak_rss_bytes() -> int:
+    """Return the most memory this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def describe(error: BaseException) -> str:
+    """Return an error of the operating system or a library as one line with advice."""
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        advice = _ADVICE.get(error.errno or 0, "")
+        return f"{place}{error.strerror.lower()} (errno {error.errno}).{advice}"
+    if isinstance(error, MemoryError):
+        return "out of memory. Use fewer workers or smaller cells (cell_bytes)."
+    return f"{type(error).__name__}: {error}"
+
+
+_ADVICE = {
+    28: " Free disk space and run again: finished tasks are kept.",
+    13: " Check the permissions.",
+    27: " The file size limit is too low (ulimit -f).",
+    24: " Raise the limit of open files (ulimit -n).",
+    122: " The disk quota is used up. Free space and run again: finished tasks are kept.",
+}
+
+
+def exit_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies, where it can (Linux)."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+    import signal
+
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,98 @@
+"""The one entry point of workers: `python -m corpuskit.run.worker RUN_DIRECTORY`.
+
+Reads requests from standard input, one JSON object per line: `{"phase": i, "mark": fingerprint,
+"units": [numbers]}`; answers on standard output with events: `progress`, `done`, `failed`. Whatever
+stages print goes to standard error. The end of standard input ends the worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.errors import CorpuskitError
+from corpuskit.run.rundir import RunDirectory
+from corpuskit.run.task import describe, exit_with_parent, run_task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from io import TextIOBase
+
+    from corpuskit.stage import Unit
+
+PROGRESS_SECONDS = 0.25
+
+
+class Reporter:
+    """Sends events to the parent; progress at most every PROGRESS_SECONDS."""
+
+    def __init__(self, out: TextIOBase) -> None:
+        self._out = out
+        self._documents = self._size = 0
+        self._last = time.monotonic()
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Send one event."""
+        self._out.write(json.dumps({"event": event, **fields}) + "\n")
+        self._out.flush()
+
+    def progress(self, documents: int, size: int) -> None:
+        """Note that documents were read."""
+        self._documents += documents
+        self._size += size
+        if time.monotonic() - self._last >= PROGRESS_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was noted."""
+        if self._documents:
+            self.send("progress", documents=self._documents, bytes=self._size)
+        self._documents = self._size = 0
+        self._last = time.monotonic()
+
+
+def serve(root: Path) -> None:
+    """Run tasks until standard input ends."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # a stage that prints must not break the protocol
+    reporter = Reporter(out)  # type: ignore[arg-type]
+    run = RunDirectory.open(root)
+    cache: dict[tuple[int, str], dict[int, Unit]] = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            _run(run, request, cache, reporter)
+        except Exception as error:  # noqa: BLE001 - recorded here, re-raised by the parent
+            reporter.flush()
+            kind = "expected" if isinstance(error, CorpuskitError) else "unexpected"
+            message = str(error) if kind == "expected" else describe(error)
+            code = error.exit_code if isinstance(error, CorpuskitError) else 1
+            trace = traceback.format_exc()
+            reporter.send("failed", kind=kind, error=message, code=code, trace=trace)
+
+
+def _run(
+    run: RunDirectory,
+    request: Mapping[str, Any],
+    cache: dict[tuple[int, str], dict[int, Unit]],
+    reporter: Reporter,
+) -> None:
+    phase = run.plan.phases[request["phase"]]
+    key = (phase.index, request["mark"])
+    if key not in cache:
+        cache.clear()  # phases come one after another
+        cache[key] = {unit.number: unit for unit in run.units(phase)}
+    units = [cache[key][number] for number in request["units"]]
+    manifest = run_task(run, phase, request["mark"], units, reporter.progress)
+    reporter.flush()
+    reporter.send("done", cpu=manifest.timing["cpu_seconds"], rss=manifest.timing["peak_rss_bytes"])
+
+
+if __name__ == "__main__":
+    exit_with_parent()
+    serve(Path(sys.argv[1]))

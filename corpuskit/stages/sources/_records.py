@@ -1,0 +1,273 @@
+"""Cuts a stream into blocks of whole records (lines, paragraphs), in bounded memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from corpuskit.kernels.jit import kernel
+from corpuskit.stages.sources._stream import Stream, compression
+from corpuskit.stage import Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import InputFile
+
+BLOCK_BYTES = 4 << 20
+BLOCK_ROWS = 4096
+STEP_BYTES = 1 << 16
+"""Least that is read to finish the last record of a slice."""
+
+HEAD_BYTES = 20_000
+"""How much of a record that is no document goes to the ledger."""
+
+
+class Cutter(NamedTuple):
+    """How records are told apart.
+
+    Attributes:
+        split: (data (B,) uint8, is_last) -> starts (n,), ends (n,), bytes done; the rest of the
+            bytes belongs to a record that may go on.
+        skip: (data, state) -> first byte behind the record under way, or -1; and the new state.
+    """
+
+    split: Callable[
+        [NDArray[np.uint8], bool], tuple[NDArray[np.int64], NDArray[np.int64], int]
+    ]
+    skip: Callable[[NDArray[np.uint8], int], tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TooLong:
+    """A record longer than the limit: where it starts, its bytes, and how it begins."""
+
+    position: int
+    size_bytes: int
+    head: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Whole records: record i is `data[starts[i]:ends[i]]`.
+
+    Attributes:
+        position: byte offset of `data[0]` in the decompressed file.
+        too_long: records that are not in the block because they are over the limit.
+        size_bytes: bytes of the file that were read for it.
+    """
+
+    position: int
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    too_long: tuple[TooLong, ...]
+    size_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def row(self, index: int) -> bytes:
+        """Return one record (a copy)."""
+        return self.data[self.starts[index] : self.ends[index]].tobytes()
+
+
+def cut_file(file: InputFile, target_bytes: int, *, splittable: bool = True) -> list[Slice]:
+    """Cut a plain file into byte ranges of about `target_bytes`; any other is one slice.
+
+    A range owns the records that start in it.
+
+    Raises:
+        DataError: name and content of the file disagree about its compression.
+    """
+    size = file.size_bytes
+    if size == 0:
+        return []
+    if compression(file.path) or not splittable:
+        return [Slice(0, size, size)]
+    number = max(1, round(size / target_bytes))
+    bounds = [size * index // number for index in range(number + 1)]
+    return [Slice(a, b, b - a) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def read_blocks(file: InputFile, piece: Slice, limit: int, cutter: Cutter) -> Iterator[Block]:
+    """Yield the records of a slice; blocks hold about BLOCK_BYTES and at most BLOCK_ROWS.
+
+    Where blocks end depends on the slice and the bytes alone. Memory: a few times the larger of
+    BLOCK_BYTES and `limit`, however long a record is.
+
+    Args:
+        file: the input file.
+        piece: a slice of it, as `cut_file` gives them.
+        limit: longer records, in bytes, are passed over and reported.
+        cutter: lines or paragraphs.
+
+    Raises:
+        DataError: the compressed data is broken.
+    """
+    begin = piece.begin
+    end = None if compression(file.path) else piece.end
+    with Stream(file.path, max(0, begin - 1)) as stream:
+        rest = b""
+        if begin:
+            # The byte before the slice may end a record; if not, one that is not ours goes on.
+            skipped, rest = _skip(stream, b"", cutter)
+            begin += skipped - 1
+        taken = 0
+        for position, data, starts, ends, long in _runs(stream, rest, begin, end, limit, cutter):
+            size, taken = stream.consumed - taken, stream.consumed
+            for first in range(0, max(len(starts), 1), BLOCK_ROWS):
+                rows = slice(first, first + BLOCK_ROWS)
+                last = 0 if first else size
+                yield Block(position, data, starts[rows], ends[rows], () if first else long, last)
+
+
+_Run = tuple[int, "NDArray[np.uint8]", "NDArray[np.int64]", "NDArray[np.int64]", tuple[TooLong, ...]]
+
+
+def _runs(
+    stream: Stream, buffer: bytes, position: int, end: int | None, limit: int, cutter: Cutter
+) -> Iterator[_Run]:
+    """Yield (position, bytes, starts, ends, records over the limit) until `end` or the file's."""
+    is_last = False
+    while not is_last and (end is None or position < end):
+        want = max(BLOCK_BYTES - len(buffer), len(buffer), STEP_BYTES)
+        ahead = None if end is None else end - position - len(buffer)
+        if ahead is not None:
+            want = min(want, ahead) if ahead > 0 else max(len(buffer), STEP_BYTES)
+        want = min(want, max(limit + STEP_BYTES - len(buffer), STEP_BYTES))
+        piece = stream.read(want)
+        is_last = len(piece) < want
+        buffer += piece
+        data = np.frombuffer(buffer, np.uint8)
+        starts, ends, done = cutter.split(data, is_last)
+        long: tuple[TooLong, ...] = ()
+        if done == 0 and len(buffer) > limit:
+            head = buffer[:HEAD_BYTES].decode("utf-8", "replace")
+            done, rest = _skip(stream, buffer, cutter)
+            long = (TooLong(position, done, head),)
+        else:
+            rest = buffer[done:]
+            if end is not None and position + done > end:
+                inside = starts + position < end
+                starts, ends = starts[inside], ends[inside]
+            if len(starts) and (ends - starts).max() > limit:
+                starts, ends, long = _without_long(position, data, starts, ends, limit)
+        if len(starts) or long:
+            yield position, data, starts, ends, long
+        position, buffer = position + done, rest
+
+
+def _without_long(
+    position: int,
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    limit: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[TooLong, ...]]:
+    is_long = ends - starts > limit
+    found = tuple(
+        TooLong(position + a, b - a, data[a : a + HEAD_BYTES].tobytes().decode("utf-8", "replace"))
+        for a, b in zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True)
+    )
+    return starts[~is_long], ends[~is_long], found
+
+
+def _skip(stream: Stream, buffer: bytes, cutter: Cutter) -> tuple[int, bytes]:
+    """Pass over the record under way; return its bytes and what was read behind it."""
+    size = state = 0
+    while True:
+        found, state = cutter.skip(np.frombuffer(buffer, np.uint8), state)
+        if found >= 0:
+            return size + found, buffer[found:]
+        size += len(buffer)
+        buffer = stream.read(BLOCK_BYTES)
+        if not buffer:
+            return size, b""
+
+
+def split_lines(
+    data: NDArray[np.uint8], is_last: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Split at line feeds, which belong to no record."""
+    ends = np.flatnonzero(data == 10).astype(np.int64)
+    done = int(ends[-1]) + 1 if len(ends) else 0
+    if is_last and done < len(data):
+        ends = np.append(ends, len(data))
+        done = len(data)
+    starts = np.zeros(len(ends), np.int64)
+    starts[1:] = ends[:-1] + 1
+    return starts, ends, done
+
+
+def skip_line(data: NDArray[np.uint8], state: int) -> tuple[int, int]:
+    """Find the byte behind the next line feed."""
+    found = data.tobytes().find(b"\n")
+    return (found + 1 if found >= 0 else -1), 0
+
+
+@kernel
+def split_paragraphs(
+    data: NDArray[np.uint8], is_last: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Split at blank lines: O(B), allocates 16 bytes per paragraph.
+
+    A paragraph goes from its first line that is not blank to the last one's end, its line end not
+    included. Blank lines hold nothing but spaces, tabs, form feeds and carriage returns.
+    """
+    num = 0
+    starts, ends = np.empty(64, np.int64), np.empty(64, np.int64)
+    size = len(data)
+    start = np.int64(-1)
+    end = line = pos = np.int64(0)
+    is_blank = True
+    while True:
+        at_end = pos == size
+        if at_end and not is_last:
+            break
+        if at_end or data[pos] == 10:
+            if not is_blank:
+                start = line if start < 0 else start
+                end = pos - 1 if data[pos - 1] == 13 else pos
+            if start >= 0 and (is_blank or at_end):
+                if num == len(starts):
+                    starts = np.concatenate((starts, np.empty(num, np.int64)))
+                    ends = np.concatenate((ends, np.empty(num, np.int64)))
+                starts[num], ends[num] = start, end
+                num += 1
+                start = np.int64(-1)
+            if at_end:
+                break
+            line = pos + 1
+            is_blank = True
+        elif not _is_space(data[pos]):
+            is_blank = False
+        pos += 1
+    done = size if is_last else (start if start >= 0 else line)
+    return starts[:num], ends[:num], done
+
+
+@kernel
+def skip_paragraph(data: NDArray[np.uint8], state: int) -> tuple[int, int]:
+    """Find the byte behind the next blank line; `state` 1 = only blanks since the line began."""
+    for pos in range(len(data)):
+        if data[pos] == 10:
+            if state == 1:
+                return pos + 1, 0
+            state = 1
+        elif not _is_space(data[pos]):
+            state = 0
+    return -1, state
+
+
+@kernel
+def _is_space(byte: int) -> bool:
+    return byte == 32 or byte == 9 or byte == 13 or byte == 12
+
+
+LINES = Cutter(split_lines, skip_line)
+PARAGRAPHS = Cutter(split_paragraphs, skip_paragraph)

@@ -1,0 +1,199 @@
+"""Opens plain, gzip and zstd files as one stream of bytes, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import TYPE_CHECKING, BinaryIO
+
+from corpuskit.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+READ_BYTES = 1 << 18
+OUTPUT_BYTES = 1 << 20
+"""Most bytes that one step of the gzip decoder may return, whatever the ratio."""
+
+MAX_WINDOW_BYTES = 1 << 31
+"""`zstd --long=31`, as public forum dumps use it; zstd alone refuses more than 128 MB."""
+
+MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+ENDINGS = {".gz": "gzip", ".zst": "zstd"}
+UNSUPPORTED = {"bzip2": b"BZh", "xz": b"\xfd7zXZ\x00", "lz4": b"\x04\x22\x4d\x18", "zip": b"PK\x03\x04"}
+SKIPPABLE = 0x184D2A50
+
+
+def compression(path: str) -> str:
+    """Return `gzip`, `zstd` or, for a plain file, the empty string: by name, checked by content.
+
+    Raises:
+        DataError: name and content disagree, or the compression is not supported.
+    """
+    named = ENDINGS.get(os.path.splitext(path)[1].lower(), "")
+    with open(path, "rb") as file:
+        head = file.read(6)
+    if not head:
+        return named
+    if named and not (head.startswith(MAGIC[named]) or (named == "zstd" and _is_skippable(head))):
+        raise DataError(
+            f"{path}: the name says {named}, but the file starts with {head!r}. Rename it."
+        )
+    if named:
+        return named
+    for kind, magic in MAGIC.items():
+        if head.startswith(magic):
+            ending = next(key for key, value in ENDINGS.items() if value == kind)
+            raise DataError(f"{path}: {kind} data under another name. Rename it to end in {ending}.")
+    for kind, magic in UNSUPPORTED.items():
+        if head.startswith(magic):
+            raise DataError(f"{path}: {kind} data is not supported. Compress it with zstd or gzip.")
+    return ""
+
+
+class Stream:
+    """The decompressed bytes of one file.
+
+    Args:
+        path: the file.
+        begin: where to start; plain files only.
+
+    Attributes:
+        consumed: bytes of the file that were taken so far.
+    """
+
+    def __init__(self, path: str, begin: int = 0) -> None:
+        self.path, self.consumed = path, 0
+        kind = compression(path)
+        assert not (kind and begin), "compressed files are one slice"
+        self._file = open(path, "rb", buffering=READ_BYTES)  # noqa: SIM115
+        self._file.seek(begin)
+        self._begin = begin
+        self._rest = b""
+        self._pieces = {"gzip": _gunzip, "zstd": _unzstd, "": _plain}[kind](self._file, path)
+
+    def read(self, size: int) -> bytes:
+        """Return exactly `size` bytes, fewer only at the end.
+
+        Raises:
+            DataError: the compressed data is broken or ends early; names file and offset.
+        """
+        pieces = [self._rest]
+        missing = size - len(self._rest)
+        while missing > 0 and (piece := next(self._pieces, b"")):
+            pieces.append(piece)
+            missing -= len(piece)
+        self.consumed = self._file.tell() - self._begin
+        whole = b"".join(pieces)
+        self._rest = whole[size:]
+        return whole[:size] if self._rest else whole
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+def _plain(file: BinaryIO, path: str) -> Iterator[bytes]:
+    while piece := file.read(READ_BYTES):
+        yield piece
+
+
+def _gunzip(file: BinaryIO, path: str) -> Iterator[bytes]:
+    """Yield the content of all gzip members; zeros between and behind them are padding."""
+    decoder, is_fresh = zlib.decompressobj(31), True
+    while compressed := file.read(READ_BYTES):
+        while True:
+            if is_fresh:
+                compressed = compressed.lstrip(b"\0")
+                if not compressed:
+                    break
+            try:
+                piece = decoder.decompress(compressed, OUTPUT_BYTES)
+            except zlib.error as error:
+                raise _broken(file, path, "gzip", str(error)) from None
+            is_fresh = False
+            if piece:
+                yield piece
+            if decoder.eof:
+                compressed = decoder.unused_data
+                decoder, is_fresh = zlib.decompressobj(31), True
+                continue
+            compressed = decoder.unconsumed_tail
+            if not compressed and len(piece) < OUTPUT_BYTES:
+                break
+    if not is_fresh:
+        raise _broken(file, path, "gzip", "the file ends within a member")
+
+
+def _unzstd(file: BinaryIO, path: str) -> Iterator[bytes]:
+    """Yield the content of all zstd frames, block by block.
+
+    The library's readers either take an early end of the file for the end of the data, or return
+    all that a call can produce. A block is at most 128 KB of output, so feeding one at a time
+    bounds memory, and the decoder itself says whether its frame is complete.
+
+    Source: RFC 8878, section 3.1.1, frames and block headers.
+    """
+    import zstandard
+
+    library = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    while magic := file.read(4):
+        if _is_skippable(magic):
+            file.seek(int.from_bytes(_exactly(file, path, 4), "little"), os.SEEK_CUR)
+            continue
+        if magic != MAGIC["zstd"]:
+            raise _broken(file, path, "zstd", f"a frame starts with {magic!r}")
+        decoder = library.decompressobj()
+        try:
+            for block in _blocks(file, path, magic):
+                if piece := decoder.decompress(block):
+                    yield piece
+        except zstandard.ZstdError as error:
+            raise _broken(file, path, "zstd", str(error)) from None
+        if not decoder.eof:
+            raise _broken(file, path, "zstd", "a frame does not end where it should")
+
+
+def _blocks(file: BinaryIO, path: str, magic: bytes) -> Iterator[bytes]:
+    """Yield header, blocks and checksum of one frame as they lie in the file."""
+    descriptor = _exactly(file, path, 1)
+    flags = descriptor[0]
+    is_single, has_checksum = bool(flags & 0x20), bool(flags & 0x04)
+    size = (0, 1, 2, 4)[flags & 3] + (0 if is_single else 1)
+    size += (1 if is_single else 0, 2, 4, 8)[flags >> 6]
+    yield magic + descriptor + _exactly(file, path, size)
+    is_last = False
+    while not is_last:
+        header = _exactly(file, path, 3)
+        number = int.from_bytes(header, "little")
+        is_last = bool(number & 1)
+        is_run = (number >> 1) & 3 == 1  # one byte, repeated
+        yield header + _exactly(file, path, 1 if is_run else number >> 3)
+    if has_checksum:
+        yield _exactly(file, path, 4)
+
+
+def _exactly(file: BinaryIO, path: str, size: int) -> bytes:
+    content = file.read(size)
+    if len(content) < size:
+        raise _broken(file, path, "zstd", "the file ends within a frame")
+    return content
+
+
+def _is_skippable(head: bytes) -> bool:
+    return len(head) >= 4 and int.from_bytes(head[:4], "little") & ~0xF == SKIPPABLE
+
+
+def _broken(file: BinaryIO, path: str, kind: str, reason: str) -> DataError:
+    return DataError(
+        f"{path}: broken {kind} data before byte {file.tell()}: {reason.rstrip('.')}. "
+        "Fetch the file again."
+    )

@@ -1,0 +1,243 @@
+"""What a training run is told. Every field is a key of the training YAML file."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from corpuskit.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What decides which parameters a model has and what it computes; kept in checkpoints."""
+
+    vocab_size: int
+    dim: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn_dim: int
+    tied: bool
+    qk_norm: bool
+    rope_theta: float
+    norm_eps: float
+
+
+Dimensions = tuple[int, int, int, int, int, bool]
+DIMENSIONS = ("dim", "layers", "heads", "kv_heads", "ffn_dim", "tied")
+
+# Names count the parameters outside embedding and head, which depend on the vocabulary.
+PRESETS: dict[str, Dimensions] = {
+    "0.5m": (128, 3, 4, 2, 352, True),
+    "15m": (384, 10, 6, 2, 1024, True),
+    "60m": (640, 14, 10, 2, 1728, True),
+    "150m": (896, 18, 14, 2, 2432, True),
+    "530m": (1536, 21, 24, 8, 4096, True),
+    "1b": (2048, 24, 16, 4, 5632, False),
+    "7b": (4096, 32, 32, 8, 14336, False),
+}
+
+
+class Section(BaseModel):
+    """A frozen group of settings that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ModelSettings(Section):
+    """The decoder: a preset, any of whose dimensions may be overridden, or all dimensions."""
+
+    preset: Literal["0.5m", "15m", "60m", "150m", "530m", "1b", "7b"] | None = None
+    """Named size: parameters outside the embeddings."""
+    dim: int | None = Field(None, ge=8)
+    """Model width."""
+    layers: int | None = Field(None, ge=1)
+    """Number of blocks."""
+    heads: int | None = Field(None, ge=1)
+    """Query heads; dim / heads must be even."""
+    kv_heads: int | None = Field(None, ge=1)
+    """Key and value heads; must divide heads."""
+    ffn_dim: int | None = Field(None, ge=8)
+    """Width inside the feed-forward."""
+    tied: bool | None = None
+    """The head shares the embedding's weights; false without a preset."""
+    vocab_size: int | None = Field(None, ge=2)
+    """Rows of the embedding; the tokenizer's vocabulary when absent, may be larger."""
+    qk_norm: bool = True
+    """Normalise queries and keys per head."""
+    rope_theta: float = Field(10_000.0, gt=1)
+    """Base of the rotary frequencies."""
+    norm_eps: float = Field(1e-5, gt=0)
+    """Added to the mean square in norms."""
+    z_loss: float = Field(0.0, ge=0)
+    """Weight of the squared log-normaliser in what is minimised; 0 is off."""
+
+    @model_validator(mode="after")
+    def _dimensions_fit(self) -> ModelSettings:
+        dims = self._dimensions()
+        missing = [name for name, size in zip(DIMENSIONS, dims, strict=True) if size is None]
+        if missing:
+            raise ValueError(
+                f"{', '.join(missing)} not set, and no preset. "
+                f"Set preset to one of {', '.join(PRESETS)}, or set every dimension."
+            )
+        dim, _, heads, kv_heads, _, _ = dims
+        if dim % heads or (dim // heads) % 2:
+            raise ValueError(
+                f"{heads} heads do not cut a width of {dim} into even parts. "
+                "Choose heads so that dim / heads is an even whole number."
+            )
+        if heads % kv_heads:
+            raise ValueError(f"kv_heads {kv_heads} does not divide heads {heads}. Change one.")
+        return self
+
+    def _dimensions(self) -> Dimensions:
+        """Return the sizes in the order of `DIMENSIONS`; what is set wins over the preset."""
+        sizes = dict(zip(DIMENSIONS, PRESETS[self.preset], strict=True)) if self.preset else {}
+        given = ((name, getattr(self, name)) for name in DIMENSIONS)
+        sizes |= {name: size for name, size in given if size is not None}
+        dim, layers, heads, kv_heads, ffn_dim = (sizes.get(name) for name in DIMENSIONS[:5])
+        return dim, layers, heads, kv_heads, ffn_dim, bool(sizes.get("tied"))  # type: ignore[return-value]
+
+    def shape(self, vocab_size: int) -> ModelShape:
+        """Resolve preset, overrides and the tokenizer's vocabulary.
+
+        Raises:
+            UsageError: the vocabulary that was set is smaller than the tokenizer's.
+        """
+        if self.vocab_size is not None and self.vocab_size < vocab_size:
+            raise UsageError(
+                f"model.vocab_size: {self.vocab_size} is less than the tokenizer's {vocab_size}. "
+                "Raise it, or leave it out."
+            )
+        dim, layers, heads, kv_heads, ffn_dim, tied = self._dimensions()
+        return ModelShape(
+            vocab_size=self.vocab_size or vocab_size,
+            dim=dim,
+            layers=layers,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=dim // heads,
+            ffn_dim=ffn_dim,
+            tied=tied,
+            qk_norm=self.qk_norm,
+            rope_theta=self.rope_theta,
+            norm_eps=self.norm_eps,
+        )
+
+
+class BatchSettings(Section):
+    """How many packed rows make a step, and how many of them pass through a rank's model at once."""
+
+    global_rows: int = Field(ge=1)
+    """Packed rows per step over all ranks; the number of ranks must divide it."""
+    micro_rows: int = Field(1, ge=1)
+    """Rows per forward pass of a rank; fewer need less memory, and give the same result."""
+
+
+class OptimizerSettings(Section):
+    """AdamW. Norms and embeddings are not decayed."""
+
+    lr: float = Field(3e-4, gt=0)
+    """Peak learning rate."""
+    beta1: float = Field(0.9, ge=0, lt=1)
+    """Decay of the first moment, per step."""
+    beta2: float = Field(0.95, ge=0, lt=1)
+    """Decay of the second moment, per step."""
+    eps: float = Field(1e-8, gt=0)
+    """Added to the root of the second moment."""
+    weight_decay: float = Field(0.1, ge=0)
+    """Share of a weight that leaves per step, per unit of learning rate."""
+    clip_norm: float = Field(1.0, ge=0)
+    """Largest norm of the whole gradient; 0 is no clipping."""
+
+
+class ScheduleSettings(Section):
+    """The learning rate over the run, in tokens, so that a change of batch size keeps the curve."""
+
+    kind: Literal["cosine", "wsd", "constant"] = "cosine"
+    """After warmup: half a cosine; stable, then decay; or no change."""
+    warmup_tokens: int | None = Field(None, ge=0)
+    """Tokens of linear warmup; `warmup_ratio` of the run when absent."""
+    warmup_ratio: float = Field(0.02, ge=0, le=1)
+    """Warmup as a share of the run."""
+    decay_ratio: float = Field(0.2, ge=0, le=1)
+    """`wsd`: the last share of the run, in which the rate falls."""
+    decay_shape: Literal["linear", "sqrt"] = "linear"
+    """`wsd`: a straight line, or one minus a square root."""
+    final_ratio: float = Field(0.1, ge=0, le=1)
+    """Last learning rate as a share of the peak."""
+
+
+class ParallelSettings(Section):
+    """How ranks share the model: `replicas` copies, each sharded over ranks / replicas ranks."""
+
+    replicas: int = Field(1, ge=1)
+    """Whole copies of the model (HSDP); 1 is one copy sharded over all ranks (FSDP)."""
+    reshard_after_forward: bool = True
+    """Free a block's gathered weights between its forward and its backward pass."""
+    recompute: Literal["none", "full"] = "none"
+    """Activation checkpointing: keep all activations, or only each block's input."""
+    cpu_threads: int = Field(1, ge=1)
+    """Threads per process on CPU; more than one pays off for large models on idle cores."""
+
+
+class CheckpointSettings(Section):
+    """When checkpoints are written and how many are kept."""
+
+    every_steps: int = Field(1000, ge=1)
+    """Steps between checkpoints; the end of the run has one too."""
+    keep: int = Field(3, ge=1)
+    """How many of the newest checkpoints are kept."""
+    background: bool = True
+    """Write while training goes on."""
+
+
+class TrainSettings(Section):
+    """A training file."""
+
+    name: str = "train"
+    """Name of the run."""
+    data: str
+    """Run directory of the pipeline that packed the tokens."""
+    output: str
+    """Folder for metrics and checkpoints; a run that finds its own continues them."""
+    seed: int = Field(0, ge=0)
+    """Seed of the initial weights; the order of the rows has its own, in the plan."""
+    model: ModelSettings = ModelSettings(preset="0.5m")
+    """The decoder."""
+    batch: BatchSettings
+    """Rows per step and per forward pass."""
+    steps: int | None = Field(None, ge=1)
+    """Optimiser steps; all rows of the plan when neither this nor `tokens` is given."""
+    tokens: int | None = Field(None, ge=1)
+    """Tokens to train on, rounded up to whole steps."""
+    optimizer: OptimizerSettings = OptimizerSettings()
+    """AdamW."""
+    schedule: ScheduleSettings = ScheduleSettings()
+    """The learning rate."""
+    parallel: ParallelSettings = ParallelSettings()
+    """How ranks share the model."""
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    """When checkpoints are written."""
+    log_every_steps: int = Field(10, ge=1)
+    """Steps between lines of progress; metrics.jsonl has every step."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs; `auto` takes CUDA where torch finds it."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights in use and of activations; the weights kept are always float32."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> TrainSettings:
+        if self.steps is not None and self.tokens is not None:
+            raise ValueError(f"steps {self.steps} and tokens {self.tokens} are both set. Keep one.")
+        return self
+
+    def digest(self) -> str:
+        """Return the blake2b-128 of the settings, as hex."""
+        return hashlib.blake2b(self.model_dump_json().encode(), digest_size=16).hexdigest()
