@@ -11,6 +11,7 @@ from corpuskit.plan.inputs import find_inputs, save_inputs
 from corpuskit.run.launch.local import Failure, Pool
 from corpuskit.run.phase import PhaseWork, Prospect, forget_vanished
 from corpuskit.run.rundir import RunDirectory
+from corpuskit.run.status import prospects_of
 from corpuskit.storage import open_store
 
 if TYPE_CHECKING:
@@ -76,19 +77,7 @@ def prospects(plan: Plan, *, accept_code: bool = False) -> tuple[RunDirectory, l
     comes out.
     """
     run = open_run(plan)
-    found: list[Prospect] = []
-    is_open = False
-    for phase in run.plan.phases:
-        if is_open:
-            found.append(Prospect(phase, "later", "after the phases before it"))
-            continue
-        work = PhaseWork(run, phase, accept_code=accept_code)
-        found.append(work.prospect())
-        if work.reused is None:
-            is_open = True
-        else:
-            run.set_seal(phase, work.reused)
-    return run, found
+    return run, prospects_of(run, accept_code=accept_code)
 
 
 def run(

@@ -1,6 +1,7 @@
 """Attention that stays inside documents, and the layout of a micro-batch that it reads.
 
-Shapes: R rows, L tokens per row, H query heads, G key/value heads (G divides H), D head size, N documents.
+Shapes: R rows, L tokens per row, H query heads, G key/value heads (G divides H), D head size, N
+documents.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ Kernel = Literal["sdpa", "varlen"]
 class Layout:
     """Documents and positions of one micro-batch, computed once and used by every block.
 
-    A plain object, not a tuple of tensors: FSDP casts the floating tensors among a block's arguments to
-    bfloat16, and it does not look in here, so `cos` and `sin` stay float32.
+    A plain object, not a tuple of tensors: FSDP casts the floating tensors among a block's
+    arguments to bfloat16, and it does not look in here, so `cos` and `sin` stay float32.
 
     Attributes:
         cos: (R, L, 1, D/2) float32, the rotary angles' cosines.
@@ -58,7 +59,8 @@ def lay_out(
     """Build the layout of a micro-batch.
 
     Args:
-        position_ids: (R, L), counting from 0 at the first token of each document; a row begins a document.
+        position_ids: (R, L), counting from 0 at the first token of each document; a row begins a
+            document.
         head_dim: D.
         rope_theta: base of the rotary frequencies.
         kernel: what will read it.

@@ -1,9 +1,10 @@
 """Checkpoints that are complete or absent.
 
-`step-00000120/` means: 120 steps are done, step 120 is next. It holds the sharded model and optimizer as
-torch.distributed.checkpoint writes them, and `train.json`: step, model shape, settings, hashes, the loader's
-state. It is written as `step-00000120.tmp`, made durable, and renamed when every rank's part is on disk, so
-a folder under its final name is whole; whatever else a killed run left is deleted by the next one.
+`step-00000120/` means: 120 steps are done, step 120 is next. It holds the sharded model and
+optimizer as torch.distributed.checkpoint writes them, and `train.json`: step, model shape,
+settings, hashes, the loader's state. It is written as `step-00000120.tmp`, made durable, and
+renamed when every rank's part is on disk, so a folder under its final name is whole; whatever else
+a killed run left is deleted by the next one.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ def require_shape(folder: Path, record: Record, shape: ModelShape) -> None:
 class Checkpoints:
     """The checkpoints of one run.
 
-    Every rank has one, and all call the same methods at the same steps. A save copies the state to host
-    memory, then writes in a thread while training goes on; at most one is in flight.
+    Every rank has one, and all call the same methods at the same steps. A save copies the state to
+    host memory, then writes in a thread while training goes on; at most one is in flight.
 
     Args:
         folder: holds the `step-*` folders.
@@ -179,7 +180,8 @@ class Checkpoints:
         )
 
     def _publish(self, writing: Future[Any], final: Path, record: Record) -> None:
-        # Rank 0's future ends after it has gathered every rank's report and written the table of contents.
+        # Rank 0's future ends after it has gathered every rank's report and written the table of
+        # contents.
         writing.result()
         if self._parallel.rank:
             return

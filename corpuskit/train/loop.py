@@ -1,18 +1,19 @@
 """The training loop.
 
 Reader's path: this file, top to bottom; then model.py and attention.py (what a step computes); then
-parallel.py (how ranks share it), checkpoint.py (how it survives), optim.py, metrics.py, health.py and
-settings.py as needed. There is no framework: torch, called directly.
+parallel.py (how ranks share it), checkpoint.py (how it survives), optim.py, metrics.py, health.py
+and settings.py as needed. There is no framework: torch, called directly.
 
-A step is a pure function of the weights and of rows [step * G, (step + 1) * G) of the mix plan, G being
-`batch.global_rows`. Ranks take contiguous slices of those rows, and every sum over the step's tokens is
-divided by the number of labelled tokens of the whole step: so neither ranks nor micro-batches change what
-is computed, but for the order in which floating-point numbers are added.
+A step is a pure function of the weights and of rows [step * G, (step + 1) * G) of the mix plan, G
+being `batch.global_rows`. Ranks take contiguous slices of those rows, and every sum over the step's
+tokens is divided by the number of labelled tokens of the whole step: so neither ranks nor
+micro-batches change what is computed, but for the order in which floating-point numbers are added.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -23,21 +24,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import DataError, UsageError
+from corpuskit.loader.assemble import IGNORED
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.attention import choose_kernel, lay_out
 from corpuskit.train.checkpoint import Checkpoints, Record, read_record, require_shape
-from corpuskit.train.health import NonFiniteError, StopSignals, require_finite
-from corpuskit.train.metrics import Journal, Progress, TrainResult, source_losses
-from corpuskit.train.model import IGNORED, row_losses
+from corpuskit.train.health import NonFiniteError, StopSignals
+from corpuskit.train.metrics import Journal, Progress, TrainResult, read_sources, source_losses
+from corpuskit.train.model import row_losses
 from corpuskit.train.optim import build_optimizer, clip_gradients, learning_rate
 from corpuskit.train.parallel import DTYPES, build_model, join
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-    from corpuskit.train.metrics import Observer
+    from corpuskit.train.metrics import Observer, SourceText
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import TrainSettings
@@ -50,14 +55,15 @@ if TYPE_CHECKING:
 def main(settings: TrainSettings, observer: Observer | None = None) -> TrainResult:
     """Train to the end, or go on from the newest checkpoint in `settings.output`.
 
-    Alone it is an ordinary function. As one of several ranks (torchrun sets RANK, WORLD_SIZE, LOCAL_RANK,
-    MASTER_ADDR and MASTER_PORT) it does not return but ends the process with the result's exit code: about
-    one in five interpreters with live gloo threads aborts when it shuts down in the ordinary way.
+    Alone it is an ordinary function. As one of several ranks (torchrun sets RANK, WORLD_SIZE,
+    LOCAL_RANK, MASTER_ADDR and MASTER_PORT) it does not return but ends the process with the
+    result's exit code: about one in five interpreters with live gloo threads aborts when it shuts
+    down in the ordinary way.
 
     Args:
         settings: the same on every rank.
-        observer: called on rank 0 with a Progress every `log_every_steps` steps, and with the TrainResult at
-            the end; `str()` of either is one line.
+        observer: called on rank 0 with a Progress every `log_every_steps` steps, and with the
+            TrainResult at the end; `str()` of either is one line.
     """
     is_guest = dist.is_initialized()
     parallel = join(settings)
@@ -79,25 +85,32 @@ def train(settings: TrainSettings, parallel: Parallel, observer: Observer | None
     """Take the steps that are left; return on every rank, with the process group as it was.
 
     Raises:
-        UsageError: the settings ask for what the plan or the checkpoint cannot give; nothing was run.
+        UsageError: the settings ask for what the plan or the checkpoint cannot give; nothing was
+            run.
         NonFiniteError: a step's loss or gradient is not finite; it was not applied.
         CorpuskitError: a checkpoint could not be written.
     """
     begun = time.perf_counter()
     run, done = set_up(settings, parallel)
-    every, last_loss, stopped = settings.checkpoint.every_steps, None, None
+    is_first, last_loss, stopped = parallel.rank == 0, None, None
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
-        is_first = parallel.rank == 0
-        tell = stack.enter_context(Journal(settings, run.record(done), observer if is_first else None))
+        journal = stack.enter_context(Journal(Path(settings.output), done)) if is_first else None
+        if journal:
+            journal.event(
+                "start", ranks=parallel.world_size, steps=run.steps, **asdict(run.record(done))
+            )
         batches = iter(run.loader)
         while done < run.steps and not stopped:
             run.checkpoints.poll()
             progress, stopped = take_step(run, done, batches, stop)
             done, last_loss = done + 1, progress.loss
-            tell.step(progress)
-            is_last = stopped or done == run.steps
-            if is_last or done % every == 0:
+            is_last = bool(stopped) or done == run.steps
+            if journal:
+                journal.step(progress)
+                if observer and (is_last or done % settings.log_every_steps == 0):
+                    observer(progress)
+            if is_last or done % settings.checkpoint.every_steps == 0:
                 run.checkpoints.save(run.model, run.optimizer, run.record(done))
                 if is_last or not settings.checkpoint.background:
                     run.checkpoints.wait()
@@ -110,7 +123,10 @@ def train(settings: TrainSettings, parallel: Parallel, observer: Observer | None
             checkpoint=run.checkpoints.newest(),
             stopped_by=stopped,
         )
-        tell.result(result)
+        if journal:
+            journal.event("end", **asdict(result))
+            if observer:
+                observer(result)
     return result
 
 
@@ -187,7 +203,8 @@ def set_up(settings: TrainSettings, parallel: Parallel) -> tuple[Run, int]:
 def take_step(
     run: Run, step: int, batches: Iterator[Batch], stop: StopSignals
 ) -> tuple[Progress, str | None]:
-    """Do one optimiser update; also return the name of the signal that asks to stop, if any rank had one.
+    """Do one optimiser update; also return the name of the signal that asks to stop, if any rank
+    had one.
 
     Args:
         run: this rank's.
@@ -253,13 +270,15 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
     Args:
         run: this rank's.
         batch: S rows.
-        num_labels: labelled tokens of the whole step, over all ranks and micro-batches: dividing by it here
-            makes the summed gradients those of the step's mean loss, however rows and labels are spread.
+        num_labels: labelled tokens of the whole step, over all ranks and micro-batches: dividing by
+            it here makes the summed gradients those of the step's mean loss, however rows and
+            labels are spread.
 
     Returns:
         (S,) each row's summed cross-entropy, in nats.
     """
     model, settings, device = run.model, run.settings, run.parallel.device
+    assert isinstance(model, FSDPModule), "built by build_model"
     num_rows, micro_rows = len(batch["tokens"]), settings.batch.micro_rows
     kernel = choose_kernel(device, DTYPES[settings.dtype])
     losses = []
@@ -320,5 +339,16 @@ def count_steps(settings: TrainSettings, plan: MixPlan) -> int:
     return steps
 
 
-def describe_sources(plan: MixPlan) -> list[SourceText]:
-    """Return each source's name and mean bytes of text per token, in the order of source ids."""
+def vocab_size(plan: MixPlan) -> int:
+    """Return how many token ids the plan's tokenizer has.
+
+    Raises:
+        DataError: the plan does not say.
+    """
+    size = plan.tokenizer.get("vocab_size")
+    if not isinstance(size, int):
+        place = plan.run_dir / "mix" / "plan.json"
+        raise DataError(
+            f"{place}: tokenizer.vocab_size must be int, got {size!r}. Run the mix again."
+        )
+    return size

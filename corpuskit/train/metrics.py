@@ -1,4 +1,4 @@
-"""What a run tells: one JSON line per step, one line of progress now and then."""
+"""What a run tells: a JSON line per step, a line of progress now and then, and how it ended."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-from corpuskit.train.health import REQUEUE
+from corpuskit.train.health import REQUEUE, NonFiniteError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from corpuskit.loader.index import MixPlan
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """A source, and how much text a token of it stands for on average; 0 bytes if the plan doesn't say."""
+
+    name: str
+    bytes_per_token: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +29,8 @@ class SourceLoss:
 
     Attributes:
         loss: nats per labelled token.
-        bits_per_byte: the same per byte of text, by the source's mean bytes per token; None if unknown.
+        bits_per_byte: the same by bytes of text, at the source's mean bytes per token; None if
+            unknown.
         tokens: labelled tokens.
     """
 
@@ -34,16 +44,16 @@ class Progress:
     """One step as it was: a line of metrics.jsonl.
 
     Attributes:
-        step: as the loader counts, from 0: `trace --step` takes it.
+        step: as the loader counts, from 0; `corpuskit trace --step` takes it.
         steps: of the whole run.
-        tokens: consumed so far, this step included, padding counted.
+        tokens: consumed so far, this step and padding included.
         loss: nats per labelled token, without z-loss.
         lr: learning rate of the step.
         grad_norm: before clipping.
         tokens_per_second: of all ranks together, in this step.
-        step_seconds: of this step, data wait included.
-        data_wait_seconds: in which rank 0 waited for the loader.
-        sources: by name; only those that had tokens in the step.
+        step_seconds: of this step, waiting for rows included.
+        data_wait_seconds: that rank 0 waited for the loader.
+        sources: by name; those that had labelled tokens in the step.
     """
 
     step: int
@@ -73,10 +83,11 @@ class TrainResult:
     Attributes:
         steps_done: over all its starts.
         steps: of the whole run.
-        tokens: consumed over all its starts, padding counted.
-        loss: of the last step that this start took, nats per labelled token; None if it took none.
+        tokens: consumed over all its starts, padding included.
+        loss: of the last step of this start, nats per labelled token; None if there was nothing
+            left to do.
         seconds: of this start.
-        checkpoint: the newest one; None if there is none.
+        checkpoint: the newest one.
         stopped_by: name of the signal that ended it early, or None.
     """
 
@@ -90,7 +101,7 @@ class TrainResult:
 
     @property
     def exit_code(self) -> int:
-        """Return 0 if the run is finished, else 75: run the same command again."""
+        """0 if the run is finished, else 75: run the same command again."""
         return REQUEUE if self.stopped_by else 0
 
     def __str__(self) -> str:
@@ -105,52 +116,70 @@ class TrainResult:
 Observer = Callable[[Progress | TrainResult], None]
 
 
+def read_sources(plan: MixPlan) -> list[SourceText]:
+    """Return the plan's sources in the order of their ids, with what `mix/plan.json` says of their text."""
+    entries = json.loads((plan.run_dir / "mix" / "plan.json").read_bytes())["sources"]
+    sizes = [(entry.get("text_bytes", 0), entry.get("tokens", 0)) for entry in entries]
+    return [
+        SourceText(source.name, text_bytes / tokens if tokens else 0.0)
+        for source, (text_bytes, tokens) in zip(plan.sources, sizes, strict=True)
+    ]
+
+
 def source_losses(
-    names: Sequence[str],
-    bytes_per_token: Sequence[float],
-    sums: Sequence[float],
-    counts: Sequence[float],
+    sources: Sequence[SourceText], totals: Sequence[float], counts: Sequence[float]
 ) -> dict[str, SourceLoss]:
-    """Turn each source's summed loss and number of labelled tokens into means."""
+    """Turn each source's summed loss and its number of labelled tokens into means."""
     found = {}
-    for name, size, total, count in zip(names, bytes_per_token, sums, counts, strict=True):
+    for source, total, count in zip(sources, totals, counts, strict=True):
         if count:
-            loss = total / count
+            loss, size = total / count, source.bytes_per_token
             bits = loss / math.log(2) / size if size else None
-            found[name] = SourceLoss(loss, bits, int(count))
+            found[source.name] = SourceLoss(loss, bits, int(count))
     return found
 
 
 class Journal:
-    """Rank 0's files: `metrics.jsonl`, one line per step, and `events.jsonl`, one line per event.
+    """`metrics.jsonl`, one line per step, and `events.jsonl`, one per start, end and failure.
 
-    Opened at step n, it drops the lines of steps n and later, which a killed run did but did not save: so
-    each step has one line, however often the run was killed.
+    Opened when `done` steps are done, it drops the lines of later ones, which a killed run took but
+    did not
+    save: a step has one line, however often the run was killed.
     """
 
-    def __init__(self, folder: Path, next_step: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "metrics.jsonl"
+    def __init__(self, output: Path, done: int) -> None:
+        output.mkdir(parents=True, exist_ok=True)
+        path = output / "metrics.jsonl"
         if path.exists():
-            with path.open("rb+") as file:
-                end = 0
-                for line in file:
-                    if not line.endswith(b"\n") or json.loads(line)["step"] >= next_step:
-                        break
-                    end += len(line)
-                file.truncate(end)
+            _truncate(path, done)
         self._metrics = path.open("a", buffering=1)
-        self._events = (folder / "events.jsonl").open("a", buffering=1)
+        self._events = (output / "events.jsonl").open("a", buffering=1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            rows = {"rows": error.rows} if isinstance(error, NonFiniteError) else {}
+            self.event("failed", error=type(error).__name__, message=str(error), **rows)
+        self._metrics.close()
+        self._events.close()
 
     def step(self, progress: Progress) -> None:
         """Write one step."""
         print(json.dumps(asdict(progress)), file=self._metrics)
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Write one event."""
-        print(json.dumps({"event": kind, **fields}), file=self._events)
+        """Write one event; what JSON has no word for is written as text."""
+        print(json.dumps({"event": kind, **fields}, default=str), file=self._events)
 
-    def close(self) -> None:
-        """Close both files."""
-        self._metrics.close()
-        self._events.close()
+
+def _truncate(path: Path, done: int) -> None:
+    """Cut a metrics file at its first line that is torn or of a step after the first `done`."""
+    with path.open("rb+") as file:
+        end = 0
+        for line in file:
+            if not line.endswith(b"\n") or json.loads(line)["step"] >= done:
+                break
+            end += len(line)
+        file.truncate(end)

@@ -1,6 +1,7 @@
 """A Llama-style decoder.
 
-Shapes: R rows, L tokens per row, C model width, H query heads, G key/value heads, D head size, V vocabulary.
+Shapes: R rows, L tokens per row, C model width, H query heads, G key/value heads, D head size, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.functional import cross_entropy, linear, silu
 from torch.utils.checkpoint import checkpoint
 
+from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import attend, rotate
 
 if TYPE_CHECKING:
     from corpuskit.train.attention import Layout
     from corpuskit.train.settings import ModelShape
-
-IGNORED = -100  # label of a token that carries no loss
 
 
 class Attention(nn.Module):
@@ -35,7 +35,8 @@ class Attention(nn.Module):
         self.key = nn.Linear(shape.dim, kv_width, bias=False)
         self.value = nn.Linear(shape.dim, kv_width, bias=False)
         self.out = nn.Linear(width, shape.dim, bias=False)
-        # Large models have survived on QK-norm where clipping and optimiser changes did not (Marin 32B).
+        # Large models have survived on QK-norm where clipping and optimiser changes did not (Marin
+        # 32B).
         self.query_norm = _norm(shape.head_dim, shape) if shape.qk_norm else nn.Identity()
         self.key_norm = _norm(shape.head_dim, shape) if shape.qk_norm else nn.Identity()
 
@@ -75,7 +76,8 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Map (R, L, C) to (R, L, C); keeps only its input for the backward pass if `recompute`."""
         if self.recompute and torch.is_grad_enabled():
-            # In here and not around the block, so that parameters are gathered once for both passes.
+            # In here and not around the block, so that parameters are gathered once for both
+            # passes.
             return checkpoint(self._mix, x, layout, use_reentrant=False)
         return self._mix(x, layout)
 
@@ -112,7 +114,8 @@ def row_losses(
     Args:
         logits: (R, L, V) of any floating type; summed in float32.
         labels: (R, L) int64, `IGNORED` where a token carries no loss.
-        z_loss: weight of the squared log-normaliser (PaLM, section 5), which keeps logits from drifting.
+        z_loss: weight of the squared log-normaliser (PaLM, section 5), which keeps logits from
+            drifting.
 
     Returns:
         (R,) float32 cross-entropy, and (R,) with the z-loss added: what to minimise.
@@ -132,9 +135,10 @@ def row_losses(
 def init_weights(model: Decoder, seed: int) -> None:
     """Fill every parameter, to the same values on any number of ranks.
 
-    Each parameter has a generator of its own, seeded by its name, and each rank makes the whole tensor and
-    keeps its shard: no communication, and no more memory than the largest parameter.
-    Matrices: normal, 1/sqrt(fan-in); those that write into the stream are scaled by 1/sqrt(2 layers) more,
+    Each parameter has a generator of its own, seeded by its name, and each rank makes the whole
+    tensor and keeps its shard: no communication, and no more memory than the largest parameter.
+    Matrices: normal, 1/sqrt(fan-in); those that write into the stream are scaled by 1/sqrt(2
+        layers) more,
     as in GPT-2. Embeddings: normal, 0.02. Norms: one.
     """
     for name, parameter in model.named_parameters():

@@ -39,8 +39,8 @@ def learning_rate(tokens: int, total: int, peak: float, schedule: ScheduleSettin
     """Return the learning rate of the step that ends at `tokens` of `total`.
 
     Counting to the end of the step gives the first step a rate above zero and the last one exactly
-    `final_ratio` of the peak. The decay of `wsd` starts at `total * (1 - decay_ratio)`, so a longer run has
-    the same curve up to there.
+    `final_ratio` of the peak. The decay of `wsd` starts at `total * (1 - decay_ratio)`, so a longer
+    run has the same curve up to there.
     """
     warmup = schedule.warmup_tokens
     if warmup is None:
@@ -61,9 +61,11 @@ def learning_rate(tokens: int, total: int, peak: float, schedule: ScheduleSettin
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> torch.Tensor:
-    """Scale all gradients to a common norm of at most `max_norm` (0: leave them); return the norm before.
+    """Scale all gradients to a common norm of at most `max_norm` (0: leave them); return the norm
+    before.
 
-    Gradients on different meshes cannot be stacked, so norms are taken mesh by mesh and then combined.
+    Gradients on different meshes cannot be stacked, so norms are taken mesh by mesh and then
+    combined.
     """
     meshes: dict[object, list[nn.Parameter]] = {}
     for parameter in parameters:

@@ -49,15 +49,17 @@ class Parallel:
 def join(settings: TrainSettings) -> Parallel:
     """Join the process group, making one if there is none, and lay the mesh over it.
 
-    Under torchrun the environment says who the ranks are; without it this is a run of one rank, which takes
-    the same path through a group of its own (measured cost on CPU: under 5 %).
+    Under torchrun the environment says who the ranks are; without it this is a run of one rank,
+    which takes the same path through a group of its own (measured cost on CPU: under 5 %).
 
     Raises:
-        UsageError: CUDA was asked for and is absent, or `parallel.replicas` does not divide the ranks.
+        UsageError: CUDA was asked for and is absent, or `parallel.replicas` does not divide the
+            ranks.
     """
     device = _choose_device(settings)
     if device.type == "cpu":
-        # Threads of one box fight over cores: two ranks' threads measured 7 times slower than one each.
+        # Threads of one box fight over cores: two ranks' threads measured 7 times slower than one
+        # each.
         torch.set_num_threads(settings.parallel.cpu_threads)
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -77,16 +79,19 @@ def join(settings: TrainSettings) -> Parallel:
         device=device,
         rank=dist.get_rank(),
         world_size=world_size,
-        # A save's collectives run in a thread beside the training step's. Sharing a group mixes them up:
-        # 6 of 6 runs on gloo's default group died or hung, 3 of 3 with a group of their own finished.
+        # A save's collectives run in a thread beside the training step's. Sharing a group mixes
+        # them up: 6 of 6 runs on gloo's default group died or hung, 3 of 3 with a group of their
+        # own finished.
         save_group=dist.new_group(backend="gloo"),
     )
 
 
 def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) -> Decoder:
-    """Build the decoder sharded: float32 weights kept, `settings.dtype` used, gradients summed in float32.
+    """Build the decoder sharded: float32 weights kept, `settings.dtype` used, gradients summed in
+    float32.
 
-    Made on the meta device, so no rank ever holds the whole model. Gradients are summed over ranks, not
+    Made on the meta device, so no rank ever holds the whole model. Gradients are summed over ranks,
+    not
     averaged: the loss is already divided by the whole step's number of labelled tokens.
     """
     with torch.device("meta"):

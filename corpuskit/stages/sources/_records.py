@@ -139,7 +139,7 @@ def _runs(
         ahead = None if end is None else end - position - len(buffer)
         if ahead is not None:
             want = min(want, ahead) if ahead > 0 else max(len(buffer), STEP_BYTES)
-        want = min(want, max(limit + STEP_BYTES - len(buffer), STEP_BYTES))
+        want = min(want, max(BLOCK_BYTES, limit + STEP_BYTES) - len(buffer))
         piece = stream.read(want)
         is_last = len(piece) < want
         buffer += piece
@@ -180,12 +180,14 @@ def _without_long(
 def _skip(stream: Stream, buffer: bytes, cutter: Cutter) -> tuple[int, bytes]:
     """Pass over the record under way; return its bytes and what was read behind it."""
     size = state = 0
+    want = STEP_BYTES
     while True:
         found, state = cutter.skip(np.frombuffer(buffer, np.uint8), state)
         if found >= 0:
             return size + found, buffer[found:]
         size += len(buffer)
-        buffer = stream.read(BLOCK_BYTES)
+        buffer = stream.read(want)
+        want = min(2 * want, BLOCK_BYTES)
         if not buffer:
             return size, b""
 

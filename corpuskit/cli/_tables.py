@@ -1,0 +1,87 @@
+"""Tables for people: phases, funnel, accounts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corpuskit.run.phase import Prospect
+    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.run.status import FunnelRow
+
+_WORDS = {"reuse": "reuse", "run": "RUN", "continue": "CONTINUE", "later": "later"}
+
+
+def console() -> Console:
+    """Return a console that never wraps below 100 columns when the output is piped."""
+    plain = Console()
+    return plain if plain.is_terminal else Console(width=max(plain.width, 120))
+
+
+def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
+    """Print what would happen to every phase."""
+    files, size = len(run.inputs.files), run.inputs.size_bytes()
+    out = console()
+    out.print(f"{files} input files, {size / 1e6:,.1f} MB on disk -> {run.store.root}")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("phase", "stages"):
+        table.add_column(name, overflow="fold")
+    for name in ("units", "tasks", "rows", "MB"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for one in found:
+        is_read = one.phase.base is None
+        rows = "" if is_read or not one.rows else f"{one.rows:,}"
+        mark = "~" if is_read else ""  # sizes of unread files are those on disk
+        size_mb = f"{mark}{one.size_bytes / 1e6:,.1f}" if one.size_bytes else ""
+        units = "" if one.units is None else f"{one.units_left}/{one.units}"
+        tasks = "" if one.tasks is None else str(one.tasks)
+        what = _WORDS[one.state] + (f": {one.reason}" if one.reason else "")
+        stages = " ".join(one.phase.labels) or "-"
+        table.add_row(one.phase.name, stages, units, tasks, rows, size_mb, what)
+    out.print(table)
+
+
+def print_status(found: Sequence[Prospect]) -> None:
+    """Print how far every phase is."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("phase")
+    table.add_column("done", justify="right")
+    table.add_column("")
+    for one in found:
+        done = "" if one.units is None else f"{one.units - (one.units_left or 0)}/{one.units}"
+        state = "finished" if one.state == "reuse" else one.reason or one.state
+        table.add_row(one.phase.name, done, state)
+    console().print(table)
+
+
+def print_funnel(rows: Sequence[FunnelRow]) -> None:
+    """Print what every stage dropped, by rule and source, and what it cost."""
+    table = Table(box=None, header_style="bold", pad_edge=False, title="Funnel", title_justify="left")
+    table.add_column("stage")
+    for name in ("in", "dropped", "out", "MB/CPU s", "CPU s"):
+        table.add_column(name, justify="right")
+    table.add_column("by rule (and source)", overflow="fold")
+    for row in rows:
+        lost = row.num_in - row.num_out
+        speed = row.text_bytes / 1e6 / row.cpu_seconds if row.cpu_seconds > 0.01 else 0.0
+        table.add_row(
+            row.stage, f"{row.num_in:,}", f"{lost:,}" if lost else "", f"{row.num_out:,}",
+            f"{speed:,.0f}" if speed and row.text_bytes else "",
+            f"{row.cpu_seconds:,.1f}" if row.cpu_seconds else "", _rules(row),
+        )  # fmt: skip
+    console().print(table)
+
+
+def _rules(row: FunnelRow) -> str:
+    parts = [
+        f"{rule} {sum(by.values()):,} ({', '.join(f'{s} {n:,}' for s, n in by.items())})"
+        for rule, by in row.dropped.items()
+    ]
+    parts += [f"{rule} in {num:,} documents" for rule, num in row.changed.items()]
+    return "; ".join(parts)

@@ -1,0 +1,101 @@
+"""The command line: one file per command group, imported when it is called."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+import corpuskit
+from corpuskit.errors import CorpuskitError, suggest
+
+FOLDER = Path(__file__).parent
+SECTIONS = {
+    "Make a corpus": ("run", "plan", "status", "verify", "why"),
+    "Train on it": ("train", "trace"),
+    "Look things up": ("stages", "schema", "doctor"),
+    "Prepare": ("tokenizer", "classifier", "sample", "warmup"),
+}
+
+
+class LazyGroup(click.Group):
+    """Commands named by the files of this folder; help comes from their docstrings, unimported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return all command names."""
+        return sorted(path.stem for path in FOLDER.glob("[!_]*.py") if path.stem != "main")
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        found = import_module(f"corpuskit.cli.{cmd_name}").command
+        assert isinstance(found, click.Command), f"cli/{cmd_name}.py must define `command`"
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command, or suggest one."""
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}. {suggest(args[0], known)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by what they are for."""
+        left = self.list_commands(ctx)
+        sections = {title: [n for n in names if n in left] for title, names in SECTIONS.items()}
+        other = sorted(set(left) - {name for names in sections.values() for name in names})
+        for title, names in {**sections, "Other": other}.items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(name, _summary(name)) for name in names])
+
+
+def _summary(name: str) -> str:
+    doc = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text("utf-8")))
+    return (doc or "").split("\n", 1)[0]
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with: corpuskit run pipelines/quickstart.yaml",
+)
+@click.version_option(corpuskit.__version__, prog_name="corpuskit")
+@click.option("--traceback", is_flag=True, help="Show the traceback of expected errors, too.")
+@click.pass_context
+def group(ctx: click.Context, traceback: bool) -> None:
+    """Turn raw text into the token stream that a pretraining run consumes, and train on it.
+
+    One YAML file describes a run. What was finished is never done twice: after a crash, or after an
+    edit, run the same command again.
+    """
+    ctx.obj = {"traceback": traceback}
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line; expected errors are one message and an exit code.
+
+    Exit codes: 0 done, 1 a task failed, 2 the request is wrong and nothing ran, 3 data is broken.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        group.main(args=arguments, prog_name="corpuskit", standalone_mode=True)
+    except CorpuskitError as error:
+        if "--traceback" in arguments:
+            raise
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe (head, less) has seen enough
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Print the JSON Schema of pipeline files, for editors."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("schema")
+def command() -> None:
+    """Print the JSON Schema of pipeline files.
+
+    \b
+    In VS Code (YAML extension), put this in the first line of a pipeline:
+      # yaml-language-server: $schema=./corpuskit.report.catalogue.json
+    """
+    import json
+
+    from corpuskit.report.catalogue import pipeline_schema
+
+    click.echo(json.dumps(pipeline_schema(), indent=1))

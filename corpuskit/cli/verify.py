@@ -1,0 +1,31 @@
+"""Check every file of a run against the hashes in its seals."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command("verify")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(directory: str, as_json: bool) -> None:
+    """Read every file of the run in DIRECTORY and compare it with the hashes in the seals.
+
+    Exit code 3 when a file is missing, changed or not named by any seal.
+    """
+    import json
+    from pathlib import Path
+
+    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.run.status import verify
+
+    found = verify(RunDirectory.open(Path(directory)))
+    if as_json:
+        click.echo(json.dumps(found.__dict__, indent=1))
+    else:
+        click.echo(f"{found.num_files} files, {found.size_bytes / 1e6:.1f} MB checked.")
+        for problem in found.problems:
+            click.echo(f"  {problem}")
+    sys.exit(3 if found.problems else 0)

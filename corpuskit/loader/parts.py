@@ -1,0 +1,257 @@
+"""Verified reads of packed token shards: page CRCs checked, one second try, then an error with a name.
+
+Reads are `pread`, never mmap: a mapped page skips the CRC, and a fault on a hung mount can't time out.
+Letters: R rows of a row group, L = seq_len.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from corpuskit.errors import DataError
+from corpuskit.loader.index import FORMAT, ROWS_PER_GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from corpuskit.loader.index import MixPlan
+
+PADDING = 2  # bit 1 of a segment's flags
+TOKEN_COLUMNS = ("tokens", "doc_starts", "text_bytes", "flags")
+# What a read that failed raises: a file that is gone, cut, or whose pages break their CRC.
+_READ_ERRORS = (OSError, pa.ArrowException, DataError)
+
+
+class RowGroup(NamedTuple):
+    """The rows of one row group, as arrays.
+
+    Attributes:
+        tokens: (R, L + 1) unsigned, as stored.
+        starts: int32 first token of every segment of every row.
+        bounds: (R + 1,) where each row's `starts` begin and end.
+        pads: (R,) first token of the padded tail; L + 1 without one.
+        text_bytes: (R,) bytes of text the row stands for.
+    """
+
+    tokens: NDArray[np.unsignedinteger]
+    starts: NDArray[np.int32]
+    bounds: NDArray[np.int32]
+    pads: NDArray[np.int32]
+    text_bytes: NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False)
+class _OpenPart:
+    number: int
+    source: pa.OSFile
+    file: pq.ParquetFile
+
+    def close(self) -> None:
+        self.source.close()
+
+
+class Parts:
+    """The open parts of a loader: opened at the first read, shared by threads, at most `max_open`.
+
+    A part is lent to one thread at a time (a Parquet reader keeps state); a second thread that needs
+    it meanwhile gets a second handle.
+    """
+
+    def __init__(self, plan: MixPlan, max_open: int) -> None:
+        self._plan, self._max_open = plan, max_open
+        self._lock = threading.Lock()
+        self._idle: OrderedDict[int, _OpenPart] = OrderedDict()  # by id(), the longest idle first
+        self._num_open = 0
+        self._is_closed = False
+
+    def where(self, part: int, group: int) -> str:
+        """Name a row group the way errors do."""
+        index = self._plan.parts
+        source = self._plan.sources[int(index.sources[part])].name
+        return f"{self._plan.run_dir / index.paths[part]}: row group {group}: source {source!r}"
+
+    def read(self, part: int, group: int, columns: Sequence[str]) -> pa.Table:
+        """Return columns of a row group, every page verified.
+
+        Raises:
+            DataError: it could not be read twice in a row; names part, row group and source.
+        """
+        try:
+            return self._read_once(part, group, columns)
+        except _READ_ERRORS:
+            pass  # a fresh handle and a fresh read: a bit may have flipped on the way, not on the disk
+        try:
+            return self._read_once(part, group, columns)
+        except _READ_ERRORS as error:
+            raise DataError(
+                f"{self.where(part, group)} can't be read, twice: {error}."
+                " Restore the part from a copy or run its phase again."
+            ) from error
+
+    def read_rows(self, part: int, group: int) -> RowGroup:
+        """Return the rows of a row group, every page verified.
+
+        Raises:
+            DataError: it can't be read, or its columns contradict each other.
+        """
+        table = self.read(part, group, TOKEN_COLUMNS)
+        try:
+            rows = _decode(table, self._plan.seq_len, self._plan.dtype)
+        except pa.ArrowException:  # a null where there must be none
+            rows = None
+        if rows is None:
+            raise DataError(
+                f"{self.where(part, group)}: doc_starts, text_bytes and flags don't describe rows of"
+                f" {self._plan.seq_len + 1} tokens. Run its phase again."
+            )
+        return rows
+
+    def close(self) -> None:
+        """Close every idle part; one that a thread still reads is closed when it comes back."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = list(self._idle.values()), OrderedDict()
+            self._num_open -= len(idle)
+        for part in idle:
+            part.close()
+
+    def _read_once(self, part: int, group: int, columns: Sequence[str]) -> pa.Table:
+        opened = self._borrow(part)
+        is_sound = False
+        try:
+            table = opened.file.read_row_group(group, columns=list(columns), use_threads=False)
+            left = int(self._plan.parts.rows[part]) - group * ROWS_PER_GROUP
+            if table.num_rows != min(ROWS_PER_GROUP, left):
+                raise DataError(f"it has {table.num_rows} rows")
+            is_sound = True
+        finally:
+            self._give_back(opened, is_sound)
+        return table
+
+    def _borrow(self, number: int) -> _OpenPart:
+        surplus = None
+        with self._lock:
+            for key, part in reversed(self._idle.items()):
+                if part.number == number:
+                    return self._idle.pop(key)
+            if self._num_open >= self._max_open and self._idle:
+                surplus = self._idle.popitem(last=False)[1]
+            else:
+                self._num_open += 1
+        if surplus:
+            surplus.close()
+        part = None
+        try:
+            part = self._open(number)
+        finally:
+            if part is None:
+                with self._lock:
+                    self._num_open -= 1
+        return part
+
+    def _give_back(self, part: _OpenPart, is_sound: bool) -> None:
+        with self._lock:
+            keep = is_sound and not self._is_closed and self._num_open <= self._max_open
+            if keep:
+                self._idle[id(part)] = part
+            else:
+                self._num_open -= 1
+        if not keep:
+            part.close()
+
+    def _open(self, number: int) -> _OpenPart:
+        index = self._plan.parts
+        source = pa.OSFile(str(self._plan.run_dir / index.paths[number]))
+        is_sound = False
+        try:
+            if source.size() != index.sizes[number]:
+                raise DataError(f"it has {source.size()} bytes, the index says {index.sizes[number]}")
+            # Reading ahead is done here, with a deadline; Arrow's own I/O threads have none.
+            file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
+            self._check_footer(number, file)
+            is_sound = True
+        finally:
+            if not is_sound:
+                source.close()
+        return _OpenPart(number, source, file)
+
+    def _check_footer(self, number: int, file: pq.ParquetFile) -> None:
+        """Raise DataError, without a place, unless the part is what the plan says."""
+        plan, index = self._plan, self._plan.parts
+        footer = file.metadata
+        text = (footer.metadata or {}).get(b"corpuskit", b"{}")
+        expected = {
+            "format": FORMAT,
+            "source": plan.sources[int(index.sources[number])].name,
+            "seq_len": plan.seq_len,
+            "dtype": plan.dtype.name,
+            "tokenizer": plan.tokenizer.get("hash"),
+            "first_row": int(index.first_rows[number]),
+        }
+        try:
+            found = {key: json.loads(text).get(key) for key in expected}
+        except (ValueError, AttributeError):
+            raise DataError(f"its footer has {text!r}, which is not a JSON object") from None
+        if found != expected:
+            raise DataError(f"its footer has {found}, the plan says {expected}")
+        kinds = {
+            field.name: getattr(field.type, "value_type", field.type) for field in file.schema_arrow
+        }
+        wanted = _column_kinds((plan.seq_len + 1) * plan.dtype.itemsize)
+        if any(kinds.get(name) != kind for name, kind in wanted.items()):
+            raise DataError(f"its columns must hold {wanted}, got {kinds}")
+        rows = int(index.rows[number])
+        if footer.num_rows != rows or footer.num_row_groups != -(-rows // ROWS_PER_GROUP):
+            raise DataError(
+                f"it has {footer.num_rows} rows in {footer.num_row_groups} row groups,"
+                f" the index says {rows} in groups of {ROWS_PER_GROUP}"
+            )
+
+
+def _column_kinds(row_bytes: int) -> dict[str, pa.DataType]:
+    """Return the type of each column that is read; of a list, that of its values."""
+    return {
+        "tokens": pa.binary(row_bytes),
+        "doc_starts": pa.int32(),
+        "doc_keys": pa.int64(),
+        "text_bytes": pa.int32(),
+        "flags": pa.uint8(),
+    }
+
+
+def _decode(
+    table: pa.Table, seq_len: int, dtype: np.dtype[np.unsignedinteger]
+) -> RowGroup | None:
+    """Return the arrays of a row group, views where possible; None if they contradict each other."""
+    column, starts, text_bytes, flags = (table.column(i).chunk(0) for i in range(4))
+    bounds = starts.offsets.to_numpy()
+    first, last = bounds[:-1], bounds[1:] - 1
+    values = starts.values.to_numpy()
+    # Pages are verified, so this guards against a wrong writer; it costs 10 us per row group.
+    rising = np.diff(values, append=seq_len + 1) > 0
+    rising[last] = values[last] <= seq_len
+    if (last < first).any() or values[first].any() or not rising.all():
+        return None
+    if text_bytes.offsets != starts.offsets or flags.offsets != starts.offsets:
+        return None
+    marks = flags.values.to_numpy()[last]
+    size = (seq_len + 1) * dtype.itemsize
+    at = column.offset * size
+    tokens = np.frombuffer(column.buffers()[1], np.uint8)[at : at + len(column) * size]
+    return RowGroup(
+        tokens=tokens.view(dtype).reshape(len(column), seq_len + 1),
+        starts=values,
+        bounds=bounds,
+        pads=np.where(marks & PADDING, values[last], np.int32(seq_len + 1)),
+        text_bytes=np.add.reduceat(text_bytes.values.to_numpy(), first, dtype=np.int64),
+    )

@@ -1,0 +1,219 @@
+"""What a run directory says about its run: state of phases, funnel, accounts, integrity."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.run.phase import PhaseWork, Prospect
+from corpuskit.storage import digest_file
+
+if TYPE_CHECKING:
+    from corpuskit.manifest import Seal
+    from corpuskit.plan.compile import Phase
+    from corpuskit.run.rundir import RunDirectory
+
+
+@dataclasses.dataclass(frozen=True)
+class FunnelRow:
+    """What one stage did.
+
+    Attributes:
+        dropped: rule -> source -> documents.
+        changed: rule -> documents that were cut or rewritten.
+        num_in, num_out: documents before and after.
+        cpu_seconds: spent in the stage, all passes.
+        text_bytes: seen by the stage.
+    """
+
+    stage: str
+    num_in: int
+    num_out: int
+    dropped: dict[str, dict[str, int]]
+    changed: dict[str, int]
+    cpu_seconds: float
+    text_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Account:
+    """Where the documents of one source are: `num_read == num_kept + num_dropped`, or rows are lost.
+
+    `num_kept` is counted in the last document shards, `num_dropped` in the ledger.
+    """
+
+    source: str
+    num_read: int
+    num_dropped: int
+    num_kept: int
+
+    @property
+    def num_missing(self) -> int:
+        """Documents that are neither kept nor in the ledger."""
+        return self.num_read - self.num_dropped - self.num_kept
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """What `verify` found."""
+
+    num_files: int
+    size_bytes: int
+    problems: list[str]
+
+
+def prospects_of(run: RunDirectory, *, accept_code: bool = False) -> list[Prospect]:
+    """Return the state of every phase; those behind an unfinished one are `later`."""
+    found: list[Prospect] = []
+    is_open = False
+    for phase in run.plan.phases:
+        if is_open:
+            found.append(Prospect(phase, "later", "after the phases before it"))
+            continue
+        work = PhaseWork(run, phase, accept_code=accept_code)
+        found.append(work.prospect())
+        if work.reused is None:
+            is_open = True
+        else:
+            run.set_seal(phase, work.reused)
+    return found
+
+
+def sealed(run: RunDirectory) -> list[tuple[Phase, Seal]]:
+    """Return the phases that are finished and current, with their seals."""
+    states = prospects_of(run)
+    return [(one.phase, run.seal(one.phase.index)) for one in states if one.state == "reuse"]
+
+
+def funnel(run: RunDirectory) -> list[FunnelRow]:
+    """Return what every stage dropped and what it cost, in plan order."""
+    counters: Counter[str] = Counter()
+    timing: Counter[str] = Counter()
+    for phase, seal in sealed(run):
+        for name, value in seal.counters.items():
+            if name.startswith("read/") and phase.base is not None:
+                continue
+            counters[name] += value
+        for name, seconds in seal.timing.items():
+            timing[_timing_name(phase, name)] += seconds  # type: ignore[assignment]
+    alive = sum(value for name, value in counters.items() if name.startswith("read/"))
+    rows: list[FunnelRow] = []
+    formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
+    for label in [*formats, *(step.label for step in run.plan.file.steps)]:
+        dropped = _nested(counters, f"dropped/{label}/")
+        changed = {
+            rule: sum(by_source.values())
+            for action in ("cut", "replace")
+            for rule, by_source in _nested(counters, f"{action}/{label}/").items()
+        }
+        lost = sum(sum(by_source.values()) for by_source in dropped.values())
+        cost = float(timing[f"cpu_seconds/{label}"])
+        seen = int(timing[f"text_bytes/{label}"])
+        rows.append(FunnelRow(label, alive, alive - lost, dropped, changed, cost, seen))
+        alive -= lost
+    return rows
+
+
+def overheads(run: RunDirectory) -> dict[str, float]:
+    """Return CPU seconds of reading and writing documents, and of everything, start-up excluded."""
+    total: Counter[str] = Counter()
+    for _, seal in sealed(run):
+        for name in ("cpu_seconds/read", "cpu_seconds/write", "cpu_seconds"):
+            total[name.rpartition("/")[2]] += seal.timing.get(name, 0.0)  # type: ignore[assignment]
+    return {name: float(value) for name, value in total.items()}
+
+
+def accounts(run: RunDirectory) -> list[Account]:
+    """Return, per source, documents read, dropped and kept; only of finished runs."""
+    read: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    kept: Counter[str] = Counter()
+    for phase, seal in sealed(run):
+        for name, value in seal.counters.items():
+            source = name.rpartition("/")[2]
+            if name.startswith("read/") and phase.base is None:
+                read[source] += value
+            elif name.startswith("dropped/"):
+                dropped[source] += value
+        if phase.is_stream and (documents := seal.by_role("documents")):
+            kept = Counter()
+            for part in documents:
+                kept[part.source] += part.rows
+    return [Account(s, read[s], dropped[s], kept[s]) for s in sorted(read)]
+
+
+def verify(run: RunDirectory) -> Verification:
+    """Compare every file with its seal; find missing, changed and unnamed files."""
+    problems: list[str] = []
+    named: set[str] = set()
+    size = 0
+    for _, seal in sealed(run):
+        for part in seal.parts:
+            named.add(part.path)
+            path = run.store.path(part.path)
+            if not path.exists():
+                problems.append(f"{part.path}: missing.")
+                continue
+            size += part.size_bytes
+            if path.stat().st_size != part.size_bytes:
+                problems.append(f"{part.path}: {path.stat().st_size} bytes, not {part.size_bytes}.")
+            elif digest_file(path) != part.digest:
+                problems.append(f"{part.path}: the content is not what was written.")
+    states = prospects_of(run)
+    problems += [
+        f"phase {one.phase.name}: not finished ({one.reason})."
+        for one in states
+        if one.state != "reuse"
+    ]
+    if not problems:
+        for folder in ("documents", "tokens", "ledger", "holdout", "mix"):
+            extra = [name for name in run.store.list(folder) if name not in named]
+            problems += [f"{name}: no seal names it." for name in extra]
+        problems += [
+            f"source {one.source}: {one.num_missing} documents are neither kept nor in the ledger."
+            for one in accounts(run)
+            if one.num_missing
+        ]
+    return Verification(len(named), size, problems)
+
+
+def prospect_facts(one: Prospect) -> dict[str, Any]:
+    """Return a prospect as JSON values."""
+    facts = {**dataclasses.asdict(dataclasses.replace(one)), "phase": one.phase.name}
+    return {**facts, "stages": list(one.phase.labels)}
+
+
+def run_facts(run: RunDirectory) -> dict[str, Any]:
+    """Return all of the above as JSON values, for programs."""
+    peak = max((seal.timing.get("peak_rss_bytes", 0.0) for _, seal in sealed(run)), default=0.0)
+    return {
+        "directory": str(run.store.root),
+        "phases": [prospect_facts(one) for one in prospects_of(run)],
+        "funnel": [dataclasses.asdict(row) for row in funnel(run)],
+        "accounts": [
+            {**dataclasses.asdict(one), "num_missing": one.num_missing} for one in accounts(run)
+        ],
+        "cpu_seconds": overheads(run),
+        "peak_rss_bytes": peak,
+    }
+
+
+def _timing_name(phase: Phase, name: str) -> str:
+    """Charge what a pass of a global stage costs and reads to its stage."""
+    if not phase.is_stream:
+        if name == f"cpu_seconds/{phase.name}":
+            return f"cpu_seconds/{phase.labels[0]}"
+        if name == "text_bytes":
+            return f"text_bytes/{phase.labels[0]}"
+    return name
+
+
+def _nested(counters: Counter[str], prefix: str) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for name, value in sorted(counters.items()):
+        if name.startswith(prefix):
+            rule, _, source = name.removeprefix(prefix).partition("/")
+            found.setdefault(rule, {})[source] = value
+    return found
+

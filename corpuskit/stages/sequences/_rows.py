@@ -1,0 +1,175 @@
+"""Packed rows on their way from documents to Arrow tables; `pack` makes them, `shuffle` moves them."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from corpuskit.kernels.packing import PADDING, best_fit, cut_documents, fill_rows, lay_out
+from corpuskit.shards import token_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+KEEP_BYTES = 256 << 20
+"""Rows of a cell that wait in memory until its part is written; more of them wait on disk."""
+
+
+class Documents(NamedTuple):
+    """Tokenized documents of one batch: (T,) tokens; per document, (N,), tokens, bytes, key."""
+
+    tokens: NDArray[np.generic]
+    num_tokens: NDArray[np.int64]
+    text_bytes: NDArray[np.int64]
+    keys: NDArray[np.int64]
+
+
+class Pieces(NamedTuple):
+    """Documents cut to rows: (T,) tokens; per piece, (P,), tokens, key, bytes, flags."""
+
+    tokens: NDArray[np.generic]
+    lengths: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    text_bytes: NDArray[np.int64]
+    flags: NDArray[np.uint8]
+
+    def split(self, begin: int, end: int) -> Pieces:
+        """Return pieces `[begin, end)` without copying."""
+        first = int(self.lengths[:begin].sum())
+        tokens = self.tokens[first : first + int(self.lengths[begin:end].sum())]
+        return Pieces(tokens, *(column[begin:end] for column in self[1:]))
+
+
+def cut(documents: Iterable[Documents], width: int, *, joined: bool) -> Iterator[Pieces]:
+    """Yield each batch of documents as pieces; `joined` lets a document begin inside a row."""
+    filled = 0
+    for batch in documents:
+        docs, *columns = cut_documents(batch.num_tokens, batch.text_bytes, width, filled, joined)
+        lengths, sizes, flags = columns
+        filled = (filled + len(batch.tokens)) % width
+        yield Pieces(batch.tokens, lengths, batch.keys[docs], sizes, flags)
+
+
+def windows(batches: Iterable[Pieces], window: int, width: int, *, joined: bool) -> Iterator[Pieces]:
+    """Yield the same pieces in windows that are packed alone, whatever the batches.
+
+    A window has `window` pieces; of joined documents it has those of whole rows, so that it does
+    not matter where it ends. Only the last one may have fewer, or a row that is not full.
+    """
+    held: list[Pieces] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(len(piece.lengths) for piece in held) < window:
+            continue
+        all_held = _concatenate(held)
+        num_pieces = len(all_held.lengths)
+        if joined:
+            whole = np.flatnonzero(np.cumsum(all_held.lengths) % width == 0)
+            ends = [int(whole[-1]) + 1] if len(whole) else []
+        else:
+            ends = list(range(window, num_pieces + 1, window))
+        begin = 0
+        for end in ends:
+            yield all_held.split(begin, end)
+            begin = end
+        held = [all_held.split(begin, num_pieces)]
+    if any(len(piece.lengths) for piece in held):
+        yield _concatenate(held)
+
+
+def _concatenate(held: list[Pieces]) -> Pieces:
+    return Pieces(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
+
+
+def pack_window(pieces: Pieces, width: int, pad: int, *, joined: bool) -> dict[str, pa.Array]:
+    """Return the rows of one window as the columns of packed token shards.
+
+    Args:
+        pieces: of the window.
+        width: tokens per row.
+        pad: id behind the last document of a row.
+        joined: fill row after row; otherwise best-fit decreasing.
+    """
+    begins = np.cumsum(pieces.lengths) - pieces.lengths
+    if joined:
+        places, num_rows = begins // width, -(-len(pieces.tokens) // width)
+    else:
+        places, num_rows = best_fit(pieces.lengths, width)
+    bounds, starts, which = lay_out(places, pieces.lengths, num_rows, width)
+    rows = np.empty((num_rows, width), pieces.tokens.dtype)
+    fill_rows(pieces.tokens, begins, bounds, starts, which, pad, rows)
+    is_pad = which < 0
+    return {
+        "tokens": row_bytes(rows),
+        "doc_starts": _lists(bounds, starts),
+        "doc_keys": _lists(bounds, np.where(is_pad, -1, pieces.keys[which])),
+        "text_bytes": _lists(bounds, np.where(is_pad, 0, pieces.text_bytes[which]).astype(np.int32)),
+        "flags": _lists(bounds, np.where(is_pad, PADDING, pieces.flags[which]).astype(np.uint8)),
+    }
+
+
+def row_bytes(rows: NDArray[np.generic]) -> pa.Array:
+    """Wrap (S, width) token ids as an Arrow column of S fixed-size values, without copying."""
+    width = rows.shape[1] * rows.dtype.itemsize
+    return pa.Array.from_buffers(pa.binary(width), len(rows), [None, pa.py_buffer(rows)])
+
+
+def _lists(bounds: NDArray[np.int32], values: NDArray[np.generic]) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values))
+
+
+class RowShelf:
+    """Keeps the packed rows of a cell until they are written, tokens beyond KEEP_BYTES on disk.
+
+    A cell holds about 64 MB of text, but for compressed files that can't be cut.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.num_rows = 0
+        self._tables: list[pa.Table] = []
+        self._kept_bytes = 0
+        self._file: IO[bytes] | None = None
+
+    def add(self, columns: Mapping[str, pa.Array]) -> None:
+        """Append rows."""
+        tokens = columns["tokens"]
+        self.num_rows += len(tokens)
+        self._kept_bytes += tokens.nbytes
+        if self._kept_bytes > KEEP_BYTES:
+            tokens = self._put_away(tokens)
+        self._tables.append(
+            pa.Table.from_arrays(
+                [tokens, *(columns[name] for name in self.schema.names[1:])], schema=self.schema
+            )
+        )
+
+    def table(self) -> pa.Table:
+        """Return all rows."""
+        return pa.concat_tables([self.schema.empty_table(), *self._tables])
+
+    def _put_away(self, tokens: pa.Array) -> pa.Array:
+        """Return the same column, backed by a file without a name."""
+        if self._file is None:
+            # The mappings keep the file alive; the folder must not, so it has no name.
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        begin = self._file.seek(0, 2)
+        self._file.write(tokens.buffers()[1])
+        self._file.flush()
+        mapped = np.memmap(self._file, np.uint8, "r", begin, (len(tokens), tokens.type.byte_width))
+        return row_bytes(mapped)
+
+
+def packed_schema(given: Mapping[str, object], **footer: object) -> pa.Schema:
+    """Return the schema of packed rows, from what `tokenize` and `pack` provide."""
+    tokenizer, packing = given["tokenizer"], given["packing"]
+    assert isinstance(tokenizer, dict), "provided by tokenize"
+    assert isinstance(packing, dict), "provided by pack"
+    return token_schema(
+        packing["seq_len"], tokenizer["dtype"], {"tokenizer": tokenizer["hash"], **footer}
+    )

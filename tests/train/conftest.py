@@ -1,0 +1,189 @@
+"""A tiny run directory with learnable text, and ranks forked from the test process."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: ranks of one box fight over cores
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.distributed as dist
+
+from corpuskit.loader.index import file_digest, plan_hash
+from corpuskit.train.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+torch.set_num_threads(1)
+
+SEQ_LEN = 32
+VOCAB = 48
+PAD = 0
+ROWS = {"web": 160, "books": 80}
+
+
+@pytest.fixture(scope="session")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory: two sources whose next token mostly follows from the one before."""
+    folder = tmp_path_factory.mktemp("run")
+    for number, (name, rows) in enumerate(ROWS.items()):
+        _write_part(folder, name, rows, number)
+    _write_mix(folder)
+    return folder
+
+
+def _write_part(folder: Path, name: str, num_rows: int, seed: int) -> None:
+    """Write one part of `num_rows` rows: documents of 4 to 30 tokens, the last row padded at its end."""
+    random = np.random.default_rng(seed)
+    tokens = np.full((num_rows, SEQ_LEN + 1), PAD, np.uint16)
+    starts: list[list[int]] = []
+    flags: list[list[int]] = []
+    for row in tokens:
+        bounds = [0]
+        while bounds[-1] < SEQ_LEN + 1:
+            bounds.append(min(SEQ_LEN + 1, bounds[-1] + int(random.integers(4, 31))))
+        starts.append(bounds[:-1])
+        flags.append([0] * (len(bounds) - 1))
+        for first, end in zip(bounds, bounds[1:], strict=False):
+            row[first] = random.integers(1, VOCAB)
+            for at in range(first + 1, end):
+                follows = random.random() < 0.9
+                row[at] = 1 + (7 * row[at - 1] + seed) % (VOCAB - 1) if follows else random.integers(1, VOCAB)
+    tokens[-1, starts[-1][-1] :] = PAD
+    flags[-1][-1] = 2
+    keys = [[-1 if flag else seed << 40 for flag in row] for row in flags]
+    itemsize = (SEQ_LEN + 1) * tokens.itemsize
+    schema = pa.schema(
+        [
+            pa.field("tokens", pa.binary(itemsize), nullable=False),
+            pa.field("doc_starts", pa.list_(pa.int32())),
+            pa.field("doc_keys", pa.list_(pa.int64())),
+            pa.field("text_bytes", pa.list_(pa.int32())),
+            pa.field("flags", pa.list_(pa.uint8())),
+        ],
+        metadata={"corpuskit": json.dumps(_footer(name))},
+    )
+    columns = [[row.tobytes() for row in tokens], starts, keys, [[4] * len(row) for row in flags], flags]
+    table = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema)
+    path = folder / "tokens" / name / "part-0-0.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(
+        table, path, row_group_size=64, compression="none", use_dictionary=False,
+        write_statistics=False, write_page_checksum=True, data_page_size=1 << 20,
+    )  # fmt: skip
+
+
+def _footer(name: str) -> dict[str, Any]:
+    return {
+        "format": 1, "source": name, "seq_len": SEQ_LEN, "dtype": "uint16", "tokenizer": "none",
+        "first_row": 0, "shuffled": True,
+    }  # fmt: skip
+
+
+def _write_mix(folder: Path) -> None:
+    paths = [f"tokens/{name}/part-0-0.parquet" for name in ROWS]
+    (folder / "mix").mkdir()
+    index = {
+        "source": list(ROWS),
+        "path": paths,
+        "rows": list(ROWS.values()),
+        "first_row": [0] * len(ROWS),
+        "size_bytes": [(folder / path).stat().st_size for path in paths],
+        "digest": [file_digest(folder / path) for path in paths],
+    }
+    pq.write_table(pa.table(index), folder / "mix" / "index.parquet")
+    sources = [
+        {
+            "name": name, "rows": rows, "tokens": rows * SEQ_LEN, "documents": rows, "max_epochs": 8.0,
+            "text_bytes": 4 * rows * SEQ_LEN, "shuffled": True,
+        }
+        for name, rows in ROWS.items()
+    ]  # fmt: skip
+    plan = {
+        "format": 1, "name": "tiny", "seed": 0, "seq_len": SEQ_LEN, "dtype": "uint16", "block_rows": 32,
+        "tokenizer": {"hash": "none", "vocab_size": VOCAB, "eos": PAD, "pad": PAD},
+        "sources": sources,
+        "stages": [{"name": "main", "rows": 640, "weights": {"web": 2, "books": 1}}],
+        "skip": [], "index": "mix/index.parquet", "lookups": "mix/lookups.parquet", "files": "mix/files.json",
+    }  # fmt: skip
+    plan["plan_hash"] = plan_hash(plan, file_digest(folder / "mix" / "index.parquet"))
+    (folder / "mix" / "plan.json").write_text(json.dumps(plan))
+
+
+@pytest.fixture
+def settings(run_dir: Path, tmp_path: Path) -> Callable[..., TrainSettings]:
+    """Build settings of a tiny run; keyword arguments replace fields."""
+
+    def build(**changes: Any) -> TrainSettings:
+        fields: dict[str, Any] = {
+            "data": str(run_dir),
+            "output": str(tmp_path / "train"),
+            "model": {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn_dim": 64, "tied": True},
+            "batch": {"global_rows": 8, "micro_rows": 8},
+            "steps": 6,
+            "optimizer": {"lr": 1e-2},
+            "checkpoint": {"every_steps": 100},
+            "device": "cpu",
+        }
+        return TrainSettings.model_validate(fields | changes)
+
+    return build
+
+
+@pytest.fixture
+def run_ranks(tmp_path: Path) -> Callable[..., list[Any]]:
+    """Call a function in forked ranks of one gloo group; return what it returned, rank by rank.
+
+    Forking costs a tenth of spawning, torch being imported already. No rank shuts its interpreter down:
+    gloo's threads abort some that do.
+    """
+    counter = iter(range(1000))
+
+    def start(world_size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
+        context = multiprocessing.get_context("fork")
+        answers = context.Queue()
+        meeting = tmp_path / f"meeting-{next(counter)}"
+        ranks = [
+            context.Process(target=_rank, args=(rank, world_size, meeting, answers, work, args))
+            for rank in range(world_size)
+        ]
+        for process in ranks:
+            process.start()
+        found = dict(answers.get(timeout=60) for _ in ranks)
+        for process in ranks:
+            process.join(60)
+        failures = [answer for answer in found.values() if isinstance(answer, _Failure)]
+        assert not failures, "\n".join(failures)
+        return [found[rank] for rank in range(world_size)]
+
+    return start
+
+
+class _Failure(str):
+    """The traceback of a rank."""
+
+
+def _rank(rank: int, world_size: int, meeting: Path, answers: Any, work: Any, args: Any) -> None:
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world_size
+        )
+        answer = work(*args)
+    except BaseException:
+        answer = _Failure(traceback.format_exc())
+    answers.put((rank, answer))
+    answers.close()
+    answers.join_thread()
+    if world_size > 1 and not isinstance(answer, _Failure):
+        dist.destroy_process_group()
+    os._exit(0)
