@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+Number = TypeVar("Number", bound=np.generic)
 
 POSITION_BITS = 40
 """A key is `file_ordinal << POSITION_BITS | position`."""
@@ -73,7 +75,7 @@ def numbers(array: pa.Array | pa.ChunkedArray) -> NDArray[np.generic]:
     """View a fixed-width numeric or boolean column without nulls as a NumPy array."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    return array.to_numpy(zero_copy_only=False)
 
 
 def document_schema(
@@ -94,7 +96,7 @@ def split_key(key: int) -> tuple[int, int]:
     return key >> POSITION_BITS, key & ((1 << POSITION_BITS) - 1)
 
 
-def _frozen(array: NDArray[np.generic]) -> NDArray[np.generic]:  # type: ignore[misc]
+def _frozen(array: NDArray[Number]) -> NDArray[Number]:
     """One array flavour for kernels: Arrow's own buffers are read-only, so the rest is, too."""
     array.flags.writeable = False
     return array

@@ -164,6 +164,8 @@ def _steps(document: _Document) -> Iterable[Step]:
         raise ConfigError(document.where(("stages",)), "stages must be a list.",
                           "For example: stages: [gopher_quality, exact_dedup].")  # fmt: skip
     seen: dict[str, int] = {}
+    name: Any
+    params: Any
     for index, item in enumerate(given):
         place: Place = ("stages", index)
         if isinstance(item, str):
@@ -285,8 +287,13 @@ class _Document:
         except ValidationError as error:
             rename = rename or {}
             known = [rename.get(f, f) for f in model.model_fields] + list(also)
-            found = [self._explain(e, place, label, known, rename) for e in error.errors()]
-            raise min(found, key=lambda e: _order(e.where)) from None
+            # A misspelt key makes another one missing: what is missing is said last.
+            first = min(
+                (e["type"] == "missing", _order(found.where), index, found)
+                for index, e in enumerate(error.errors())
+                for found in [self._explain(e, place, label, known, rename)]
+            )
+            raise first[-1] from None
 
     def _explain(
         self, error: Any, place: Place, label: str, known: list[str], rename: Mapping[str, str]
@@ -316,6 +323,8 @@ def _plain(
 ) -> Any:
     """Turn YAML nodes into plain values and note where each one stands."""
     here = f"{path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+    if not str(node.tag).startswith("tag:yaml.org,2002:") or "python" in str(node.tag):
+        raise ConfigError(here, f"the tag {node.tag!r} is not allowed.", "Write plain values.")
     places.setdefault(place, (here, here))
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, path, (*place, i), places) for i, item in enumerate(node.value)]

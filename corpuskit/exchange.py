@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,7 +99,7 @@ def _batches(first: list[int], low: int | None, high: int | None) -> tuple[int, 
     return begin, max(begin, end)
 
 
-def _place(values: NDArray[np.generic], bound: int | None, default: int) -> int:
+def _place(values: NDArray[np.integer[Any]], bound: int | None, default: int) -> int:
     """Return the first position whose value is >= bound; 2**64 lies beyond every uint64."""
     if bound is None:
         return default

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import DataError
@@ -97,7 +97,7 @@ class Seal:
         units: set[int] = set()
         parts: set[Part] = set()
         counters: Counter[str] = Counter()
-        timing: Counter[str] = Counter()
+        timing: defaultdict[str, float] = defaultdict(float)
         accepted = False
         for manifest in sorted(manifests, key=lambda one: one.units):
             if set(manifest.units) & units:
@@ -107,9 +107,9 @@ class Seal:
             units.update(manifest.units)
             parts.update(manifest.parts)
             counters.update(manifest.counters)
-            peak = max(timing["peak_rss_bytes"], manifest.timing.get("peak_rss_bytes", 0.0))
-            timing.update(manifest.timing)
-            timing["peak_rss_bytes"] = peak
+            for name, value in manifest.timing.items():
+                is_peak = name == "peak_rss_bytes"
+                timing[name] = max(timing[name], value) if is_peak else timing[name] + value
             accepted = accepted or manifest.accepted_code_change
         return cls(
             phase,

@@ -68,7 +68,7 @@ MARKS = (("`", "`"), ("**", "**"), ("<b>", "</b>"), ("[", "](#)"), ("(", ")"), (
 def decorate(text: str, rng: random.Random, share: float) -> str:
     """Return `text` with noise between its words: about `share` runs of noise per word."""
     out: list[str] = []
-    for word in text.split():
+    for word in _pieces(text, rng):
         while rng.random() < share / (1 + share):
             out.extend(_token(rng) for _ in range(rng.randint(1, 4)))
         if rng.random() < 0.1 * share:
@@ -78,6 +78,18 @@ def decorate(text: str, rng: random.Random, share: float) -> str:
     if rng.random() < share:
         out.extend(_token(rng) for _ in range(rng.randint(1, 12)))
     return " ".join(out)
+
+
+def _pieces(text: str, rng: random.Random) -> list[str]:
+    """Split at spaces, and what is long without one (Chinese, Thai) into runs of 3 to 12 characters."""
+    pieces: list[str] = []
+    for word in text.split():
+        while len(word) > 15 and not word[0].isascii():
+            size = rng.randint(3, 12)
+            pieces.append(word[:size])
+            word = word[size:]
+        pieces.append(word)
+    return pieces
 
 
 def recase(text: str, rng: random.Random) -> str:

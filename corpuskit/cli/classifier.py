@@ -18,7 +18,10 @@ INPUTS = click.argument(
 )
 TEXT = click.option("--text-column", default="text", show_default=True, help="Column of the texts.")
 LABEL = click.option(
-    "--label-column", default="label", show_default=True, help="Column of the labels, one word each."
+    "--label-column",
+    default="label",
+    show_default=True,
+    help="Column of the labels, one word each.",
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 

@@ -18,11 +18,11 @@ def command(directory: str, as_json: bool) -> None:
 
     from corpuskit.cli._tables import print_funnel, print_status
     from corpuskit.run.rundir import RunDirectory
-    from corpuskit.run.status import funnel, run_facts, status
+    from corpuskit.run.status import funnel, prospects_of, run_facts
 
     run = RunDirectory.open(Path(directory))
     if as_json:
         click.echo(json.dumps(run_facts(run), indent=1))
         return
-    print_status(status(run))
+    print_status(prospects_of(run))
     print_funnel(funnel(run))

@@ -1,8 +1,8 @@
 """Documents' tokens cut into pieces, pieces placed in rows, rows filled.
 
-Letters: N documents, P pieces, S rows, G segments (pieces and padded tails), T tokens. `width` is the
-number of tokens in a row, `seq_len + 1`. A piece never exceeds `width`, so pieces of one document
-never share a row.
+Letters: N documents, P pieces, S rows, G segments (pieces and padded tails), T tokens. `width` is
+the number of tokens in a row, `seq_len + 1`. All pieces of a document but its last end where a row
+ends, so no two of them share a row.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def best_fit(lengths: I64, width: int) -> tuple[I64, int]:
     """Place pieces, longest first, each in the fullest row that still has room.
 
     Rows with the same free space form a stack (the row touched last is taken first), and a bitmap
-    says which stacks hold rows, so that the best fit is the next bit set. O(P + width) steps, with a
-    scan of at most `width / 64` words each; allocates 24 P + 16 width bytes.
+    says which stacks hold rows, so that the best fit is the next bit set. O(P + width) steps, with
+    a scan of at most `width / 64` words each; allocates 24 P + 16 width bytes.
 
     Args:
         lengths: (P,) tokens of each piece, 1 to `width`.

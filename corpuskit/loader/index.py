@@ -1,7 +1,7 @@
 """The mix plan and its parts, as files: what a loader reads before the first row.
 
-Two small files, `mix/plan.json` and `mix/index.parquet`, whatever the size of the corpus; no part is
-opened here. K sources, P parts.
+Two small files, `mix/plan.json` and `mix/index.parquet`, whatever the size of the corpus; no part
+is opened here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,14 +35,16 @@ _NOT_HASHED = ("plan_hash", "index", "lookups", "files")
 
 
 def plan_hash(fields: Mapping[str, object], index_digest: str) -> str:
-    """Return the hash of a mix plan: blake2b-128 over its canonical JSON and the digest of its index.
+    """Return the hash of a mix plan: blake2b-128 of its canonical JSON and its index's digest.
 
     Args:
         fields: the object of `mix/plan.json`, with or without `plan_hash`.
         index_digest: `file_digest` of the index file.
     """
     hashed = {key: value for key, value in fields.items() if key not in _NOT_HASHED}
-    text = json.dumps(hashed | {"index_digest": index_digest}, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(
+        hashed | {"index_digest": index_digest}, sort_keys=True, separators=(",", ":")
+    )
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -83,7 +85,8 @@ class PartIndex:
         expected = self._begins - self._source_begins[self.sources]
         if (np.diff(self.sources) < 0).any() or (self.first_rows != expected).any():
             raise DataError(
-                f"{path}: parts are not in source order then row order without gaps. Run the mix again."
+                f"{path}: parts must be in source order, then row order, without gaps."
+                " Run the mix again."
             )
 
     def chain_at(self, source: int, row: int) -> str:
@@ -142,7 +145,7 @@ def read_mix(run_dir: str | Path) -> MixPlan:
     """
     run_dir = Path(run_dir)
     path = run_dir / "mix" / "plan.json"
-    fields = _read_json(path)
+    fields = read_json(path)
     sources = tuple(_source(path, entry) for entry in _get(path, fields, "sources", list))
     names = [source.name for source in sources]
     if len(set(names)) != len(names):
@@ -176,7 +179,7 @@ def read_mix(run_dir: str | Path) -> MixPlan:
     )
 
 
-def _read_json(path: Path) -> dict[str, object]:
+def read_json(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file of our format."""
     try:
         fields = json.loads(path.read_bytes())
@@ -284,7 +287,9 @@ def _check_epochs(path: Path, order: RowOrder, entries: Sequence[object]) -> Non
     ):
         given = entry.get("max_epochs") if isinstance(entry, dict) else None
         if not isinstance(given, int | float) or not given > 0:
-            raise DataError(f"{path}: max_epochs of {source.name!r} must be above 0, got {given!r}.")
+            raise DataError(
+                f"{path}: max_epochs of {source.name!r} must be above 0, got {given!r}."
+            )
         if taken and not source.rows:
             raise UsageError(f"{path}: source {source.name!r} has a weight but no rows.")
         # The decimal as written: 1.1 x 10 rows are 11, not 11.000000000000002.

@@ -1,8 +1,8 @@
 """Which row comes when: integer arithmetic over the mix plan, nothing read and nothing stored.
 
-A run counts its rows with `t` in [0, T). `RowOrder` maps counters to rows of sources and back. Its parts,
-apportionment (`apportion`, `turn`) and keyed permutation (`permute`, `unpermute`), serve the writer of a
-plan too. docs/formats.md (Order) is the contract. Letters: K sources, M counters asked for.
+A run counts its rows with `t` in [0, T). `RowOrder` maps counters to rows of sources and back. Its
+parts, apportionment (`apportion`, `turn`) and keyed permutation (`permute`, `unpermute`), serve the
+writer of a plan too. docs/formats.md (Order) is the contract. Letters: K sources, M counters.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MULTIPLY_2 = np.uint64(0xC4CEB9FE1A85EC53)
 
 
 def apportion(num_rows: int, weights: Sequence[int]) -> NDArray[np.int64]:
-    """Return how many of the first `num_rows` rows each source gives: (K,) int64, summing to `num_rows`.
+    """Return how many of the first `num_rows` rows each source gives: (K,) int64.
 
-    Sainte-Lague: row j of source k is due at (2j + 1) / weight_k, ties go to the source that comes first.
-    Exact for integers of any size, monotone in `num_rows`, and less than 3 rows off the ideal share for
-    50 sources.
+    Sainte-Lague: row j of source k is due at (2j + 1) / weight_k, ties go to the source that comes
+    first. Exact for integers of any size: the counts sum to `num_rows`, never fall as it grows, and
+    are less than 3 rows off the ideal shares of 50 sources.
     """
     total, strides = _strides(tuple(weights))
     # The rows due up to 2n / W are a prefix of the order, and at most K / 2 more or fewer than n.
@@ -66,7 +66,7 @@ def turn(source: int, rank: int, weights: Sequence[int]) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _strides(weights: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """Return the sum of the weights, and per source an integer in proportion to 1 / weight (0 for 0)."""
+    """Return the sum of the weights, and per source an integer in proportion to 1 / weight."""
     scale = math.lcm(*(weight for weight in weights if weight))
     return sum(weights), tuple(scale // weight if weight else 0 for weight in weights)
 
@@ -155,7 +155,7 @@ def _backward(x: U64, a: U64, b: U64, keys: U64) -> U64:
 
 
 def _scramble(x: U64, bound: U64) -> U64:
-    """Return the finaliser's upper 32 bits scaled to [0, bound), overwriting `x`; bound below 2**32."""
+    """Return the finaliser's upper 32 bits scaled to [0, bound), overwriting `x`."""
     x ^= x >> _SHIFT
     x *= _MULTIPLY_1
     x ^= x >> _SHIFT
@@ -186,7 +186,7 @@ class MixStage:
 
 
 class SourceRows(NamedTuple):
-    """What counters stand for: (M,) int32 sources, (M,) int64 rows within them, (M,) int64 epochs."""
+    """What M counters stand for: source numbers, rows within the source, epochs of the source."""
 
     sources: NDArray[np.int32]
     rows: NDArray[np.int64]
@@ -197,12 +197,14 @@ class _Block(NamedTuple):
     start: int  # the run's counter at its first row
     length: int
     ends: NDArray[np.int64]  # (K,) where each source's rows end in the block before it is permuted
-    ranks: NDArray[np.int64]  # (K,) row of the source ever taken, less its place in the laid-out block
+    ranks: NDArray[
+        np.int64
+    ]  # (K,) row of the source ever taken, less its place in the laid-out block
     keys: U64
 
 
 class RowOrder:
-    """The order of a run: counters to rows of sources, and back, each in O(K) integer operations."""
+    """The order of a run: counters to rows of sources and back, each in O(K) operations."""
 
     def __init__(
         self, seed: int, block_rows: int, sources: Sequence[MixSource], stages: Sequence[MixStage]
@@ -213,11 +215,12 @@ class RowOrder:
         self.num_rows = self._starts[-1]
         blocks = (-(-stage.rows // block_rows) for stage in stages)
         self._first_block = [0, *itertools.accumulate(blocks)]
-        counts = [self._share(i, stage.rows) for i, stage in enumerate(stages)]
+        counts = [self._share(i, stage.rows)[None] for i, stage in enumerate(stages)]
         zero = np.zeros((1, len(sources)), np.int64)
-        self._offsets = np.cumsum(np.concatenate([zero, *(c[None] for c in counts)]), axis=0)
+        # (stages + 1, K) rows of each source that the stages before take
+        self._offsets: NDArray[np.int64] = np.cumsum(np.concatenate([zero, *counts]), axis=0)
         self._sizes = np.array([max(1, source.rows) for source in sources], np.int64)
-        self._shuffled = np.array([source.shuffled for source in sources], bool)
+        self._shuffled = np.array([source.shuffled for source in sources], np.bool_)
         self._shapes = np.array([(n, *sides(int(n))) for n in self._sizes], np.uint64).T
         self._block = functools.lru_cache(maxsize=1024)(self._build_block)
         self._boundary = functools.lru_cache(maxsize=64)(self._share)
@@ -230,7 +233,8 @@ class RowOrder:
         present = range(first, last + 1) if last - first < 64 else np.unique(numbers).tolist()
         blocks = [self._block(number) for number in present]
         if not blocks:
-            return SourceRows(*(np.zeros(0, kind) for kind in (np.int32, np.int64, np.int64)))
+            none = np.zeros(0, np.int64)
+            return SourceRows(none.astype(np.int32), none, none)
         which = np.searchsorted(np.array(present), numbers)
         starts = np.array([block.start for block in blocks])[which]
         places = (counters - starts).astype(np.uint64)
@@ -249,12 +253,15 @@ class RowOrder:
 
     def taken(self, counter: int) -> NDArray[np.int64]:
         """Return how many rows of each source the counters [0, counter) take: (K,) int64."""
+        counts: NDArray[np.int64]
         if counter >= self.num_rows:
-            return self._offsets[-1].copy()
+            counts = self._offsets[-1].copy()
+            return counts
         block = self._block(int(self._block_numbers(np.array([counter]))[0]))
-        begins = np.concatenate([[0], block.ends[:-1]])
+        counts = block.ranks + np.concatenate([[0], block.ends[:-1]])
         part = self.rows_at(np.arange(block.start, counter)).sources
-        return block.ranks + begins + np.bincount(part, minlength=len(self.sources))
+        counts += np.bincount(part, minlength=len(self.sources))
+        return counts
 
     def counters_of(self, source: int, row: int) -> list[tuple[int, int]]:
         """Return (counter, epoch) of every time the run takes `row` of `source`, in order."""
@@ -267,7 +274,8 @@ class RowOrder:
 
     def is_permuted(self, sources: SourceRows) -> NDArray[np.bool_]:
         """Return which of these rows are read out of stored order."""
-        return (sources.epochs > 0) | ~self._shuffled[sources.sources]
+        permuted: NDArray[np.bool_] = (sources.epochs > 0) | ~self._shuffled[sources.sources]
+        return permuted
 
     def _share(self, stage: int, num_rows: int) -> NDArray[np.int64]:
         if not num_rows:
@@ -278,7 +286,9 @@ class RowOrder:
         """Return the number of each counter's block, counted over all stages."""
         stages = np.searchsorted(self._starts, counters, side="right") - 1
         within = counters - np.array(self._starts)[stages]
-        return np.array(self._first_block)[stages] + within // self._block_rows
+        numbers: NDArray[np.int64] = within // self._block_rows
+        numbers += np.array(self._first_block)[stages]
+        return numbers
 
     def _build_block(self, number: int) -> _Block:
         stage = int(np.searchsorted(self._first_block, number, side="right")) - 1
@@ -345,7 +355,9 @@ class SkipSpans:
 
     def counters(self, delivered: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the run's counter of the n-th delivered row, for each n."""
-        return delivered + self._passed[np.searchsorted(self._edges, delivered, side="right")]
+        spans = np.searchsorted(self._edges, delivered, side="right")
+        counters: NDArray[np.int64] = delivered + self._passed[spans]
+        return counters
 
     def delivered_before(self, counter: int) -> int:
         """Return how many of the counters [0, counter) are delivered."""

@@ -1,7 +1,7 @@
-"""Verified reads of packed token shards: page CRCs checked, one second try, then an error with a name.
+"""Verified reads of packed token shards: page CRCs checked, one second try, then a named error.
 
-Reads are `pread`, never mmap: a mapped page skips the CRC, and a fault on a hung mount can't time out.
-Letters: R rows of a row group, L = seq_len.
+Reads are `pread`, never mmap: a mapped page skips the CRC, and a fault on a hung mount can't time
+out. Letters: R rows of a row group, L = seq_len.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class _OpenPart:
 class Parts:
     """The open parts of a loader: opened at the first read, shared by threads, at most `max_open`.
 
-    A part is lent to one thread at a time (a Parquet reader keeps state); a second thread that needs
-    it meanwhile gets a second handle.
+    A part is lent to one thread at a time (a Parquet reader keeps state); a second thread that
+    needs it meanwhile gets a second handle.
     """
 
     def __init__(self, plan: MixPlan, max_open: int) -> None:
@@ -89,7 +89,7 @@ class Parts:
         try:
             return self._read_once(part, group, columns)
         except _READ_ERRORS:
-            pass  # a fresh handle and a fresh read: a bit may have flipped on the way, not on the disk
+            pass  # a bit may have flipped on its way here: once more, with a fresh handle
         try:
             return self._read_once(part, group, columns)
         except _READ_ERRORS as error:
@@ -111,8 +111,8 @@ class Parts:
             rows = None
         if rows is None:
             raise DataError(
-                f"{self.where(part, group)}: doc_starts, text_bytes and flags don't describe rows of"
-                f" {self._plan.seq_len + 1} tokens. Run its phase again."
+                f"{self.where(part, group)}: doc_starts, text_bytes and flags must describe rows of"
+                f" {self._plan.seq_len + 1} tokens, and don't. Run its phase again."
             )
         return rows
 
@@ -150,11 +150,12 @@ class Parts:
                 self._num_open += 1
         if surplus:
             surplus.close()
-        part = None
+        is_open = False
         try:
             part = self._open(number)
+            is_open = True
         finally:
-            if part is None:
+            if not is_open:
                 with self._lock:
                     self._num_open -= 1
         return part
@@ -175,7 +176,9 @@ class Parts:
         is_sound = False
         try:
             if source.size() != index.sizes[number]:
-                raise DataError(f"it has {source.size()} bytes, the index says {index.sizes[number]}")
+                raise DataError(
+                    f"it has {source.size()} bytes, the index says {index.sizes[number]}"
+                )
             # Reading ahead is done here, with a deadline; Arrow's own I/O threads have none.
             file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
             self._check_footer(number, file)
@@ -229,10 +232,8 @@ def _column_kinds(row_bytes: int) -> dict[str, pa.DataType]:
     }
 
 
-def _decode(
-    table: pa.Table, seq_len: int, dtype: np.dtype[np.unsignedinteger]
-) -> RowGroup | None:
-    """Return the arrays of a row group, views where possible; None if they contradict each other."""
+def _decode(table: pa.Table, seq_len: int, dtype: np.dtype[np.unsignedinteger]) -> RowGroup | None:
+    """Return the arrays of a row group, views where possible; None if they contradict."""
     column, starts, text_bytes, flags = (table.column(i).chunk(0) for i in range(4))
     bounds = starts.offsets.to_numpy()
     first, last = bounds[:-1], bounds[1:] - 1

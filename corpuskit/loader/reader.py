@@ -1,9 +1,9 @@
 """Reads rows ahead of their use: threads, a bounded window, and a deadline for every read.
 
-The order is known, so rows are read a window of steps at a time: each row group that the window needs is
-read once, in the order of first need, and its rows are put where the window wants them. Two windows are
-alive, one in use and one being filled. Threads, not processes: nothing has to be shared or cleaned up.
-Letters: M rows of a window, L = seq_len, b rows that this rank takes in a step.
+The order is known, so rows are read a window of steps at a time: each row group that the window
+needs is read once, in the order of first need, and its rows are put where the window wants them.
+Two windows are alive, one in use and one being filled. Threads, not processes: nothing has to be
+shared or cleaned up. Letters: M rows of a window, L = seq_len, b rows of this rank in a step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.index import ROWS_PER_GROUP
 
 if TYPE_CHECKING:
@@ -167,6 +167,11 @@ class Reader:
                 window = self._windows[0] if self._windows else None
                 if self._failure:
                     raise self._failure
+                if self._is_closed:
+                    raise UsageError(
+                        "loader: it was closed or moved while this iterator was in use."
+                        " Take a new one with iter(loader)."
+                    )
                 if window and step in window.errors:
                     raise window.errors[step]
                 if window and not window.missing[step - window.first_step]:
@@ -175,7 +180,7 @@ class Reader:
                 self._done.wait(self._check_deadlines(step))
 
     def close(self) -> None:
-        """Stop the threads; one that hangs in a read is left behind, and ends when the read does."""
+        """Stop the threads; one that hangs in a read is left behind and ends when the read does."""
         with self._work:
             self._is_closed = True
             self._queue.clear()
@@ -192,13 +197,14 @@ class Reader:
         return time.monotonic() - read.started
 
     def _check_deadlines(self, step: int) -> float:
-        """Return in how many seconds to look again; raise if the step waits for a read past its time."""
+        """Return in how many seconds to look again; raise if the step's read is past its time."""
         late = [read for read in self._under_way if self._age(read) >= self._deadline]
         for read in late:
             if step in read.steps(self._slicing.rank_rows) or len(late) == len(self._threads):
                 raise DataError(
                     f"{self._parts.where(read.part, read.group)} was not read within"
-                    f" {self._deadline:g} seconds. Check the storage, or raise read_deadline_seconds."
+                    f" {self._deadline:g} seconds. Check the storage or raise"
+                    " read_deadline_seconds."
                 )
         ages = [self._age(read) for read in self._under_way if read not in late]
         return max(0.001, self._deadline - max(ages, default=0.0))
@@ -256,9 +262,9 @@ class Reader:
             self._done.notify_all()
 
     def _gains(self, window: Window, num_steps: int) -> bool:
-        """Say whether a longer window would find two rows or more in a row group of a permuted source.
+        """Say whether a longer window would take two rows or more from a permuted row group.
 
-        It can't for rows in stored order, and reading far ahead for nothing is a burst at the start.
+        Rows in stored order gain nothing, and reading far ahead is a burst at the start of a run.
         """
         sources = window.rows.sources[self._plan.order.is_permuted(window.rows)]
         counts = np.bincount(sources, minlength=len(self._plan.sources))

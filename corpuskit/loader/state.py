@@ -1,4 +1,4 @@
-"""The position of a loader: a counter, and what lets the next run prove that it means the same rows."""
+"""The position of a loader: a counter, and the proof that it still means the same rows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class LoaderState:
     """Where a run stands between two steps.
 
-    `rows` alone is the position: the run's counter behind the last row delivered. All the rest is
-    redundant and is recomputed and compared on load; `step` is the trainer's count, which rows do not
-    give once the batch size has changed.
+    `rows` alone is the position: the run's counter behind the last row delivered. The rest is
+    redundant, and is recomputed and compared on load; but `step` is the trainer's count, which rows
+    do not give once the batch size has changed.
 
     Attributes:
         plan: hash of the plan.
@@ -90,9 +90,7 @@ def consumed_before(plan: MixPlan, rows: int) -> dict[str, int]:
     counts = plan.order.taken(rows)
     for first, end in plan.skips.before(rows):
         counts = counts - (plan.order.taken(end) - plan.order.taken(first))
-    return {
-        source.name: count for source, count in zip(plan.sources, counts.tolist(), strict=True)
-    }
+    return {source.name: count for source, count in zip(plan.sources, counts.tolist(), strict=True)}
 
 
 def check_state(state: LoaderState, plan: MixPlan) -> None:
@@ -103,7 +101,9 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
         DataError: the state contradicts its own plan.
     """
     kind = DataError if state.plan == plan.hash else UsageError
-    whose = "this plan" if state.plan == plan.hash else f"plan {plan.hash} (the state's: {state.plan})"
+    whose = (
+        "this plan" if state.plan == plan.hash else f"plan {plan.hash} (the state's: {state.plan})"
+    )
     if not 0 <= state.rows <= plan.order.num_rows:
         raise kind(
             f"loader state: rows must be within the {plan.order.num_rows} of {whose},"
@@ -114,15 +114,15 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
         got, due = state.consumed.get(name, 0), expected.consumed.get(name, 0)
         if got != due:
             raise kind(
-                f"loader state: {got!r} rows consumed of source {name!r}, but {whose} takes {due} of it"
+                f"loader state: {got!r} rows consumed of source {name!r}, but {whose} takes {due}"
                 f" in its first {state.rows} rows. Load it with the plan that it was saved with."
             )
     if state.history != expected.history or state.tokens != expected.tokens:
         raise kind(
             f"loader state: the first {state.rows} rows are not those of {whose}: history"
             f" {state.history} and {state.tokens} tokens, expected {expected.history} and"
-            f" {expected.tokens}. Load it with the plan that it was saved with, or with one that only"
-            " differs behind these rows."
+            f" {expected.tokens}. Load it with the plan that it was saved with, or with one that"
+            " differs behind these rows only."
         )
     delivered = plan.skips.delivered_before(state.rows)
     if not min(1, delivered) <= state.step <= delivered:
@@ -132,9 +132,10 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
 def history(plan: MixPlan, rows: int) -> str:
     """Return a blake2b-128 over all that decides the first `rows` rows of a run, and nothing else.
 
-    So equal values mean equal rows, also under different plans: stages and sources that come later, the
-    length of the run, names of stages and common factors of weights are left out. A source still in its
-    first stored-order epoch counts with the parts it has reached, otherwise with all of them.
+    So equal values mean equal rows, also under different plans: stages and sources that come later,
+    the length of the run, names of stages and common factors of weights are left out. A source that
+    is still in a first epoch in stored order counts with the parts it has reached, any other with
+    all of them.
     """
     order = plan.order
     stages, start = [], 0
@@ -154,7 +155,9 @@ def history(plan: MixPlan, rows: int) -> str:
         stages.append([used, block, weights])
         start += stage.rows
     sources = []
-    for k, (source, taken) in enumerate(zip(order.sources, order.taken(rows).tolist(), strict=True)):
+    for k, (source, taken) in enumerate(
+        zip(order.sources, order.taken(rows).tolist(), strict=True)
+    ):
         if taken:
             as_stored = source.shuffled and taken <= source.rows
             reached = taken if as_stored else source.rows

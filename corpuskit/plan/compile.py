@@ -71,11 +71,13 @@ class Plan:
 
     Attributes:
         given: what stages provide for later ones (`tokenizer`, `packing`), as JSON values.
+        until: the phases end with the one that holds this stage; None = the whole pipeline.
     """
 
     file: PipelineFile
     phases: tuple[Phase, ...]
     given: Mapping[str, Any]
+    until: str | None = None
 
     @property
     def settings(self) -> Pipeline:
@@ -107,7 +109,7 @@ class Plan:
         """Return the plan that does, or does not, write `documents/`."""
         settings = self.settings.model_copy(update={"documents": is_wanted})
         file = dataclasses.replace(self.file, settings=settings)
-        return dataclasses.replace(self, file=file, phases=tuple(_phases(file)))
+        return dataclasses.replace(self, file=file, phases=_phases(file, self.until))
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` needs."""
@@ -118,6 +120,7 @@ class Plan:
             "sources": [_dump(step) for step in self.file.sources],
             "steps": [_dump(step) for step in self.file.steps],
             "given": dict(self.given),
+            "until": self.until,
         }
 
     @classmethod
@@ -135,7 +138,8 @@ class Plan:
             tuple(_load(entry) for entry in content["sources"]),
             tuple(_load(entry) for entry in content["steps"]),
         )
-        return cls(file, tuple(_phases(file)), content["given"])
+        until = content["until"]
+        return cls(file, _phases(file, until), content["given"], until)
 
 
 def read_plan(
@@ -144,18 +148,16 @@ def read_plan(
     """Read a pipeline file and compile it; nothing is run and no input is opened.
 
     Args:
-        until: the last stage to run; the whole pipeline when None.
+        until: run no further than the phase that holds this stage; it may be fused with later ones.
 
     Raises:
         ConfigError: the file, a stage, a parameter or the order of stages is wrong.
     """
     file = read_pipeline(path, overrides)
-    if until is not None:
-        labels = [step.label for step in file.steps]
-        if until not in labels:
-            raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
-        file = dataclasses.replace(file, steps=file.steps[: labels.index(until) + 1])
     file = dataclasses.replace(file, steps=_with_implied(file.steps))
+    labels = [step.label for step in file.steps]
+    if until is not None and until not in labels:
+        raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
     _check_columns(file)
     given: dict[str, Any] = {}
     for step in file.steps:
@@ -163,7 +165,7 @@ def read_plan(
             given.update(step.stage.provides(given))
         except UsageError as error:
             raise ConfigError(step.where, f"{step.label}: {error}") from None
-    return Plan(file, tuple(_phases(file)), given)
+    return Plan(file, _phases(file, until), given, until)
 
 
 def _with_implied(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -228,16 +230,20 @@ class _Builder:
         return index
 
     def flush(self, *, name: str = "", folder: str = "") -> None:
-        """End the current streaming phase, if there is anything in it."""
+        """End the current streaming phase; with a `name`, even if no stage is in it.
+
+        A phase is called after its last stage, so that appending stages changes no earlier name.
+        """
         if not (self.group or name or self.base is None):
             return
         labels = tuple(step.label for step in self.group)
         diverts = {s.stage.diverts for s in self.group if isinstance(s.stage, StreamingStage)}
         owns = [f"{one}/" for one in sorted(diverts - {""})]
         owns += [f"{folder}/"] if folder else []
-        default = labels[-1] if labels else "read"
+        default = name or "read"
         is_packed = bool(self.group) and isinstance(self.group[-1].stage, CellStage)
-        self.base = self.add(name or default, labels, owns=tuple(owns), folder=folder)
+        stem = labels[-1] if labels else default
+        self.base = self.add(stem, labels, owns=tuple(owns), folder=folder)
         self.role = "packed" if is_packed else "documents"
         self.group, self.sidecars = [], []
 
@@ -274,7 +280,7 @@ class _Builder:
             self.flush(name="documents", folder="documents")
 
 
-def _phases(file: PipelineFile) -> list[Phase]:
+def _phases(file: PipelineFile, until: str | None) -> tuple[Phase, ...]:
     build = _Builder(file)
     at_end: list[tuple[Step, GlobalStage]] = []
     is_text = True
@@ -310,7 +316,8 @@ def _phases(file: PipelineFile) -> list[Phase]:
         raise ConfigError(last.where, "tokenize must be followed by pack.", "Add `- pack`.")
     for step, stage in at_end if build.role == "tokens" else ():
         build.expand(step, stage)
-    return build.phases
+    stop = max((p.index for p in build.phases if until in p.labels), default=len(build.phases))
+    return tuple(build.phases[: stop + 1])
 
 
 def _declared(step: Step) -> Mapping[str, pa.DataType]:

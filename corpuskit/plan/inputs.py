@@ -93,7 +93,9 @@ def save_inputs(store: LocalStore, inputs: Inputs, sources: Iterable[Step], cell
     """Remember ordinals and slices, those of vanished files included."""
     known, _ = _earlier(store)
     steps = {step.label: step for step in sources}
-    rows = {(source, name): {"ordinal": number} for (source, name), number in known.items()}
+    rows: dict[tuple[str, str], dict[str, Any]] = {
+        place: {"ordinal": number} for place, number in known.items()
+    }
     for file, cut in zip(inputs.files, inputs.slices, strict=True):
         rows[file.source, file.name] = {
             "ordinal": file.ordinal,
@@ -101,7 +103,7 @@ def save_inputs(store: LocalStore, inputs: Inputs, sources: Iterable[Step], cell
             "slices": [[s.begin, s.end, s.size_bytes] for s in cut],
         }
     entries = [{"source": s, "name": n, **row} for (s, n), row in rows.items()]
-    entries.sort(key=lambda entry: int(str(entry["ordinal"])))
+    entries.sort(key=lambda entry: entry["ordinal"])
     store.put(INPUTS, json.dumps({"format": 1, "files": entries}).encode())
 
 

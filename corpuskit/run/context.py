@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class UnitWork(UnitContext):
         self.seed = settings.seed
         self.given = run.given(phase)
         self.counters: Counter[str] = Counter()
-        self.timing: Counter[str] = Counter()
+        self.timing: defaultdict[str, float] = defaultdict(float)
         self.published: list[Part] = []
         self._written = 0
         self._ledger = LedgerWriter(
@@ -217,13 +217,13 @@ def unit_name(number: int) -> str:
 class Stopwatch:
     """Adds the CPU seconds between calls to named counters."""
 
-    def __init__(self, timing: Counter[str]) -> None:
+    def __init__(self, timing: defaultdict[str, float]) -> None:
         self._timing, self._last = timing, time.process_time()
 
     def lap(self, name: str) -> None:
         """Charge the time since the last lap to `name`."""
         now = time.process_time()
-        self._timing[f"cpu_seconds/{name}"] += now - self._last  # type: ignore[assignment]
+        self._timing[f"cpu_seconds/{name}"] += now - self._last
         self._last = now
 
 

@@ -117,7 +117,8 @@ def run(
                 seals.append(work.finish())
                 reused.append(work.reused is not None)
                 observer.phase_ends(phase, seals[-1])
-        forget_vanished(directory)
+        if plan.until is None:
+            forget_vanished(directory)
         directory.store.clear_scratch()
     return RunResult(directory, tuple(seals), tuple(reused))
 

@@ -138,6 +138,7 @@ class RunDirectory:
         facts: dict[str, Any] = {
             "phase": phase.name,
             "pass": phase.pass_name,
+            "folder": phase.folder,
             "seed": settings.seed,
             "ledger": settings.ledger.model_dump(),
             "inputs": [self.seal(index).content() for index in phase.waits],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.run.phase import PhaseWork, Prospect
@@ -89,14 +89,14 @@ def sealed(run: RunDirectory) -> list[tuple[Phase, Seal]]:
 def funnel(run: RunDirectory) -> list[FunnelRow]:
     """Return what every stage dropped and what it cost, in plan order."""
     counters: Counter[str] = Counter()
-    timing: Counter[str] = Counter()
+    timing: defaultdict[str, float] = defaultdict(float)
     for phase, seal in sealed(run):
         for name, value in seal.counters.items():
             if name.startswith("read/") and phase.base is not None:
                 continue
             counters[name] += value
         for name, seconds in seal.timing.items():
-            timing[_timing_name(phase, name)] += seconds  # type: ignore[assignment]
+            timing[_timing_name(phase, name)] += seconds
     alive = sum(value for name, value in counters.items() if name.startswith("read/"))
     rows: list[FunnelRow] = []
     formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
@@ -108,7 +108,7 @@ def funnel(run: RunDirectory) -> list[FunnelRow]:
             for rule, by_source in _nested(counters, f"{action}/{label}/").items()
         }
         lost = sum(sum(by_source.values()) for by_source in dropped.values())
-        cost = float(timing[f"cpu_seconds/{label}"])
+        cost = timing[f"cpu_seconds/{label}"]
         seen = int(timing[f"text_bytes/{label}"])
         rows.append(FunnelRow(label, alive, alive - lost, dropped, changed, cost, seen))
         alive -= lost
@@ -117,11 +117,11 @@ def funnel(run: RunDirectory) -> list[FunnelRow]:
 
 def overheads(run: RunDirectory) -> dict[str, float]:
     """Return CPU seconds of reading and writing documents, and of everything, start-up excluded."""
-    total: Counter[str] = Counter()
+    total: defaultdict[str, float] = defaultdict(float)
     for _, seal in sealed(run):
         for name in ("cpu_seconds/read", "cpu_seconds/write", "cpu_seconds"):
-            total[name.rpartition("/")[2]] += seal.timing.get(name, 0.0)  # type: ignore[assignment]
-    return {name: float(value) for name, value in total.items()}
+            total[name.rpartition("/")[2]] += seal.timing.get(name, 0.0)
+    return dict(total)
 
 
 def accounts(run: RunDirectory) -> list[Account]:

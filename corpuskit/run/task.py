@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from corpuskit.manifest import Manifest, Part
@@ -40,16 +40,17 @@ def run_task(
         The manifest, which is on disk by then.
     """
     counters: Counter[str] = Counter()
-    timing: Counter[str] = Counter()
+    timing: defaultdict[str, float] = defaultdict(float)
     parts: list[Part] = []
     began_cpu, began = time.process_time(), time.perf_counter()
     with run.store.scratch() as scratch:
         for unit in units:
             for work in _work(run, phase, unit, scratch, progress):
                 counters.update(work.counters)
-                timing.update(work.timing)
+                for name, value in work.timing.items():
+                    timing[name] += value
                 parts += work.published
-    measured: dict[str, float] = {name: float(value) for name, value in timing.items()}
+    measured = dict(timing)
     measured["cpu_seconds"] = time.process_time() - began_cpu
     measured["wall_seconds"] = time.perf_counter() - began
     measured["peak_rss_bytes"] = float(peak_rss_bytes())

@@ -21,7 +21,7 @@ from corpuskit.run.task import describe, exit_with_parent, run_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from io import TextIOBase
+    from typing import TextIO
 
     from corpuskit.stage import Unit
 
@@ -31,7 +31,7 @@ PROGRESS_SECONDS = 0.25
 class Reporter:
     """Sends events to the parent; progress at most every PROGRESS_SECONDS."""
 
-    def __init__(self, out: TextIOBase) -> None:
+    def __init__(self, out: TextIO) -> None:
         self._out = out
         self._documents = self._size = 0
         self._last = time.monotonic()
@@ -60,7 +60,7 @@ def serve(root: Path) -> None:
     """Run tasks until standard input ends."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a stage that prints must not break the protocol
-    reporter = Reporter(out)  # type: ignore[arg-type]
+    reporter = Reporter(out)
     run = RunDirectory.open(root)
     cache: dict[tuple[int, str], dict[int, Unit]] = {}
     for line in sys.stdin:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Layout:
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype) -> Kernel:
-    """Return `varlen` where its CUDA kernel exists (half precision, Ampere or newer), else `sdpa`."""
+    """Return `varlen` where its kernel runs (half precision, Ampere or newer), else `sdpa`."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return "sdpa"
     return "varlen" if torch.cuda.get_device_capability(device)[0] >= 8 else "sdpa"
@@ -89,7 +90,7 @@ def document_mask(positions: torch.Tensor) -> torch.Tensor:
 
 
 def rotate(x: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Turn (R, L, H, D) by its positions; first and second half of D pair up, as in Llama's published weights."""
+    """Turn (R, L, H, D) by its positions, pairing the halves of D as published Llama weights do."""
     a, b = x.float().chunk(2, dim=-1)
     turned = (a * layout.cos - b * layout.sin, b * layout.cos + a * layout.sin)
     return torch.cat(turned, dim=-1).to(x.dtype)
@@ -109,15 +110,16 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) ->
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         seen = scaled_dot_product_attention(q, k, v, attn_mask=layout.mask, enable_gqa=grouped)
         return seen.transpose(1, 2)
-    from torch.nn.attention.varlen import varlen_attn
-
-    seen = varlen_attn(
-        *(x.flatten(0, 1) for x in (q, k, v)),
-        layout.offsets,
-        layout.offsets,
-        layout.longest,
-        layout.longest,
-        window_size=(-1, 0),  # causal: nothing ahead, everything behind
+    packed = varlen_attn(
+        query=q.flatten(0, 1),
+        key=k.flatten(0, 1),
+        value=v.flatten(0, 1),
+        cu_seq_q=layout.offsets,
+        cu_seq_k=layout.offsets,
+        max_q=layout.longest,
+        max_k=layout.longest,
+        window_size=(-1, 0),  # causal: everything behind, nothing ahead
         enable_gqa=grouped,
     )
-    return seen.view(q.shape)
+    assert isinstance(packed, torch.Tensor), "a pair only if auxiliary outputs are asked for"
+    return packed.view(q.shape)

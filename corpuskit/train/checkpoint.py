@@ -15,7 +15,6 @@ import re
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -26,11 +25,13 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from corpuskit.errors import CorpuskitError, DataError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
-    from corpuskit.train.settings import ModelShape
+    from corpuskit.train.settings import ModelShape, TrainSettings
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})$")
@@ -76,22 +77,25 @@ def read_record(folder: Path) -> Record:
     return Record(**fields)
 
 
-def require_shape(folder: Path, record: Record, shape: ModelShape) -> None:
-    """Refuse to load a checkpoint into another model.
+def require_same_run(
+    folder: Path, record: Record, shape: ModelShape, settings: TrainSettings
+) -> None:
+    """Refuse to go on from a checkpoint of another model, or with steps of another size.
 
     Raises:
         UsageError: names every difference.
     """
-    wanted = asdict(shape)
+    there = {**record.shape, "global_rows": record.settings["batch"]["global_rows"]}
+    here = {**asdict(shape), "global_rows": settings.batch.global_rows}
     differing = [
-        f"{name} {record.shape.get(name)!r} there, {wanted[name]!r} here"
-        for name in wanted
-        if record.shape.get(name) != wanted[name]
+        f"{name} {there.get(name)!r} there, {value!r} here"
+        for name, value in here.items()
+        if there.get(name) != value
     ]
     if differing:
         raise UsageError(
-            f"{folder}: the checkpoint is of another model: {'; '.join(differing)}. "
-            "Restore the model settings, or set another output."
+            f"{folder}: the checkpoint is of another run: {'; '.join(differing)}. "
+            "Restore these settings, or set another output."
         )
 
 

@@ -39,7 +39,7 @@ class NonFiniteError(CorpuskitError):
         found = "rows without a finite loss" if bad else "every row's loss is finite; rows"
         more = f" and {len(names) - NAMED_ROWS} more" if len(names) > NAMED_ROWS else ""
         super().__init__(
-            f"step {step}: loss {loss:.6g}, gradient norm {grad_norm:.6g}; the step was not applied; "
+            f"step {step}: loss {loss:.6g}, gradient norm {grad_norm:.6g}; not applied; "
             f"{found}: {', '.join(names[:NAMED_ROWS])}{more}. "
             "Look at them with `corpuskit trace`, skip them, or lower optimizer.lr."
         )

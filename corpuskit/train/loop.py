@@ -19,20 +19,20 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from corpuskit.errors import DataError, UsageError
+from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.attention import choose_kernel, lay_out
-from corpuskit.train.checkpoint import Checkpoints, Record, read_record, require_shape
+from corpuskit.train.checkpoint import Checkpoints, Record, read_record, require_same_run
 from corpuskit.train.health import NonFiniteError, StopSignals
-from corpuskit.train.metrics import Journal, Progress, TrainResult, read_sources, source_losses
+from corpuskit.train.metrics import Journal, Progress, TrainResult, source_losses
 from corpuskit.train.model import row_losses
 from corpuskit.train.optim import build_optimizer, clip_gradients, learning_rate
 from corpuskit.train.parallel import DTYPES, build_model, join
@@ -40,16 +40,13 @@ from corpuskit.train.parallel import DTYPES, build_model, join
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
-    from corpuskit.train.metrics import Observer, SourceText
+    from corpuskit.loader.index import MixPlan
+    from corpuskit.train.metrics import Observer
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import TrainSettings
 
-    from corpuskit.loader.index import MixPlan
-
-    Batch = dict[str, NDArray[Any]]
+    Batch = dict[str, Any]
 
 
 def main(settings: TrainSettings, observer: Observer | None = None) -> TrainResult:
@@ -100,7 +97,7 @@ def train(settings: TrainSettings, parallel: Parallel, observer: Observer | None
             journal.event(
                 "start", ranks=parallel.world_size, steps=run.steps, **asdict(run.record(done))
             )
-        batches = iter(run.loader)
+        batches = iter(stack.enter_context(run.loader))
         while done < run.steps and not stopped:
             run.checkpoints.poll()
             progress, stopped = take_step(run, done, batches, stop)
@@ -121,7 +118,7 @@ def train(settings: TrainSettings, parallel: Parallel, observer: Observer | None
             loss=last_loss,
             seconds=time.perf_counter() - begun,
             checkpoint=run.checkpoints.newest(),
-            stopped_by=stopped,
+            stopped_by=stopped if done < run.steps else None,
         )
         if journal:
             journal.event("end", **asdict(result))
@@ -137,7 +134,6 @@ class Run:
     Attributes:
         steps: of the whole run.
         step_tokens: tokens of a step over all ranks, padding counted.
-        sources: of the plan, in the order of their ids.
     """
 
     settings: TrainSettings
@@ -148,7 +144,6 @@ class Run:
     checkpoints: Checkpoints
     steps: int
     step_tokens: int
-    sources: list[SourceText]
 
     def record(self, done: int) -> Record:
         """Return what a checkpoint after `done` steps says."""
@@ -164,7 +159,7 @@ class Run:
 
 
 def set_up(settings: TrainSettings, parallel: Parallel) -> tuple[Run, int]:
-    """Build everything, load the newest checkpoint if there is one; also return how many steps are done."""
+    """Build everything and load the newest checkpoint; also return how many steps are done."""
     loader = StreamingLoader(
         settings.data,
         global_batch_rows=settings.batch.global_rows,
@@ -173,14 +168,14 @@ def set_up(settings: TrainSettings, parallel: Parallel) -> tuple[Run, int]:
     )
     plan = loader.plan
     steps = count_steps(settings, plan)
-    shape = settings.model.shape(vocab_size(plan))
+    shape = settings.model.shape(cast("int", plan.tokenizer["vocab_size"]))
     checkpoints = Checkpoints(
         Path(settings.output, "checkpoints"), parallel, settings.checkpoint.keep
     )
     newest = checkpoints.newest()
     record = read_record(newest) if newest else None
     if newest and record:
-        require_shape(newest, record, shape)
+        require_same_run(newest, record, shape, settings)
     model = build_model(shape, settings, parallel)
     optimizer = build_optimizer(model, settings.optimizer)
     if newest and record:
@@ -195,7 +190,6 @@ def set_up(settings: TrainSettings, parallel: Parallel) -> tuple[Run, int]:
         checkpoints=checkpoints,
         steps=steps,
         step_tokens=settings.batch.global_rows * plan.seq_len,
-        sources=read_sources(plan),
     )
     return run, record.step if record else 0
 
@@ -203,8 +197,7 @@ def set_up(settings: TrainSettings, parallel: Parallel) -> tuple[Run, int]:
 def take_step(
     run: Run, step: int, batches: Iterator[Batch], stop: StopSignals
 ) -> tuple[Progress, str | None]:
-    """Do one optimiser update; also return the name of the signal that asks to stop, if any rank
-    had one.
+    """Do one optimiser update; also return the signal that asks to stop, if any rank had one.
 
     Args:
         run: this rank's.
@@ -218,48 +211,46 @@ def take_step(
     begun = time.perf_counter()
     batch = next(batches)
     waited = time.perf_counter() - begun
-    num_sources = len(run.sources)
-    sources = torch.from_numpy(batch["source_ids"].astype(np.int64))
-    labelled = torch.from_numpy((batch["labels"] != IGNORED).sum(1))
-    counts = torch.zeros(num_sources, dtype=torch.float64).index_add_(0, sources, labelled.double())
-    counts = run.parallel.sum(counts.to(run.parallel.device))
+    names = run.loader.source_names
+    by_source = np.zeros((2, len(names)))
+    np.add.at(by_source[0], batch["source_ids"], (batch["labels"] != IGNORED).sum(1))
+    np.add.at(by_source[1], batch["source_ids"], batch["text_bytes"])
+    counts = run.parallel.sum(torch.from_numpy(by_source).to(run.parallel.device))
 
-    losses = accumulate_gradients(run, batch, counts.sum())
+    losses = accumulate_gradients(run, batch, counts[0].sum())
 
-    sums = torch.zeros(num_sources + 1, dtype=torch.float64, device=run.parallel.device)
-    sums.index_add_(0, sources.to(sums.device), losses.double())
+    totals = torch.zeros(len(names) + 1, dtype=torch.float64, device=run.parallel.device)
+    sources = torch.from_numpy(batch["source_ids"]).to(run.parallel.device)
+    totals.index_add_(0, sources, losses.double())
     # Ranks hear of a signal at different times; this makes them stop after the same step.
-    sums[-1] = float(stop.received is not None)
-    run.parallel.sum(sums)
+    totals[-1] = float(stop.received is not None)
+    run.parallel.sum(totals)
     norm = clip_gradients(run.model.parameters(), run.settings.optimizer.clip_norm)
     # The one wait for the device: nothing is applied before it is known to be finite.
-    *numbers, grad_norm = torch.cat((counts, sums, norm.double()[None])).tolist()
-    labels, totals, stops = numbers[:num_sources], numbers[num_sources:-1], numbers[-1]
-    loss = sum(totals) / sum(labels)
+    tokens, sizes = counts.tolist()
+    *nats, stops, grad_norm = torch.cat((totals, norm.double()[None])).tolist()
+    loss = sum(nats) / max(sum(tokens), 1)
     if not (math.isfinite(loss) and math.isfinite(grad_norm)):
         raise NonFiniteError(step, loss, grad_norm, gather_rows(run, batch, losses))
 
-    tokens = (step + 1) * run.step_tokens
-    optimizer, settings = run.optimizer, run.settings
-    lr = learning_rate(
-        tokens, run.steps * run.step_tokens, settings.optimizer.lr, settings.schedule
-    )
-    for group in optimizer.param_groups:
+    done, total = (step + 1) * run.step_tokens, run.steps * run.step_tokens
+    lr = learning_rate(done, total, run.settings.optimizer.lr, run.settings.schedule)
+    for group in run.optimizer.param_groups:
         group["lr"] = lr
-    optimizer.step()
-    optimizer.zero_grad()
+    run.optimizer.step()
+    run.optimizer.zero_grad()
     seconds = time.perf_counter() - begun
     progress = Progress(
         step=step,
         steps=run.steps,
-        tokens=tokens,
+        tokens=done,
         loss=loss,
         lr=lr,
         grad_norm=grad_norm,
         tokens_per_second=run.step_tokens / seconds,
         step_seconds=seconds,
         data_wait_seconds=waited,
-        sources=source_losses(run.sources, totals, labels),
+        sources=source_losses(names, nats, tokens, sizes),
     )
     return progress, (stop.received or "a signal to another rank") if stops else None
 
@@ -298,7 +289,7 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
             for name in ("tokens", "labels")
         )
         loss, objective = row_losses(model(tokens, layout), labels, settings.model.z_loss)
-        (objective.sum() / num_labels).backward()
+        (objective.sum() / num_labels).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     return torch.cat(losses)
 
@@ -307,7 +298,7 @@ def gather_rows(run: Run, batch: Batch, losses: torch.Tensor) -> list[tuple[str,
     """Return (`source/row`, summed loss) of every row of the step, over all ranks."""
     run.checkpoints.wait()  # it uses the same group
     mine = [
-        (f"{run.sources[source].name}/{row}", loss)
+        (f"{run.loader.source_names[source]}/{row}", loss)
         for source, row, loss in zip(
             batch["source_ids"], batch["row_ids"], losses.tolist(), strict=True
         )
@@ -337,18 +328,3 @@ def count_steps(settings: TrainSettings, plan: MixPlan) -> int:
             f"{available} steps. Ask for fewer, lower batch.global_rows, or mix more epochs."
         )
     return steps
-
-
-def vocab_size(plan: MixPlan) -> int:
-    """Return how many token ids the plan's tokenizer has.
-
-    Raises:
-        DataError: the plan does not say.
-    """
-    size = plan.tokenizer.get("vocab_size")
-    if not isinstance(size, int):
-        place = plan.run_dir / "mix" / "plan.json"
-        raise DataError(
-            f"{place}: tokenizer.vocab_size must be int, got {size!r}. Run the mix again."
-        )
-    return size

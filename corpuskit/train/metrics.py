@@ -6,21 +6,12 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from corpuskit.train.health import REQUEUE, NonFiniteError
 
 if TYPE_CHECKING:
-    from corpuskit.loader.index import MixPlan
-
-
-@dataclass(frozen=True, slots=True)
-class SourceText:
-    """A source, and how much text a token of it stands for on average; 0 bytes if the plan doesn't say."""
-
-    name: str
-    bytes_per_token: float
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +107,19 @@ class TrainResult:
 Observer = Callable[[Progress | TrainResult], None]
 
 
-def read_sources(plan: MixPlan) -> list[SourceText]:
-    """Return the plan's sources in the order of their ids, with what `mix/plan.json` says of their text."""
-    entries = json.loads((plan.run_dir / "mix" / "plan.json").read_bytes())["sources"]
-    sizes = [(entry.get("text_bytes", 0), entry.get("tokens", 0)) for entry in entries]
-    return [
-        SourceText(source.name, text_bytes / tokens if tokens else 0.0)
-        for source, (text_bytes, tokens) in zip(plan.sources, sizes, strict=True)
-    ]
-
-
 def source_losses(
-    sources: Sequence[SourceText], totals: Sequence[float], counts: Sequence[float]
+    names: Sequence[str], totals: Sequence[float], tokens: Sequence[float], sizes: Sequence[float]
 ) -> dict[str, SourceLoss]:
-    """Turn each source's summed loss and its number of labelled tokens into means."""
-    found = {}
-    for source, total, count in zip(sources, totals, counts, strict=True):
-        if count:
-            loss, size = total / count, source.bytes_per_token
-            bits = loss / math.log(2) / size if size else None
-            found[source.name] = SourceLoss(loss, bits, int(count))
-    return found
+    """Turn summed losses, labelled tokens and bytes of text per source into means."""
+    return {
+        name: SourceLoss(
+            loss=total / count,
+            bits_per_byte=total / math.log(2) / size if size else None,
+            tokens=int(count),
+        )
+        for name, total, count, size in zip(names, totals, tokens, sizes, strict=True)
+        if count
+    }
 
 
 class Journal:

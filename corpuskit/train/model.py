@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with rotary positions and, optionally, normalised queries and keys."""
+    """Grouped-query attention with rotary positions; queries and keys may be normalised."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each normalised before and added to the stream; the unit of sharding."""
+    """Attention, then feed-forward: each reads the normalised stream and adds to it."""
 
     def __init__(self, shape: ModelShape, *, recompute: bool) -> None:
         super().__init__()

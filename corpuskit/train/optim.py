@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def build_optimizer(model: Decoder, settings: OptimizerSettings) -> torch.optim.AdamW:
-    """Return a fused AdamW with two groups: matrices that are decayed; norms and embeddings that are not."""
+    """Return a fused AdamW that decays matrices, and neither norms nor embeddings."""
     decayed: list[nn.Parameter] = []
     kept: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
@@ -38,9 +38,8 @@ def build_optimizer(model: Decoder, settings: OptimizerSettings) -> torch.optim.
 def learning_rate(tokens: int, total: int, peak: float, schedule: ScheduleSettings) -> float:
     """Return the learning rate of the step that ends at `tokens` of `total`.
 
-    Counting to the end of the step gives the first step a rate above zero and the last one exactly
-    `final_ratio` of the peak. The decay of `wsd` starts at `total * (1 - decay_ratio)`, so a longer
-    run has the same curve up to there.
+    Counting to the end of the step gives the first step a rate above zero, and the last one exactly
+    `final_ratio` of the peak.
     """
     warmup = schedule.warmup_tokens
     if warmup is None:
@@ -61,8 +60,7 @@ def learning_rate(tokens: int, total: int, peak: float, schedule: ScheduleSettin
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> torch.Tensor:
-    """Scale all gradients to a common norm of at most `max_norm` (0: leave them); return the norm
-    before.
+    """Return the norm of the whole gradient, and scale it down to `max_norm` if that is above 0.
 
     Gradients on different meshes cannot be stacked, so norms are taken mesh by mesh and then
     combined.

@@ -1,4 +1,4 @@
-"""How ranks share the work: one mesh of (replica, shard), and FSDP2 over it, on one rank as on thousands."""
+"""How ranks share the work: FSDP2 over one mesh of (replica, shard), on one rank as on many."""
 
 from __future__ import annotations
 
@@ -87,12 +87,10 @@ def join(settings: TrainSettings) -> Parallel:
 
 
 def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) -> Decoder:
-    """Build the decoder sharded: float32 weights kept, `settings.dtype` used, gradients summed in
-    float32.
+    """Build the decoder, sharded from the start, so no rank ever holds the whole of it.
 
-    Made on the meta device, so no rank ever holds the whole model. Gradients are summed over ranks,
-    not
-    averaged: the loss is already divided by the whole step's number of labelled tokens.
+    Weights are kept in float32 and used in `settings.dtype`; gradients are reduced in float32, and
+    summed over ranks, not averaged: the loss is divided by the labelled tokens of the whole step.
     """
     with torch.device("meta"):
         model = Decoder(shape, recompute=settings.parallel.recompute == "full")

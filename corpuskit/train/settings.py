@@ -28,19 +28,18 @@ class ModelShape:
     norm_eps: float
 
 
-Dimensions = tuple[int, int, int, int, int, bool]
-DIMENSIONS = ("dim", "layers", "heads", "kv_heads", "ffn_dim", "tied")
-
+SIZES = ("dim", "layers", "heads", "kv_heads", "ffn_dim")
 # Names count the parameters outside embedding and head, which depend on the vocabulary.
-PRESETS: dict[str, Dimensions] = {
-    "0.5m": (128, 3, 4, 2, 352, True),
-    "15m": (384, 10, 6, 2, 1024, True),
-    "60m": (640, 14, 10, 2, 1728, True),
-    "150m": (896, 18, 14, 2, 2432, True),
-    "530m": (1536, 21, 24, 8, 4096, True),
-    "1b": (2048, 24, 16, 4, 5632, False),
-    "7b": (4096, 32, 32, 8, 14336, False),
+PRESETS = {
+    "0.5m": (128, 3, 4, 2, 320),
+    "15m": (384, 10, 6, 2, 1024),
+    "60m": (640, 14, 10, 2, 1728),
+    "150m": (896, 18, 14, 2, 2432),
+    "530m": (1536, 21, 24, 8, 4096),
+    "1b": (2048, 24, 16, 4, 5632),
+    "7b": (4096, 32, 32, 8, 14336),
 }
+UNTIED = ("1b", "7b")
 
 
 class Section(BaseModel):
@@ -65,7 +64,7 @@ class ModelSettings(Section):
     ffn_dim: int | None = Field(None, ge=8)
     """Width inside the feed-forward."""
     tied: bool | None = None
-    """The head shares the embedding's weights; false without a preset."""
+    """The head shares the embedding's weights; true when absent, but for 1b and 7b."""
     vocab_size: int | None = Field(None, ge=2)
     """Rows of the embedding; the tokenizer's vocabulary when absent, may be larger."""
     qk_norm: bool = True
@@ -78,15 +77,14 @@ class ModelSettings(Section):
     """Weight of the squared log-normaliser in what is minimised; 0 is off."""
 
     @model_validator(mode="after")
-    def _dimensions_fit(self) -> ModelSettings:
-        dims = self._dimensions()
-        missing = [name for name, size in zip(DIMENSIONS, dims, strict=True) if size is None]
-        if missing:
+    def _sizes_fit(self) -> ModelSettings:
+        sizes = self._sizes()
+        if missing := [name for name in SIZES if name not in sizes]:
             raise ValueError(
                 f"{', '.join(missing)} not set, and no preset. "
                 f"Set preset to one of {', '.join(PRESETS)}, or set every dimension."
             )
-        dim, _, heads, kv_heads, _, _ = dims
+        dim, heads, kv_heads = sizes["dim"], sizes["heads"], sizes["kv_heads"]
         if dim % heads or (dim // heads) % 2:
             raise ValueError(
                 f"{heads} heads do not cut a width of {dim} into even parts. "
@@ -96,13 +94,11 @@ class ModelSettings(Section):
             raise ValueError(f"kv_heads {kv_heads} does not divide heads {heads}. Change one.")
         return self
 
-    def _dimensions(self) -> Dimensions:
-        """Return the sizes in the order of `DIMENSIONS`; what is set wins over the preset."""
-        sizes = dict(zip(DIMENSIONS, PRESETS[self.preset], strict=True)) if self.preset else {}
-        given = ((name, getattr(self, name)) for name in DIMENSIONS)
-        sizes |= {name: size for name, size in given if size is not None}
-        dim, layers, heads, kv_heads, ffn_dim = (sizes.get(name) for name in DIMENSIONS[:5])
-        return dim, layers, heads, kv_heads, ffn_dim, bool(sizes.get("tied"))  # type: ignore[return-value]
+    def _sizes(self) -> dict[str, int]:
+        """Return the dimensions by name; what is set wins over the preset."""
+        sizes = dict(zip(SIZES, PRESETS[self.preset], strict=True)) if self.preset else {}
+        given = {name: getattr(self, name) for name in SIZES}
+        return sizes | {name: size for name, size in given.items() if size is not None}
 
     def shape(self, vocab_size: int) -> ModelShape:
         """Resolve preset, overrides and the tokenizer's vocabulary.
@@ -115,24 +111,20 @@ class ModelSettings(Section):
                 f"model.vocab_size: {self.vocab_size} is less than the tokenizer's {vocab_size}. "
                 "Raise it, or leave it out."
             )
-        dim, layers, heads, kv_heads, ffn_dim, tied = self._dimensions()
+        sizes = self._sizes()
         return ModelShape(
             vocab_size=self.vocab_size or vocab_size,
-            dim=dim,
-            layers=layers,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=dim // heads,
-            ffn_dim=ffn_dim,
-            tied=tied,
+            head_dim=sizes["dim"] // sizes["heads"],
+            tied=self.preset not in UNTIED if self.tied is None else self.tied,
             qk_norm=self.qk_norm,
             rope_theta=self.rope_theta,
             norm_eps=self.norm_eps,
+            **sizes,
         )
 
 
 class BatchSettings(Section):
-    """How many packed rows make a step, and how many of them pass through a rank's model at once."""
+    """How many packed rows make a step, and how many of them a rank takes at once."""
 
     global_rows: int = Field(ge=1)
     """Packed rows per step over all ranks; the number of ranks must divide it."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import json
 import multiprocessing
 import os
+import queue
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,18 +125,19 @@ def _write_mix(folder: Path) -> None:
     (folder / "mix" / "plan.json").write_text(json.dumps(plan))
 
 
-@pytest.fixture
-def settings(run_dir: Path, tmp_path: Path) -> Callable[..., TrainSettings]:
-    """Build settings of a tiny run; keyword arguments replace fields."""
+@pytest.fixture(scope="session")
+def settings_for(run_dir: Path) -> Callable[..., TrainSettings]:
+    """Build settings of a tiny run with a given output folder; keyword arguments replace fields."""
 
-    def build(**changes: Any) -> TrainSettings:
+    def build(output: Path, **changes: Any) -> TrainSettings:
         fields: dict[str, Any] = {
             "data": str(run_dir),
-            "output": str(tmp_path / "train"),
-            "model": {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn_dim": 64, "tied": True},
+            "output": str(output),
+            "model": {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn_dim": 64},
             "batch": {"global_rows": 8, "micro_rows": 8},
-            "steps": 6,
+            "steps": 8,
             "optimizer": {"lr": 1e-2},
+            "schedule": {"kind": "constant", "warmup_tokens": 0},
             "checkpoint": {"every_steps": 100},
             "device": "cpu",
         }
@@ -141,49 +147,91 @@ def settings(run_dir: Path, tmp_path: Path) -> Callable[..., TrainSettings]:
 
 
 @pytest.fixture
-def run_ranks(tmp_path: Path) -> Callable[..., list[Any]]:
-    """Call a function in forked ranks of one gloo group; return what it returned, rank by rank.
+def settings(settings_for: Callable[..., TrainSettings], tmp_path: Path) -> Callable[..., Any]:
+    """Build settings of a tiny run in this test's folder; keyword arguments replace fields."""
+    return functools.partial(settings_for, tmp_path / "train")
 
-    Forking costs a tenth of spawning, torch being imported already. No rank shuts its interpreter down:
-    gloo's threads abort some that do.
+
+@pytest.fixture(scope="session")
+def start_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ranks]:
+    """Start a function in forked ranks of one gloo group.
+
+    Forking costs a third of spawning, torch being imported already. No rank shuts its interpreter
+    down in the ordinary way: gloo's threads abort some that do.
     """
-    counter = iter(range(1000))
+    folder = tmp_path_factory.mktemp("ranks")
+    numbers = itertools.count()
 
-    def start(world_size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
-        context = multiprocessing.get_context("fork")
-        answers = context.Queue()
-        meeting = tmp_path / f"meeting-{next(counter)}"
-        ranks = [
-            context.Process(target=_rank, args=(rank, world_size, meeting, answers, work, args))
-            for rank in range(world_size)
-        ]
-        for process in ranks:
-            process.start()
-        found = dict(answers.get(timeout=60) for _ in ranks)
-        for process in ranks:
-            process.join(60)
-        failures = [answer for answer in found.values() if isinstance(answer, _Failure)]
-        assert not failures, "\n".join(failures)
-        return [found[rank] for rank in range(world_size)]
+    def start(world_size: int, work: Callable[..., Any], *args: Any, group: bool = True) -> Ranks:
+        meeting = folder / str(next(numbers)) if group else None
+        return Ranks(world_size, meeting, work, args)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def run_ranks(start_ranks: Callable[..., Ranks]) -> Callable[..., list[Any]]:
+    """Call a function in forked ranks; return what it returned, rank by rank."""
+    return lambda *args, **options: start_ranks(*args, **options).answers()
+
+
+class Ranks:
+    """Forked ranks at work."""
+
+    def __init__(self, world_size: int, meeting: Path | None, work: Any, args: Any) -> None:
+        context = multiprocessing.get_context("fork")
+        self._queue = context.Queue()
+        self.processes = [
+            context.Process(target=_rank, args=(r, world_size, meeting, self._queue, work, args))
+            for r in range(world_size)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def answers(self) -> list[Any]:
+        """Wait; return each rank's answer, and fail with the traceback of a rank that failed."""
+        found: dict[int, Any] = {}
+        deadline = time.monotonic() + 60
+        while len(found) < len(self.processes):
+            assert time.monotonic() < deadline, f"only ranks {sorted(found)} have answered"
+            with contextlib.suppress(queue.Empty):
+                rank, answer = self._queue.get(timeout=0.2)
+                found[rank] = answer
+                if isinstance(answer, _Failure):
+                    self.kill()
+                    pytest.fail(answer, pytrace=False)
+            dead = [r for r, p in enumerate(self.processes) if p.exitcode and r not in found]
+            assert not dead, f"ranks {dead} ended without an answer"
+        for process in self.processes:
+            process.join(60)
+        return [found[rank] for rank in range(len(self.processes))]
+
+    def kill(self) -> None:
+        """Kill all ranks at once."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join(60)
 
 
 class _Failure(str):
     """The traceback of a rank."""
 
+    __slots__ = ()
 
-def _rank(rank: int, world_size: int, meeting: Path, answers: Any, work: Any, args: Any) -> None:
+
+def _rank(
+    rank: int, world_size: int, meeting: Path | None, answers: Any, work: Any, args: Any
+) -> None:
     try:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world_size
-        )
+        if meeting:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world_size
+            )
         answer = work(*args)
     except BaseException:
         answer = _Failure(traceback.format_exc())
     answers.put((rank, answer))
     answers.close()
     answers.join_thread()
-    if world_size > 1 and not isinstance(answer, _Failure):
-        dist.destroy_process_group()
     os._exit(0)

@@ -1,4 +1,4 @@
-"""What is behind `corpuskit classifier`: labelled rows in, a fastText model and its accuracy out."""
+"""Labelled rows in, a fastText model and its accuracy out: `corpuskit classifier`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class TrainReport:
 def read_rows(paths: Sequence[Path], text_column: str, label_column: str) -> Iterator[Row]:
     """Yield the rows of Parquet and JSONL files (.jsonl, .json, also .gz and .zst), in order.
 
-    Labels that are numbers or booleans become strings; rows with a null in either column are left out.
+    Labels that are numbers or booleans become strings; rows with a null in either column are left
+    out.
 
     Raises:
         UsageError: a file is missing or of another kind.
@@ -216,7 +217,9 @@ def train_classifier(
     held_out = None
     if holdout > 0:
         rows = read_rows(inputs, text_column, label_column)
-        held_out = judge(open_model(output), (row for row in rows if is_held_out(row.text, holdout)))
+        held_out = judge(
+            open_model(output), (row for row in rows if is_held_out(row.text, holdout))
+        )
     return TrainReport(
         str(output), output.stat().st_size, counts.total(), tuple(sorted(counts)), held_out
     )

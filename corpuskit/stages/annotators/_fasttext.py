@@ -1,10 +1,10 @@
 """The one door to fastText: prediction over Arrow buffers, training, quantizing.
 
-fastText reads one line per text and splits it at white space of ASCII; a newline in a text would end it,
-so newlines become spaces on the way in. Two quirks of the library are left as they are, so that
-predictions equal its own: a word `</s>` ends the text, and words that start with `__label__` are skipped.
-`_FastText.predict` breaks with NumPy 2, so the inner object is called. Measured with a 0.9 MB model:
-8 to 14 MB/s per core; the cost is linear in bytes, and the binding is under 1 % of it.
+fastText reads one line per text and splits it at white space of ASCII. A newline would end the
+text, so newlines become spaces on the way in. Two quirks of the library stay, so that predictions
+equal its own: a word `</s>` ends the text, and words that start with `__label__` are skipped.
+`_FastText.predict` breaks with NumPy 2, so the inner object is called. The cost is linear in bytes,
+and the binding is under 1 % of it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Model:
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
         self._inner = _load(self.path)
-        self.labels = tuple(name.removeprefix(PREFIX) for name in self._inner.getLabels("strict")[0])
+        self.labels = tuple(
+            name.removeprefix(PREFIX) for name in self._inner.getLabels("strict")[0]
+        )
         self._index = {PREFIX + name: rank for rank, name in enumerate(self.labels)}
 
     def predict(
@@ -165,7 +167,11 @@ def _lines(texts: Utf8, max_bytes: int | None, newlines: bytes) -> Iterator[byte
 
 @dataclass(frozen=True)
 class Settings:
-    """How a classifier is trained; the names are the options of `corpuskit classifier train`."""
+    """How a classifier is trained; the names are the options of `corpuskit classifier train`.
+
+    Raises:
+        UsageError: a value is out of bounds, which fastText would answer with a crash.
+    """
 
     dim: int = 16
     epochs: int = 5
@@ -177,6 +183,15 @@ class Settings:
     min_count: int = 1
     threads: int = 1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"dim": 1, "epochs": 1, "word_ngrams": 1, "min_count": 1, "threads": 1}
+        least["buckets"] = int(self.maxn > 0 or self.word_ngrams > 1)  # fastText divides by it
+        for name, bound in {**least, "minn": 0, "maxn": self.minn, "seed": 0}.items():
+            if getattr(self, name) < bound:
+                raise UsageError(f"{name} must be at least {bound}, got {getattr(self, name)}.")
+        if not 0 < self.lr <= 10:
+            raise UsageError(f"lr must be above 0 and at most 10, got {self.lr}.")
 
 
 class Trained:
@@ -233,8 +248,8 @@ class Trained:
 def train(lines: Path, settings: Settings, *, verbose: int = 0) -> Trained:
     """Train a softmax classifier on lines made by `training_line`.
 
-    The same lines and settings give the same model byte for byte when `threads` is 1; with more, threads
-    write to shared weights as they come.
+    The same lines and settings give the same model byte for byte when `threads` is 1; with more,
+    threads write to shared weights as they come.
 
     Args:
         lines: one text per line; their order matters and should be random.
@@ -242,7 +257,7 @@ def train(lines: Path, settings: Settings, *, verbose: int = 0) -> Trained:
         verbose: 2 draws fastText's own progress bar on standard error.
 
     Raises:
-        DataError: the lines are empty or hold no label, or a weight became infinite.
+        DataError: there is not one word, or a weight became infinite.
     """
     import fasttext
 
@@ -277,7 +292,7 @@ def training_line(text: str, label: str) -> str:
     Raises:
         DataError: the label is empty or has white space in it.
     """
-    if len(label.split()) != 1 or label.split()[0] != label:
+    if label.split() != [label]:
         raise DataError(f"label {label!r} must be one word. Rename it.")
     safe = text.replace(PREFIX, "__label __").replace("</s>", "< /s>")
     return f"{PREFIX}{label} {' '.join(safe.split())}\n"
@@ -289,8 +304,8 @@ def _zeroed_memory() -> Iterator[None]:
 
     fastText 0.9.3 fills only thread/10 of its input matrix with random numbers (densematrix.cc,
     `uniform`) and takes the rest as malloc left it: with old content there, training ends in
-    "Encountered NaN", or differs from run to run. Zeros serve as well as random numbers do, since the
-    output matrix starts as zeros and the first tenth breaks the symmetry.
+    "Encountered NaN", or differs from run to run. Zeros serve as well: the output matrix starts as
+    zeros, too, and the first tenth breaks the symmetry.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

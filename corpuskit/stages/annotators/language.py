@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +15,7 @@ from corpuskit.stage import Example, Outcome, StreamingStage
 from corpuskit.stages.annotators._fasttext import DECIMALS, PREFIX, open_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -27,9 +28,7 @@ UNDETERMINED = "und"
 """Label of a text in which the model knows no feature at all; its score is 0."""
 
 # The labels of the embedded model, here so that a wrong code is found before anything runs.
-LANGUAGES = frozenset(
-    """@@""".split()
-)
+LANGUAGES = frozenset("""@@""".split())
 
 _ENGLISH = "The committee will meet again in the spring, when the results of the survey are known."
 _FRENCH = "Le conseil se reunira de nouveau au printemps, quand les resultats seront connus."
@@ -39,9 +38,9 @@ class Language(StreamingStage):
     """Name the language of each document, drop other languages and uncertain ones.
 
     Use it first on web text: the rules that follow are made for one language. A document has one
-    label, the model's best, and a score between 0 and 1. The embedded model (0.9 MB, trained on openly
-    licensed text; docs/langid.md has its accuracy and weaknesses) and lid.176 use the same codes:
-    ISO 639-1 where it has the language, else those of Wikipedia. Newlines count as spaces.
+    label, the model's best, and a score between 0 and 1. The embedded model (0.9 MB, trained on
+    openly licensed text; docs/langid.md has its accuracy and weaknesses) and lid.176 use the same
+    codes: ISO 639-1 where it has the language, else those of Wikipedia. Newlines count as spaces.
 
     Source: as in FineWeb (Penedo et al. 2024, section 3.2: fastText, 0.65), datatrove 0.10.1's
     LanguageFilter with lid.176. There a score must be greater than the threshold, here it may be
@@ -73,7 +72,9 @@ class Language(StreamingStage):
     def _check_keep(self) -> Language:
         unknown = set(self.keep or ()) - LANGUAGES if self.model == EMBEDDED else ()
         for code in sorted(unknown):
-            raise ValueError(f"keep: the embedded model has no {code!r}. {suggest(code, LANGUAGES)}")
+            raise ValueError(
+                f"keep: the embedded model has no {code!r}. {suggest(code, LANGUAGES)}"
+            )
         return self
 
     def files(self) -> tuple[str, ...]:

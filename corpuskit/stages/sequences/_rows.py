@@ -1,9 +1,8 @@
-"""Packed rows on their way from documents to Arrow tables; `pack` makes them, `shuffle` moves them."""
+"""Packed rows, from documents to Arrow tables; `pack` makes them, `shuffle` moves them."""
 
 from __future__ import annotations
 
-import tempfile
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
-
-KEEP_BYTES = 256 << 20
-"""Rows of a cell that wait in memory until its part is written; more of them wait on disk."""
 
 
 class Documents(NamedTuple):
@@ -41,21 +37,31 @@ class Pieces(NamedTuple):
     def split(self, begin: int, end: int) -> Pieces:
         """Return pieces `[begin, end)` without copying."""
         first = int(self.lengths[:begin].sum())
-        tokens = self.tokens[first : first + int(self.lengths[begin:end].sum())]
-        return Pieces(tokens, *(column[begin:end] for column in self[1:]))
+        last = first + int(self.lengths[begin:end].sum())
+        rows = slice(begin, end)
+        return Pieces(
+            self.tokens[first:last],
+            self.lengths[rows],
+            self.keys[rows],
+            self.text_bytes[rows],
+            self.flags[rows],
+        )
 
 
 def cut(documents: Iterable[Documents], width: int, *, joined: bool) -> Iterator[Pieces]:
     """Yield each batch of documents as pieces; `joined` lets a document begin inside a row."""
     filled = 0
     for batch in documents:
-        docs, *columns = cut_documents(batch.num_tokens, batch.text_bytes, width, filled, joined)
-        lengths, sizes, flags = columns
+        docs, lengths, sizes, flags = cut_documents(
+            batch.num_tokens, batch.text_bytes, width, filled, joined
+        )
         filled = (filled + len(batch.tokens)) % width
         yield Pieces(batch.tokens, lengths, batch.keys[docs], sizes, flags)
 
 
-def windows(batches: Iterable[Pieces], window: int, width: int, *, joined: bool) -> Iterator[Pieces]:
+def windows(
+    batches: Iterable[Pieces], window: int, width: int, *, joined: bool
+) -> Iterator[Pieces]:
     """Yield the same pieces in windows that are packed alone, whatever the batches.
 
     A window has `window` pieces; of joined documents it has those of whole rows, so that it does
@@ -86,11 +92,14 @@ def _concatenate(held: list[Pieces]) -> Pieces:
     return Pieces(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
 
 
-def pack_window(pieces: Pieces, width: int, pad: int, *, joined: bool) -> dict[str, pa.Array]:
-    """Return the rows of one window as the columns of packed token shards.
+def pack_window(
+    pieces: Pieces, schema: pa.Schema, width: int, pad: int, *, joined: bool
+) -> pa.Table:
+    """Return the rows of one window.
 
     Args:
         pieces: of the window.
+        schema: of packed token shards.
         width: tokens per row.
         pad: id behind the last document of a row.
         joined: fill row after row; otherwise best-fit decreasing.
@@ -104,13 +113,14 @@ def pack_window(pieces: Pieces, width: int, pad: int, *, joined: bool) -> dict[s
     rows = np.empty((num_rows, width), pieces.tokens.dtype)
     fill_rows(pieces.tokens, begins, bounds, starts, which, pad, rows)
     is_pad = which < 0
-    return {
-        "tokens": row_bytes(rows),
-        "doc_starts": _lists(bounds, starts),
-        "doc_keys": _lists(bounds, np.where(is_pad, -1, pieces.keys[which])),
-        "text_bytes": _lists(bounds, np.where(is_pad, 0, pieces.text_bytes[which]).astype(np.int32)),
-        "flags": _lists(bounds, np.where(is_pad, PADDING, pieces.flags[which]).astype(np.uint8)),
-    }
+    columns = [
+        row_bytes(rows),
+        _lists(bounds, starts),
+        _lists(bounds, np.where(is_pad, -1, pieces.keys[which])),
+        _lists(bounds, np.where(is_pad, 0, pieces.text_bytes[which]).astype(np.int32)),
+        _lists(bounds, np.where(is_pad, PADDING, pieces.flags[which]).astype(np.uint8)),
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def row_bytes(rows: NDArray[np.generic]) -> pa.Array:
@@ -121,48 +131,6 @@ def row_bytes(rows: NDArray[np.generic]) -> pa.Array:
 
 def _lists(bounds: NDArray[np.int32], values: NDArray[np.generic]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values))
-
-
-class RowShelf:
-    """Keeps the packed rows of a cell until they are written, tokens beyond KEEP_BYTES on disk.
-
-    A cell holds about 64 MB of text, but for compressed files that can't be cut.
-    """
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
-        self.num_rows = 0
-        self._tables: list[pa.Table] = []
-        self._kept_bytes = 0
-        self._file: IO[bytes] | None = None
-
-    def add(self, columns: Mapping[str, pa.Array]) -> None:
-        """Append rows."""
-        tokens = columns["tokens"]
-        self.num_rows += len(tokens)
-        self._kept_bytes += tokens.nbytes
-        if self._kept_bytes > KEEP_BYTES:
-            tokens = self._put_away(tokens)
-        self._tables.append(
-            pa.Table.from_arrays(
-                [tokens, *(columns[name] for name in self.schema.names[1:])], schema=self.schema
-            )
-        )
-
-    def table(self) -> pa.Table:
-        """Return all rows."""
-        return pa.concat_tables([self.schema.empty_table(), *self._tables])
-
-    def _put_away(self, tokens: pa.Array) -> pa.Array:
-        """Return the same column, backed by a file without a name."""
-        if self._file is None:
-            # The mappings keep the file alive; the folder must not, so it has no name.
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115
-        begin = self._file.seek(0, 2)
-        self._file.write(tokens.buffers()[1])
-        self._file.flush()
-        mapped = np.memmap(self._file, np.uint8, "r", begin, (len(tokens), tokens.type.byte_width))
-        return row_bytes(mapped)
 
 
 def packed_schema(given: Mapping[str, object], **footer: object) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""A tokenizer file: which ids have a meaning, and how text becomes ids, through the reference engine."""
+"""A tokenizer file: which ids mean what, and the reference engine that turns text into ids."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _read(path: str, stamp: int) -> dict[str, Any]:
             "Set model.dropout to null in the file."
         )
     # Set for training or inference; a corpus is never cut or padded by its tokenizer.
-    return fields | {"truncation": None, "padding": None}
+    return {**fields, "truncation": None, "padding": None}
 
 
 def read_tokenizer(path: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _vocabulary(path: str, stamp: int) -> dict[str, int]:
     from tokenizers import Tokenizer
 
     fields = _read(path, stamp)
-    return Tokenizer.from_str(json.dumps(fields)).get_vocab(with_added_tokens=True)  # type: ignore[no-any-return]
+    return Tokenizer.from_str(json.dumps(fields)).get_vocab(with_added_tokens=True)
 
 
 def vocabulary(path: str) -> Mapping[str, int]:
@@ -133,9 +133,9 @@ def find_specials(path: str, *, eos: str | None, bos: str | None) -> Specials:
     known = vocabulary(path)
     for parameter, token in (("eos", eos), ("bos", bos)):
         if token is not None and token not in known:
+            could_be = _join(candidates(path, parameter)) or "any token of its vocabulary"
             raise UsageError(
-                f"tokenize.{parameter}: {path} has no token {token!r}. "
-                f"It could be {_join(candidates(path, parameter)) or 'any token of its vocabulary'}."
+                f"tokenize.{parameter}: {path} has no token {token!r}. It could be {could_be}."
             )
     found = [candidates(path, name) for name in ("eos", "bos", "pad")]
     only = [names[0] if len(names) == 1 else None for names in found]
@@ -218,4 +218,3 @@ def same(one: Ids, other: Ids) -> bool:
 
 def _content(found: Ids) -> NDArray[np.uint32]:
     return found.ids[found.offsets[0] : found.offsets[-1]]
-

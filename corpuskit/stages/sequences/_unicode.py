@@ -1,4 +1,4 @@
-"""Code points on which tokenizer engines may differ, because they know different Unicode versions."""
+"""Code points on which tokenizer engines may differ, for they know different Unicode versions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def disputed(*, normalizes: bool) -> NDArray[np.uint8]:
     """Return a bitmap, (0x22000,) uint8, of the code points on which the engines may differ.
 
     Those that the reference's Unicode has not assigned. Its normalizers are older still (they don't
-    compose U+11935 U+11930, of Unicode 13), so with one all letters and marks newer than Unicode 3.2
-    count, the one older version that every Python knows; about 0.1 CPU seconds.
+    compose U+11935 U+11930, of Unicode 13), so with one all letters and marks newer than Unicode
+    3.2 count, the one older version that every Python knows. Takes about 0.1 CPU seconds.
     """
     marked = np.zeros(0x110000, np.uint8)
     marked[_matching(r"[^\p{Cn}]")] = 1

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
 from corpuskit.errors import UsageError
 from corpuskit.kernels.packing import add_ends
@@ -27,11 +26,12 @@ Engine = Literal["auto", "huggingface", "gigatoken"]
 class Tokenize(StreamingStage):
     """Encode documents with a tokenizer.json, for `pack`.
 
-    Ids are those of Hugging Face tokenizers, whichever engine computes them. Text that spells a special
-    token is encoded as text, so that a page about tokenizers can't end a document in the middle.
+    Ids are those of Hugging Face tokenizers, whichever engine computes them. Text that spells a
+    special token is encoded as text: a page about tokenizers can't end a document in the middle.
 
-    Source: Hugging Face tokenizers, `Tokenizer.encode(text, add_special_tokens=False)`; differs in that
-    special tokens in the text are not recognised (`encode_special_tokens`), unless `allow_special`.
+    Source: Hugging Face tokenizers, `Tokenizer.encode(text, add_special_tokens=False)`; differs in
+    that special tokens in the text are not recognised (`encode_special_tokens`), unless
+    `allow_special`.
     """
 
     tokenizer: str
@@ -46,9 +46,9 @@ class Tokenize(StreamingStage):
     """The token that begins documents; null finds the only one with a usual name."""
     allow_special: bool = False
     """Give text that spells a special token the id of that token."""
-    engine: Engine = Field("auto")
-    """`huggingface`, `gigatoken` (same ids, many times faster; the extra `fast`), or `auto`: gigatoken
-    where it is installed and knows this kind of tokenizer."""
+    engine: Engine = "auto"
+    """`huggingface`, `gigatoken` (same ids, many times faster; the extra `fast`), or `auto`:
+    gigatoken where it is installed and knows this kind of tokenizer."""
 
     def files(self) -> tuple[str, ...]:
         return (self.tokenizer,)
@@ -73,7 +73,7 @@ class Tokenize(StreamingStage):
         fallback = next((token for token in (eos, bos) if token is not None), 0)
         return {
             "tokenizer": {
-                "hash": digest_file(self.tokenizer_path()),
+                "hash": digest_file(Path(self.tokenizer)),
                 "path": self.tokenizer,
                 "vocab_size": size,
                 "eos": eos,
@@ -97,3 +97,39 @@ class Tokenize(StreamingStage):
         )
         ids, offsets = add_ends(*encoder.encode(view.column("text")), first, last)
         return Outcome(columns={"tokens": pa.LargeListArray.from_arrays(offsets, ids)})
+
+    def _specials(self) -> _tokenizer.Specials:
+        """Return the tokens this stage adds or names; what is added is not None."""
+        path = self.tokenizer
+        found = _tokenizer.find_specials(path, eos=self.eos, bos=self.bos)
+        if self.add_eos:
+            _tokenizer.require(path, "eos", found.eos)
+        if self.add_bos:
+            _tokenizer.require(path, "bos", found.bos)
+        return found
+
+
+@functools.lru_cache(maxsize=4)
+def _open(
+    path: str, stamp: int, engine: Engine, specials: _tokenizer.Specials, allow_special: bool
+) -> _tokenizer.Encoder:
+    """Open an engine, once per process."""
+    del stamp  # a file that changed is another file
+    fields = _tokenizer.with_controls(_tokenizer.read_tokenizer(path), specials)
+    if engine != "huggingface":
+        try:
+            from corpuskit.stages.sequences._gigatoken import GigatokenEncoder
+
+            return GigatokenEncoder(fields, allow_special=allow_special)
+        except ImportError:
+            if engine == "gigatoken":
+                raise UsageError(
+                    "tokenize.engine: gigatoken is not installed. "
+                    "Run pip install 'corpuskit[fast]', or set engine: auto."
+                ) from None
+        except RuntimeError as error:
+            if engine == "gigatoken":
+                raise UsageError(
+                    f"tokenize.engine: gigatoken can't do {path}: {error}. Set engine: auto."
+                ) from None
+    return _tokenizer.ReferenceEncoder(fields, allow_special=allow_special)

@@ -6,7 +6,7 @@ module, which decides. Letters: N lines, B bytes, K wanted members.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,12 +16,12 @@ from corpuskit.stages.sources._scan import (
     INTEGER,
     MISSING,
     NULL,
-    STRIDE,
     STRING,
-    hex4,
+    skip_key,
     skip_space,
     skip_value,
     string_end,
+    write_string,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +29,31 @@ if TYPE_CHECKING:
 
 OK, BLANK, ODD = 0, 1, 2
 """State of a line."""
+
+_ESCAPED = -2
+
+
+class Taken(NamedTuple):
+    """What the lines are taken apart into; the kernel fills it.
+
+    Attributes:
+        texts: (>= B,) the first wanted member of every line, unescaped, no byte order mark.
+        text_offsets: (N + 1,).
+        replaced: (N,) whether a lone surrogate in the text became U+FFFD.
+        extra: (>= B,) one JSON object per line of the members not wanted, values as they are
+            written; empty (0,) = not wanted either.
+        extra_offsets: (N + 1,) an empty range where a line has no such members.
+        kinds: (N, K) kinds of the wanted values.
+        spans: (N, K, 2) their places in the data, quotes of a string not included.
+    """
+
+    texts: NDArray[np.uint8]
+    text_offsets: NDArray[np.int64]
+    replaced: NDArray[np.bool_]
+    extra: NDArray[np.uint8]
+    extra_offsets: NDArray[np.int64]
+    kinds: NDArray[np.uint8]
+    spans: NDArray[np.int64]
 
 
 @kernel
@@ -38,40 +63,35 @@ def parse_lines(
     ends: NDArray[np.int64],
     names: NDArray[np.uint8],
     name_offsets: NDArray[np.int64],
-    extra: NDArray[np.uint8],
-    extra_offsets: NDArray[np.int64],
-    kinds: NDArray[np.uint8],
-    spans: NDArray[np.int64],
+    taken: Taken,
 ) -> NDArray[np.uint8]:
-    """Find the wanted members of every line and copy the others: O(B), allocates N bytes.
+    """Take every line apart: O(B), allocates N bytes.
 
     Args:
         data: (B,) holding line i at `starts[i]:ends[i]`.
         starts, ends: (N,).
-        names: the wanted members' names, k at `name_offsets[k]:name_offsets[k + 1]`.
+        names: of the wanted members, k at `name_offsets[k]:name_offsets[k + 1]`; 0 is the text.
         name_offsets: (K + 1,).
-        extra: (>= B,) filled with one JSON object per line of the members not wanted, values as
-            they are written; empty (0,) = not wanted either.
-        extra_offsets: (N + 1,) filled; an empty range where there are no such members.
-        kinds: (N, K) filled with the kind of each wanted value.
-        spans: (N, K, 2) filled with its place in `data`, quotes of a string not included.
+        taken: filled.
 
     Returns:
-        (N,) OK, BLANK or ODD; the rows of lines that are not OK hold nothing.
+        (N,) OK, BLANK or ODD; lines that are not OK have no members.
     """
     states = np.zeros(len(starts), np.uint8)
-    used = np.int64(0)
+    text_used = extra_used = 0
     for row in range(len(starts)):
-        extra_offsets[row] = used
-        kinds[row, :] = MISSING
-        states[row], filled = _parse_line(
-            data, starts[row], ends[row], names, name_offsets, extra, used, kinds[row], spans[row]
+        taken.text_offsets[row], taken.extra_offsets[row] = text_used, extra_used
+        taken.kinds[row, :] = MISSING
+        taken.replaced[row] = False
+        state, text_end, extra_end = _parse_line(
+            data, starts[row], ends[row], names, name_offsets, taken, row
         )
-        if states[row] == OK:
-            used = filled
+        states[row] = state
+        if state == OK:
+            text_used, extra_used = text_end, extra_end
         else:
-            kinds[row, :] = MISSING
-    extra_offsets[len(starts)] = used
+            taken.kinds[row, :] = MISSING
+    taken.text_offsets[len(starts)], taken.extra_offsets[len(starts)] = text_used, extra_used
     return states
 
 
@@ -82,63 +102,92 @@ def _parse_line(
     end: int,
     names: NDArray[np.uint8],
     name_offsets: NDArray[np.int64],
-    extra: NDArray[np.uint8],
-    used: int,
-    kinds: NDArray[np.uint8],
-    spans: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Take one line apart; return its state and how far `extra` is filled."""
-    first = used
-    if end - start >= 3 and data[start] == 0xEF and data[start + 1] == 0xBB and data[start + 2] == 0xBF:
-        start += 3
-    pos = skip_space(data, start, end)
+    taken: Taken,
+    row: int,
+) -> tuple[int, int, int]:
+    """Take one line apart; return its state, and how far texts and extra are filled."""
+    text_used, first = taken.text_offsets[row], taken.extra_offsets[row]
+    used = first
+    pos = skip_space(data, start + _mark_width(data, start, end), end)
     if pos == end:
-        return BLANK, first
+        return BLANK, text_used, used
     if data[pos] != 123:
-        return ODD, first
+        return ODD, text_used, used
     pos = skip_space(data, pos + 1, end)
     is_more = not (pos < end and data[pos] == 125)
     if not is_more:
         pos += 1
     while is_more:
-        if pos >= end or data[pos] != 34:
-            return ODD, first
-        key = pos + 1
-        key_end = string_end(data, key, end)
-        if key_end < 0 or _has_escape(data, key, key_end):
-            return ODD, first
-        pos = skip_space(data, key_end + 1, end)
-        if pos >= end or data[pos] != 58:
-            return ODD, first
-        value = skip_space(data, pos + 1, end)
-        pos, kind = skip_value(data, value, end)
-        if pos < 0:
-            return ODD, first
-        wanted = _find_name(data, key, key_end, names, name_offsets)
-        if wanted >= 0:
-            if kinds[wanted] != MISSING:
-                return ODD, first
-            quote = 1 if kind == STRING else 0
-            kinds[wanted] = kind
-            spans[wanted, 0], spans[wanted, 1] = value + quote, pos - quote
-        elif len(extra):
-            extra[used] = 123 if used == first else 44
-            used = _copy(data, key - 1, key_end + 1, extra, used + 1)
-            extra[used] = 58
-            used = _copy(data, value, pos, extra, used + 1)
-        pos = skip_space(data, pos, end)
-        if pos >= end or (data[pos] != 44 and data[pos] != 125):
-            return ODD, first
+        pos, text_used, used = _parse_member(
+            data, pos, end, names, name_offsets, taken, row, text_used, used
+        )
+        pos = skip_space(data, pos, end) if pos >= 0 else end
+        if pos == end or (data[pos] != 44 and data[pos] != 125):
+            return ODD, text_used, used
         is_more = data[pos] == 44
-        pos += 1
-        if is_more:
-            pos = skip_space(data, pos, end)
+        pos = skip_space(data, pos + 1, end) if is_more else pos + 1
     if skip_space(data, pos, end) != end:
-        return ODD, first
+        return ODD, text_used, used
     if used > first:
-        extra[used] = 125
+        taken.extra[used] = 125
         used += 1
-    return OK, used
+    return OK, _without_mark(taken.texts, taken.text_offsets[row], text_used), used
+
+
+@kernel
+def _parse_member(
+    data: NDArray[np.uint8],
+    pos: int,
+    end: int,
+    names: NDArray[np.uint8],
+    name_offsets: NDArray[np.int64],
+    taken: Taken,
+    row: int,
+    text_used: int,
+    used: int,
+) -> tuple[int, int, int]:
+    """Take one member; return the byte behind it or -1, and how far texts and extra are filled."""
+    key, value = pos + 1, skip_key(data, pos, end)
+    if value < 0:
+        return -1, text_used, used
+    key_end = string_end(data, key, end)
+    wanted = _find_name(data, key, key_end, names, name_offsets)
+    if wanted == _ESCAPED or (wanted >= 0 and taken.kinds[row, wanted] != MISSING):
+        return -1, text_used, used
+    if wanted == 0 and value < end and data[value] == 34:
+        pos, text_used, replaced = write_string(data, value + 1, end, taken.texts, text_used)
+        taken.replaced[row] = replaced
+        pos, kind = (pos + 1 if 0 <= pos < end else -1), STRING
+    else:
+        pos, kind = skip_value(data, value, end)
+    if wanted >= 0:
+        quote = 1 if kind == STRING else 0
+        taken.kinds[row, wanted] = kind
+        taken.spans[row, wanted, 0], taken.spans[row, wanted, 1] = value + quote, pos - quote
+    elif pos >= 0 and len(taken.extra):
+        taken.extra[used] = 123 if used == taken.extra_offsets[row] else 44
+        used = _copy(data, key - 1, key_end + 1, taken.extra, used + 1)
+        taken.extra[used] = 58
+        used = _copy(data, value, pos, taken.extra, used + 1)
+    return pos, text_used, used
+
+
+@kernel
+def _mark_width(data: NDArray[np.uint8], start: int, end: int) -> int:
+    """Return 3 where a byte order mark stands, else 0."""
+    if end - start < 3 or data[start] != 0xEF:
+        return 0
+    return 3 if data[start + 1] == 0xBB and data[start + 2] == 0xBF else 0
+
+
+@kernel
+def _without_mark(texts: NDArray[np.uint8], start: int, end: int) -> int:
+    """Close the gap of a byte order mark; return the new end."""
+    width = _mark_width(texts, start, end)
+    if width:
+        for pos in range(start, end - width):
+            texts[pos] = texts[pos + width]
+    return end - width
 
 
 @kernel
@@ -146,44 +195,31 @@ def unescape(
     data: NDArray[np.uint8],
     spans: NDArray[np.int64],
     kinds: NDArray[np.uint8],
-    is_text: bool,
     out: NDArray[np.uint8],
     offsets: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
     """Write the values of one member as UTF-8: strings unescaped, numbers as they are written.
 
-    O(B), allocates N bytes. Lone surrogates become U+FFFD.
+    O(B), allocates N bytes.
 
     Args:
         data: (B,).
         spans: (N, 2) places of the values.
         kinds: (N,); neither string nor number gives an empty range.
-        is_text: leave out a byte order mark at the start.
         out: (>= sum of spans,) filled.
         offsets: (N + 1,) filled.
 
     Returns:
-        (N,) whether a lone surrogate was replaced.
+        (N,) whether a lone surrogate became U+FFFD.
     """
     replaced = np.zeros(len(kinds), np.bool_)
-    used = np.int64(0)
+    used = 0
     for row in range(len(kinds)):
         offsets[row] = used
         if kinds[row] == INTEGER or kinds[row] == FLOAT:
             used = _copy(data, spans[row, 0], spans[row, 1], out, used)
         elif kinds[row] == STRING:
-            begin = used
-            used, replaced[row] = _write_string(data, spans[row, 0], spans[row, 1], out, used)
-            if (
-                is_text
-                and used - begin >= 3
-                and out[begin] == 0xEF
-                and out[begin + 1] == 0xBB
-                and out[begin + 2] == 0xBF
-            ):
-                for pos in range(begin + 3, used):
-                    out[pos - 3] = out[pos]
-                used -= 3
+            _, used, replaced[row] = write_string(data, spans[row, 0], spans[row, 1], out, used)
     offsets[len(kinds)] = used
     return replaced
 
@@ -213,98 +249,10 @@ def read_integers(
         is_bad[row] = end - pos > 19 or total > bound
         if not is_bad[row]:
             # Two's complement: the one value without a positive twin is -2**63.
-            values[row] = -np.int64(total - np.uint64(1)) - 1 if is_negative and total else np.int64(total)
+            values[row] = (
+                -np.int64(total - np.uint64(1)) - 1 if is_negative and total else np.int64(total)
+            )
     return is_bad
-
-
-@kernel
-def _write_string(
-    data: NDArray[np.uint8], pos: int, end: int, out: NDArray[np.uint8], used: int
-) -> tuple[int, bool]:
-    replaced = False
-    while pos < end:
-        stop = _find_escape(data, pos, end)
-        used = _copy(data, pos, stop, out, used)
-        pos = stop
-        if pos == end:
-            break
-        letter = data[pos + 1]
-        if letter != 117:
-            out[used] = _plain_escape(letter)
-            used += 1
-            pos += 2
-            continue
-        code = hex4(data, pos + 2)
-        pos += 6
-        if 0xD800 <= code < 0xDC00 and pos + 6 <= end and data[pos] == 92 and data[pos + 1] == 117:
-            low = hex4(data, pos + 2)
-            if 0xDC00 <= low < 0xE000:
-                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
-                pos += 6
-        if 0xD800 <= code < 0xE000:
-            code = 0xFFFD
-            replaced = True
-        used = _write_code(code, out, used)
-    return used, replaced
-
-
-@kernel
-def _write_code(code: int, out: NDArray[np.uint8], used: int) -> int:
-    if code < 0x80:
-        out[used] = code
-        return used + 1
-    if code < 0x800:
-        out[used] = 0xC0 | (code >> 6)
-        out[used + 1] = 0x80 | (code & 0x3F)
-        return used + 2
-    if code < 0x10000:
-        out[used] = 0xE0 | (code >> 12)
-        out[used + 1] = 0x80 | ((code >> 6) & 0x3F)
-        out[used + 2] = 0x80 | (code & 0x3F)
-        return used + 3
-    out[used] = 0xF0 | (code >> 18)
-    out[used + 1] = 0x80 | ((code >> 12) & 0x3F)
-    out[used + 2] = 0x80 | ((code >> 6) & 0x3F)
-    out[used + 3] = 0x80 | (code & 0x3F)
-    return used + 4
-
-
-@kernel
-def _plain_escape(letter: int) -> int:
-    if letter == 110:
-        return 10
-    if letter == 116:
-        return 9
-    if letter == 114:
-        return 13
-    if letter == 98:
-        return 8
-    if letter == 102:
-        return 12
-    return letter
-
-
-@kernel
-def _find_escape(data: NDArray[np.uint8], pos: int, end: int) -> int:
-    while pos + STRIDE <= end:
-        found = False
-        for step in range(STRIDE):
-            found |= data[pos + step] == 92
-        if found:
-            break
-        pos += STRIDE
-    while pos < end and data[pos] != 92:
-        pos += 1
-    return pos
-
-
-@kernel
-def _has_escape(data: NDArray[np.uint8], pos: int, end: int) -> bool:
-    while pos < end:
-        if data[pos] == 92:
-            return True
-        pos += 1
-    return False
 
 
 @kernel
@@ -315,7 +263,7 @@ def _find_name(
     names: NDArray[np.uint8],
     name_offsets: NDArray[np.int64],
 ) -> int:
-    """Return which of the K names stands at `key:key_end`, or -1."""
+    """Return which of the K names stands at `key:key_end`, -1 for none, _ESCAPED if it may."""
     for index in range(len(name_offsets) - 1):
         begin = name_offsets[index]
         if name_offsets[index + 1] - begin != key_end - key:
@@ -327,6 +275,9 @@ def _find_name(
                 break
         if is_same:
             return index
+    for pos in range(key, key_end):
+        if data[pos] == 92:
+            return _ESCAPED
     return -1
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from corpuskit.kernels.jit import kernel
-from corpuskit.stages.sources._stream import Stream, compression
 from corpuskit.stage import Slice
+from corpuskit.stages.sources._stream import Stream, compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,9 +37,7 @@ class Cutter(NamedTuple):
         skip: (data, state) -> first byte behind the record under way, or -1; and the new state.
     """
 
-    split: Callable[
-        [NDArray[np.uint8], bool], tuple[NDArray[np.int64], NDArray[np.int64], int]
-    ]
+    split: Callable[[NDArray[np.uint8], bool], tuple[NDArray[np.int64], NDArray[np.int64], int]]
     skip: Callable[[NDArray[np.uint8], int], tuple[int, int]]
 
 
@@ -91,7 +90,7 @@ def cut_file(file: InputFile, target_bytes: int, *, splittable: bool = True) -> 
         return [Slice(0, size, size)]
     number = max(1, round(size / target_bytes))
     bounds = [size * index // number for index in range(number + 1)]
-    return [Slice(a, b, b - a) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [Slice(a, b, b - a) for a, b in itertools.pairwise(bounds)]
 
 
 def read_blocks(file: InputFile, piece: Slice, limit: int, cutter: Cutter) -> Iterator[Block]:
@@ -122,11 +121,26 @@ def read_blocks(file: InputFile, piece: Slice, limit: int, cutter: Cutter) -> It
             size, taken = stream.consumed - taken, stream.consumed
             for first in range(0, max(len(starts), 1), BLOCK_ROWS):
                 rows = slice(first, first + BLOCK_ROWS)
-                last = 0 if first else size
-                yield Block(position, data, starts[rows], ends[rows], () if first else long, last)
+                if first:
+                    size, long = 0, ()
+                yield _trimmed(position, data, starts[rows], ends[rows], long, size)
 
 
-_Run = tuple[int, "NDArray[np.uint8]", "NDArray[np.int64]", "NDArray[np.int64]", tuple[TooLong, ...]]
+def _trimmed(
+    position: int,
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    long: tuple[TooLong, ...],
+    size: int,
+) -> Block:
+    low, high = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
+    return Block(position + low, data[low:high], starts - low, ends - low, long, size)
+
+
+_Run = tuple[
+    int, "NDArray[np.uint8]", "NDArray[np.int64]", "NDArray[np.int64]", tuple[TooLong, ...]
+]
 
 
 def _runs(
@@ -138,7 +152,7 @@ def _runs(
         want = max(BLOCK_BYTES - len(buffer), len(buffer), STEP_BYTES)
         ahead = None if end is None else end - position - len(buffer)
         if ahead is not None:
-            want = min(want, ahead) if ahead > 0 else max(len(buffer), STEP_BYTES)
+            want = min(want, ahead + STEP_BYTES) if ahead > 0 else max(len(buffer), STEP_BYTES)
         want = min(want, max(BLOCK_BYTES, limit + STEP_BYTES) - len(buffer))
         piece = stream.read(want)
         is_last = len(piece) < want
@@ -224,8 +238,8 @@ def split_paragraphs(
     num = 0
     starts, ends = np.empty(64, np.int64), np.empty(64, np.int64)
     size = len(data)
-    start = np.int64(-1)
-    end = line = pos = np.int64(0)
+    start = -1
+    end = line = pos = 0
     is_blank = True
     while True:
         at_end = pos == size
@@ -241,7 +255,7 @@ def split_paragraphs(
                     ends = np.concatenate((ends, np.empty(num, np.int64)))
                 starts[num], ends[num] = start, end
                 num += 1
-                start = np.int64(-1)
+                start = -1
             if at_end:
                 break
             line = pos + 1

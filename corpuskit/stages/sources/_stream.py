@@ -21,7 +21,12 @@ MAX_WINDOW_BYTES = 1 << 31
 
 MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 ENDINGS = {".gz": "gzip", ".zst": "zstd"}
-UNSUPPORTED = {"bzip2": b"BZh", "xz": b"\xfd7zXZ\x00", "lz4": b"\x04\x22\x4d\x18", "zip": b"PK\x03\x04"}
+UNSUPPORTED = {
+    "bzip2": b"BZh",
+    "xz": b"\xfd7zXZ\x00",
+    "lz4": b"\x04\x22\x4d\x18",
+    "zip": b"PK\x03\x04",
+}
 SKIPPABLE = 0x184D2A50
 
 
@@ -45,7 +50,9 @@ def compression(path: str) -> str:
     for kind, magic in MAGIC.items():
         if head.startswith(magic):
             ending = next(key for key, value in ENDINGS.items() if value == kind)
-            raise DataError(f"{path}: {kind} data under another name. Rename it to end in {ending}.")
+            raise DataError(
+                f"{path}: {kind} data under another name. Rename it to end in {ending}."
+            )
     for kind, magic in UNSUPPORTED.items():
         if head.startswith(magic):
             raise DataError(f"{path}: {kind} data is not supported. Compress it with zstd or gzip.")

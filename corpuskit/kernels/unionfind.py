@@ -1,0 +1,147 @@
+"""Equal hashes to groups, and groups to connected components, labelled by their smallest key.
+
+Labels don't depend on the order of rows, so neither on how the work was cut. Letters: R rows, E
+edges, M nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corpuskit.kernels.jit import inline, kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Keys = NDArray[np.int64]
+    Rows = NDArray[np.int64]
+
+_PART_ROWS = 2048
+"""Rows per part: its table of 4,096 slots and the rows' hashes stay in the nearest caches."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@kernel
+def first_of_group(high: NDArray[np.uint64], low: NDArray[np.unsignedinteger], keys: Keys) -> Rows:
+    """Return, for each row, the row with the smallest key among rows of equal (high, low), (R,).
+
+    Rows are dealt by leading bits of `high`, which should be spread evenly over the range that
+    occurs, into parts that fit the cache; each part goes through a small hash table. O(R), about
+    25 ns a row against 100 for sorting; allocates 16 R bytes.
+    """
+    num_rows = len(high)
+    first = np.empty(num_rows, np.int64)
+    if num_rows == 0:
+        return first
+    order, starts = _deal(high)
+    widest = 0
+    for part in range(len(starts) - 1):
+        widest = max(widest, starts[part + 1] - starts[part])
+    num_slots = 2
+    while num_slots < 2 * widest:
+        num_slots *= 2
+    table = np.empty(num_slots, np.int64)
+    for part in range(len(starts) - 1):
+        rows = order[starts[part] : starts[part + 1]]
+        num_slots = 2
+        while num_slots < 2 * len(rows):
+            num_slots *= 2
+        table[:num_slots] = -1
+        for row in rows:
+            slot = _find_slot(table, num_slots, high, low, row)
+            if table[slot] < 0 or keys[row] < keys[table[slot]]:
+                table[slot] = row
+            first[row] = slot
+        for row in rows:
+            first[row] = table[first[row]]
+    return first
+
+
+@kernel
+def _deal(high: NDArray[np.uint64]) -> tuple[Rows, Rows]:
+    """Return rows ordered by part, and where each part starts."""
+    least, most = high[0], high[0]
+    for value in high:
+        least, most = min(least, value), max(most, value)
+    wanted = np.uint64(max(len(high) // _PART_ROWS, 1))
+    shift = np.uint64(0)
+    while (most - least) >> shift >= wanted:
+        shift += np.uint64(1)
+    num_parts = np.int64((most - least) >> shift) + 1
+    starts = np.zeros(num_parts + 1, np.int64)
+    for value in high:
+        starts[np.int64((value - least) >> shift) + 1] += 1
+    for part in range(num_parts):
+        starts[part + 1] += starts[part]
+    order = np.empty(len(high), np.int64)
+    places = starts[:-1].copy()
+    for row in range(len(high)):
+        part = np.int64((high[row] - least) >> shift)
+        order[places[part]] = row
+        places[part] += 1
+    return order, starts
+
+
+@inline
+def _find_slot(
+    table: Rows,
+    num_slots: int,
+    high: NDArray[np.uint64],
+    low: NDArray[np.unsignedinteger],
+    row: int,
+) -> int:
+    """Return the slot that holds an equal row, or the empty one where it belongs."""
+    mixed = (high[row] ^ np.uint64(low[row]) * _GOLDEN) * _GOLDEN
+    slot = np.int64(mixed >> np.uint64(32)) & (num_slots - 1)
+    while table[slot] >= 0 and (high[table[slot]] != high[row] or low[table[slot]] != low[row]):
+        slot = (slot + 1) & (num_slots - 1)
+    return slot
+
+
+@kernel
+def components(nodes: Keys, left: Keys, right: Keys) -> Keys:
+    """Return the smallest node of each node's connected component, (M,). O(E log M).
+
+    Args:
+        nodes: (M,) ascending, no two equal: every end of an edge.
+        left, right: (E,) ends of the edges.
+
+    Returns:
+        Labels; allocates 16 M bytes.
+    """
+    parents = np.arange(len(nodes))
+    for edge in range(len(left)):
+        one = _root(parents, _position(nodes, left[edge]))
+        other = _root(parents, _position(nodes, right[edge]))
+        # Parents always come before their children: the root is the smallest node.
+        if one < other:
+            parents[other] = one
+        else:
+            parents[one] = other
+    labels = np.empty(len(nodes), np.int64)
+    for node in range(len(nodes)):
+        parents[node] = parents[parents[node]]
+        labels[node] = nodes[parents[node]]
+    return labels
+
+
+@inline
+def _root(parents: Rows, node: int) -> int:
+    while parents[node] != node:
+        parents[node] = parents[parents[node]]
+        node = np.int64(parents[node])
+    return node
+
+
+@inline
+def _position(nodes: Keys, key: int) -> int:
+    """Return where `key` is, without branches that depend on it."""
+    at, length = 0, len(nodes)
+    while length > 1:
+        half = length // 2
+        at += half if nodes[at + half] <= key else 0
+        length -= half
+    return at

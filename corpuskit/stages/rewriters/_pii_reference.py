@@ -1,0 +1,122 @@
+"""What kernels/pii.py calls an address, said once more with `re` and `ipaddress`: slow and plain."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING
+
+from corpuskit.kernels.pii import IMAGES, LONGEST_TLD, RESERVED_V4, RESERVED_V6
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+_ANCHOR = re.compile(rb"[@.:]")
+_LOCAL = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._%+'-]*\Z")
+_LABEL = rb"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_DOMAIN = re.compile(rb"%b(?:\.%b)*" % (_LABEL, _LABEL))
+_TLD = re.compile(rb"[A-Za-z]{2,%d}" % LONGEST_TLD)
+
+_DIGITS = re.compile(rb"[0-9]*\Z")
+_DOTTED = rb"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![A-Za-z0-9_@])(?!\.[0-9])"
+_IPV4 = re.compile(rb"(?<![A-Za-z0-9_])(?<![A-Za-z0-9_]\.)" + _DOTTED)
+
+_HEX = re.compile(rb"[0-9A-Fa-f]*\Z")
+_GROUP = rb"[0-9A-Fa-f]{1,4}"
+_IPV6 = re.compile(
+    rb"""(?<![A-Za-z0-9_.:])
+    (?: GROUP (?: :GROUP ){7} | (?: GROUP: ){6} DOTTED
+      | (?: GROUP (?: :GROUP )* )? :: (?: (?: GROUP: )* (?: DOTTED | GROUP ) )? )
+    (?![A-Za-z0-9_]) (?!:[0-9A-Fa-f:]) (?!\.[0-9]) (?: (?<!:) | (?!:) )
+    """.replace(b"GROUP", _GROUP).replace(b"DOTTED", _DOTTED),
+    re.VERBOSE,
+)
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def find_spans(
+    text: bytes, kinds: Collection[str], *, only_public: bool, min_ipv4_part: int
+) -> list[tuple[int, int, str]]:
+    """Return (start, end, kind) of the addresses in a text, from left to right."""
+    found: list[tuple[int, int, str]] = []
+    free = 0
+    for mark in _ANCHOR.finditer(text):
+        at = mark.start()
+        if at < free:
+            continue
+        span = None
+        if mark[0] == b"@" and "email" in kinds:
+            span = _email(text, free, at)
+        elif mark[0] == b"." and "ipv4" in kinds:
+            span = _ipv4(text, free, at, only_public=only_public, min_part=min_ipv4_part)
+        elif mark[0] == b":" and "ipv6" in kinds:
+            span = _ipv6(text, free, at, only_public=only_public)
+        if span is not None:
+            found.append((*span, {b"@": "email", b".": "ipv4", b":": "ipv6"}[mark[0]]))
+            free = span[1]
+    return found
+
+
+def is_public(address: Address) -> bool:
+    """Return whether an address is globally reachable, by the tables of the kernel."""
+    if address.version == 6 and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    for net, reachable in _networks(RESERVED_V4 if address.version == 4 else RESERVED_V6):
+        if address in net:
+            return reachable
+    return True
+
+
+def _networks(text: str) -> Iterator[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, bool]]:
+    for entry in text.split():
+        yield ipaddress.ip_network(entry.lstrip("!")), entry.startswith("!")
+
+
+def _email(text: bytes, free: int, at: int) -> tuple[int, int] | None:
+    local, domain = _LOCAL.search(text, free, at), _DOMAIN.match(text, at + 1)
+    if local is None or domain is None:
+        return None
+    labels = domain[0].split(b".")
+    while labels and not _TLD.fullmatch(labels[-1]):
+        labels.pop()
+    if len(labels) < 2 or labels[-1].lower().decode() in IMAGES:
+        return None
+    return local.start(), at + 1 + len(b".".join(labels))
+
+
+def _ipv4(
+    text: bytes, free: int, at: int, *, only_public: bool, min_part: int
+) -> tuple[int, int] | None:
+    digits = _DIGITS.search(text, free, at)
+    found = _IPV4.match(text, digits.start()) if digits else None
+    if found is None:
+        return None
+    try:
+        address = ipaddress.IPv4Address(found[0].decode())
+    except ValueError:
+        return None
+    if max(address.packed) < min_part or (only_public and not is_public(address)):
+        return None
+    return found.span()
+
+
+def _ipv6(text: bytes, free: int, at: int, *, only_public: bool) -> tuple[int, int] | None:
+    digits = _HEX.search(text, free, at)
+    found = _IPV6.match(text, digits.start()) if digits else None
+    if found is None:
+        return None
+    try:
+        address = ipaddress.IPv6Address(found[0].decode())
+    except ValueError:
+        return None
+    written = found[0].decode()
+    groups = [group for group in written.replace(".", ":.").split(":") if group]
+    parts = len(groups) - 2 * (written.count(".") > 0)
+    if not any(char.isdecimal() for char in written) or all(len(g) == 2 for g in groups):
+        return None
+    if parts < 3 and len(written.partition(":")[0]) < 4:
+        return None
+    if only_public and not is_public(address):
+        return None
+    return found.span()

@@ -1,0 +1,55 @@
+"""Documents that no training run may see."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from corpuskit.stage import Example, Outcome, StreamingStage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corpuskit.stage import View
+
+
+class Holdout(StreamingStage):
+    """Set a small share of the documents aside, chosen by a hash of their text.
+
+    Put it before dedup and before whatever you vary, so that all variants of a pipeline are judged
+    on the same documents. Copies of a text go together, and neither the order of files nor their
+    number matters. The documents go to `holdout/`; they are not tokenized.
+
+    Source: hash splits as in Paullada et al. are folklore; the hash is keyed BLAKE2b (RFC 7693).
+    """
+
+    rules: ClassVar[tuple[str, ...]] = ("held_out",)
+    bounds: ClassVar[Mapping[str, str]] = {"held_out": "ratio"}
+    diverts: ClassVar[str] = "holdout"
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("Most documents go on."),
+        Example("Few documents are held out.", "held_out", {"ratio": 0.999}),
+    )
+
+    ratio: float = Field(0.005, gt=0, lt=1)
+    """Share of the documents to set aside; about, since each is chosen alone."""
+    seed: int = Field(0, ge=0, lt=2**64)
+    """Another seed chooses other documents."""
+
+    def apply(self, view: View) -> Outcome:
+        key = self.seed.to_bytes(8, "little")
+        text = memoryview(view.text.data)
+        hashes = np.fromiter(
+            (
+                int.from_bytes(hashlib.blake2b(text[a:b], digest_size=8, key=key).digest(), "little")
+                for a, b in zip(view.text.offsets[:-1], view.text.offsets[1:], strict=True)
+            ),
+            np.uint64,
+            view.num_docs,
+        )
+        shares = hashes * 2.0**-64
+        held = shares < self.ratio
+        return Outcome(codes=held.astype(np.uint8), values=np.where(held, shares, np.nan))

@@ -1,0 +1,174 @@
+"""Packed rows in the order in which a run reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from corpuskit.batch import numbers
+from corpuskit.errors import DataError
+from corpuskit.loader.order import permute
+from corpuskit.shards import TOKEN_GROUP_ROWS, write_tokens
+from corpuskit.stage import GlobalStage, Pass, Unit
+from corpuskit.stages.sequences._rows import packed_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import PassContext, PassPlan
+
+PART_BYTES = 64 << 20
+"""Tokens in a part, unless `rows_per_part` says otherwise; also what is sorted at a time."""
+
+
+class Shuffle(GlobalStage):
+    """Permute the packed rows of each source, over all of it, and write the token shards.
+
+    A row's place depends on the seed, the source's name, its number of rows and where the row
+    stands among them: not on cells, tasks or other sources. With rows in random order, training
+    reads a source from front to back in its first epoch.
+
+    Source: cycle-walking Feistel permutation (Black and Rogaway 2002, Ciphers with Arbitrary Finite
+    Domains), as the loader's: docs/formats.md, Order.
+    """
+
+    reads = "packed"
+
+    order: Literal["global", "as_read"] = "global"
+    """`global` permutes all rows of a source, `as_read` keeps the order of the documents."""
+    seed: int | None = Field(None, ge=0)
+    """Of the permutation; null takes the seed of the run."""
+    rows_per_part: int | None = Field(None, ge=1)
+    """Rows in a part; null makes parts of about 64 MiB."""
+
+    def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"shuffle": {"order": self.order}}
+
+    def passes(self) -> tuple[Pass, ...]:
+        return (
+            Pass("scatter", self._scatter, self._scatter_units),
+            Pass("gather", self._gather, self._gather_units, owns=("tokens/",)),
+        )
+
+    def _scatter_units(self, plan: PassPlan) -> list[Unit]:
+        """Return the cells; low and high are the rows of the source that each holds."""
+        ends: dict[str, int] = {}
+        units = []
+        for cell in plan.cells():
+            low = ends.get(cell.source, 0)
+            high = ends[cell.source] = low + cell.rows
+            units.append(dataclasses.replace(cell, low=low, high=high))
+        return units
+
+    def _scatter(self, context: PassContext) -> None:
+        """Write the rows of a cell as runs, sorted by the place in the source where each goes."""
+        unit = context.unit
+        assert unit.part is not None, "a cell of packed rows has a part"
+        source, low = unit.source, unit.low
+        total = context.counters("pack")[f"rows/{source}"]
+        seed = context.seed if self.seed is None else self.seed
+        for table in _read_rows(context.path(unit.part), context.given):
+            places = np.arange(low, low + len(table))
+            low += len(table)
+            if self.order == "global":
+                places = permute(places, total, seed, "shuffle", source)
+            order = np.argsort(places)
+            sorted_rows = table.take(pa.array(order)).combine_chunks()
+            columns = {name: sorted_rows.column(name).chunk(0) for name in sorted_rows.column_names}
+            context.write_run(f"rows:{source}", {"place": places[order], **columns}, is_sorted=True)
+        if low != unit.high:
+            raise DataError(
+                f"{unit.part.path}: {low - unit.low} rows, its seal says {unit.rows}. Run again."
+            )
+
+    def _gather_units(self, plan: PassPlan) -> list[Unit]:
+        """Return the output parts: ranges of rows, source after source."""
+        step = self._rows_per_part(plan.given)
+        counters = plan.counters("pack")
+        sources = dict.fromkeys(cell.source for cell in plan.cells())
+        return [
+            Unit(number, source, low, high, high - low)
+            for number, (source, low, high) in enumerate(
+                (source, low, min(low + step, counters[f"rows/{source}"]))
+                for source in sources
+                for low in range(0, counters[f"rows/{source}"], step)
+            )
+        ]
+
+    def _rows_per_part(self, given: Mapping[str, Any]) -> int:
+        if self.rows_per_part is not None:
+            return self.rows_per_part
+        width = given["packing"]["seq_len"] + 1
+        rows = PART_BYTES // (width * np.dtype(given["tokenizer"]["dtype"]).itemsize)
+        return int(max(rows - rows % TOKEN_GROUP_ROWS, TOKEN_GROUP_ROWS))
+
+    def _gather(self, context: PassContext) -> None:
+        """Write one part of the token shards, and where its documents are."""
+        unit = context.unit
+        shuffled = self.order == "global"
+        schema = packed_schema(
+            context.given, source=unit.source, shuffled=shuffled, first_row=unit.low
+        )
+        run = pa.schema([("place", pa.int64()), *((f.name, f.type) for f in schema)])
+        found = context.run_range(f"scatter/rows:{unit.source}", unit.low, unit.high, run)
+        found = found.take(pa.array(np.argsort(found.column("place").to_numpy())))
+        if not np.array_equal(found.column("place"), np.arange(unit.low, unit.high)):
+            raise DataError(
+                f"shuffle: rows {unit.low} to {unit.high} of source {unit.source!r} are not each "
+                "there once. Run again."
+            )
+        columns = [found.column(name) for name in schema.names]
+        table = pa.Table.from_arrays(columns, schema=schema)
+        context.write_part(
+            "tokens",
+            f"tokens/{unit.source}",
+            lambda path: write_tokens(path, table),
+            source=unit.source,
+            rows=len(table),
+            first=unit.low,
+            last=unit.high - 1,
+        )
+        context.write_run(
+            "doc_rows", _doc_rows(table, unit.low, context.given["packing"]["seq_len"] + 1)
+        )
+
+
+def _read_rows(path: Path, given: Mapping[str, Any]) -> Iterator[pa.Table]:
+    """Yield the rows of a packed part, about PART_BYTES at a time, page CRCs checked."""
+    width = packed_schema(given).field("tokens").type.byte_width
+    step = max(PART_BYTES // (width * TOKEN_GROUP_ROWS), 1)
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for first in range(0, file.num_row_groups, step):
+                groups = range(first, min(first + step, file.num_row_groups))
+                yield file.read_row_groups(list(groups), use_threads=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(f"{path}: not a whole part of packed rows: {error}.") from None
+
+
+def _doc_rows(table: pa.Table, first_row: int, width: int) -> dict[str, NDArray[np.generic]]:
+    """Return where each document's tokens are: one entry per document and row."""
+    rows = table.combine_chunks()
+    keys, starts = (rows.column(name).chunk(0) for name in ("doc_keys", "doc_starts"))
+    bounds = keys.offsets.to_numpy()
+    begins = starts.flatten().to_numpy()
+    ends = np.append(begins[1:], 0)
+    ends[bounds[1:] - bounds[0] - 1] = width
+    found = {
+        "key": numbers(keys.flatten()),
+        "row": np.repeat(np.arange(first_row, first_row + len(table)), np.diff(bounds)),
+        "first_token": begins,
+        "num_tokens": (ends - begins).astype(np.int32),
+    }
+    is_document = found["key"] >= 0
+    return {name: values[is_document] for name, values in found.items()}

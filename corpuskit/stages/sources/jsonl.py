@@ -1,0 +1,163 @@
+"""JSON lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from corpuskit.batch import utf8
+from corpuskit.stage import Reject, Source, SourceBatch
+from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types
+from corpuskit.stages.sources._json import BLANK, ODD, OK
+from corpuskit.stages.sources._members import INVALID, Members
+from corpuskit.stages.sources._records import HEAD_BYTES, LINES, cut_file, read_blocks
+from corpuskit.stages.sources._scan import BOOL, NESTED, STRING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import InputFile, Slice
+    from corpuskit.stages.sources._records import Block
+
+LINE_FACTOR, LINE_SLACK = 3, 1 << 20
+"""A line may have this many times the bytes of the longest document, and this much more."""
+
+
+class Jsonl(Source):
+    """Read JSON lines, plain, .gz or .zst: one object per line, one member of it is the text.
+
+    Use it for web crawls and dataset exports. Plain files are cut into byte ranges that are read in
+    parallel; a compressed file is one piece of work, so prefer files of about 100 MB.
+
+    A line becomes no document, but a row of the ledger, when it is not UTF-8 (`invalid_utf8`), not
+    a JSON object, or one nested deeper than 60 levels (`bad_json`), when the text is missing or no
+    string (`bad_text`), when the text has more than `max_document_bytes` or the line more than
+    three times as many and 1 MiB (`too_long`), and when the value of a declared column has another
+    type than declared (`bad_column`). Missing values and null are null; an integer is a float64,
+    too; ids, URLs and dates may be numbers. Lone surrogates become U+FFFD (`lone_surrogate`, kept).
+    Blank lines are passed over, byte order marks removed. The other members are kept as they are
+    written; in lines that only Python's json module reads (NaN, equal names, escaped names), NaN
+    and infinities become null.
+
+    Source: RFC 8259 (JSON), jsonlines.org; RFC 1952 (gzip) and RFC 8878 (zstd), several members or
+    frames per file included.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = (
+        "bad_json",
+        "bad_text",
+        "bad_column",
+        "invalid_utf8",
+        "too_long",
+        "lone_surrogate",
+    )
+
+    text_column: str = "text"
+    """Member that holds the text."""
+    id_column: str | None = None
+    """Member that holds the document's id; file and byte offset when absent."""
+    url_column: str | None = None
+    """Member that holds the URL."""
+    date_column: str | None = None
+    """Member that holds the date."""
+    columns: DeclaredColumns = Field(default_factory=dict)
+    """Members that become columns: name to string, int64, float64 or bool."""
+    extra: bool = True
+    """Keep all other members as one JSON object in the column `extra`."""
+
+    def declared(self) -> Mapping[str, pa.DataType]:
+        return arrow_types(self.columns)
+
+    def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
+        return cut_file(file, target_bytes)
+
+    def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
+        limit = LINE_FACTOR * max_document_bytes + LINE_SLACK
+        for block in read_blocks(file, piece, limit, LINES):
+            yield self._batch(block, max_document_bytes)
+
+    def _batch(self, block: Block, most: int) -> SourceBatch:
+        given = (self.text_column, self.id_column, self.url_column, self.date_column, *self.columns)
+        names = list(dict.fromkeys(name for name in given if name is not None))
+        members = Members(block, names, with_extra=self.extra)
+        found = _Rules(self.rules, members)
+        texts = members.texts()
+        sizes = utf8(texts).sizes()
+        found.mark("bad_text", members.kinds(0) != STRING)
+        found.mark("too_long", sizes > most)
+        columns: dict[str, pa.Array] = {}
+        for name, kind in self.declared().items():
+            columns[name], is_bad = members.typed(names.index(name), kind)
+            found.mark("bad_column", is_bad)
+        labels: list[pa.Array | None] = []
+        for name in given[1:4]:
+            labels.append(
+                None if name is None else members.strings(names.index(name)).cast("string")
+            )
+            if name is not None:
+                found.mark("bad_column", np.isin(members.kinds(names.index(name)), (BOOL, NESTED)))
+        rows = pa.array(np.flatnonzero(found.codes == 0))
+        is_whole = len(rows) == len(block)
+        ids, urls, dates = (pick(array, rows, is_whole) for array in labels)
+        return SourceBatch(
+            positions=(block.position + block.starts)[found.codes == 0],
+            texts=texts if is_whole else texts.take(rows),
+            ids=ids,
+            columns={name: pick(array, rows, is_whole) for name, array in columns.items()},
+            urls=urls,
+            dates=dates,
+            extra=pick(members.extra(), rows, is_whole) if self.extra else None,
+            rejects=tuple(_rejects(block, found, texts, sizes, most)),
+            replaced=tuple(np.flatnonzero(members.replaced[found.codes == 0]).tolist()),
+            size_bytes=block.size_bytes,
+        )
+
+
+class _Rules:
+    """The rule that each line breaks first: `codes (N,) uint8`, 0 = none, k = `names[k - 1]`."""
+
+    BLANK = 255
+
+    def __init__(self, names: tuple[str, ...], members: Members) -> None:
+        self.names = names
+        self.codes: NDArray[np.uint8] = np.zeros(len(members.states), np.uint8)
+        self.codes[members.states == BLANK] = self.BLANK
+        self.mark("invalid_utf8", members.states == INVALID)
+        self.mark("bad_json", members.states == ODD)
+        assert not ((self.codes == 0) & (members.states != OK)).any(), "every state is known"
+
+    def mark(self, rule: str, broken: NDArray[np.bool_]) -> None:
+        self.codes[broken & (self.codes == 0)] = self.names.index(rule) + 1
+
+    def rows(self) -> list[tuple[int, str]]:
+        """Return (row, rule) of every line that is to be rejected."""
+        rows = np.flatnonzero((self.codes != 0) & (self.codes != self.BLANK))
+        return [(row, self.names[self.codes[row] - 1]) for row in rows.tolist()]
+
+
+def _rejects(
+    block: Block, found: _Rules, texts: pa.Array, sizes: NDArray[np.int64], most: int
+) -> Iterator[Reject]:
+    for long in block.too_long:
+        yield Reject(long.position, "too_long", long.size_bytes, most, long.head)
+    for row, rule in found.rows():
+        position = block.position + int(block.starts[row])
+        if rule == "too_long":
+            head = utf8(texts).row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
+            yield Reject(position, rule, float(sizes[row]), most, head)
+        elif rule == "bad_column":
+            yield Reject(position, rule, text=texts[row].as_py())
+        else:
+            yield Reject(
+                position, rule, text=block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
+            )
+
+
+def pick(array: pa.Array | None, rows: pa.Array, is_whole: bool) -> pa.Array | None:
+    """Return some rows of a column, the column itself if that is all of them."""
+    return array if array is None or is_whole else array.take(rows)

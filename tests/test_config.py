@@ -1,0 +1,150 @@
+"""Pipeline files: every mistake gets file, line, column, and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from corpuskit.config import read_model, read_pipeline
+from corpuskit.errors import ConfigError, UsageError
+
+GOOD = """\
+output: out
+seed: 3
+sources:
+  web: {jsonl: "web/*.jsonl", columns: {lang: string}}
+stages:
+  - gopher_quality: {words: whitespace, min_words: 20}
+  - exact_dedup
+executor: {workers: 2}
+"""
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """Read a pipeline text; return the error's message."""
+    monkeypatch.chdir(tmp_path)
+
+    def read(text: str, *overrides: str) -> str:
+        (tmp_path / "p.yaml").write_text(text)
+        with pytest.raises(UsageError) as caught:
+            read_pipeline("p.yaml", overrides)
+        return str(caught.value)
+
+    return read
+
+
+def test_a_good_file_is_read(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD)
+    file = read_pipeline(path)
+    assert file.settings.name == "p"
+    assert [step.label for step in file.steps] == ["gopher_quality", "exact_dedup"]
+    assert file.steps[0].stage.min_words == 20
+    assert file.sources[0].stage.paths == ("web/*.jsonl",)
+    assert file.steps[1].where == f"{path}:7:5"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("min_words", "min_wrods", "p.yaml:6:41: gopher_quality has no parameter 'min_wrods'. "
+         "Did you mean 'min_words'?"),
+        ("min_words: 20", "min_words: many", "p.yaml:6:52: gopher_quality.min_words must be "
+         "an integer, got 'many'."),
+        ("min_words: 20", "min_words: true", "p.yaml:6:52: gopher_quality.min_words must be "
+         "an integer, got True."),
+        ("min_words: 20", 'min_words: "20"', "p.yaml:6:52: gopher_quality.min_words must be "
+         "an integer, got '20'."),
+        ("exact_dedup", "exact_dedupe", "p.yaml:7:5: there is no stage 'exact_dedupe'. "
+         "Did you mean 'exact_dedup'?"),
+        ("exact_dedup", "jsonl", "p.yaml:7:5: there is no stage 'jsonl'."),
+        ("seed: 3", "seed: -3", "p.yaml:2:7: seed must be greater than or equal to 0, got -3."),
+        ("seed: 3", "sede: 3", "p.yaml:2:1: the file has no parameter 'sede'. "
+         "Did you mean 'seed'?"),
+        ("seed: 3", "output: b", "p.yaml:2:1: 'output' is given twice. Remove one."),
+        ("output: out\n", "", "p.yaml:1:1: output is missing. Set it."),
+        ("workers: 2", "wokers: 2", "p.yaml:8:12: executor has no parameter 'wokers'."),
+        ("workers: 2", "workers: 0", "p.yaml:8:21: executor.workers must be greater than or "
+         "equal to 1, got 0."),
+        ("jsonl:", "jsnol:", "p.yaml:4:8: source 'web' must name one format. "
+         "Did you mean 'jsonl'?"),
+        ("web:", "we/b:", "p.yaml:4:3: source name 'we/b' must be made of letters, digits"),
+        ('jsonl: "web/*.jsonl"', 'jsonl: "web/*.jsonl", txt_column: t', "sources.web has no "
+         "parameter 'txt_column'. Did you mean 'text_column'?"),
+        ("seed: 3", "seed: [3", "not valid YAML"),
+        ("  - exact_dedup", "  - {a: 1, b: 2}", "p.yaml:7:5: a stage must be a name"),
+    ],
+)  # fmt: skip
+def test_a_mistake_names_its_place_and_a_cure(check, old, new, message):
+    assert old in GOOD
+    assert message in check(GOOD.replace(old, new))
+
+
+def test_the_first_mistake_in_the_file_is_reported(check):
+    text = GOOD.replace("min_words: 20", "min_word: 20, max_word: 3, max_words: x")
+    assert "min_word'" in check(text)
+
+
+def test_a_stage_given_twice_gets_labels(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD + "\n")
+    path.write_text(GOOD.replace("exact_dedup", "gopher_quality"))
+    labels = [step.label for step in read_pipeline(path).steps]
+    assert labels == ["gopher_quality", "gopher_quality_2"]
+
+
+def test_overrides_reach_settings_stages_and_sources(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD)
+    overrides = ["seed=9", "gopher_quality.min_words=7", "stages.exact_dedup.action=annotate",
+                 "sources.web.text_column=body", "executor.workers=5"]  # fmt: skip
+    file = read_pipeline(path, overrides)
+    assert file.settings.seed == 9
+    assert file.steps[0].stage.min_words == 7
+    assert file.steps[1].stage.action == "annotate"
+    assert file.sources[0].stage.text_column == "body"
+    assert file.settings.executor.workers == 5
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("gopher_quality.min_wrods=7", "--set gopher_quality.min_wrods=7: gopher_quality has no "
+         "parameter 'min_wrods'. Did you mean 'min_words'?"),
+        ("seed=x", "--set seed=x: seed must be an integer, got 'x'."),
+        ("stages.nope.a=1", "no stage 'nope'."),
+        ("seed", "must look like"),
+        ("output.x=1", "is not a mapping"),
+    ],
+)  # fmt: skip
+def test_a_wrong_override_says_so(check, override, message):
+    assert message in check(GOOD, override)
+
+
+def test_files_that_cannot_be_read_say_why(tmp_path):
+    with pytest.raises(UsageError, match="no such file"):
+        read_pipeline(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"output: \xff")
+    with pytest.raises(UsageError, match="byte 8 is not UTF-8"):
+        read_pipeline(tmp_path / "latin.yaml")
+    (tmp_path / "list.yaml").write_text("- a")
+    with pytest.raises(ConfigError, match="must be a mapping"):
+        read_pipeline(tmp_path / "list.yaml")
+
+
+def test_stages_must_be_a_list(check):
+    assert "p.yaml:5:9: stages must be a list." in check(GOOD.partition("stages:")[0] + "stages: 5")
+
+
+def test_yaml_cannot_construct_objects(check):
+    text = GOOD.replace("seed: 3", "seed: !!python/object:os.system {}")
+    assert "p.yaml:2:7: the tag" in check(text)
+
+
+def test_training_settings_get_the_same_errors(tmp_path):
+    from corpuskit.train.settings import TrainSettings
+
+    path = tmp_path / "t.yaml"
+    path.write_text("data: runs/x\noutput: runs/y\nsetps: 3\n")
+    with pytest.raises(ConfigError, match=r"t\.yaml:3:1: the file has no parameter 'setps'"):
+        read_model(path, TrainSettings)

@@ -1,0 +1,100 @@
+"""Document shards and sidecars."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from corpuskit import shards
+from corpuskit.batch import document_schema
+from corpuskit.errors import DataError
+
+SCHEMA = document_schema({}, {})
+
+
+def documents(texts: list[str], first: int = 0) -> pa.RecordBatch:
+    num = len(texts)
+    origin = [{"file": "f", "position": first + i, "url": None, "date": None} for i in range(num)]
+    columns = {
+        "key": pa.array(range(first, first + num), pa.int64()),
+        "id": pa.array([f"d{first + i}" for i in range(num)]),
+        "text": pa.array(texts, pa.large_string()),
+        "source": pa.array(["web"] * num),
+        "origin": pa.array(origin, SCHEMA.field("origin").type),
+        "extra": pa.nulls(num, pa.string()),
+    }
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def write(path, texts: list[str], batch_rows: int) -> shards.DocumentWriter:
+    with shards.DocumentWriter(path, SCHEMA) as writer:
+        for begin in range(0, len(texts), batch_rows):
+            writer.write(documents(texts[begin : begin + batch_rows], begin))
+    return writer
+
+
+def test_the_file_does_not_depend_on_how_rows_arrived(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "BATCH_TEXT_BYTES", 100)
+    texts = ["x" * (i * 7 % 90) for i in range(40)]
+    contents = set()
+    for rows in (1, 3, 40):
+        path = tmp_path / f"{rows}.parquet"
+        writer = write(path, texts, rows)
+        contents.add(path.read_bytes())
+    assert len(contents) == 1
+    assert pq.ParquetFile(path).num_row_groups > 5
+    assert (writer.rows, writer.first, writer.last) == (40, 0, 39)
+    assert writer.text_bytes == sum(map(len, texts))
+
+
+def test_sidecars_mask_rows_and_add_columns(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "BATCH_TEXT_BYTES", 20)
+    path = tmp_path / "part.parquet"
+    write(path, ["aaaaaaaaaa"] * 7, 7)
+    keep = [np.array([1, 1, 0, 1, 1, 1, 1], np.bool_), np.array([0, 1, 1, 1, 1, 1, 0], np.bool_)]
+    paths = [tmp_path / "a.arrow", tmp_path / "b.arrow"]
+    shards.write_sidecar(paths[0], keep[0], {"dup.size": pa.array(range(7))})
+    shards.write_sidecar(paths[1], keep[1])
+    table = pa.Table.from_batches(shards.read_documents(path, sidecars=paths))
+    assert table.column("key").to_pylist() == [1, 3, 4, 5]
+    assert table.column("dup.size").to_pylist() == [1, 3, 4, 5]
+    only = list(shards.read_documents(path, ["key", "dup.size"], sidecars=paths))
+    assert only[0].schema.names == ["key", "dup.size"]
+
+
+@pytest.mark.parametrize("rows", [6, 8])
+def test_a_sidecar_of_another_part_is_a_data_error(tmp_path, rows):
+    path, sidecar = tmp_path / "part.parquet", tmp_path / "s.arrow"
+    write(path, ["a"] * 7, 7)
+    shards.write_sidecar(sidecar, np.ones(rows, np.bool_))
+    with pytest.raises(DataError, match="sidecar has"):
+        list(shards.read_documents(path, sidecars=[sidecar]))
+
+
+@pytest.mark.parametrize("size", [0, 10, -8])
+def test_a_truncated_shard_is_a_data_error_that_names_the_file(tmp_path, size):
+    path = tmp_path / "part.parquet"
+    write(path, ["text"] * 100, 100)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(DataError, match=r"part\.parquet: not a whole document shard"):
+        list(shards.read_documents(path))
+
+
+def test_a_token_row_group_is_one_contiguous_uncompressed_page(tmp_path):
+    path = tmp_path / "tokens.parquet"
+    schema = shards.token_schema(16, "uint16", {"source": "web"})
+    tokens = np.arange(200 * 17, dtype=np.uint16)
+    column = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(34), 200, [None, pa.py_buffer(tokens.tobytes())]
+    )
+    empty = [pa.array([[0]] * 200, schema.field(i).type) for i in range(1, 5)]
+    shards.write_tokens(path, pa.Table.from_arrays([column, *empty], schema=schema))
+    file = pq.ParquetFile(path)
+    chunk = file.metadata.row_group(0).column(0)
+    assert file.num_row_groups == 4
+    assert chunk.compression == "UNCOMPRESSED"
+    assert not chunk.has_dictionary_page
+    assert chunk.total_compressed_size - 64 * 34 < 60
+    assert tokens[: 64 * 17].tobytes() in path.read_bytes()

@@ -1,0 +1,96 @@
+"""Decay groups, the schedule at known points, and clipping."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from corpuskit.train.model import Decoder
+from corpuskit.train.optim import build_optimizer, clip_gradients, learning_rate
+from corpuskit.train.settings import ModelSettings, OptimizerSettings, ScheduleSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_norms_and_embeddings_are_not_decayed() -> None:
+    shape = ModelSettings(dim=32, layers=2, heads=4, kv_heads=2, ffn_dim=48, tied=False).shape(40)
+    model = Decoder(shape)
+    decay = {
+        id(parameter): group["weight_decay"]
+        for group in build_optimizer(model, OptimizerSettings(weight_decay=0.3)).param_groups
+        for parameter in group["params"]
+    }
+    for name, parameter in model.named_parameters():
+        free = "norm" in name or name == "embedding.weight"
+        assert decay[id(parameter)] == (0.0 if free else 0.3), name
+    assert len(decay) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "points"),
+    [
+        ({"kind": "cosine"}, {1: 0.1, 5: 0.5, 10: 1.0, 55: 0.6, 100: 0.2}),
+        ({"kind": "constant"}, {5: 0.5, 10: 1.0, 100: 1.0}),
+        ({"kind": "wsd"}, {10: 1.0, 75: 1.0, 80: 0.84, 87: 0.616, 100: 0.2}),
+        ({"kind": "wsd", "decay_shape": "sqrt"}, {75: 1.0, 76: 0.84, 84: 0.52, 100: 0.2}),
+    ],
+)
+def test_the_schedule_at_known_points(fields: dict[str, Any], points: dict[int, float]) -> None:
+    schedule = ScheduleSettings(
+        warmup_tokens=1000, decay_ratio=0.25, final_ratio=0.2, **fields
+    )
+    found = {at: learning_rate(100 * at, 10_000, 3.0, schedule) / 3.0 for at in points}
+    assert found == pytest.approx(points)
+
+
+def test_the_cosine_falls_by_half_a_cosine() -> None:
+    schedule = ScheduleSettings(warmup_ratio=0.0, final_ratio=0.0)
+    for tokens in range(1, 101):
+        expected = (1 + math.cos(math.pi * tokens / 100)) / 2
+        assert learning_rate(tokens, 100, 1.0, schedule) == pytest.approx(expected, abs=1e-12)
+
+
+def test_clipping_keeps_directions_and_returns_the_norm_before() -> None:
+    ones, twos = torch.nn.Parameter(torch.zeros(4)), torch.nn.Parameter(torch.zeros(3))
+    ones.grad, twos.grad = torch.ones(4), torch.full((3,), 2.0)
+    assert clip_gradients([ones, twos], 2.0).item() == pytest.approx(4.0)
+    torch.testing.assert_close(ones.grad, torch.full((4,), 0.5))
+    torch.testing.assert_close(twos.grad, torch.full((3,), 1.0))
+
+
+def test_zero_is_no_clipping() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(4))
+    parameter.grad = torch.full((4,), 50.0)
+    assert clip_gradients([parameter], 0.0).item() == pytest.approx(100.0)
+    assert parameter.grad.tolist() == [50.0] * 4
+
+
+def test_clipping_spans_meshes(run_ranks: Callable[..., list[Any]]) -> None:
+    # Gradients 3 (sharded over both ranks), 4 (on a mesh of another shape) and 12 (plain): norm 13.
+    answers = run_ranks(2, _clip_over_meshes)
+    assert answers == [pytest.approx((13.0, 1.5, 2.0, 6.0))] * 2
+
+
+def _clip_over_meshes() -> tuple[float, ...]:
+    flat, square = init_device_mesh("cpu", (2,)), init_device_mesh("cpu", (1, 2))
+    whole = [
+        distribute_tensor(torch.tensor([3.0, 0.0]), flat, [Shard(0)]),
+        distribute_tensor(torch.tensor([0.0, 4.0]), square, [Replicate(), Shard(0)]),
+        torch.tensor([12.0, 0.0]),
+    ]
+    parameters = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in whole]
+    for parameter, gradient in zip(parameters, whole, strict=True):
+        parameter.grad = gradient
+    norm = clip_gradients(parameters, 6.5).item()
+    sizes = [_whole(p.grad).abs().max().item() for p in parameters if p.grad is not None]
+    return norm, *sizes
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return getattr(tensor, "full_tensor", lambda: tensor)()

@@ -1,0 +1,60 @@
+"""Settings refuse what cannot be, and say what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import ValidationError
+
+from corpuskit.errors import UsageError
+from corpuskit.train.settings import ModelSettings, TrainSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"dim": 64, "heads": 4}, "layers, kv_heads, ffn_dim not set, and no preset"),
+        ({"preset": "15m", "heads": 7}, "7 heads do not cut a width of 384 into even parts"),
+        ({"preset": "15m", "kv_heads": 4}, "kv_heads 4 does not divide heads 6"),
+        ({"preset": "15m", "hedas": 7}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ModelSettings.model_validate(fields)
+
+
+def test_what_is_set_wins_over_the_preset() -> None:
+    shape = ModelSettings(preset="15m", layers=3, tied=False).shape(512)
+    assert (shape.layers, shape.dim, shape.tied, shape.vocab_size) == (3, 384, False, 512)
+
+
+def test_a_vocabulary_below_the_tokenizers_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"model.vocab_size: 100 is less than the tokenizer's 512"):
+        ModelSettings(preset="15m", vocab_size=100).shape(512)
+
+
+def test_steps_and_tokens_exclude_each_other(settings: Callable[..., TrainSettings]) -> None:
+    with pytest.raises(ValidationError, match="steps 5 and tokens 100 are both set"):
+        settings(steps=5, tokens=100)
+
+
+def test_equal_settings_have_equal_digests(settings: Callable[..., TrainSettings]) -> None:
+    assert settings(seed=1).digest() == settings(seed=1).digest() != settings(seed=2).digest()
+
+
+def test_every_field_is_described() -> None:
+    def undescribed(model: Any, place: str) -> list[str]:
+        found = []
+        for name, field in model.model_fields.items():
+            if not field.description:
+                found.append(f"{place}{name}")
+            if isinstance(field.annotation, type) and hasattr(field.annotation, "model_fields"):
+                found += undescribed(field.annotation, f"{place}{name}.")
+        return found
+
+    assert undescribed(TrainSettings, "") == []

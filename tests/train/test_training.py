@@ -1,0 +1,318 @@
+"""The loop: same losses on any topology, after any kill; learning; stopping; refusing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from corpuskit.errors import CorpuskitError, UsageError
+from corpuskit.loader.stream import StreamingLoader
+from corpuskit.train.checkpoint import read_record
+from corpuskit.train.health import NonFiniteError
+from corpuskit.train.loop import main, train
+from corpuskit.train.metrics import Progress, TrainResult
+from corpuskit.train.parallel import join
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from corpuskit.train.settings import TrainSettings
+
+# Two runs on different topologies add floats in different orders: their losses, near 3 nats, part by
+# 1e-6 within 8 steps. A wrong weight for a row or token moves them by 1e-3 and more.
+TOLERANCE = 1e-5
+
+
+def losses_of(settings: TrainSettings) -> list[float]:
+    """Return the losses in a run's metrics, which must have one line per step, in order."""
+    lines = Path(settings.output, "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line) for line in lines]
+    assert [step["step"] for step in steps] == list(range(len(steps)))
+    return [step["loss"] for step in steps]
+
+
+def work(*all_settings: TrainSettings) -> TrainResult:
+    """Run each of the settings in this rank; return the last result."""
+    for settings in all_settings:
+        result = train(settings, join(settings), None)
+    return result
+
+
+@pytest.fixture(scope="module")
+def straight(
+    tmp_path_factory: pytest.TempPathFactory,
+    settings_for: Callable[..., TrainSettings],
+    run_ranks: Callable[..., list[Any]],
+) -> list[float]:
+    """The losses of an uninterrupted run on one rank."""
+    settings = settings_for(tmp_path_factory.mktemp("straight"))
+    run_ranks(1, work, settings)
+    return losses_of(settings)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changes"),
+    [
+        (2, {}),
+        (4, {"batch": {"global_rows": 8, "micro_rows": 1}}),
+        (4, {"batch": {"global_rows": 8, "micro_rows": 1}, "parallel": {"replicas": 2}}),
+    ],
+    ids=["sharded over 2", "over 4, accumulating", "2 replicas over 4, accumulating"],
+)
+def test_ranks_do_not_change_the_losses(
+    ranks: int, changes: dict[str, Any], straight: list[float], settings: Any, run_ranks: Any
+) -> None:
+    ours = settings(**changes)
+    run_ranks(ranks, work, ours)
+    assert losses_of(ours) == pytest.approx(straight, abs=TOLERANCE)
+
+
+def test_micro_batches_and_recomputation_do_not_change_the_losses(
+    straight: list[float], settings_for: Any, tmp_path: Path, run_ranks: Any
+) -> None:
+    runs = [
+        settings_for(tmp_path / "1", batch={"global_rows": 8, "micro_rows": 1}),
+        settings_for(tmp_path / "3", batch={"global_rows": 8, "micro_rows": 3}),
+        settings_for(tmp_path / "full", parallel={"recompute": "full"}),
+    ]
+    run_ranks(1, work, *runs)
+    for run in runs:
+        assert losses_of(run) == pytest.approx(straight, abs=TOLERANCE)
+
+
+def test_a_killed_run_resumes_bit_for_bit(
+    settings_for: Any, tmp_path: Path, start_ranks: Any, run_ranks: Any
+) -> None:
+    steps = {"steps": 30, "checkpoint": {"every_steps": 3, "keep": 2}}
+    calm, killed = settings_for(tmp_path / "calm", **steps), settings_for(tmp_path / "killed", **steps)
+    run_ranks(2, work, calm)
+    ranks = start_ranks(2, work, killed)
+    metrics, enough = Path(killed.output, "metrics.jsonl"), random.randint(4, 20)
+    wait_until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= enough)
+    ranks.kill()
+    run_ranks(2, work, killed)
+    assert losses_of(killed) == losses_of(calm)
+    starts = [event["step"] for event in events_of(killed) if event["event"] == "start"]
+    assert starts[0] == 0
+    assert 3 <= starts[1] < 30
+
+
+def test_a_kill_while_saving_leaves_the_checkpoint_before(
+    straight: list[float], settings: Any, start_ranks: Any, run_ranks: Any
+) -> None:
+    ours = settings(checkpoint={"every_steps": 1, "keep": 2, "background": False})
+    folder = Path(ours.output, "checkpoints")
+    ranks = start_ranks(1, work, ours)
+    wait_until(lambda: (folder / "step-00000003.tmp").exists() or (folder / "step-00000004").exists())
+    ranks.kill()
+    for checkpoint in folder.glob("step-????????"):
+        assert read_record(checkpoint).step == int(checkpoint.name[5:])
+        assert (checkpoint / ".metadata").exists()
+    run_ranks(1, work, ours)
+    assert losses_of(ours) == straight
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000007", "step-00000008"]
+
+
+def test_a_checkpoint_continues_on_any_number_of_ranks(
+    straight: list[float], settings: Any, run_ranks: Any
+) -> None:
+    for ranks, steps in ((2, 3), (1, 5), (4, 8)):
+        run_ranks(ranks, work, settings(steps=steps))
+    assert losses_of(settings()) == pytest.approx(straight, abs=TOLERANCE)
+
+
+def test_a_checkpoint_knows_the_next_rows(settings: Any, run_ranks: Any) -> None:
+    ours = settings(steps=3)
+    run_ranks(2, work, ours)
+    record = read_record(Path(ours.output, "checkpoints", "step-00000003"))
+    whole, resumed = StreamingLoader(ours.data, 8), StreamingLoader(ours.data, 8)
+    resumed.load_state_dict(record.loader)
+    batches = list(whole)
+    for batch, expected in zip(resumed, batches[3:], strict=True):
+        assert batch["run_rows"].tolist() == expected["run_rows"].tolist()
+        assert batch["row_ids"].tolist() == expected["row_ids"].tolist()
+    assert record.plan_hash == whole.plan.hash
+    assert record.settings_hash == ours.digest()
+
+
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(
+    settings_for: Any, tmp_path: Path, run_ranks: Any
+) -> None:
+    calm, stopped = settings_for(tmp_path / "calm"), settings_for(tmp_path / "stopped", log_every_steps=3)
+    run_ranks(2, work, calm)
+    results = run_ranks(2, _stop_at_the_third_step, stopped)
+    assert [(r.steps_done, r.exit_code) for r in results] == [(4, 75)] * 2
+    assert results[0].stopped_by == "SIGUSR1"
+    run_ranks(2, work, stopped)
+    assert losses_of(stopped) == losses_of(calm)
+
+
+def _stop_at_the_third_step(settings: TrainSettings) -> TrainResult:
+    def stop(told: Progress | TrainResult) -> None:
+        if isinstance(told, Progress) and told.step == 2:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    return train(settings, join(settings), stop)
+
+
+def test_a_non_finite_step_names_its_rows_and_changes_nothing(settings: Any, run_ranks: Any) -> None:
+    ours = settings(optimizer={"lr": 1e30, "clip_norm": 0}, checkpoint={"every_steps": 1})
+    messages = run_ranks(2, _fail, ours)
+    assert messages[0] == messages[1]
+    step = len(losses_of(ours))
+    assert messages[0].startswith(f"NonFiniteError: step {step}: loss nan")
+    rows = next(iter(StreamingLoader(ours.data, 8, start_step=step)))
+    names = [
+        f"{('web', 'books')[source]}/{row}"
+        for source, row in zip(rows["source_ids"], rows["row_ids"], strict=True)
+    ]
+    assert f"rows without a finite loss: {', '.join(names)}." in messages[0]
+    failed = events_of(ours)[-1]
+    assert (failed["event"], [row[0] for row in failed["rows"]]) == ("failed", names)
+    assert not Path(ours.output, "checkpoints", f"step-{step + 1:08d}").exists()
+
+
+def _fail(settings: TrainSettings) -> str:
+    try:
+        work(settings)
+    except CorpuskitError as error:
+        return f"{type(error).__name__}: {error}"
+    return "finished"
+
+
+def test_the_one_bad_row_is_named() -> None:
+    error = NonFiniteError(7, float("inf"), 1.0, [("web/1", 2.0), ("web/9", float("inf"))])
+    assert "step 7: loss inf" in str(error)
+    assert "rows without a finite loss: web/9." in str(error)
+
+
+def test_a_failed_save_is_raised_while_training_goes_on(settings: Any, run_ranks: Any) -> None:
+    ours = settings(steps=60, checkpoint={"every_steps": 4})
+    (message,) = run_ranks(1, _fail_to_write, ours)
+    assert "step-00000004: the checkpoint could not be written: " in message
+    assert "File too large" in message
+    assert 4 <= len(losses_of(ours)) < 60
+    assert [path.suffix for path in Path(ours.output, "checkpoints").iterdir()] == [".tmp"]
+
+
+def _fail_to_write(settings: TrainSettings) -> str:
+    import resource
+
+    # Room for metrics and small files, and not for the checkpoint's 400 kB.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    return _fail(settings)
+
+
+def test_the_loss_falls_below_the_unigram_entropy(settings: Any, run_ranks: Any) -> None:
+    ours = settings(steps=60, schedule={"kind": "cosine"})
+    run_ranks(1, work, ours)
+    labels = np.concatenate([b["labels"][b["labels"] >= 0] for b in StreamingLoader(ours.data, 8)])
+    shares = np.bincount(labels) / len(labels)
+    entropy = -(shares * np.log(np.where(shares, shares, 1))).sum()
+    assert entropy > 3.5
+    assert np.mean(losses_of(ours)[-5:]) < entropy - 1
+
+
+def test_metrics_add_up(settings: Any, run_ranks: Any) -> None:
+    ours = settings(steps=3)
+    run_ranks(2, work, ours)
+    lines = Path(ours.output, "metrics.jsonl").read_text().splitlines()
+    for line, batch in zip(map(json.loads, lines), StreamingLoader(ours.data, 8), strict=False):
+        sources = line["sources"]
+        tokens = sum(source["tokens"] for source in sources.values())
+        assert tokens == (batch["labels"] >= 0).sum()
+        assert line["loss"] == pytest.approx(
+            sum(source["loss"] * source["tokens"] for source in sources.values()) / tokens
+        )
+        for number, (name, source) in enumerate(sources.items()):
+            assert name == ("web", "books")[number]
+            size = batch["text_bytes"][batch["source_ids"] == number].sum()
+            bits = source["loss"] * source["tokens"] / np.log(2) / size
+            assert source["bits_per_byte"] == pytest.approx(bits)
+        assert line["tokens"] == 8 * 32 * (line["step"] + 1)
+
+
+def test_bfloat16_learns_too(straight: list[float], settings: Any, run_ranks: Any) -> None:
+    ours = settings(dtype="bfloat16")
+    run_ranks(2, work, ours)
+    assert losses_of(ours) == pytest.approx(straight, abs=0.02)
+    assert losses_of(ours) != straight
+
+
+def test_alone_main_needs_no_group_and_returns(settings: Any, run_ranks: Any) -> None:
+    ((first, again, lines),) = run_ranks(1, _main_twice, settings(log_every_steps=4), group=False)
+    assert (first.steps_done, first.exit_code) == (8, 0)
+    assert (again.steps_done, again.loss) == (8, None)
+    assert [line.split()[0] for line in lines] == ["4/8", "8/8", "finished", "finished"]
+
+
+def _main_twice(settings: TrainSettings) -> tuple[TrainResult, TrainResult, list[str]]:
+    lines: list[str] = []
+    first = main(settings, lambda told: lines.append(str(told)))
+    return first, main(settings, lambda told: lines.append(str(told))), lines
+
+
+def test_among_several_main_ends_the_process(settings: Any, start_ranks: Any) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ours = settings()
+    ranks = [start_ranks(1, _main_as, ours, rank, port, group=False) for rank in range(2)]
+    for rank in ranks:
+        rank.processes[0].join(60)
+    assert [rank.processes[0].exitcode for rank in ranks] == [0, 0]
+    assert len(losses_of(ours)) == 8
+
+
+def _main_as(settings: TrainSettings, rank: int, port: int) -> None:
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    main(settings)
+    os._exit(9)  # not reached
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 81}, "steps: 81 of 8 rows: .* has 640 rows, 80 steps"),
+        ({"steps": None, "tokens": 99_999}, "tokens: 99999, 391 steps, of 8 rows: .* 80 steps"),
+        ({"parallel": {"replicas": 3}}, "parallel.replicas: 3 does not divide the 1 ranks"),
+        ({"device": "cuda"}, "device: 'cuda' is set, and torch finds no CUDA device"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    changes: dict[str, Any], message: str, settings: Any, run_ranks: Any
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        raise UsageError(run_ranks(1, _fail, settings(**changes))[0])
+
+
+def test_another_model_or_step_size_does_not_continue(settings: Any, run_ranks: Any) -> None:
+    model = {"dim": 32, "layers": 3, "heads": 4, "kv_heads": 2, "ffn_dim": 64}
+    wrong = settings(model=model, batch={"global_rows": 16, "micro_rows": 8})
+    run_ranks(1, work, settings(steps=2))
+    (message,) = run_ranks(1, _fail, wrong)
+    assert "step-00000002: the checkpoint is of another run: " in message
+    assert "layers 2 there, 3 here; global_rows 8 there, 16 here." in message
+
+
+def events_of(settings: TrainSettings) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(settings.output, "events.jsonl").read_text().splitlines()]
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
