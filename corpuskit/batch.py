@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -71,11 +71,12 @@ def large_strings(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.Lar
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, buffers[1], buffers[2])
 
 
-def numbers(array: pa.Array | pa.ChunkedArray) -> NDArray[np.generic]:
+def numbers(array: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     """View a fixed-width numeric or boolean column without nulls as a NumPy array."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    return array.to_numpy(zero_copy_only=False)
+    view: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return view
 
 
 def document_schema(

@@ -81,7 +81,11 @@ class Manifest:
 
 @dataclasses.dataclass(frozen=True)
 class Seal:
-    """What a phase wrote: all its manifests merged, in unit order."""
+    """What a phase wrote: all its manifests merged, in unit order.
+
+    Attributes:
+        inputs: content hashes of the seals it was made from; tells which seals belong together.
+    """
 
     phase: str
     fingerprint: str
@@ -90,6 +94,7 @@ class Seal:
     counters: dict[str, int]
     timing: dict[str, float]
     accepted_code_change: bool = False
+    inputs: tuple[str, ...] = ()
 
     @classmethod
     def merge(cls, phase: str, fingerprint: str, manifests: Iterable[Manifest]) -> Seal:
@@ -158,6 +163,8 @@ def _fields(content: bytes, where: str, kind: str) -> dict[str, Any]:
             raise DataError(f"{where}: not a {kind} of format {FORMAT}.")
         found["units"] = tuple(found["units"])
         found["parts"] = tuple(Part(**part) for part in found["parts"])
+        if kind == "seal":
+            found["inputs"] = tuple(found["inputs"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{where}: not a {kind}: {error!r}.") from None
     _check_paths(found["parts"], where)

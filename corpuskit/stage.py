@@ -395,6 +395,10 @@ class PassContext(UnitContext):
         """Return parts of finished phases; see PassPlan.parts."""
 
     @abstractmethod
+    def counters(self, name: str) -> Mapping[str, int]:
+        """Return counters of a finished phase; see PassPlan.counters."""
+
+    @abstractmethod
     def write_file(self, name: str, content: bytes) -> None:
         """Write a file of a fixed name inside the run directory (`mix/plan.json`)."""
 

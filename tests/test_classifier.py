@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.cli.classifier import command
@@ -29,7 +29,8 @@ from corpuskit.stages.annotators._classifier import (
 )
 from corpuskit.stages.annotators._fasttext import Settings
 
-SMALL = Settings(dim=8, epochs=5, minn=2, maxn=3, buckets=2000, seed=7)
+SMALL = Settings(dim=8, epochs=20, lr=1.0, minn=2, maxn=3, buckets=2000, seed=7)
+OPTIONS = "--dim 8 --epochs 20 --lr 1.0 --minn 2 --maxn 3 --buckets 2000 --seed 7".split()
 
 
 def rows_of_two_classes(count=600, seed=5):
@@ -89,7 +90,7 @@ def test_numbers_are_labels_and_nulls_are_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "error", "message"),
     [
-        ("r.jsonl", b'{"text": "a"}\n', DataError, r"r\.jsonl:1: column 'label' is missing; has 'text'"),
+        ("r.jsonl", b'{"text": "a"}\n', DataError, r"r\.jsonl:1: column 'label' is missing"),
         ("r.jsonl", b'\n{"text": \n', DataError, r"r\.jsonl:2: is not JSON"),
         ("r.jsonl", b"[1]\n", DataError, r"r\.jsonl:1: must be a JSON object"),
         ("r.jsonl", b"\xff\xfe{}\n", DataError, r"r\.jsonl:1: is not JSON"),
@@ -125,6 +126,7 @@ def test_a_greater_share_holds_out_what_a_smaller_one_does():
     assert all(is_held_out(text, 0.2) for text in chosen)
 
 
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.text("abc", max_size=3), max_size=60), st.integers(0, 3))
 def test_shuffling_keeps_every_line(tmp_path_factory, words, seed):
     path = tmp_path_factory.mktemp("shuffle") / "lines.txt"
@@ -198,22 +200,12 @@ def test_rows_without_text_cannot_judge(inputs, tmp_path):
 
 def test_the_command_line_trains_and_judges(inputs, tmp_path):
     model = tmp_path / "models" / "m.ftz"
-    options = [
-        "--dim",
-        "8",
-        "--minn",
-        "2",
-        "--maxn",
-        "3",
-        "--buckets",
-        "2000",
-        "--seed",
-        "7",
-        "--quantize",
-    ]
     trained = CliRunner().invoke(
         command,
-        ["train", str(inputs), "--output", str(model), *options, "--holdout", "0.2", "--json"],
+        [
+            *("train", str(inputs), "--output", str(model), *OPTIONS),
+            *("--quantize", "--holdout", "0.2", "--json"),
+        ],
     )
     assert trained.exit_code == 0, trained.output
     report = json.loads(trained.stdout)
@@ -227,22 +219,8 @@ def test_the_command_line_trains_and_judges(inputs, tmp_path):
 
 
 def test_options_of_the_command_line_reach_the_library(inputs, tmp_path):
-    options = [
-        "--dim",
-        "8",
-        "--epochs",
-        "5",
-        "--minn",
-        "2",
-        "--maxn",
-        "3",
-        "--buckets",
-        "2000",
-        "--seed",
-        "7",
-    ]
     done = CliRunner().invoke(
-        command, ["train", str(inputs), "--output", str(tmp_path / "a"), *options]
+        command, ["train", str(inputs), "--output", str(tmp_path / "a"), *OPTIONS]
     )
     assert done.exit_code == 0, done.output
     train_classifier([inputs], tmp_path / "b", SMALL)

@@ -1,7 +1,8 @@
 """Generate what surrounds language in real documents: code, markup, numbers, paths.
 
-The same kinds of noise are laid over every language, so that the model learns to look past them; the words in
-it are English because identifiers are. Written for this purpose, nothing is taken from a corpus.
+The same kinds of noise are laid over every language, so that the model learns to look past them;
+the words in it are English because identifiers are. Written for this purpose, nothing is taken from
+a corpus.
 """
 
 from __future__ import annotations
@@ -12,57 +13,77 @@ if TYPE_CHECKING:
     import random
 
 KEYWORDS = tuple(
-    """int void const char return if else elif for while true false null nil none def class static include import
-    from struct union typedef enum public private async await let var val fn func function lambda try catch except
-    throw raise yield with as in is not and or new delete sizeof unsigned long double float bool string list dict
-    map set self this super print printf println echo main argv argc std stdout stdin stderr end begin do done then
-    fi esac case switch break continue default goto extern template typename namespace using select insert update
-    where join group order limit src div span href html css js json xml yaml http https www com org net usr etc lib
-    bin tmp sudo apt git cmake gcc npm pip config args kwargs ptr buf len idx ret err ctx req res api url uri uuid
-    utf ascii md5 sha256 x86 amd64 linux windows unix posix ruby python perl java rust docker""".split()
+    """int void const char return if else elif for while true false null nil none def class static
+    include import from struct union typedef enum public private async await let var val fn func
+    function lambda try catch except throw raise yield with as in is not and or new delete
+    sizeof unsigned long double float bool string list dict map set self this super print printf
+    println echo main argv argc std stdout stdin stderr end begin do done then fi esac case
+    switch break continue default goto extern template typename namespace using select insert
+    update where join group order limit src div span href html css js json xml yaml http https
+    www com org net usr etc lib bin tmp sudo apt git cmake gcc npm pip config args kwargs ptr
+    buf len idx ret err ctx req res api url uri uuid utf ascii md5 sha256 x86 amd64 linux
+    windows unix posix ruby python perl java rust docker""".split()
 )
 WORDS = tuple(
-    """access account action active add address after alias align all allocate allow alpha amount any append apply
-    area argument array assign attach attribute audio author auto available back bar base batch before beta bind
-    bit bitmap block body border bottom bounds box branch buffer build button byte cache call cancel caption change
-    channel character check child clean clear click client clip clock close cluster code collection color column
-    command comment commit common compare compile complete component compute condition connect console constant
-    container content context control convert copy core count counter create current cursor custom data database
-    date debug decode default define delay delete depth describe destroy detail device dialog digest direct
-    directory disable disk display document domain down draw driver drop dump duplicate edge edit element empty
-    enable encode end engine enter entry environment error event example exception execute exit expand expression
-    extend extension external extra failed feature field file fill filter find first fixed flag flush focus folder
-    font force format found frame free full function generate get global graph grid group handle handler hash head
-    header height help hidden high hint host hour icon identifier image index info initial inline input insert
-    instance integer interface internal item iterator key kernel keyboard label language large last layer layout
-    left length level library license limit line link list listen load local location lock log loop low mail make
-    manager map margin mask master match matrix max maximum member memory menu merge message metadata method min
-    minimum minute mode model module month mount mouse move multiple mutex name native network next node note
-    notify number object offset open operation operator option order origin output overflow owner package packet
-    page pair panel parameter parent parse part partition password patch path pattern pause pending permission
-    pixel plain platform player plugin point pointer policy pool port position post power prefix previous primary
-    print priority private process product profile program progress project property protocol provider proxy
-    public pull push query queue quick random range rate raw read ready real record recursive reference refresh
-    region register relative release reload remote remove rename render repeat replace report request require
-    reserved reset resize resolve resource response restart restore result resume return reverse right role root
-    rotate round route row rule run runtime safe sample save scale schedule schema scope screen script scroll
-    search second section sector secure security select send separator sequence serial server service session
-    setting setup shadow shape share shell short show shutdown side signal signature simple single size skip sleep
-    slice slot small snapshot socket sort source space special split stack standard start state statement static
-    status stop storage store stream strict string structure style sub submit success suffix support swap switch
-    symbol sync syntax system tab table tag target task template temporary terminal test text texture thread time
-    timeout timer title token tool top total trace track transaction transfer transform trigger trim type unique
-    unit unknown unlock update upgrade upload usage user valid value variable vector verify version vertical video
-    view virtual visible volume wait warning watch weight width window wizard word work worker wrap write year
-    zero zone""".split()
+    """access account action active add address after alias align all allocate allow alpha amount
+    any append apply area argument array assign attach attribute audio author auto available
+    back bar base batch before beta bind bit bitmap block body border bottom bounds box branch
+    buffer build button byte cache call cancel caption change channel character check child
+    clean clear click client clip clock close cluster code collection color column command
+    comment commit common compare compile complete component compute condition connect console
+    constant container content context control convert copy core count counter create current
+    cursor custom data database date debug decode default define delay delete depth describe
+    destroy detail device dialog digest direct directory disable disk display document domain
+    down draw driver drop dump duplicate edge edit element empty enable encode end engine enter
+    entry environment error event example exception execute exit expand expression extend
+    extension external extra failed feature field file fill filter find first fixed flag flush
+    focus folder font force format found frame free full function generate get global graph grid
+    group handle handler hash head header height help hidden high hint host hour icon identifier
+    image index info initial inline input insert instance integer interface internal item
+    iterator key kernel keyboard label language large last layer layout left length level
+    library license limit line link list listen load local location lock log loop low mail make
+    manager map margin mask master match matrix max maximum member memory menu merge message
+    metadata method min minimum minute mode model module month mount mouse move multiple mutex
+    name native network next node note notify number object offset open operation operator
+    option order origin output overflow owner package packet page pair panel parameter parent
+    parse part partition password patch path pattern pause pending permission pixel plain
+    platform player plugin point pointer policy pool port position post power prefix previous
+    primary print priority private process product profile program progress project property
+    protocol provider proxy public pull push query queue quick random range rate raw read ready
+    real record recursive reference refresh region register relative release reload remote
+    remove rename render repeat replace report request require reserved reset resize resolve
+    resource response restart restore result resume return reverse right role root rotate round
+    route row rule run runtime safe sample save scale schedule schema scope screen script scroll
+    search second section sector secure security select send separator sequence serial server
+    service session setting setup shadow shape share shell short show shutdown side signal
+    signature simple single size skip sleep slice slot small snapshot socket sort source space
+    special split stack standard start state statement static status stop storage store stream
+    strict string structure style sub submit success suffix support swap switch symbol sync
+    syntax system tab table tag target task template temporary terminal test text texture thread
+    time timeout timer title token tool top total trace track transaction transfer transform
+    trigger trim type unique unit unknown unlock update upgrade upload usage user valid value
+    variable vector verify version vertical video view virtual visible volume wait warning watch
+    weight width window wizard word work worker wrap write year zero zone""".split()
 )
-SYLLABLES = tuple("ba co de fi gu he in jo ka lo ma ne or pi qu ra st ta un ve wi xy zo re al en".split())
+SYLLABLES = tuple(
+    "ba co de fi gu he in jo ka lo ma ne or pi qu ra st ta un ve wi xy zo re al en".split()
+)
 OPERATORS = tuple(
-    """= == != <= >= + - * / % && || -> => :: | ; { } ( ) [ ] (); [] # // /* */ ``` --- *** <br> </div> <p> <td>
-    \\n \\fB \\fR .SH .TP .PP ... : , "" '' $ @ & ~ ^ ? > < >>> $1 %s %d {} {{ }} |---| ## ###""".split()
+    """= == != <= >= + - * / % && || -> => :: | ; { } ( ) [ ] (); [] # // /* */ ``` --- *** <br>
+    </div> <p> <td> \\n \\fB \\fR .SH .TP .PP ... : , "" '' $ @ & ~ ^ ? > < >>> $1 %s %d {} {{
+    }} |---| ## ###""".split()
 )
 ENDINGS = ("c", "h", "py", "txt", "md", "rb", "js", "dll", "so", "conf", "html")
-MARKS = (("`", "`"), ("**", "**"), ("<b>", "</b>"), ("[", "](#)"), ("(", ")"), ('"', '"'), ("- ", ""), ("\\fI", "\\fR"))
+MARKS = (
+    ("`", "`"),
+    ("**", "**"),
+    ("<b>", "</b>"),
+    ("[", "](#)"),
+    ("(", ")"),
+    ('"', '"'),
+    ("- ", ""),
+    ("\\fI", "\\fR"),
+)
 
 
 def decorate(text: str, rng: random.Random, share: float) -> str:
@@ -81,7 +102,7 @@ def decorate(text: str, rng: random.Random, share: float) -> str:
 
 
 def _pieces(text: str, rng: random.Random) -> list[str]:
-    """Split at spaces, and what is long without one (Chinese, Thai) into runs of 3 to 12 characters."""
+    """Split at spaces, and what has none (Chinese, Thai) into runs of 3 to 12 characters."""
     pieces: list[str] = []
     for word in text.split():
         while len(word) > 15 and not word[0].isascii():

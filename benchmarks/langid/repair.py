@@ -1,9 +1,10 @@
 """Undo a known damage of `udhr_paragraphs.parquet`: UTF-8 that was read as Latin-1.
 
 Every byte became one character, and then runs of white space became one space. In Latin-1 the bytes
-0x85 and 0xA0 are white space, and both occur inside UTF-8 sequences (French a-grave is C3 A0), so such a
-byte is now a space, and a true space behind it is gone. What is missing is put back by likelihood, from
-the undamaged words of the same language and from Tatoeba; a word that stays unreadable is left out.
+0x85 and 0xA0 are white space, and both occur inside UTF-8 sequences (French a-grave is C3 A0), so
+such a byte is now a space, and a true space behind it is gone. What is missing is put back by
+likelihood, from the undamaged words of the same language and from Tatoeba; a word that stays
+unreadable is left out.
 """
 
 from __future__ import annotations

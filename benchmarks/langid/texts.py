@@ -1,9 +1,10 @@
 """Make the texts that the embedded language model is trained on and judged by.
 
 Writes `train.parquet` (lines put together from sentences and paragraphs, with noise) and
-`heldout.parquet` (untouched sentences and paragraphs), columns `text`, `label`, `origin`. The sources are
-`langid/udhr_paragraphs.parquet` and `langid/tatoeba_v1.parquet` under `CORPUSKIT_SHARED_DATA`.
-Labels are the codes of lid.176 (Wikipedia's): ISO 639-1 where it has one, else ISO 639-3 or Wikipedia's own.
+`heldout.parquet` (untouched sentences and paragraphs), columns `text`, `label`, `origin`. The
+sources are `langid/udhr_paragraphs.parquet` and `langid/tatoeba_v1.parquet` under
+`CORPUSKIT_SHARED_DATA`. Labels are the codes of lid.176 (Wikipedia's): ISO 639-1 where it has one,
+else ISO 639-3 or Wikipedia's own.
 """
 
 from __future__ import annotations
@@ -15,20 +16,25 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import repair
 from noise import decorate, recase
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 HELDOUT_SHARE = 10  # one paragraph or sentence in ten
 LID176 = frozenset(
-    """af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb co cs
-    cv cy da de diq dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom gu gv he hi hif hr hsb
-    ht hu hy ia id ie ilo io is it ja jbo jv ka kk km kn ko krc ku kv kw ky la lb lez li lmo lo lrc lt lv
-    mai mg mhr min mk ml mn mr mrj ms mt mwl my myv mzn nah nap nds ne new nl nn no oc or os pa pam pfl pl
-    pms pnb ps pt qu rm ro ru rue sa sah sc scn sco sd sh si sk sl so sq sr su sv sw ta te tg th tk tl tr
-    tt tyv ug uk ur uz vec vep vi vls vo wa war wuu xal xmf yi yo yue zh""".split()
+    """af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb
+    ckb co cs cv cy da de diq dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom
+    gu gv he hi hif hr hsb ht hu hy ia id ie ilo io is it ja jbo jv ka kk km kn ko krc ku kv kw
+    ky la lb lez li lmo lo lrc lt lv mai mg mhr min mk ml mn mr mrj ms mt mwl my myv mzn nah nap
+    nds ne new nl nn no oc or os pa pam pfl pl pms pnb ps pt qu rm ro ru rue sa sah sc scn sco
+    sd sh si sk sl so sq sr su sv sw ta te tg th tk tl tr tt tyv ug uk ur uz vec vep vi vls vo
+    wa war wuu xal xmf yi yo yue zh""".split()
 )
 # ISO 639-3 (Tatoeba) and BCP 47 (UDHR) to the codes of lid.176.
 CODES = {
@@ -47,12 +53,21 @@ CODES = {
     "fao": "fo",
     "nb": "no", "bho": "bh", "bik": "bcl", "lah": "pnb", "nhn": "nah", "zlm": "ms",
 }  # fmt: skip
-# UDHR texts in a script or spelling in which the language is hardly ever met, and codes that collide.
+# UDHR texts in a script or spelling in which the language is hardly ever met, or of unclear code.
 SKIPPED_UDHR = frozenset(
-    "ckb vie_han san_gran khk_mong tgl_tglg tzm_tfng jav_java azj_cyrl bos_cyrl tuk_cyrl uig_latn "
-    "mly_arab ell_polytonic cbs 042 068 041 067 058 059 069 053 054".split()
+    """ckb vie_han san_gran khk_mong tgl_tglg tzm_tfng jav_java azj_cyrl bos_cyrl tuk_cyrl uig_latn
+    mly_arab ell_polytonic cbs 042 068 041 067 058 059 069 053 054""".split()
 )
-EXTRA_3 = frozenset()  # three-letter codes that lid.176 lacks and that are wanted all the same
+# Languages that lid.176 lacks, wanted all the same.
+EXTRA = frozenset("fo ha ig lg ln mi ny om rn rw se sm sn st ti tn to ts wo xh zu".split())
+# Too near to a language that is far more often met, with too little text to tell them apart:
+# Scots took English documents, Wu took Chinese ones.
+LEFT_OUT = frozenset("sco wuu".split())
+# Characters per language. Much-written languages get more, English most: the prior of the model.
+CHARS = 600_000
+MAJOR = frozenset(
+    "de fr es it pt nl ru pl ja zh ko ar fa hi tr vi id cs sv uk el hu fi da no ro he th bg".split()
+)
 
 
 @dataclass(frozen=True)
@@ -66,10 +81,10 @@ class Unit:
 
 
 def label_of(code: str) -> str | None:
-    """Return our label for an ISO 639-3 code or a BCP 47 tag, None where the language is left out."""
-    primary = code.split("-")[0]
+    """Return our label for an ISO 639-3 code or a BCP 47 tag, None for languages left out."""
+    primary = code.partition("-")[0]
     label = CODES.get(primary, primary)
-    return label if label in LID176 or len(label) == 2 or label in EXTRA_3 else None
+    return label if label in (LID176 | EXTRA) - LEFT_OUT else None
 
 
 def held_out(sentence: str) -> bool:
@@ -78,9 +93,10 @@ def held_out(sentence: str) -> bool:
 
 
 def read_units(folder: Path) -> list[Unit]:
-    """Read both sets, repair the UDHR, and hold out paragraphs by their number in every language alike.
+    """Read both sets, repair the UDHR, and hold out one in ten.
 
-    Variants of one language (Brazilian and European Portuguese) share paragraphs, hence by number.
+    Paragraphs are held out by their number, in every language alike: variants of one language
+    (Brazilian and European Portuguese) share paragraphs.
     """
     units: list[Unit] = []
     tatoeba = pq.read_table(folder / "tatoeba_v1.parquet").to_pylist()
@@ -107,24 +123,64 @@ def read_units(folder: Path) -> list[Unit]:
     return [unit for unit in units if not unit.held_out or unit.text not in trained]
 
 
-def compose(units: list[Unit], label: str, chars: int, rng: random.Random) -> list[str]:
-    """Put training lines together for one label, about `chars` characters in all.
+def compose(units: list[Unit], chars: int, rng: random.Random) -> Iterator[str]:
+    """Yield training lines of one language, about `chars` characters in all.
 
-    A line is 1 to 12 units of the language, cut at a random word, in changed case and with noise.
+    A line is 1 to 12 units, longer ones cut to 4 to 30 words, in changed case and with noise.
     """
-    lines: list[str] = []
     made = 0
     while made < chars:
         parts = []
-        for _ in range(min(rng.choice((1, 1, 1, 1, 2, 2, 3, 4, 6, 9, 12)), 12)):
+        for _ in range(rng.choice((1, 1, 1, 1, 2, 2, 3, 4, 6, 9, 12))):
             words = rng.choice(units).text.split(" ")
             if len(words) > 12 and rng.random() < 0.7:
                 start = rng.randrange(len(words) - 6)
                 words = words[start : start + rng.randint(4, 30)]
             parts.append(" ".join(words))
-        text = recase(" ".join(parts), rng)
+        line = recase(" ".join(parts), rng)
         if rng.random() < 0.5:
-            text = decorate(text, rng, rng.choice((0.1, 0.3, 0.8, 2.0)))
-        lines.append(text)
-        made += len(text)
-    return lines
+            line = decorate(line, rng, rng.choice((0.1, 0.3, 0.8, 2.0)))
+        made += len(line)
+        yield line
+
+
+def mostly_noise(units: list[Unit], chars: int, rng: random.Random) -> Iterator[str]:
+    """Yield lines of a few words in heavy noise: what is almost only code counts as English."""
+    made = 0
+    while made < chars:
+        words = rng.choice(units).text.split()[: rng.randint(3, 20)]
+        line = decorate(recase(" ".join(words), rng), rng, rng.choice((2, 4, 8, 16)))
+        made += len(line)
+        yield line
+
+
+def write(path: Path, rows: list[tuple[str, str, str]]) -> None:
+    """Write (text, label, origin) rows."""
+    texts, labels, origins = zip(*rows, strict=True)
+    pq.write_table(pa.table({"text": texts, "label": labels, "origin": origins}), path)
+    print(f"{path}: {len(rows):,} rows, {len(set(labels))} labels, {sum(map(len, texts)):,} chars")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, help="folder for train.parquet and heldout.parquet")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    units = read_units(Path(os.environ["CORPUSKIT_SHARED_DATA"], "langid"))
+    by_label = defaultdict(list)
+    for unit in units:
+        if not unit.held_out:
+            by_label[unit.label].append(unit)
+    rng = random.Random(given.seed)
+    rows = []
+    for label, own in sorted(by_label.items()):
+        times = 8 if label == "en" else 3 if label in MAJOR else 1
+        rows += [(line, label, "composed") for line in compose(own, CHARS * times, rng)]
+    rows += [(line, "en", "noise") for line in mostly_noise(by_label["en"], CHARS * 10, rng)]
+    write(given.out / "train.parquet", rows)
+    write(given.out / "heldout.parquet", [(u.text, u.label, u.origin) for u in units if u.held_out])
+
+
+if __name__ == "__main__":
+    main()

@@ -98,7 +98,7 @@ def _find_slot(
     slot = np.int64(mixed >> np.uint64(32)) & (num_slots - 1)
     while table[slot] >= 0 and (high[table[slot]] != high[row] or low[table[slot]] != low[row]):
         slot = (slot + 1) & (num_slots - 1)
-    return slot
+    return int(slot)
 
 
 @kernel

@@ -198,15 +198,20 @@ def _write_char(code: int, out: Bytes, at: int) -> int:
     return at + 4
 
 
-@kernel
-def fold_texts(
-    offsets: Offsets, data: Bytes, characters: NDArray[np.uint32]
-) -> tuple[Offsets, Bytes]:
+def fold_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
     """Return texts in lower case, each run of whitespace one space, none at either end.
 
-    `lower` as above, but U+0130 becomes a plain i. O(B), allocates 1.5 B bytes: U+023A is the kind
-    of letter whose lower case is longer, 3 bytes for 2.
+    `lower` as above, but U+0130 becomes a plain i. Read-only, as Arrow's buffers are.
     """
+    folded = _fold(offsets, data, characters())
+    for array in folded:
+        array.flags.writeable = False
+    return folded
+
+
+@kernel
+def _fold(offsets: Offsets, data: Bytes, characters: NDArray[np.uint32]) -> tuple[Offsets, Bytes]:
+    """O(B), about 350 MB/s; allocates 1.5 B bytes: U+023A is 2 bytes, its lower case 3."""
     num_docs = len(offsets) - 1
     out = np.empty((offsets[num_docs] - offsets[0]) * 3 // 2 + 4, np.uint8)
     bounds = np.zeros(num_docs + 1, np.int64)

@@ -41,7 +41,7 @@ class UnitWork(UnitContext):
         settings = run.plan.settings
         self.seed = settings.seed
         self.given = run.given(phase)
-        self.counters: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
         self.timing: defaultdict[str, float] = defaultdict(float)
         self.published: list[Part] = []
         self._written = 0
@@ -50,7 +50,7 @@ class UnitWork(UnitContext):
         )
 
     def count(self, name: str, value: int = 1) -> None:
-        self.counters[name] += int(value)
+        self.counted[name] += int(value)
 
     def add_ledger(self, entries: Entries) -> None:
         self._ledger.add(entries)
@@ -176,6 +176,9 @@ class PassWork(UnitWork, PassContext):
 
     def parts(self, name: str) -> list[Part]:
         return self.run.find_parts(self.phase, name)
+
+    def counters(self, name: str) -> Mapping[str, int]:
+        return self.run.find_counters(self.phase, name)
 
     def path(self, part: Part) -> Path:
         return self.run.store.path(part.path)

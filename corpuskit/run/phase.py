@@ -59,7 +59,7 @@ class PhaseWork:
         self.run, self.phase = run, phase
         self.mark = run.fingerprint(phase)
         self.units = run.units(phase)
-        self.before = run.read_seal(phase)
+        self.before = run.usable_seal(phase)
         self.reused = self._reusable(accept_code)
         self.manifests = {} if self.reused else run.manifests(phase, self.mark)
 
@@ -109,7 +109,8 @@ class PhaseWork:
             seal = self.reused
         else:
             found = self.run.manifests(self.phase, self.mark)
-            seal = Seal.merge(self.phase.name, self.mark, found.values())
+            merged = Seal.merge(self.phase.name, self.mark, found.values())
+            seal = dataclasses.replace(merged, inputs=self.run.input_contents(self.phase))
             assert len(seal.units) == len(self.units), "sealed only when every unit is done"
         if seal != self.before:
             store.put(self.run.seal_name(self.phase), seal.to_json())

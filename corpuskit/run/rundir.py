@@ -97,6 +97,15 @@ class RunDirectory:
             return None
         return Seal.from_json(self.store.read(name), str(self.store.path(name)))
 
+    def usable_seal(self, phase: Phase) -> Seal | None:
+        """Return the seal of a phase; None if there is none, or if it cannot be read.
+
+        What cannot be read is made again: the work is the same, and so are the bytes.
+        """
+        with contextlib.suppress(DataError):
+            return self.read_seal(phase)
+        return None
+
     def seal(self, index: int) -> Seal:
         """Return the seal of a finished phase; remembered.
 
@@ -119,9 +128,11 @@ class RunDirectory:
         found: dict[str, Manifest] = {}
         for name in self.store.list(f"manifests/{phase.name}/{mark}"):
             if name.endswith(".json"):
-                manifest = Manifest.from_json(self.store.read(name), str(self.store.path(name)))
-                if self.has_parts(manifest.parts):
-                    found[name] = manifest
+                with contextlib.suppress(DataError):  # unreadable: its task runs again
+                    content, where = self.store.read(name), str(self.store.path(name))
+                    manifest = Manifest.from_json(content, where)
+                    if self.has_parts(manifest.parts):
+                        found[name] = manifest
         return found
 
     def has_parts(self, parts: tuple[Part, ...]) -> bool:
@@ -141,7 +152,7 @@ class RunDirectory:
             "folder": phase.folder,
             "seed": settings.seed,
             "ledger": settings.ledger.model_dump(),
-            "inputs": [self.seal(index).content() for index in phase.waits],
+            "inputs": self.input_contents(phase),
             "given": dict(self.plan.given),
             "columns": {name: str(kind) for name, kind in phase.columns.items()},
         }
@@ -156,6 +167,10 @@ class RunDirectory:
         if phase.pass_name and self.plan.current_pass(phase).at_end:
             facts["names"] = [[f.ordinal, f.source, f.name] for f in self.inputs.files]
         return fingerprint(facts, stages)
+
+    def input_contents(self, phase: Phase) -> tuple[str, ...]:
+        """Return the content hashes of the seals that a phase waits for."""
+        return tuple(self.seal(index).content() for index in phase.waits)
 
     def cells(self, phase: Phase) -> list[Unit]:
         """Return the cells that a phase reads, in key order."""

@@ -81,9 +81,15 @@ def prospects_of(run: RunDirectory, *, accept_code: bool = False) -> list[Prospe
 
 
 def sealed(run: RunDirectory) -> list[tuple[Phase, Seal]]:
-    """Return the phases that are finished and current, with their seals."""
-    states = prospects_of(run)
-    return [(one.phase, run.seal(one.phase.index)) for one in states if one.state == "reuse"]
+    """Return the finished phases whose seals belong together, whatever changed since."""
+    found: dict[int, tuple[Phase, Seal]] = {}
+    for phase in run.plan.phases:
+        if set(phase.waits) <= found.keys():
+            seal = run.read_seal(phase)
+            inputs = tuple(found[index][1].content() for index in phase.waits)
+            if seal is not None and seal.inputs == inputs:
+                found[phase.index] = (phase, seal)
+    return list(found.values())
 
 
 def funnel(run: RunDirectory) -> list[FunnelRow]:
@@ -160,11 +166,11 @@ def verify(run: RunDirectory) -> Verification:
                 problems.append(f"{part.path}: {path.stat().st_size} bytes, not {part.size_bytes}.")
             elif digest_file(path) != part.digest:
                 problems.append(f"{part.path}: the content is not what was written.")
-    states = prospects_of(run)
+    finished = {phase.name for phase, _ in sealed(run)}
     problems += [
-        f"phase {one.phase.name}: not finished ({one.reason})."
-        for one in states
-        if one.state != "reuse"
+        f"phase {phase.name}: not finished."
+        for phase in run.plan.phases
+        if phase.name not in finished
     ]
     if not problems:
         for folder in ("documents", "tokens", "ledger", "holdout", "mix"):

@@ -46,7 +46,7 @@ def run_task(
     with run.store.scratch() as scratch:
         for unit in units:
             for work in _work(run, phase, unit, scratch, progress):
-                counters.update(work.counters)
+                counters.update(work.counted)
                 for name, value in work.timing.items():
                     timing[name] += value
                 parts += work.published

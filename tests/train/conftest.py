@@ -11,7 +11,7 @@ import os
 import queue
 import time
 import traceback
-from pathlib import Path
+import warnings
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: ranks of one box fight over cores
@@ -28,6 +28,7 @@ from corpuskit.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 torch.set_num_threads(1)
 
@@ -48,7 +49,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _write_part(folder: Path, name: str, num_rows: int, seed: int) -> None:
-    """Write one part of `num_rows` rows: documents of 4 to 30 tokens, the last row padded at its end."""
+    """Write a part of `num_rows` rows: documents of 4 to 30 tokens; the last row has padding."""
     random = np.random.default_rng(seed)
     tokens = np.full((num_rows, SEQ_LEN + 1), PAD, np.uint16)
     starts: list[list[int]] = []
@@ -59,11 +60,11 @@ def _write_part(folder: Path, name: str, num_rows: int, seed: int) -> None:
             bounds.append(min(SEQ_LEN + 1, bounds[-1] + int(random.integers(4, 31))))
         starts.append(bounds[:-1])
         flags.append([0] * (len(bounds) - 1))
-        for first, end in zip(bounds, bounds[1:], strict=False):
-            row[first] = random.integers(1, VOCAB)
+        for first, end in itertools.pairwise(bounds):
+            row[first:end] = random.integers(1, VOCAB, end - first)
             for at in range(first + 1, end):
-                follows = random.random() < 0.9
-                row[at] = 1 + (7 * row[at - 1] + seed) % (VOCAB - 1) if follows else random.integers(1, VOCAB)
+                if random.random() < 0.9:
+                    row[at] = 1 + (7 * row[at - 1] + seed) % (VOCAB - 1)
     tokens[-1, starts[-1][-1] :] = PAD
     flags[-1][-1] = 2
     keys = [[-1 if flag else seed << 40 for flag in row] for row in flags]
@@ -78,7 +79,8 @@ def _write_part(folder: Path, name: str, num_rows: int, seed: int) -> None:
         ],
         metadata={"corpuskit": json.dumps(_footer(name))},
     )
-    columns = [[row.tobytes() for row in tokens], starts, keys, [[4] * len(row) for row in flags], flags]
+    stored = [row.tobytes() for row in tokens]
+    columns = [stored, starts, keys, [[4] * len(row) for row in flags], flags]
     table = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema)
     path = folder / "tokens" / name / "part-0-0.parquet"
     path.parent.mkdir(parents=True)
@@ -109,18 +111,31 @@ def _write_mix(folder: Path) -> None:
     pq.write_table(pa.table(index), folder / "mix" / "index.parquet")
     sources = [
         {
-            "name": name, "rows": rows, "tokens": rows * SEQ_LEN, "documents": rows, "max_epochs": 8.0,
-            "text_bytes": 4 * rows * SEQ_LEN, "shuffled": True,
+            "name": name,
+            "rows": rows,
+            "tokens": rows * SEQ_LEN,
+            "documents": rows,
+            "text_bytes": 4 * rows * SEQ_LEN,
+            "max_epochs": 8.0,
+            "shuffled": True,
         }
         for name, rows in ROWS.items()
-    ]  # fmt: skip
+    ]
     plan = {
-        "format": 1, "name": "tiny", "seed": 0, "seq_len": SEQ_LEN, "dtype": "uint16", "block_rows": 32,
+        "format": 1,
+        "name": "tiny",
+        "seed": 0,
+        "seq_len": SEQ_LEN,
+        "dtype": "uint16",
+        "block_rows": 32,
         "tokenizer": {"hash": "none", "vocab_size": VOCAB, "eos": PAD, "pad": PAD},
         "sources": sources,
         "stages": [{"name": "main", "rows": 640, "weights": {"web": 2, "books": 1}}],
-        "skip": [], "index": "mix/index.parquet", "lookups": "mix/lookups.parquet", "files": "mix/files.json",
-    }  # fmt: skip
+        "skip": [],
+        "index": "mix/index.parquet",
+        "lookups": "mix/lookups.parquet",
+        "files": "mix/files.json",
+    }
     plan["plan_hash"] = plan_hash(plan, file_digest(folder / "mix" / "index.parquet"))
     (folder / "mix" / "plan.json").write_text(json.dumps(plan))
 
@@ -185,8 +200,11 @@ class Ranks:
             context.Process(target=_rank, args=(r, world_size, meeting, self._queue, work, args))
             for r in range(world_size)
         ]
-        for process in self.processes:
-            process.start()
+        with warnings.catch_warnings():
+            # From 3.12 on Python warns of forking beside threads; ours are Arrow's, which allow it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            for process in self.processes:
+                process.start()
 
     def answers(self) -> list[Any]:
         """Wait; return each rank's answer, and fail with the traceback of a rank that failed."""
@@ -229,7 +247,7 @@ def _rank(
                 "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world_size
             )
         answer = work(*args)
-    except BaseException:
+    except BaseException:  # noqa: BLE001  the parent raises it
         answer = _Failure(traceback.format_exc())
     answers.put((rank, answer))
     answers.close()

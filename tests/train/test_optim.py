@@ -42,9 +42,7 @@ def test_norms_and_embeddings_are_not_decayed() -> None:
     ],
 )
 def test_the_schedule_at_known_points(fields: dict[str, Any], points: dict[int, float]) -> None:
-    schedule = ScheduleSettings(
-        warmup_tokens=1000, decay_ratio=0.25, final_ratio=0.2, **fields
-    )
+    schedule = ScheduleSettings(warmup_tokens=1000, decay_ratio=0.25, final_ratio=0.2, **fields)
     found = {at: learning_rate(100 * at, 10_000, 3.0, schedule) / 3.0 for at in points}
     assert found == pytest.approx(points)
 
@@ -71,6 +69,7 @@ def test_zero_is_no_clipping() -> None:
     assert parameter.grad.tolist() == [50.0] * 4
 
 
+@pytest.mark.slow
 def test_clipping_spans_meshes(run_ranks: Callable[..., list[Any]]) -> None:
     # Gradients 3 (sharded over both ranks), 4 (on a mesh of another shape) and 12 (plain): norm 13.
     answers = run_ranks(2, _clip_over_meshes)

@@ -27,7 +27,7 @@ CHECKED_BYTES = 1 << 18
 
 PROBES = (
     "The quick brown fox doesn't jump; WE'LL see: it's 12345 o'clock, 3.14 (1,000,000)!?\r\n\n\t",
-    "  def f(x):\n        return x ** 2  # \u00e9te\u0301 na\u00efve \u2014 \u4f60\u597d \U0001f600",
+    "  def f(x):\n        return x ** 2  # \u00e9te\u0301 nai\u0308ve \u4f60\u597d \U0001f600",
     "",
 )
 """Encoded by both when a tokenizer is opened: gigatoken ignores some settings it does not know."""

@@ -57,3 +57,48 @@ def is_utf8(data: NDArray[np.uint8]) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def is_textual(kind: pa.DataType) -> bool:
+    """Return whether a column of this Arrow type can hold text: strings, bytes, dictionaries."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(
+        test(kind)
+        for test in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_binary_view,
+            pa.types.is_fixed_size_binary,
+        )
+    )
+
+
+def as_strings(column: pa.Array) -> tuple[pa.LargeStringArray, NDArray[np.bool_]]:
+    """Return a textual column as large_string, and (N,) which rows are not UTF-8.
+
+    Those rows are still in it: take them out before anything reads them.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
+    kind = pa.large_string() if "string" in str(column.type) else pa.large_binary()
+    strings = column.cast(kind).view(pa.large_string())
+    try:
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        rows = [row is not None and not _decodes(row) for row in column.cast(pa.large_binary()).to_pylist()]
+        return strings, np.array(rows, np.bool_)
+    return strings, np.zeros(len(strings), np.bool_)
+
+
+def _decodes(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

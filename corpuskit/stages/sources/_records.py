@@ -161,7 +161,7 @@ def _runs(
         starts, ends, done = cutter.split(data, is_last)
         long: tuple[TooLong, ...] = ()
         if done == 0 and len(buffer) > limit:
-            head = buffer[:HEAD_BYTES].decode("utf-8", "replace")
+            head = _head(data)
             done, rest = _skip(stream, buffer, cutter)
             long = (TooLong(position, done, head),)
         else:
@@ -184,11 +184,13 @@ def _without_long(
     limit: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[TooLong, ...]]:
     is_long = ends - starts > limit
-    found = tuple(
-        TooLong(position + a, b - a, data[a : a + HEAD_BYTES].tobytes().decode("utf-8", "replace"))
-        for a, b in zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True)
-    )
+    places = zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True)
+    found = tuple(TooLong(position + a, b - a, _head(data[a:b])) for a, b in places)
     return starts[~is_long], ends[~is_long], found
+
+
+def _head(record: NDArray[np.uint8]) -> str:
+    return record[:HEAD_BYTES].tobytes().decode("utf-8", "replace")
 
 
 def _skip(stream: Stream, buffer: bytes, cutter: Cutter) -> tuple[int, bytes]:
@@ -278,6 +280,44 @@ def skip_paragraph(data: NDArray[np.uint8], state: int) -> tuple[int, int]:
         elif not _is_space(data[pos]):
             state = 0
     return -1, state
+
+
+@kernel
+def trim_records(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], is_line: bool
+) -> None:
+    """Leave out byte order marks, and the carriage return of a line end; empty blank records.
+
+    Changes `starts` and `ends`; O(n) but for blank records. A record may end behind the data.
+    """
+    size = len(data)
+    for row in range(len(starts)):
+        start, end = starts[row], ends[row]
+        has_mark = end - start >= 3 and data[start] == 0xEF and data[start + 1] == 0xBB
+        if has_mark and data[start + 2] == 0xBF:
+            start += 3
+        if is_line and start < end <= size and data[end - 1] == 13:
+            end -= 1
+        pos = start
+        while pos < min(end, size) and (data[pos] == 10 or _is_space(data[pos])):
+            pos += 1
+        starts[row], ends[row] = start, (start if pos == end else end)
+
+
+@kernel
+def gather_records(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Copy records behind one another; return their offsets (n + 1,) and bytes."""
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    for row in range(len(starts)):
+        offsets[row + 1] = offsets[row] + ends[row] - starts[row]
+    out = np.empty(offsets[-1], np.uint8)
+    for row in range(len(starts)):
+        used = offsets[row] - starts[row]
+        for pos in range(starts[row], ends[row]):
+            out[used + pos] = data[pos]
+    return offsets, out
 
 
 @kernel

@@ -254,7 +254,7 @@ def write_string(
 
 @kernel
 def _read_unit(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]:
-    """Read what follows `\\u`, with the second half of a pair; return the byte behind, the code."""
+    """Read a code unit, with the second half of its pair; return the byte behind and the code."""
     code = hex4(data, pos) if pos + 4 <= end else -1
     if code < 0:
         return -1, code

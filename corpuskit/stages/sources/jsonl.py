@@ -82,8 +82,9 @@ class Jsonl(Source):
             yield self._batch(block, max_document_bytes)
 
     def _batch(self, block: Block, most: int) -> SourceBatch:
-        given = (self.text_column, self.id_column, self.url_column, self.date_column, *self.columns)
-        names = list(dict.fromkeys(name for name in given if name is not None))
+        labels = (self.id_column, self.url_column, self.date_column)
+        given = [self.text_column, *(name for name in labels if name), *self.columns]
+        names = list(dict.fromkeys(given))
         members = Members(block, names, with_extra=self.extra)
         found = _Rules(self.rules, members)
         texts = members.texts()
@@ -94,18 +95,18 @@ class Jsonl(Source):
         for name, kind in self.declared().items():
             columns[name], is_bad = members.typed(names.index(name), kind)
             found.mark("bad_column", is_bad)
-        labels: list[pa.Array | None] = []
-        for name in given[1:4]:
-            labels.append(
-                None if name is None else members.strings(names.index(name)).cast("string")
-            )
-            if name is not None:
-                found.mark("bad_column", np.isin(members.kinds(names.index(name)), (BOOL, NESTED)))
-        rows = pa.array(np.flatnonzero(found.codes == 0))
+        written: list[pa.Array | None] = [None, None, None]
+        for place, label in enumerate(labels):
+            if label:
+                slot = names.index(label)
+                written[place] = members.strings(slot).cast(pa.string())
+                found.mark("bad_column", np.isin(members.kinds(slot), (BOOL, NESTED)))
+        kept = found.codes == 0
+        rows = pa.array(np.flatnonzero(kept))
         is_whole = len(rows) == len(block)
-        ids, urls, dates = (pick(array, rows, is_whole) for array in labels)
+        ids, urls, dates = (pick(array, rows, is_whole) for array in written)
         return SourceBatch(
-            positions=(block.position + block.starts)[found.codes == 0],
+            positions=(block.position + block.starts)[kept],
             texts=texts if is_whole else texts.take(rows),
             ids=ids,
             columns={name: pick(array, rows, is_whole) for name, array in columns.items()},
@@ -113,7 +114,7 @@ class Jsonl(Source):
             dates=dates,
             extra=pick(members.extra(), rows, is_whole) if self.extra else None,
             rejects=tuple(_rejects(block, found, texts, sizes, most)),
-            replaced=tuple(np.flatnonzero(members.replaced[found.codes == 0]).tolist()),
+            replaced=tuple(np.flatnonzero(members.replaced[kept]).tolist()),
             size_bytes=block.size_bytes,
         )
 

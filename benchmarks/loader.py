@@ -1,0 +1,227 @@
+"""Tokens per CPU second of the streaming loader, against gathering the same rows out of one np.memmap.
+
+The gather is the floor: it copies the rows and widens them to int32 inputs and labels, and that is all.
+The loader verifies the checksum of every page, and makes positions, segment boundaries and row ids too.
+`reads` is the verified read of the same row groups by PyArrow alone, `batches` what is made of the rows.
+Everything is in the page cache, CPU seconds are those of the whole process, and each figure is the
+best of `--repeats`.
+
+    python benchmarks/loader.py [--mib 256] [--repeats 3] [--threads 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from corpuskit.loader import StreamingLoader
+from corpuskit.loader.assemble import assemble
+from corpuskit.loader.index import file_digest, plan_hash
+from corpuskit.loader.parts import TOKEN_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BATCH_ROWS = 16
+MEAN_DOCUMENT_TOKENS = 850
+
+
+def main() -> None:
+    """Run every layout and order, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mib", type=int, default=256, help="tokens of each layout")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1, help="reader threads")
+    options = parser.parse_args()
+    print("M tokens per CPU second; `of floor` is loader / gather")
+    print("seq_len dtype   order       gather   reads  batches  loader  of floor  read/used  order us/row")
+    for seq_len, dtype in ((2048, "uint16"), (8192, "uint16"), (8192, "uint32")):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder)
+            write_run(path, seq_len, dtype, options.mib)
+            for order in ("stored", "permuted"):
+                figures = measure(path / order, options.repeats, options.threads)
+                print(f"{seq_len:7d} {dtype}  {order:9s} {figures}", flush=True)
+
+
+def measure(run_dir: Path, repeats: int, threads: int) -> str:
+    """Return one line of figures."""
+    loader = StreamingLoader(run_dir, BATCH_ROWS, reader_threads=threads)
+    plan = loader.plan
+    counters = np.arange(loader.num_steps * BATCH_ROWS)
+    rows = plan.order.rows_at(counters).rows
+    raw = np.memmap(run_dir.parent / "raw", plan.dtype, "r").reshape(-1, plan.seq_len + 1)
+    raw.sum()  # into the page cache
+
+    def gather() -> None:
+        for chosen in np.split(rows, loader.num_steps):
+            stored = raw[chosen]
+            stored[:, :-1].astype(np.int32)
+            stored[:, 1:].astype(np.int32)
+
+    def reads() -> None:
+        for part in plan.parts.paths:
+            file = pq.ParquetFile(
+                run_dir / part, page_checksum_verification=True, pre_buffer=False
+            )
+            for group in range(file.num_row_groups):
+                file.read_row_group(group, columns=list(TOKEN_COLUMNS), use_threads=False)
+
+    def batches() -> None:
+        starts = [np.arange(0, plan.seq_len, MEAN_DOCUMENT_TOKENS, dtype=np.int32)] * BATCH_ROWS
+        pads = np.full(BATCH_ROWS, plan.seq_len + 1, np.int32)
+        stored = raw[:BATCH_ROWS]
+        for _ in range(loader.num_steps):
+            assemble(stored, starts, pads)
+
+    def load() -> None:
+        loader.load_state_dict(begin)
+        for _ in loader:
+            pass
+
+    begin = loader.state_dict()
+    num_tokens = len(rows) * plan.seq_len
+    seconds = [cpu_seconds(work, repeats) for work in (gather, reads, batches, load)]
+    speeds = [num_tokens / taken / 1e6 for taken in seconds]
+    order = cpu_seconds(lambda: walk(plan.order, counters), repeats) / len(rows)
+    counts = loader.read_counts
+    loader.close()
+    return (
+        f"{speeds[0]:8.0f} {speeds[1]:7.0f} {speeds[2]:8.0f} {speeds[3]:7.0f}"
+        f" {speeds[3] / speeds[0]:9.2f} {counts.rows_read / counts.rows_used:10.2f}"
+        f" {order * 1e6:13.2f}"
+    )
+
+
+def walk(order: object, counters: np.ndarray) -> None:
+    """Compute the order the way a reader does, a window of blocks at a time."""
+    for window in np.split(counters, range(8192, len(counters), 8192)):
+        order.rows_at(window)
+
+
+def cpu_seconds(work: Callable[[], None], repeats: int) -> float:
+    """Return the least CPU time of `work`."""
+    taken = []
+    for _ in range(repeats):
+        gc.collect()
+        begun = time.process_time()
+        work()
+        taken.append(time.process_time() - begun)
+    return min(taken)
+
+
+def write_run(path: Path, seq_len: int, dtype: str, mib: int) -> None:
+    """Write two run directories over the same parts, `stored` and `permuted`, and the rows raw."""
+    row_bytes = (seq_len + 1) * np.dtype(dtype).itemsize
+    num_rows = (mib << 20) // row_bytes // 64 * 64
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, 50_000, (num_rows, seq_len + 1), dtype).view(np.dtype(dtype))
+    tokens.tofile(path / "raw")
+    parts = []
+    part_rows = (64 << 20) // row_bytes // 64 * 64
+    for first in range(0, num_rows, part_rows):
+        parts.append(write_part(path, tokens[first : first + part_rows], first, random))
+    for name in ("stored", "permuted"):
+        write_plan(path / name, seq_len, dtype, num_rows, parts, is_stored=name == "stored")
+
+
+def write_part(
+    path: Path, tokens: np.ndarray, first_row: int, random: np.random.Generator
+) -> dict[str, object]:
+    """Write one part with documents of random lengths; return its line of the index."""
+    num_rows, width = tokens.shape
+    starts = [
+        [0, *sorted(set(random.integers(1, width, width // MEAN_DOCUMENT_TOKENS).tolist()))]
+        for _ in range(num_rows)
+    ]
+    facts = {
+        "format": 1,
+        "source": "web",
+        "seq_len": width - 1,
+        "dtype": tokens.dtype.name,
+        "tokenizer": "00",
+        "first_row": first_row,
+    }
+    size = width * tokens.itemsize
+    values = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(size), num_rows, [None, pa.py_buffer(np.ascontiguousarray(tokens))]
+    )
+    lists = {
+        "doc_starts": pa.int32(),
+        "doc_keys": pa.int64(),
+        "text_bytes": pa.int32(),
+        "flags": pa.uint8(),
+    }
+    none = [[0] * len(row) for row in starts]
+    schema = pa.schema(
+        [
+            pa.field("tokens", values.type, nullable=False),
+            *(pa.field(name, pa.list_(kind)) for name, kind in lists.items()),
+        ],
+        metadata={"corpuskit": json.dumps(facts)},
+    )
+    columns = [pa.array(v, f.type) for v, f in zip((starts, none, none, none), list(schema)[1:], strict=True)]
+    name = f"part-{first_row:08d}.parquet"
+    pq.write_table(
+        pa.table([values, *columns], schema=schema),
+        path / name,
+        row_group_size=64,
+        compression="none",
+        use_dictionary=False,
+        column_encoding="PLAIN",
+        write_statistics=False,
+        write_page_checksum=True,
+        data_page_size=1 << 30,
+    )
+    return {
+        "source": "web",
+        "path": f"../{name}",
+        "rows": num_rows,
+        "first_row": first_row,
+        "size_bytes": (path / name).stat().st_size,
+        "digest": file_digest(path / name),
+    }
+
+
+def write_plan(
+    run_dir: Path,
+    seq_len: int,
+    dtype: str,
+    num_rows: int,
+    parts: list[dict[str, object]],
+    *,
+    is_stored: bool,
+) -> None:
+    """Write a plan that reads each row once, in stored order or permuted."""
+    (run_dir / "mix").mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(parts), run_dir / "mix" / "index.parquet")
+    plan = {
+        "format": 1,
+        "name": "benchmark",
+        "seed": 0,
+        "seq_len": seq_len,
+        "dtype": dtype,
+        "block_rows": 1024,
+        "tokenizer": {"hash": "00"},
+        "sources": [{"name": "web", "rows": num_rows, "max_epochs": 1, "shuffled": is_stored}],
+        "stages": [{"name": "main", "rows": num_rows, "weights": {"web": 1}}],
+        "skip": [],
+        "index": "mix/index.parquet",
+        "lookups": "mix/lookups.parquet",
+        "files": "mix/files.json",
+    }
+    plan["plan_hash"] = plan_hash(plan, file_digest(run_dir / "mix" / "index.parquet"))
+    (run_dir / "mix" / "plan.json").write_text(json.dumps(plan))
+
+
+if __name__ == "__main__":
+    main()

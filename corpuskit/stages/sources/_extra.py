@@ -1,0 +1,135 @@
+"""Arrow columns as one column of JSON objects; a Python object per value only for nested types."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from corpuskit.batch import large_strings, utf8
+from corpuskit.kernels.jit import kernel
+from corpuskit.stages.sources._scan import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def json_objects(columns: Mapping[str, pa.Array], num_docs: int) -> pa.Array:
+    """Return one JSON object per row of the columns that are not null, null where all are.
+
+    Numbers are written as Arrow writes them; NaN and infinities count as null. Bytes that are not
+    UTF-8 become base64.
+    """
+    members = []
+    for name, column in columns.items():
+        key = pa.scalar(json.dumps(name, ensure_ascii=False) + ":", pa.large_string())
+        members.append(pc.binary_join_element_wise(key, _json_values(column), ""))
+    if not members:
+        return pa.nulls(num_docs, pa.string())
+    comma, empty = (pa.scalar(text, pa.large_string()) for text in (",", ""))
+    inside = pc.binary_join_element_wise(*members, comma, null_handling="skip")
+    inside = pc.if_else(pc.equal(inside, empty), pa.scalar(None, pa.large_string()), inside)
+    left, right = (pa.scalar(text, pa.large_string()) for text in "{}")
+    return pc.binary_join_element_wise(left, inside, right, "").cast(pa.string())
+
+
+def _json_values(column: pa.Array) -> pa.Array:
+    """Return JSON text (large_string) of each value, null for null."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.dictionary_decode(), kind.value_type
+    if pa.types.is_boolean(kind):
+        return pc.if_else(column, "true", "false").cast(pa.large_string())
+    if pa.types.is_integer(kind):
+        return column.cast(pa.large_string())
+    if pa.types.is_floating(kind):
+        values = column.cast(pa.float32()) if pa.types.is_float16(kind) else column
+        return pc.if_else(pc.is_finite(values), values.cast(pa.large_string()), None)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        return _quoted(column.cast(pa.large_string()))
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        strings = column.cast(pa.large_string())
+        try:
+            strings.validate(full=True)
+        except pa.ArrowInvalid:
+            return _json_objects_of(strings.cast(pa.large_binary()))
+        return _quoted(strings)
+    return _json_objects_of(column)
+
+
+def _quoted(strings: pa.Array) -> pa.Array:
+    filled = strings.fill_null("") if strings.null_count else strings
+    quoted = large_strings(*quote(*utf8(filled)))
+    return pc.if_else(strings.is_valid(), quoted, None) if strings.null_count else quoted
+
+
+def _json_objects_of(column: pa.Array) -> pa.Array:
+    values = [None if value is None else _dumps(value) for value in column.to_pylist()]
+    return pa.array(values, pa.large_string())
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal | datetime.timedelta):
+        return str(value)
+    return value
+
+
+@kernel
+def quote(
+    offsets: NDArray[np.int64], data: NDArray[np.uint8]
+) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Write texts as JSON strings: O(B), allocates what it returns, offsets (N + 1,) and bytes."""
+    num = len(offsets) - 1
+    places = np.zeros(num + 1, np.int64)
+    for row in range(num):
+        size = 2
+        for pos in range(offsets[row], offsets[row + 1]):
+            size += 1 if PLAIN[data[pos]] else (6 if data[pos] < 32 else 2)
+        places[row + 1] = places[row] + size
+    out = np.empty(places[num], np.uint8)
+    for row in range(num):
+        used = places[row]
+        out[used] = 34
+        used += 1
+        for pos in range(offsets[row], offsets[row + 1]):
+            byte = data[pos]
+            if not PLAIN[byte]:
+                out[used] = 92
+                used += 1
+            if byte < 32:
+                out[used], out[used + 1], out[used + 2] = 117, 48, 48
+                out[used + 3], out[used + 4] = HEX[byte >> 4], HEX[byte & 15]
+                used += 5
+            else:
+                out[used] = byte
+                used += 1
+        out[used] = 34
+    return places, out

@@ -1,0 +1,109 @@
+"""Plain text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from corpuskit.batch import large_strings
+from corpuskit.stage import Reject, Source, SourceBatch
+from corpuskit.stages.sources._columns import is_utf8
+from corpuskit.stages.sources._records import (
+    HEAD_BYTES,
+    LINES,
+    PARAGRAPHS,
+    Block,
+    cut_file,
+    gather_records,
+    read_blocks,
+    trim_records,
+)
+from corpuskit.stages.sources._stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from corpuskit.stage import InputFile, Slice
+
+MARK = b"\xef\xbb\xbf"
+SKIP_BYTES = 4 << 20
+"""Read at once of what is only counted."""
+
+
+class Text(Source):
+    """Read plain text files, also .gz and .zst: a document is a file, a paragraph or a line.
+
+    Paragraphs are runs of lines that are not blank; line ends inside a paragraph stay, the last
+    one is left out, as is the one of a line. Blank lines are no documents; an empty file is none
+    either. Plain files that are read line by line are cut into byte ranges; any other file is one
+    piece of work.
+
+    A document that is not UTF-8 (`invalid_utf8`) or has more than `max_document_bytes`
+    (`too_long`) becomes a row of the ledger. A byte order mark at the start is removed.
+
+    Source: RFC 3629 (UTF-8); RFC 1952 (gzip) and RFC 8878 (zstd), several members or frames per
+    file included.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = ("invalid_utf8", "too_long")
+
+    per: Literal["file", "paragraph", "line"] = "file"
+    """What a document is."""
+
+    def declared(self) -> Mapping[str, pa.DataType]:
+        return {}
+
+    def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
+        return cut_file(file, target_bytes, splittable=self.per == "line")
+
+    def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
+        if self.per == "file":
+            yield _whole(file, max_document_bytes)
+            return
+        # A byte order mark does not count, and a carriage return is no part of the line.
+        limit = max_document_bytes + len(MARK) + 1
+        cutter = LINES if self.per == "line" else PARAGRAPHS
+        for block in read_blocks(file, piece, limit, cutter):
+            yield _batch(block, max_document_bytes, is_line=self.per == "line")
+
+
+def _whole(file: InputFile, most: int) -> SourceBatch:
+    """Read a file as one document, in memory bounded by the longest one allowed."""
+    with Stream(file.path) as stream:
+        content = stream.read(most + len(MARK) + 1)
+        size = len(content)
+        while more := stream.read(SKIP_BYTES):
+            size += len(more)
+        data = np.frombuffer(content, np.uint8)
+        starts, ends = np.zeros(1, np.int64), np.array([size], np.int64)
+        block = Block(0, data, starts, ends, (), stream.consumed)
+        return _batch(block, most, is_line=False)
+
+
+def _batch(block: Block, most: int, *, is_line: bool) -> SourceBatch:
+    """Make documents of records, one each, without those that are blank."""
+    starts, ends = block.starts.copy(), block.ends.copy()
+    trim_records(block.data, starts, ends, is_line)
+    sizes = ends - starts
+    is_long, is_broken = sizes > most, np.zeros(len(sizes), np.bool_)
+    if not is_utf8(block.data):
+        rows = [not is_utf8(block.data[a:b]) for a, b in zip(starts, ends, strict=True)]
+        is_broken = np.array(rows, np.bool_) & ~is_long
+    kept = (sizes > 0) & ~is_long & ~is_broken
+    rejects = [Reject(x.position, "too_long", x.size_bytes, most, x.head) for x in block.too_long]
+    for row in np.flatnonzero(is_long | is_broken).tolist():
+        position = block.position + int(block.starts[row])
+        head = block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
+        if is_long[row]:
+            rejects.append(Reject(position, "too_long", int(sizes[row]), most, head))
+        else:
+            rejects.append(Reject(position, "invalid_utf8", text=head))
+    return SourceBatch(
+        positions=(block.position + block.starts)[kept],
+        texts=large_strings(*gather_records(block.data, starts[kept], ends[kept])),
+        rejects=tuple(rejects),
+        size_bytes=block.size_bytes,
+    )
