@@ -9,6 +9,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Without bytecode every process that imports torch would compile it anew, for 4 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 EXTRAS ?= train,dev

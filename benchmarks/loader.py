@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.loader import StreamingLoader
-from corpuskit.loader.assemble import assemble
+from corpuskit.loader.assemble import Assembled, Memory
 from corpuskit.loader.index import file_digest, plan_hash
 from corpuskit.loader.parts import TOKEN_COLUMNS
 
@@ -43,7 +43,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="reader threads")
     options = parser.parse_args()
     print("M tokens per CPU second; `of floor` is loader / gather")
-    print("seq_len dtype   order       gather   reads  batches  loader  of floor  read/used  order us/row")
+    print(
+        "seq_len dtype   order       gather   reads  batches  loader  of floor  read/used  order us/row"
+    )
     for seq_len, dtype in ((2048, "uint16"), (8192, "uint16"), (8192, "uint32")):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)
@@ -70,18 +72,16 @@ def measure(run_dir: Path, repeats: int, threads: int) -> str:
 
     def reads() -> None:
         for part in plan.parts.paths:
-            file = pq.ParquetFile(
-                run_dir / part, page_checksum_verification=True, pre_buffer=False
-            )
+            file = pq.ParquetFile(run_dir / part, page_checksum_verification=True, pre_buffer=False)
             for group in range(file.num_row_groups):
                 file.read_row_group(group, columns=list(TOKEN_COLUMNS), use_threads=False)
 
     def batches() -> None:
         starts = [np.arange(0, plan.seq_len, MEAN_DOCUMENT_TOKENS, dtype=np.int32)] * BATCH_ROWS
         pads = np.full(BATCH_ROWS, plan.seq_len + 1, np.int32)
-        stored = raw[:BATCH_ROWS]
+        stored, memory = raw[:BATCH_ROWS], Memory()
         for _ in range(loader.num_steps):
-            assemble(stored, starts, pads)
+            Assembled(memory, stored, starts, pads).batch(0, BATCH_ROWS)
 
     def load() -> None:
         loader.load_state_dict(begin)
@@ -169,7 +169,10 @@ def write_part(
         ],
         metadata={"corpuskit": json.dumps(facts)},
     )
-    columns = [pa.array(v, f.type) for v, f in zip((starts, none, none, none), list(schema)[1:], strict=True)]
+    columns = [
+        pa.array(v, f.type)
+        for v, f in zip((starts, none, none, none), list(schema)[1:], strict=True)
+    ]
     name = f"part-{first_row:08d}.parquet"
     pq.write_table(
         pa.table([values, *columns], schema=schema),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import venv
@@ -12,6 +11,9 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+
+from corpuskit.loader import StreamingLoader
+from tests.loader.loader_runs import write_plan, write_shards
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -76,6 +78,19 @@ print(json.dumps(sorted(found.name for found in distributions())))
     assert json.loads(run_light(light_python, program)) == ["corpuskit", "numpy", "pyarrow"]
 
 
-def test_the_loader_imports_from_the_wheel(light_python: Path) -> None:
-    program = "import corpuskit.loader as m; m.StreamingLoader; print(m.__file__)"
-    assert os.fspath(light_python.parents[1]) in run_light(light_python, program)
+def test_the_wheel_streams_the_batches_of_a_full_environment(
+    light_python: Path, tmp_path: Path
+) -> None:
+    shards = write_shards(tmp_path / "run", {"web": 90, "books": 40})
+    run = write_plan(shards, [(64, {"web": 3, "books": 1})])
+    program = """
+import sys
+import corpuskit.loader
+assert corpuskit.loader.__file__.startswith(sys.prefix), corpuskit.loader.__file__
+for batch in corpuskit.loader.StreamingLoader(sys.argv[1], global_batch_rows=8):
+    print(batch["tokens"].tolist())
+"""
+    here = [batch["tokens"].tolist() for batch in StreamingLoader(run, global_batch_rows=8)]
+    lines = run_light(light_python, program, str(run)).splitlines()
+    assert [json.loads(line) for line in lines] == here
+    assert len(here) == 8

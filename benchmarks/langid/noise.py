@@ -73,6 +73,39 @@ OPERATORS = tuple(
     </div> <p> <td> \\n \\fB \\fR .SH .TP .PP ... : , "" '' $ @ & ~ ^ ? > < >>> $1 %s %d {} {{
     }} |---| ## ###""".split()
 )
+# English as manuals write it; {} is one of WORDS. The two sets hold none of it.
+PHRASES = (
+    "Specifies the {} of the {}.",
+    "Returns the {} that is associated with this {}.",
+    "This {} describes how to {} a {} and its {}.",
+    "The following table lists the {} {}s that are supported by the {}.",
+    "Sets or gets a value that indicates whether the {} has been {}ed.",
+    "If this {} is not specified, the default {} is used.",
+    "A handle to the {} whose {} is to be retrieved.",
+    "An application sends this message to {} the {}.",
+    "Use the {} command to {} one or more {}s.",
+    "See also: {}, {}, {}.",
+    "For more information about {}s, see the {} reference.",
+    "The {} contains information about the {} and {} of each {}.",
+    "Note that you can't {} a {} while another {} is being {}ed.",
+    "In this example, we create a new {} and then {} its {}.",
+    "There are several ways to {} the {}; which one you need depends on your {}.",
+    "This is only available when the {} was built with {} support.",
+    "Initializes a new instance of the {} class.",
+    "It should not be called directly by user {}s.",
+    "Minimum supported {}: version {} or later.",
+    "On success, zero is returned; on error, the {} is set appropriately.",
+    "Copyright notice and permission to {} this {} are given below.",
+    "When you run this, it will {} all of the {}s in your {}.",
+    "Determines which {} should be used for {}ing.",
+    "These functions are defined in the {} header and require the {} library.",
+    "Describes the {}, its {}s, requirements, remarks and return value.",
+    "You may want to {} the {} before you {} anything else.",
+    "Identifies the {} for which a {} has not yet been allocated.",
+    "Parameters, properties, methods, members, remarks, requirements, examples, description.",
+    "Has the {} changed since it was last {}ed? If so, {} it again.",
+    "Writes a {} to the specified {} and waits until the {} has finished.",
+)
 ENDINGS = ("c", "h", "py", "txt", "md", "rb", "js", "dll", "so", "conf", "html")
 MARKS = (
     ("`", "`"),
@@ -111,6 +144,16 @@ def _pieces(text: str, rng: random.Random) -> list[str]:
             word = word[size:]
         pieces.append(word)
     return pieces
+
+
+def phrases(rng: random.Random) -> str:
+    """Return one to six sentences of made-up manual English."""
+    chosen = [rng.choice(PHRASES) for _ in range(rng.randint(1, 6))]
+    return " ".join(
+        "".join(part + rng.choice(WORDS) for part in phrase.split("{}")[:-1])
+        + phrase.split("{}")[-1]
+        for phrase in chosen
+    )
 
 
 def recase(text: str, rng: random.Random) -> str:

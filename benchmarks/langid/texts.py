@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import repair
-from noise import decorate, recase
+from noise import decorate, phrases, recase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +61,8 @@ SKIPPED_UDHR = frozenset(
 # Languages that lid.176 lacks, wanted all the same.
 EXTRA = frozenset("fo ha ig lg ln mi ny om rn rw se sm sn st ti tn to ts wo xh zu".split())
 # Too near to a language that is far more often met, with too little text to tell them apart:
-# Scots took English documents, Wu took Chinese ones.
-LEFT_OUT = frozenset("sco wuu".split())
+# Scots and Interlingue took English documents, Wu took Chinese ones.
+LEFT_OUT = frozenset("ie sco wuu".split())
 # Characters per language. Much-written languages get more, English most: the prior of the model.
 CHARS = 600_000
 MAJOR = frozenset(
@@ -144,12 +144,13 @@ def compose(units: list[Unit], chars: int, rng: random.Random) -> Iterator[str]:
         yield line
 
 
-def mostly_noise(units: list[Unit], chars: int, rng: random.Random) -> Iterator[str]:
-    """Yield lines of a few words in heavy noise: what is almost only code counts as English."""
+def manuals(units: list[Unit], chars: int, rng: random.Random) -> Iterator[str]:
+    """Yield English as manuals have it, in light to heavy noise; almost only code counts, too."""
     made = 0
     while made < chars:
         words = rng.choice(units).text.split()[: rng.randint(3, 20)]
-        line = decorate(recase(" ".join(words), rng), rng, rng.choice((2, 4, 8, 16)))
+        text = " ".join(words) if rng.random() < 0.4 else phrases(rng)
+        line = decorate(recase(text, rng), rng, rng.choice((0.3, 1, 2, 4, 8, 16)))
         made += len(line)
         yield line
 
@@ -177,7 +178,8 @@ def main() -> None:
     for label, own in sorted(by_label.items()):
         times = 8 if label == "en" else 3 if label in MAJOR else 1
         rows += [(line, label, "composed") for line in compose(own, CHARS * times, rng)]
-    rows += [(line, "en", "noise") for line in mostly_noise(by_label["en"], CHARS * 10, rng)]
+    english = manuals(by_label["en"], CHARS * 10, rng)
+    rows += [(line, "en", "manuals") for line in english]
     write(given.out / "train.parquet", rows)
     write(given.out / "heldout.parquet", [(u.text, u.label, u.origin) for u in units if u.held_out])
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from corpuskit.run.pipeline import Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase
@@ -133,12 +133,3 @@ def observer(*, quiet: bool = False) -> Iterator[Observer]:
     else:
         yield LineObserver()
 
-
-def training_observer() -> Callable[..., None]:
-    """Return the function that prints a training metric line."""
-    from corpuskit.train.metrics import format_line
-
-    def show(record: dict[str, Any]) -> None:
-        click.echo(format_line(record))
-
-    return show

@@ -17,9 +17,20 @@ def command(settings: str, overrides: tuple[str, ...]) -> None:
       corpuskit train pipelines/train_quickstart.yaml
       torchrun --nproc-per-node 2 -m corpuskit train pipelines/train_quickstart.yaml
     """
-    from corpuskit.cli._progress import training_observer
+    import sys
+
     from corpuskit.config import read_model
-    from corpuskit.train.loop import launch
+    from corpuskit.errors import UsageError
+
+    try:
+        from corpuskit.train.loop import main
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError(
+            "corpuskit train needs torch. Install it with: pip install 'corpuskit[train]'"
+        ) from None
     from corpuskit.train.settings import TrainSettings
 
-    launch(read_model(settings, TrainSettings, overrides), training_observer())
+    result = main(read_model(settings, TrainSettings, overrides), click.echo)
+    sys.exit(result.exit_code)

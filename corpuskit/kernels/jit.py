@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import numba
 
+from corpuskit.closure import closure
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,9 +27,11 @@ def kernel(func: Callable[P, R]) -> Callable[P, R]:
     """Compile `func` on first call: no GIL, IEEE arithmetic, no bounds checks, cached on disk.
 
     Division by zero gives inf or nan as in NumPy. Numba notices edits only in the file that holds the
-    caller (numba issue 1833), so the cache folder is named after a digest of all our kernel sources.
+    caller (numba issue 1833), so the cache folder is named after a digest of the caller's file and
+    of all kernels it imports.
     """
-    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(cache_dir())  # type: ignore[attr-defined]
+    place = cache_dir() / _digest(Path(func.__code__.co_filename))
+    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(place)  # type: ignore[attr-defined]
     try:
         return cast(
             "Callable[P, R]", numba.njit(cache=True, nogil=True, error_model="numpy")(func)
@@ -41,14 +45,17 @@ def inline(func: Callable[P, R]) -> Callable[P, R]:
     return cast("Callable[P, R]", numba.njit(inline="always", error_model="numpy")(func))
 
 
-@functools.cache
 def cache_dir() -> Path:
-    """Return the folder of compiled kernels, named by a digest of every module that may hold one."""
-    digest = hashlib.blake2b(numba.__version__.encode(), digest_size=8)
-    package = Path(__file__).parents[1]
-    for folder in ("kernels", "stages"):
-        for path in sorted((package / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
+    """Return the folder of compiled kernels."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     root = os.environ.get("CORPUSKIT_CACHE_DIR") or Path(home) / "corpuskit"
-    return Path(root) / digest.hexdigest()
+    return Path(root)
+
+
+@functools.cache
+def _digest(path: Path) -> str:
+    """Return the hash of a file and of all kernels it imports, and of the compiler's version."""
+    digest = hashlib.blake2b(numba.__version__.encode(), digest_size=8)
+    for source in closure(path):
+        digest.update(source.read_bytes())
+    return f"{path.stem}-{digest.hexdigest()}"

@@ -71,7 +71,13 @@ def find_pii(
     anchors = np.zeros(256, np.uint8)
     for number, (kind, mark) in enumerate(zip(KINDS, "@.:", strict=True), start=1):
         anchors[ord(mark)] = number * (kind in kinds)
-    return Found(*_find(offsets, data, anchors, only_public, min_ipv4_part))
+    room = int(offsets[-1] - offsets[0]) // 256 + 16
+    while True:
+        spans, marks = np.empty((3, room), np.int64), np.empty(room, np.uint8)
+        num = _find(offsets, data, anchors, only_public, min_ipv4_part, spans, marks)
+        if num <= room:
+            return Found(*spans[:, :num], marks[:num])
+        room = num
 
 
 _DIGIT, _HEX, _WORD, _LOCAL, _LABEL, _LETTER = 1, 2, 4, 8, 16, 32
@@ -313,11 +319,7 @@ def _ipv6(
 
 @kernel
 def _next(data: Bytes, at: int, end: int, anchors: Bytes) -> int:
-    """Return where the next anchor is, `end` if there is none.
-
-    A function of its own: inside of _find each step would count references to the growing arrays,
-    and the scan would run at a tenth of its speed.
-    """
+    """Return where the next anchor is, `end` if there is none."""
     while at < end and anchors[data[at]] == 0:
         at += 1
     return at
@@ -325,12 +327,19 @@ def _next(data: Bytes, at: int, end: int, anchors: Bytes) -> int:
 
 @kernel
 def _find(
-    offsets: Offsets, data: Bytes, anchors: Bytes, only_public: bool, min_part: int
-) -> tuple[Offsets, Offsets, Offsets, Bytes]:
-    """Scan texts left to right; what one span took, the next cannot use."""
+    offsets: Offsets,
+    data: Bytes,
+    anchors: Bytes,
+    only_public: bool,
+    min_part: int,
+    spans: Offsets,
+    kinds: Bytes,
+) -> int:
+    """Scan texts left to right; what one span took, the next cannot use.
+
+    Fills `spans` (3, room) and `kinds` (room,), returns how many there are, also beyond the room.
+    """
     groups = np.zeros(8, np.uint64)
-    spans = np.empty((64, 3), np.int64)
-    kinds = np.empty(64, np.uint8)
     num = 0
     for row in range(len(offsets) - 1):
         begin, end = offsets[row], offsets[row + 1]
@@ -347,13 +356,10 @@ def _find(
             if stop == 0:
                 at = _next(data, at + 1, end, anchors)
                 continue
-            if num == len(kinds):
-                spans = np.concatenate((spans, np.empty_like(spans)))
-                kinds = np.concatenate((kinds, np.empty_like(kinds)))
-            spans[num, 0], spans[num, 1], spans[num, 2] = row, start - begin, stop - begin
-            kinds[num] = anchor - 1
+            if num < len(kinds):
+                spans[0, num], spans[1, num], spans[2, num] = row, start - begin, stop - begin
+                kinds[num] = anchor - 1
             num += 1
             free = stop
             at = _next(data, stop, end, anchors)
-    kept = spans[:num]
-    return kept[:, 0].copy(), kept[:, 1].copy(), kept[:, 2].copy(), kinds[:num].copy()
+    return num

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.jit import inline, kernel
+from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.punctuation import PUNCTUATION, TERMINAL
 from corpuskit.kernels.utf8 import (
     char_table,
@@ -97,7 +97,7 @@ def _byte_kinds() -> NDArray[np.uint8]:
 _BYTE_KINDS = _byte_kinds()
 
 
-@inline
+@kernel
 def _ratio(count: int, of: int) -> float:
     return count / of if of > 0 else np.nan
 
@@ -147,7 +147,7 @@ def _measure(
     return measured
 
 
-@inline
+@kernel
 def _word_kinds(data: Bytes, start: int, end: int, char_kinds: Bytes) -> int:
     """Return the kinds of characters that occur in a word; most words answer by their first byte."""
     kinds = 0
@@ -157,7 +157,7 @@ def _word_kinds(data: Bytes, start: int, end: int, char_kinds: Bytes) -> int:
     return kinds
 
 
-@inline
+@kernel
 def _find(
     data: Bytes, start: int, end: int, stop_offsets: Offsets, stop_data: Bytes
 ) -> int:
@@ -174,17 +174,17 @@ def _find(
     return -1
 
 
-@inline
+@kernel
 def _is_dots(data: Bytes, at: int) -> bool:
     return data[at] == 46 and data[at + 1] == 46 and data[at + 2] == 46
 
 
-@inline
+@kernel
 def _is_ellipsis(data: Bytes, at: int) -> bool:
     return data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] == 0xA6
 
 
-@inline
+@kernel
 def _line(data: Bytes, start: int, end: int) -> tuple[int, int]:
     """Return whether a line begins with a bullet, and whether it ends in an ellipsis, as 0 or 1."""
     first = skip_space(data, start, end)

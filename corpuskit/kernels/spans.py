@@ -63,11 +63,17 @@ def _splice(
     read, write = offsets[0], moved[0]
     for span in range(len(rows)):
         begin = offsets[rows[span]]
-        kept = begin + starts[span] - read
-        output[write : write + kept] = data[read : read + kept]
-        write += kept
-        first, size = begins[codes[span]], sizes[codes[span]]
-        output[write : write + size] = pieces[first : first + size]
-        write += size
+        write = _copy(data, read, begin + starts[span], output, write)
+        first = begins[codes[span]]
+        write = _copy(pieces, first, first + sizes[codes[span]], output, write)
         read = begin + ends[span]
-    output[write:] = data[read : offsets[-1]]
+    _copy(data, read, offsets[-1], output, write)
+
+
+@kernel
+def _copy(data: Bytes, start: int, end: int, output: Bytes, to: int) -> int:
+    """Copy bytes, return where the copy ends. Assigning the slices would compile for 2 s."""
+    source, target = data[start:end], output[to : to + end - start]
+    for at in range(len(source)):
+        target[at] = source[at]
+    return to + len(source)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.kernels.jit import inline, kernel
+from corpuskit.kernels.jit import kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ ELLIPSIS = "\u2026"
 BULLET = "\u2022"
 
 
-@inline
+@kernel
 def char_width(lead: int) -> int:
     """Return the bytes of the character that begins with `lead`."""
     if lead < 0x80:
@@ -35,7 +35,7 @@ def char_width(lead: int) -> int:
     return 3 if lead < 0xF0 else 4
 
 
-@inline
+@kernel
 def code_point(data: Bytes, at: int) -> int:
     """Return the code point of the character that begins at `at`."""
     lead = np.int64(data[at])
@@ -71,7 +71,7 @@ def wide_space_width(data: Bytes, at: int) -> int:
     return 3 if second == 0x81 and third == 0x9F else 0
 
 
-@inline
+@kernel
 def space_width(data: Bytes, at: int) -> int:
     """Return the bytes of the whitespace character at `at`, 0 if it is none, as str.isspace."""
     lead = data[at]
@@ -80,7 +80,7 @@ def space_width(data: Bytes, at: int) -> int:
     return wide_space_width(data, at)
 
 
-@inline
+@kernel
 def skip_space(data: Bytes, start: int, end: int) -> int:
     """Return where str.lstrip of `data[start:end]` begins."""
     while start < end:
@@ -91,7 +91,7 @@ def skip_space(data: Bytes, start: int, end: int) -> int:
     return start
 
 
-@inline
+@kernel
 def skip_space_back(data: Bytes, start: int, end: int) -> int:
     """Return where str.rstrip of `data[start:end]` ends."""
     while end > start:
@@ -104,7 +104,7 @@ def skip_space_back(data: Bytes, start: int, end: int) -> int:
     return end
 
 
-@inline
+@kernel
 def line_break_width(data: Bytes, at: int, end: int) -> int:
     r"""Return the bytes of the line boundary at `at`, 0 if it is none, as str.splitlines.
 
@@ -122,7 +122,7 @@ def line_break_width(data: Bytes, at: int, end: int) -> int:
     return 0
 
 
-@inline
+@kernel
 def count_chars(data: Bytes, start: int, end: int) -> int:
     """Return the code points in `data[start:end]`."""
     chars = 0

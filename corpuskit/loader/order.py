@@ -272,6 +272,10 @@ class RowOrder:
             if epoch * size + (place := self._place_in_epoch(source, row, epoch)) < total
         ]
 
+    def block_start(self, counter: int) -> int:
+        """Return the first counter of the mix block that holds `counter`."""
+        return self._block(int(self._block_numbers(np.array([counter]))[0])).start
+
     def is_permuted(self, sources: SourceRows) -> NDArray[np.bool_]:
         """Return which of these rows are read out of stored order."""
         permuted: NDArray[np.bool_] = (sources.epochs > 0) | ~self._shuffled[sources.sources]

@@ -1,7 +1,7 @@
 """Verified reads of packed token shards: page CRCs checked, one second try, then a named error.
 
 Reads are `pread`, never mmap: a mapped page skips the CRC, and a fault on a hung mount can't time
-out. Letters: R rows of a row group, L = seq_len.
+out. Letters: R rows, L = seq_len.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 PADDING = 2  # bit 1 of a segment's flags
 TOKEN_COLUMNS = ("tokens", "doc_starts", "text_bytes", "flags")
 # What a read that failed raises: a file that is gone, cut, or whose pages break their CRC.
-_READ_ERRORS = (OSError, pa.ArrowException, DataError)
+READ_ERRORS = (OSError, pa.ArrowException, DataError)
 
 
-class RowGroup(NamedTuple):
-    """The rows of one row group, as arrays.
+class StoredRows(NamedTuple):
+    """Rows of a part as arrays.
 
     Attributes:
         tokens: (R, L + 1) unsigned, as stored.
@@ -74,45 +74,63 @@ class Parts:
         self._num_open = 0
         self._is_closed = False
 
-    def where(self, part: int, group: int) -> str:
-        """Name a row group the way errors do."""
+    def where(self, part: int, groups: Sequence[int]) -> str:
+        """Name row groups the way errors do."""
         index = self._plan.parts
         source = self._plan.sources[int(index.sources[part])].name
-        return f"{self._plan.run_dir / index.paths[part]}: row group {group}: source {source!r}"
+        which = f"row group {groups[0]}" + (f" to {groups[-1]}" if len(groups) > 1 else "")
+        return f"{self._plan.run_dir / index.paths[part]}: {which}: source {source!r}"
 
-    def read(self, part: int, group: int, columns: Sequence[str]) -> pa.Table:
-        """Return columns of a row group, every page verified.
+    def read(self, part: int, groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """Return columns of ascending row groups, every page verified.
 
         Raises:
-            DataError: it could not be read twice in a row; names part, row group and source.
+            OSError, pa.ArrowException, DataError: `READ_ERRORS`, without a place; to be read again.
         """
+        opened = self._borrow(part)
+        is_sound = False
         try:
-            return self._read_once(part, group, columns)
-        except _READ_ERRORS:
-            pass  # a bit may have flipped on its way here: once more, with a fresh handle
+            table = opened.file.read_row_groups(
+                list(groups), columns=list(columns), use_threads=False
+            )
+            left = int(self._plan.parts.rows[part]) - groups[-1] * ROWS_PER_GROUP
+            expected = (len(groups) - 1) * ROWS_PER_GROUP + min(ROWS_PER_GROUP, left)
+            if table.num_rows != expected:
+                raise DataError(f"{expected} rows were due, {table.num_rows} came")
+            is_sound = True
+        finally:
+            self._give_back(opened, is_sound)
+        return table
+
+    def read_again(self, part: int, group: int, columns: Sequence[str]) -> pa.Table:
+        """Read a row group whose first read failed: a bit may have flipped on its way here.
+
+        Raises:
+            DataError: it failed again; names part, row group and source.
+        """
+        self._forget(part)  # other handles may be as old as the one that failed
         try:
-            return self._read_once(part, group, columns)
-        except _READ_ERRORS as error:
+            return self.read(part, [group], columns)
+        except READ_ERRORS as error:
             raise DataError(
-                f"{self.where(part, group)} can't be read, twice: {error}."
+                f"{self.where(part, [group])} can't be read, twice: {error}."
                 " Restore the part from a copy or run its phase again."
             ) from error
 
-    def read_rows(self, part: int, group: int) -> RowGroup:
-        """Return the rows of a row group, every page verified.
+    def decode(self, part: int, groups: Sequence[int], table: pa.Table) -> StoredRows:
+        """Return the rows of a table of `TOKEN_COLUMNS`.
 
         Raises:
-            DataError: it can't be read, or its columns contradict each other.
+            DataError: the columns contradict each other.
         """
-        table = self.read(part, group, TOKEN_COLUMNS)
         try:
             rows = _decode(table, self._plan.seq_len, self._plan.dtype)
         except pa.ArrowException:  # a null where there must be none
             rows = None
         if rows is None:
             raise DataError(
-                f"{self.where(part, group)}: doc_starts, text_bytes and flags must describe rows of"
-                f" {self._plan.seq_len + 1} tokens, and don't. Run its phase again."
+                f"{self.where(part, groups)}: doc_starts, text_bytes and flags must describe rows"
+                f" of {self._plan.seq_len + 1} tokens, and don't. Run its phase again."
             )
         return rows
 
@@ -125,18 +143,14 @@ class Parts:
         for part in idle:
             part.close()
 
-    def _read_once(self, part: int, group: int, columns: Sequence[str]) -> pa.Table:
-        opened = self._borrow(part)
-        is_sound = False
-        try:
-            table = opened.file.read_row_group(group, columns=list(columns), use_threads=False)
-            left = int(self._plan.parts.rows[part]) - group * ROWS_PER_GROUP
-            if table.num_rows != min(ROWS_PER_GROUP, left):
-                raise DataError(f"it has {table.num_rows} rows")
-            is_sound = True
-        finally:
-            self._give_back(opened, is_sound)
-        return table
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            parts = [part for part in self._idle.values() if part.number == number]
+            for part in parts:
+                del self._idle[id(part)]
+            self._num_open -= len(parts)
+        for part in parts:
+            part.close()
 
     def _borrow(self, number: int) -> _OpenPart:
         surplus = None
@@ -232,13 +246,15 @@ def _column_kinds(row_bytes: int) -> dict[str, pa.DataType]:
     }
 
 
-def _decode(table: pa.Table, seq_len: int, dtype: np.dtype[np.unsignedinteger]) -> RowGroup | None:
-    """Return the arrays of a row group, views where possible; None if they contradict."""
+def _decode(
+    table: pa.Table, seq_len: int, dtype: np.dtype[np.unsignedinteger]
+) -> StoredRows | None:
+    """Return the arrays of a table, views where possible; None if they contradict."""
     column, starts, text_bytes, flags = (table.column(i).chunk(0) for i in range(4))
     bounds = starts.offsets.to_numpy()
     first, last = bounds[:-1], bounds[1:] - 1
     values = starts.values.to_numpy()
-    # Pages are verified, so this guards against a wrong writer; it costs 10 us per row group.
+    # Pages are verified, so this guards against a wrong writer.
     rising = np.diff(values, append=seq_len + 1) > 0
     rising[last] = values[last] <= seq_len
     if (last < first).any() or values[first].any() or not rising.all():
@@ -249,7 +265,7 @@ def _decode(table: pa.Table, seq_len: int, dtype: np.dtype[np.unsignedinteger]) 
     size = (seq_len + 1) * dtype.itemsize
     at = column.offset * size
     tokens = np.frombuffer(column.buffers()[1], np.uint8)[at : at + len(column) * size]
-    return RowGroup(
+    return StoredRows(
         tokens=tokens.view(dtype).reshape(len(column), seq_len + 1),
         starts=values,
         bounds=bounds,

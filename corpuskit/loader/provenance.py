@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.index import FORMAT, read_json
-from corpuskit.loader.parts import PADDING, Parts
+from corpuskit.loader.parts import PADDING, READ_ERRORS, Parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,7 +209,10 @@ class Provenance:
 
         def read() -> None:
             try:
-                outcome.append(parts.read(part, group, _SIDE_COLUMNS))
+                try:
+                    outcome.append(parts.read(part, [group], _SIDE_COLUMNS))
+                except READ_ERRORS:
+                    outcome.append(parts.read_again(part, group, _SIDE_COLUMNS))
             except DataError as error:
                 outcome.append(error)
 
@@ -219,7 +222,7 @@ class Provenance:
         thread.join(self._deadline)
         if not outcome:
             raise DataError(
-                f"{parts.where(part, group)} was not read within {self._deadline:g} seconds."
+                f"{parts.where(part, [group])} was not read within {self._deadline:g} seconds."
                 " Check the storage, or raise read_deadline_seconds."
             )
         if isinstance(outcome[0], DataError):

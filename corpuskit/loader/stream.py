@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.errors import UsageError
-from corpuskit.loader.assemble import assemble
+from corpuskit.loader.assemble import Assembled, Memory
 from corpuskit.loader.index import read_mix
 from corpuskit.loader.parts import Parts
 from corpuskit.loader.provenance import Provenance, Sighting
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from numpy.typing import NDArray
-
+    from corpuskit.loader.assemble import Batch
     from corpuskit.loader.provenance import StepRow
     from corpuskit.loader.reader import Window
 
-    Batch = dict[str, NDArray[np.int32] | NDArray[np.int64] | int]
+ASSEMBLED_TOKENS = 1 << 18
 
 
 class StreamingLoader:
@@ -250,16 +249,20 @@ class StreamingLoader:
             read_ahead_bytes=self._read_ahead,
             deadline_seconds=self._deadline,
         )
-        num_rows = rank_rows // self.micro_batches
+        size, memory = rank_rows // self.micro_batches, Memory()
+        most = max(1, ASSEMBLED_TOKENS // (rank_rows * self.plan.seq_len))
+        end = self._step
         try:
             for step in range(self._step, self._end_step):
-                window = reader.window_of(step)
-                first = (step - window.first_step) * rank_rows
+                if step == end:
+                    window = reader.window_of(step)
+                    begin, end = step, step + window.num_ready(step, most)
+                    rows = _assemble(memory, window, begin, end, rank_rows)
                 for micro in range(self.micro_batches):
-                    batch = _batch(window, first + micro * num_rows, num_rows)
+                    first = (step - begin) * rank_rows + micro * size
                     if micro == self.micro_batches - 1:
                         self._step = step + 1
-                    yield batch
+                    yield rows.batch(first, first + size)
         finally:
             reader.close()
             parts.close()
@@ -267,16 +270,19 @@ class StreamingLoader:
                 self.close()
 
 
-def _batch(window: Window, first: int, num_rows: int) -> Batch:
-    """Return rows [first, first + num_rows) of a window as copies of their own."""
-    chosen = slice(first, first + num_rows)
-    return {
-        **assemble(window.stored[chosen], window.starts[chosen], window.pads[chosen]),
-        "source_ids": window.rows.sources[chosen].copy(),
-        "row_ids": window.rows.rows[chosen].copy(),
-        "run_rows": window.counters[chosen].copy(),
-        "text_bytes": window.text_bytes[chosen].copy(),
-    }
+def _assemble(memory: Memory, window: Window, begin: int, end: int, rank_rows: int) -> Assembled:
+    """Make arrays of the steps [begin, end) of a window; nothing of it refers to the window."""
+    rows = slice((begin - window.first_step) * rank_rows, (end - window.first_step) * rank_rows)
+    return Assembled(
+        memory,
+        window.stored[rows],
+        window.starts[rows],
+        window.pads[rows],
+        source_ids=window.rows.sources[rows],
+        row_ids=window.rows.rows[rows],
+        run_rows=window.counters[rows],
+        text_bytes=window.text_bytes[rows],
+    )
 
 
 def _check_topology(global_batch_rows: int, rank: int, world_size: int, micro_batches: int) -> None:

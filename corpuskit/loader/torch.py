@@ -23,8 +23,8 @@ _NO_WORKERS = (
 class TorchStream(IterableDataset[dict[str, torch.Tensor | int]]):
     """Yields the batches of a loader as tensors that share the memory of its arrays.
 
-    Use it as it is, or with `DataLoader(stream, batch_size=None, num_workers=0)`: the batches are made.
-    Integers stay int32, half the bytes to a device; take `.long()` there where an operation wants it.
+    Use it as it is, or with `DataLoader(stream, batch_size=None, num_workers=0)`: it yields whole
+    batches. Integers stay int32, half the bytes to a device; take `.long()` there where it is needed.
 
     Args:
         loader: may also be iterated directly; both are one position.
@@ -61,7 +61,9 @@ class TorchStream(IterableDataset[dict[str, torch.Tensor | int]]):
         for batch in self._loader:
             tensors: dict[str, torch.Tensor | int] = {}
             for name, value in batch.items():
-                tensor = value if isinstance(value, int) else torch.from_numpy(value)
-                pin = self._pin_memory and isinstance(tensor, torch.Tensor)
-                tensors[name] = tensor.pin_memory() if pin else tensor
+                if isinstance(value, int):
+                    tensors[name] = value
+                    continue
+                tensor = torch.from_numpy(value)
+                tensors[name] = tensor.pin_memory() if self._pin_memory else tensor
             yield tensors

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
+from corpuskit.closure import PACKAGE, closure
 from corpuskit.errors import UsageError
 from corpuskit.storage import digest_file
 
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 FORMATS_VERSION = 1
 """Raise it when the runner, not a stage, writes other bytes for the same decisions."""
-
-_PACKAGE = Path(__file__).parents[1]
-_DECIDING = ("kernels", "stages")
 
 
 def fingerprint(facts: Mapping[str, Any], stages: Iterable[tuple[str, Stage]]) -> str:
@@ -93,38 +91,7 @@ def code_digest(path: Path) -> str:
 
     Docstrings, comments and layout do not count.
     """
-    sources = sorted(_closure(path))
-    return _hash([[_label(source), _normal(source)] for source in sources])
-
-
-def _closure(start: Path) -> set[Path]:
-    found: set[Path] = set()
-    waiting = [start]
-    while waiting:
-        path = waiting.pop()
-        if path not in found:
-            found.add(path)
-            waiting += _imports(path)
-    return found
-
-
-@functools.cache
-def _imports(path: Path) -> list[Path]:
-    """Return the files of kernels and stage helpers that a file imports, lazily or not."""
-    found: list[Path] = []
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        names: list[str] = []
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == _PACKAGE.name and len(parts) > 2 and parts[1] in _DECIDING:
-                file = _PACKAGE.joinpath(*parts[1:]).with_suffix(".py")
-                if file.is_file():
-                    found.append(file)
-    return found
+    return _hash([[_label(source), _normal(source)] for source in closure(path)])
 
 
 @functools.cache
@@ -148,7 +115,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _label(path: Path) -> str:
-    return path.relative_to(_PACKAGE).as_posix() if path.is_relative_to(_PACKAGE) else path.name
+    return path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else path.name
 
 
 @functools.cache

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import itertools
 import json
 import random
+import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +20,8 @@ from pydantic import ValidationError
 
 from corpuskit import registry
 from corpuskit.batch import make_keys
-from corpuskit.stage import Outcome, Stage, StreamingStage, View
+from corpuskit.errors import UsageError
+from corpuskit.stage import Outcome, Source, Stage, StreamingStage, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,17 +60,42 @@ _FRACTIONS = sorted({part / whole for whole in range(1, 7) for part in range(who
 
 
 def make(cls: type[Stage]) -> Stage:
-    """Return the stage with its defaults, or with the parameters of an example if it needs some."""
-    for params in ({}, *(example.params for example in cls.examples), {"paths": ("nowhere/*",)}):
-        try:
-            stage = cls(**params)
-        except ValidationError:
+    """Return the stage with its defaults, or with the first parameters known to do."""
+    for params in ({}, *(example.params for example in cls.examples), *_known(cls)):
+        stage = _try(cls, params)
+        if stage is None:
             continue
         for path in stage.files():
             if not Path(path).exists():
                 pytest.skip(f"{cls.stage_name()} needs the file {path}")
         return stage
     raise AssertionError(f"{cls.stage_name()}: needs parameters, and no example gives them")
+
+
+def _known(cls: type[Stage]) -> Iterator[dict[str, Any]]:
+    """Yield parameters that no example can give, since they name files."""
+    if issubclass(cls, Source):
+        yield {"paths": ("nowhere/*",)}
+    if "tokenizer" in cls.model_fields:
+        yield {"tokenizer": tiny_tokenizer()}
+
+
+@functools.cache
+def tiny_tokenizer() -> str:
+    """Write a byte-level tokenizer without merges, return its path."""
+    import tokenizers
+
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: number for number, token in enumerate([*alphabet, "<s>", "</s>"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    path = Path(folder) / "tokenizer.json"
+    tokenizer.save(str(path))
+    return str(path)
 
 
 def loose(cls: type[Stage]) -> Stage:
@@ -76,10 +106,8 @@ def loose(cls: type[Stage]) -> Stage:
         if schema["nullable"]:
             off[name] = None
         elif name.startswith(("min_", "max_")):
-            low, high = schema["low"], schema["high"]
-            off[name] = low if name.startswith("min_") else high
-    given = {name: value for name, value in off.items() if value is not None or name in off}
-    return _try(cls, {**_params(stage), **given}) or stage
+            off[name] = schema["low"] if name.startswith("min_") else schema["high"]
+    return _try(cls, {**_params(stage), **off}) or stage
 
 
 def tied(cls: type[Stage], random_ones: int = 12) -> Iterator[Stage]:
@@ -122,7 +150,17 @@ def stages(cls: type[Stage]) -> st.SearchStrategy[Stage]:
         return st.just(base)
     several = st.fixed_dictionaries({}, optional=draws)
     built = several.map(lambda drawn: _try(cls, {**_params(base), **drawn}))
-    return st.just(base) | built.filter(lambda stage: stage is not None)
+    return st.just(base) | built.filter(_works)
+
+
+def _works(stage: Stage | None) -> bool:
+    """Return whether the stage exists, and does not refuse its parameters when it meets a text."""
+    if isinstance(stage, StreamingStage):
+        try:
+            stage.apply(view(["a text"], stage))
+        except UsageError:  # an engine that is not installed, a token the file does not have
+            return False
+    return stage is not None
 
 
 def _try(cls: type[Stage], params: dict[str, Any]) -> Stage | None:

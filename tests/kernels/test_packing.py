@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -116,7 +118,7 @@ def test_rows_hold_their_pieces_in_order_and_padding_behind(case, dtype):
         segments.append((places[:-1] if is_full else places, own if is_full else [*own, -1]))
         expected.append(content + [0] * (width - len(content)))
     assert out.tolist() == expected
-    cuts = [slice(*pair) for pair in zip(bounds[:-1], bounds[1:], strict=True)]
+    cuts = [slice(*pair) for pair in itertools.pairwise(bounds)]
     assert [(starts[cut].tolist(), which[cut].tolist()) for cut in cuts] == segments
 
 
@@ -133,5 +135,5 @@ def test_ends_are_put_around_each_document(docs, first, last, skipped):
     ids, bounds = add_ends(flat, offsets, first, last)
     head, tail = [first] * (first >= 0), [last] * (last >= 0)
     expected = [head + doc + tail for doc in docs]
-    cuts = [slice(*pair) for pair in zip(bounds[:-1], bounds[1:], strict=True)]
+    cuts = [slice(*pair) for pair in itertools.pairwise(bounds)]
     assert [ids[cut].tolist() for cut in cuts] == expected

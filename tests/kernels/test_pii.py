@@ -170,7 +170,7 @@ def test_public_is_global_of_ipaddress():
     for address in addresses:
         mapped = getattr(address, "ipv4_mapped", None) or address
         if not any(mapped in net for net in MOVED if net.version == mapped.version):
-            assert is_public(address) == address.is_global, address
+            assert is_public(address) == mapped.is_global, address
 
 
 @pytest.mark.parametrize(

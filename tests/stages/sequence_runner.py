@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from corpuskit.batch import make_keys
 from corpuskit.exchange import read_run, write_run
@@ -88,14 +89,13 @@ class Context(PassContext):
     def count(self, name: str, value: int = 1) -> None:
         self.phase.counters[name] += value
 
-    def write_run(
-        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
-    ) -> None:
+    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
         if not len(next(iter(columns.values()))):
             return
         scratch = self.run.root / "scratch"
         keys = write_run(scratch, columns, is_sorted=is_sorted).column(0)
-        assert pa.compute.all(pa.compute.less_equal(keys[:-1], keys[1:])).as_py() is not False
+        values = keys.to_numpy()
+        assert (values[:-1] <= values[1:]).all(), "runs are sorted by their first column"
         self._publish(
             scratch,
             f"run:{name}",
@@ -160,6 +160,22 @@ class Context(PassContext):
         )
 
 
+def save_byte_tokenizer(folder: Path) -> str:
+    """Write a tokenizer whose ids are bytes, then <|endoftext|> and <|pad|>; return its path."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    chars = {byte: chr(byte) for byte in plain}
+    chars |= {byte: chr(256 + place) for place, byte in enumerate(others)}
+    tokenizer = Tokenizer(models.BPE({chars[byte]: byte for byte in range(256)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|pad|>"])
+    path = folder / "tokenizer.json"
+    tokenizer.save(str(path))
+    return str(path)
+
+
 def pack_texts(
     root: Path, texts: Texts, tokenize: Tokenize, pack: Pack, *, batch_docs: int = 5, seed: int = 0
 ) -> Run:
@@ -215,7 +231,7 @@ def mixed_run(
 def rows_of(run: Run, name: str, source: str = "") -> pa.Table:
     """Return the rows of packed or token parts, in part order."""
     parts = [part for part in run.parts(name) if not source or part.source == source]
-    tables = [pa.parquet.read_table(run.root / part.path) for part in parts]
+    tables = [pq.read_table(run.root / part.path) for part in parts]
     return pa.concat_tables([table.replace_schema_metadata() for table in tables])
 
 

@@ -37,8 +37,8 @@ class MinhashDedup(GlobalStage):
 
     Two documents of Jaccard similarity J become neighbours with probability
     1 - (1 - J**rows)**bands: with the defaults 0.05 at J 0.5, 0.56 at 0.7, 0.92 at 0.8, 1.00 at
-    0.9. Clusters are connected components of neighbours, so their members may resemble each other only
-    through a third. They don't depend on order. Documents without a word are never duplicates.
+    0.9. Clusters are connected components of neighbours, so two members may resemble each other
+    only through a third. They don't depend on order. Documents without a word are never duplicates.
     Adds `cluster_id` (key of the cluster's first document) and `cluster_size`.
 
     Source: FineWeb (Penedo et al. 2024): 5-grams, 14 bands of 8. Differs from datatrove's MinHash:

@@ -24,6 +24,9 @@ TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
 }
 
+STRINGS = (pa.string(), pa.large_string(), pa.string_view())
+BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
+
 
 def _check_names(columns: dict[str, TypeName]) -> dict[str, TypeName]:
     for name in columns:
@@ -61,20 +64,7 @@ def is_utf8(data: NDArray[np.uint8]) -> bool:
 
 def is_textual(kind: pa.DataType) -> bool:
     """Return whether a column of this Arrow type can hold text: strings, bytes, dictionaries."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return any(
-        test(kind)
-        for test in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_string_view,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_binary_view,
-            pa.types.is_fixed_size_binary,
-        )
-    )
+    return (kind.value_type if pa.types.is_dictionary(kind) else kind) in STRINGS + BYTES
 
 
 def as_strings(column: pa.Array) -> tuple[pa.LargeStringArray, NDArray[np.bool_]]:
@@ -84,15 +74,13 @@ def as_strings(column: pa.Array) -> tuple[pa.LargeStringArray, NDArray[np.bool_]
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_fixed_size_binary(column.type):
-        column = column.cast(pa.binary())
-    kind = pa.large_string() if "string" in str(column.type) else pa.large_binary()
-    strings = column.cast(kind).view(pa.large_string())
+    large = pa.large_string() if column.type in STRINGS else pa.large_binary()
+    strings = column.cast(large).view(pa.large_string())
     try:
         strings.validate(full=True)
     except pa.ArrowInvalid:
-        rows = [row is not None and not _decodes(row) for row in column.cast(pa.large_binary()).to_pylist()]
-        return strings, np.array(rows, np.bool_)
+        rows = strings.view(pa.large_binary()).to_pylist()
+        return strings, np.array([row is not None and not _decodes(row) for row in rows])
     return strings, np.zeros(len(strings), np.bool_)
 
 

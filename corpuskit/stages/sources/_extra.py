@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import datetime
+import datetime as dt
 import decimal
 import json
 import math
@@ -31,17 +31,24 @@ def json_objects(columns: Mapping[str, pa.Array], num_docs: int) -> pa.Array:
     Numbers are written as Arrow writes them; NaN and infinities count as null. Bytes that are not
     UTF-8 become base64.
     """
-    members = []
-    for name, column in columns.items():
-        key = pa.scalar(json.dumps(name, ensure_ascii=False) + ":", pa.large_string())
-        members.append(pc.binary_join_element_wise(key, _json_values(column), ""))
+    members = [
+        _joined(_large(json.dumps(name, ensure_ascii=False) + ":"), _json_values(column))
+        for name, column in columns.items()
+    ]
     if not members:
         return pa.nulls(num_docs, pa.string())
-    comma, empty = (pa.scalar(text, pa.large_string()) for text in (",", ""))
-    inside = pc.binary_join_element_wise(*members, comma, null_handling="skip")
-    inside = pc.if_else(pc.equal(inside, empty), pa.scalar(None, pa.large_string()), inside)
-    left, right = (pa.scalar(text, pa.large_string()) for text in "{}")
-    return pc.binary_join_element_wise(left, inside, right, "").cast(pa.string())
+    inside = pc.binary_join_element_wise(*members, _large(","), null_handling="skip")
+    inside = pc.if_else(pc.equal(inside, _large("")), _large(None), inside)
+    return _joined(_large("{"), inside, _large("}")).cast(pa.string())
+
+
+def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
+    """Join element by element; null where a part is."""
+    return pc.binary_join_element_wise(*parts, _large(""))
+
+
+def _large(text: str | None) -> pa.Scalar:
+    return pa.scalar(text, pa.large_string())
 
 
 def _json_values(column: pa.Array) -> pa.Array:
@@ -95,9 +102,9 @@ def _plain(value: Any) -> Any:
             return base64.b64encode(value).decode()
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if isinstance(value, datetime.date | datetime.time):
+    if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    if isinstance(value, decimal.Decimal | datetime.timedelta):
+    if isinstance(value, decimal.Decimal | dt.timedelta):
         return str(value)
     return value
 

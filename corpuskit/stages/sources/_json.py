@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 OK, BLANK, ODD = 0, 1, 2
 """State of a line."""
 
-_ESCAPED = -2
-
 
 class Taken(NamedTuple):
     """What the lines are taken apart into; the kernel fills it.
@@ -63,6 +61,7 @@ def parse_lines(
     ends: NDArray[np.int64],
     names: NDArray[np.uint8],
     name_offsets: NDArray[np.int64],
+    is_plain: bool,
     taken: Taken,
 ) -> NDArray[np.uint8]:
     """Take every line apart: O(B), allocates N bytes.
@@ -70,8 +69,10 @@ def parse_lines(
     Args:
         data: (B,) holding line i at `starts[i]:ends[i]`.
         starts, ends: (N,).
-        names: of the wanted members, k at `name_offsets[k]:name_offsets[k + 1]`; 0 is the text.
+        names: of the wanted members, k at `name_offsets[k]:name_offsets[k + 1]`, with no escapes
+            but those that JSON demands; 0 is the text.
         name_offsets: (K + 1,).
+        is_plain: names in the lines have no other escapes either; else a line with any is odd.
         taken: filled.
 
     Returns:
@@ -84,7 +85,7 @@ def parse_lines(
         taken.kinds[row, :] = MISSING
         taken.replaced[row] = False
         state, text_end, extra_end = _parse_line(
-            data, starts[row], ends[row], names, name_offsets, taken, row
+            data, starts[row], ends[row], names, name_offsets, is_plain, taken, row
         )
         states[row] = state
         if state == OK:
@@ -102,6 +103,7 @@ def _parse_line(
     end: int,
     names: NDArray[np.uint8],
     name_offsets: NDArray[np.int64],
+    is_plain: bool,
     taken: Taken,
     row: int,
 ) -> tuple[int, int, int]:
@@ -119,7 +121,7 @@ def _parse_line(
         pos += 1
     while is_more:
         pos, text_used, used = _parse_member(
-            data, pos, end, names, name_offsets, taken, row, text_used, used
+            data, pos, end, names, name_offsets, is_plain, taken, row, text_used, used
         )
         pos = skip_space(data, pos, end) if pos >= 0 else end
         if pos == end or (data[pos] != 44 and data[pos] != 125):
@@ -141,6 +143,7 @@ def _parse_member(
     end: int,
     names: NDArray[np.uint8],
     name_offsets: NDArray[np.int64],
+    is_plain: bool,
     taken: Taken,
     row: int,
     text_used: int,
@@ -152,7 +155,9 @@ def _parse_member(
         return -1, text_used, used
     key_end = string_end(data, key, end)
     wanted = _find_name(data, key, key_end, names, name_offsets)
-    if wanted == _ESCAPED or (wanted >= 0 and taken.kinds[row, wanted] != MISSING):
+    if wanted >= 0 and taken.kinds[row, wanted] != MISSING:
+        return -1, text_used, used
+    if wanted < 0 and not is_plain and _has_escape(data, key, key_end):
         return -1, text_used, used
     if wanted == 0 and value < end and data[value] == 34:
         pos, text_used, replaced = write_string(data, value + 1, end, taken.texts, text_used)
@@ -263,7 +268,7 @@ def _find_name(
     names: NDArray[np.uint8],
     name_offsets: NDArray[np.int64],
 ) -> int:
-    """Return which of the K names stands at `key:key_end`, -1 for none, _ESCAPED if it may."""
+    """Return which of the K names stands at `key:key_end`, -1 for none."""
     for index in range(len(name_offsets) - 1):
         begin = name_offsets[index]
         if name_offsets[index + 1] - begin != key_end - key:
@@ -275,10 +280,16 @@ def _find_name(
                 break
         if is_same:
             return index
-    for pos in range(key, key_end):
-        if data[pos] == 92:
-            return _ESCAPED
     return -1
+
+
+@kernel
+def _has_escape(data: NDArray[np.uint8], pos: int, end: int) -> bool:
+    while pos < end:
+        if data[pos] == 92:
+            return True
+        pos += 1
+    return False
 
 
 @kernel

@@ -38,7 +38,7 @@ class Members:
     """
 
     def __init__(self, block: Block, names: Sequence[str], *, with_extra: bool) -> None:
-        self._names = _packed([name.encode() for name in names])
+        self._names = _packed([_dumps(name)[1:-1] for name in names])
         self._data, self._starts, self._ends = block.data, block.starts, block.ends.copy()
         self._with_extra = with_extra
         broken = _not_utf8(block)
@@ -49,7 +49,7 @@ class Members:
             self._repair(odd, block)
         self.states[broken] = INVALID
 
-    def _parse(self) -> None:
+    def _parse(self, *, is_plain: bool = False) -> None:
         num, width, size = len(self._starts), len(self._names[1]) - 1, len(self._data)
         self._taken = Taken(
             texts=np.empty(size, np.uint8),
@@ -60,7 +60,9 @@ class Members:
             kinds=np.empty((num, width), np.uint8),
             spans=np.zeros((num, width, 2), np.int64),
         )
-        self.states = parse_lines(self._data, self._starts, self._ends, *self._names, self._taken)
+        self.states = parse_lines(
+            self._data, self._starts, self._ends, *self._names, is_plain, self._taken
+        )
         self.replaced = self._taken.replaced
 
     def _repair(self, odd: NDArray[np.int64], block: Block) -> None:
@@ -74,7 +76,7 @@ class Members:
             size += len(plain)
         self._data = np.concatenate(pieces)
         self._data.flags.writeable = False
-        self._parse()
+        self._parse(is_plain=True)
         self.states[odd[self.states[odd] == BLANK]] = ODD
 
     def texts(self) -> pa.LargeStringArray:
@@ -164,13 +166,15 @@ def _plain_json(line: bytes) -> bytes | None:
             parse_constant=lambda name: None,
             parse_float=_finite,
         )
-        if not isinstance(value, dict):
-            return None
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:  # lone surrogates can only be written as escapes
-        return json.dumps(value, separators=(",", ":")).encode()
+        return _dumps(value) if isinstance(value, dict) else None
     except (ValueError, RecursionError):
         return None
+
+
+def _dumps(value: object) -> bytes:
+    """Write JSON with no escapes but the necessary ones: lone surrogates can be nothing else."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _finite(number: str) -> float | None:

@@ -35,10 +35,12 @@ class Cutter(NamedTuple):
         split: (data (B,) uint8, is_last) -> starts (n,), ends (n,), bytes done; the rest of the
             bytes belongs to a record that may go on.
         skip: (data, state) -> first byte behind the record under way, or -1; and the new state.
+        gap: bytes that end a record and do not belong to it.
     """
 
     split: Callable[[NDArray[np.uint8], bool], tuple[NDArray[np.int64], NDArray[np.int64], int]]
     skip: Callable[[NDArray[np.uint8], int], tuple[int, int]]
+    gap: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +116,7 @@ def read_blocks(file: InputFile, piece: Slice, limit: int, cutter: Cutter) -> It
         rest = b""
         if begin:
             # The byte before the slice may end a record; if not, one that is not ours goes on.
-            skipped, rest = _skip(stream, b"", cutter)
+            skipped, rest, _ = _skip(stream, b"", cutter)
             begin += skipped - 1
         taken = 0
         for position, data, starts, ends, long in _runs(stream, rest, begin, end, limit, cutter):
@@ -162,8 +164,8 @@ def _runs(
         long: tuple[TooLong, ...] = ()
         if done == 0 and len(buffer) > limit:
             head = _head(data)
-            done, rest = _skip(stream, buffer, cutter)
-            long = (TooLong(position, done, head),)
+            done, rest, is_ended = _skip(stream, buffer, cutter)
+            long = (TooLong(position, done - cutter.gap if is_ended else done, head),)
         else:
             rest = buffer[done:]
             if end is not None and position + done > end:
@@ -193,19 +195,23 @@ def _head(record: NDArray[np.uint8]) -> str:
     return record[:HEAD_BYTES].tobytes().decode("utf-8", "replace")
 
 
-def _skip(stream: Stream, buffer: bytes, cutter: Cutter) -> tuple[int, bytes]:
-    """Pass over the record under way; return its bytes and what was read behind it."""
+def _skip(stream: Stream, buffer: bytes, cutter: Cutter) -> tuple[int, bytes, bool]:
+    """Pass over the record under way.
+
+    Returns:
+        How many bytes that were, what was read behind them, and whether the record had an end.
+    """
     size = state = 0
     want = STEP_BYTES
     while True:
         found, state = cutter.skip(np.frombuffer(buffer, np.uint8), state)
         if found >= 0:
-            return size + found, buffer[found:]
+            return size + found, buffer[found:], True
         size += len(buffer)
         buffer = stream.read(want)
         want = min(2 * want, BLOCK_BYTES)
         if not buffer:
-            return size, b""
+            return size, b"", False
 
 
 def split_lines(
@@ -325,5 +331,5 @@ def _is_space(byte: int) -> bool:
     return byte == 32 or byte == 9 or byte == 13 or byte == 12
 
 
-LINES = Cutter(split_lines, skip_line)
-PARAGRAPHS = Cutter(split_paragraphs, skip_paragraph)
+LINES = Cutter(split_lines, skip_line, 1)
+PARAGRAPHS = Cutter(split_paragraphs, skip_paragraph, 2)

@@ -11,7 +11,8 @@ from pydantic import Field
 from corpuskit.batch import utf8
 from corpuskit.stage import Reject, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types
-from corpuskit.stages.sources._json import BLANK, ODD, OK
+from corpuskit.stages.sources._findings import Findings, pick
+from corpuskit.stages.sources._json import BLANK, ODD
 from corpuskit.stages.sources._members import INVALID, Members
 from corpuskit.stages.sources._records import HEAD_BYTES, LINES, cut_file, read_blocks
 from corpuskit.stages.sources._scan import BOOL, NESTED, STRING
@@ -86,7 +87,10 @@ class Jsonl(Source):
         given = [self.text_column, *(name for name in labels if name), *self.columns]
         names = list(dict.fromkeys(given))
         members = Members(block, names, with_extra=self.extra)
-        found = _Rules(self.rules, members)
+        found = Findings(self.rules, len(block))
+        found.mark(None, members.states == BLANK)
+        found.mark("invalid_utf8", members.states == INVALID)
+        found.mark("bad_json", members.states == ODD)
         texts = members.texts()
         sizes = utf8(texts).sizes()
         found.mark("bad_text", members.kinds(0) != STRING)
@@ -103,46 +107,23 @@ class Jsonl(Source):
                 found.mark("bad_column", np.isin(members.kinds(slot), (BOOL, NESTED)))
         kept = found.codes == 0
         rows = pa.array(np.flatnonzero(kept))
-        is_whole = len(rows) == len(block)
-        ids, urls, dates = (pick(array, rows, is_whole) for array in written)
+        ids, urls, dates = (pick(array, rows, len(block)) for array in written)
         return SourceBatch(
             positions=(block.position + block.starts)[kept],
-            texts=texts if is_whole else texts.take(rows),
+            texts=pick(texts, rows, len(block)),
             ids=ids,
-            columns={name: pick(array, rows, is_whole) for name, array in columns.items()},
+            columns={name: pick(array, rows, len(block)) for name, array in columns.items()},
             urls=urls,
             dates=dates,
-            extra=pick(members.extra(), rows, is_whole) if self.extra else None,
+            extra=pick(members.extra(), rows, len(block)) if self.extra else None,
             rejects=tuple(_rejects(block, found, texts, sizes, most)),
             replaced=tuple(np.flatnonzero(members.replaced[kept]).tolist()),
             size_bytes=block.size_bytes,
         )
 
 
-class _Rules:
-    """The rule that each line breaks first: `codes (N,) uint8`, 0 = none, k = `names[k - 1]`."""
-
-    BLANK = 255
-
-    def __init__(self, names: tuple[str, ...], members: Members) -> None:
-        self.names = names
-        self.codes: NDArray[np.uint8] = np.zeros(len(members.states), np.uint8)
-        self.codes[members.states == BLANK] = self.BLANK
-        self.mark("invalid_utf8", members.states == INVALID)
-        self.mark("bad_json", members.states == ODD)
-        assert not ((self.codes == 0) & (members.states != OK)).any(), "every state is known"
-
-    def mark(self, rule: str, broken: NDArray[np.bool_]) -> None:
-        self.codes[broken & (self.codes == 0)] = self.names.index(rule) + 1
-
-    def rows(self) -> list[tuple[int, str]]:
-        """Return (row, rule) of every line that is to be rejected."""
-        rows = np.flatnonzero((self.codes != 0) & (self.codes != self.BLANK))
-        return [(row, self.names[self.codes[row] - 1]) for row in rows.tolist()]
-
-
 def _rejects(
-    block: Block, found: _Rules, texts: pa.Array, sizes: NDArray[np.int64], most: int
+    block: Block, found: Findings, texts: pa.Array, sizes: NDArray[np.int64], most: int
 ) -> Iterator[Reject]:
     for long in block.too_long:
         yield Reject(long.position, "too_long", long.size_bytes, most, long.head)
@@ -157,8 +138,3 @@ def _rejects(
             yield Reject(
                 position, rule, text=block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
             )
-
-
-def pick(array: pa.Array | None, rows: pa.Array, is_whole: bool) -> pa.Array | None:
-    """Return some rows of a column, the column itself if that is all of them."""
-    return array if array is None or is_whole else array.take(rows)

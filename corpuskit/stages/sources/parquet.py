@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -13,8 +12,9 @@ from pydantic import Field
 from corpuskit.batch import utf8
 from corpuskit.errors import DataError
 from corpuskit.stage import Reject, Slice, Source, SourceBatch
-from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, invalid_rows
+from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, as_strings, is_textual
 from corpuskit.stages.sources._extra import json_objects
+from corpuskit.stages.sources._findings import Findings, pick
 from corpuskit.stages.sources._records import BLOCK_BYTES, BLOCK_ROWS, HEAD_BYTES
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
+    from corpuskit.batch import Utf8
     from corpuskit.stage import InputFile
 
 BUFFER_BYTES = 1 << 20
@@ -77,6 +78,182 @@ class Parquet(Source):
                 pieces.append(Slice(begin, group, waiting))
                 begin, waiting = group, 0
             waiting += size
-        if begin < len(sizes):
-            pieces.append(Slice(begin, len(sizes), waiting))
-        return pieces
+        return pieces + ([Slice(begin, len(sizes), waiting)] if begin < len(sizes) else [])
+
+    def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
+        with _open(file.path) as reader:
+            self._check_schema(file, reader.schema_arrow)
+            sizes = _text_sizes(reader, self.text_column)
+            rows = [reader.metadata.row_group(group).num_rows for group in range(len(sizes))]
+            position = sum(rows[: piece.begin])
+            for group in range(piece.begin, piece.end):
+                # As many rows as hold BLOCK_BYTES on average; _cut sees to those that hold more.
+                at_once = max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows[group] // (sizes[group] + 1)))
+                for batch in _batches(reader, file.path, group, at_once, self._wanted()):
+                    yield from self._documents(batch, position, max_document_bytes)
+                    position += len(batch)
+
+    def _wanted(self) -> list[str] | None:
+        """Return the columns to read, None for all."""
+        labels = (self.id_column, self.url_column, self.date_column)
+        wanted = [self.text_column, *(name for name in labels if name), *self.columns]
+        return None if self.extra else list(dict.fromkeys(wanted))
+
+    def _check_schema(self, file: InputFile, schema: pa.Schema) -> None:
+        """Raise DataError if a column is missing or of a type that cannot serve."""
+        needed = {"text_column": self.text_column, "id_column": self.id_column}
+        needed |= {"url_column": self.url_column, "date_column": self.date_column}
+        roles = [(role, name) for role, name in needed.items() if name is not None]
+        for role, name in roles + [("columns", name) for name in self.columns]:
+            setting = f"sources.{file.source}.{role}"
+            if name not in schema.names:
+                has = ", ".join(repr(one) for one in schema.names)
+                raise DataError(
+                    f"{file.path}: column {name!r} is missing; has {has}. Set {setting}."
+                )
+            kind = schema.field(name).type
+            if not _serves(kind, role, self.columns.get(name, "string")):
+                needs = {"text_column": "text", "columns": self.columns.get(name)}.get(
+                    role, "a label"
+                )
+                raise DataError(
+                    f"{file.path}: column {name!r} is {kind}, which is no {needs}. Set {setting}."
+                )
+
+    def _documents(self, batch: pa.RecordBatch, first: int, most: int) -> Iterator[SourceBatch]:
+        """Make documents of rows; rows that are longer than the average are cut in halves."""
+        if len(batch) > 1 and batch.column(self.text_column).nbytes > 2 * BLOCK_BYTES:
+            half = len(batch) // 2
+            yield from self._documents(batch.slice(0, half), first, most)
+            yield from self._documents(batch.slice(half), first + half, most)
+            return
+        texts, is_broken = as_strings(batch.column(self.text_column))
+        content = utf8(texts)
+        marked = _starts_with_mark(content)
+        sizes = content.sizes() - 3 * marked
+        found = Findings(self.rules, len(batch))
+        found.mark("bad_text", ~texts.is_valid().to_numpy(zero_copy_only=False))
+        found.mark("invalid_utf8", is_broken)
+        found.mark("too_long", sizes > most)
+        columns: dict[str, pa.Array] = {}
+        for name, kind in self.declared().items():
+            columns[name], is_bad = _typed(batch.column(name), kind)
+            found.mark("bad_column", is_bad)
+        labels: list[pa.Array | None] = [None, None, None]
+        for place, name in enumerate((self.id_column, self.url_column, self.date_column)):
+            if name:
+                labels[place], is_bad = _typed(batch.column(name), pa.string())
+                found.mark("bad_column", is_bad)
+        kept = found.codes == 0
+        rows = pa.array(np.flatnonzero(kept))
+        ids, urls, dates = (pick(array, rows, len(batch)) for array in labels)
+        texts = pick(texts, rows, len(batch))
+        if marked[kept].any():
+            bare = pc.utf8_slice_codeunits(texts, 1)
+            texts = pc.if_else(pa.array(marked[kept]), bare, texts)
+        yield SourceBatch(
+            positions=first + np.flatnonzero(kept),
+            texts=texts,
+            ids=ids,
+            columns={name: pick(array, rows, len(batch)) for name, array in columns.items()},
+            urls=urls,
+            dates=dates,
+            extra=pick(self._others(batch), rows, len(batch)) if self.extra else None,
+            rejects=tuple(_rejects(found, first, content, sizes, most)),
+            size_bytes=int(sizes.sum()),
+        )
+
+    def _others(self, batch: pa.RecordBatch) -> pa.Array:
+        used = {self.text_column, self.id_column, self.url_column, self.date_column, *self.columns}
+        others = {name: batch.column(name) for name in batch.schema.names if name not in used}
+        return json_objects(others, len(batch))
+
+
+def _rejects(
+    found: Findings, first: int, content: Utf8, sizes: NDArray[np.int64], most: int
+) -> Iterator[Reject]:
+    for row, rule in found.rows():
+        text = None if rule == "bad_text" else content.row(row).decode("utf-8", "replace")
+        if rule == "too_long":
+            head = content.row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
+            yield Reject(first + row, rule, float(sizes[row]), most, head)
+        else:
+            yield Reject(first + row, rule, text=text)
+
+
+def _open(path: str) -> pq.ParquetFile:
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(
+            path, buffer_size=BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+        )
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(f"{path}: no whole Parquet file: {error}. Fetch it again.") from None
+
+
+def _batches(
+    reader: pq.ParquetFile, path: str, group: int, at_once: int, columns: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    batches = reader.iter_batches(at_once, [group], columns, use_threads=False)
+    try:
+        yield from batches
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(f"{path}: row group {group}: {error}. Fetch the file again.") from None
+
+
+def _text_sizes(reader: pq.ParquetFile, column: str) -> list[int]:
+    """Return the uncompressed bytes of the text of each row group."""
+    paths = [reader.schema.column(leaf).path for leaf in range(len(reader.schema))]
+    leaf = paths.index(column)
+    groups = range(reader.num_row_groups)
+    meta = reader.metadata
+    return [meta.row_group(group).column(leaf).total_uncompressed_size for group in groups]
+
+
+def _serves(kind: pa.DataType, role: str, declared: str) -> bool:
+    """Return whether a column of this Arrow type can play its role."""
+    if role == "text_column":
+        return is_textual(kind)
+    if role == "date_column" and pa.types.is_temporal(kind):
+        return True
+    if role != "columns":
+        return is_textual(kind) or pa.types.is_integer(kind)
+    tests = {
+        "string": is_textual(kind),
+        "int64": pa.types.is_integer(kind),
+        "float64": pa.types.is_integer(kind) or pa.types.is_floating(kind),
+        "bool": pa.types.is_boolean(kind),
+    }
+    return bool(tests[declared])
+
+
+def _typed(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Return a column as another type, and (N,) which values are not of that type."""
+    is_bad = np.zeros(len(column), np.bool_)
+    if is_textual(column.type):
+        strings, is_bad = as_strings(column)
+        if is_bad.any():
+            strings = pc.if_else(pa.array(is_bad), pa.scalar(None, strings.type), strings)
+        return strings.cast(kind), is_bad
+    if column.type == pa.uint64() and kind == pa.int64():
+        fits = pc.less_equal(column, pa.scalar((1 << 63) - 1, pa.uint64()))
+        is_bad = ~fits.fill_null(True).to_numpy(zero_copy_only=False)
+        column = pc.if_else(fits, column, None)
+    if pa.types.is_float16(column.type):
+        column = column.cast(pa.float32())
+    # Integers beyond 2**53 are no float64; the nearest one is what JSON readers give, too.
+    return column.cast(kind, safe=kind != pa.float64()), is_bad
+
+
+def _starts_with_mark(texts: Utf8) -> NDArray[np.bool_]:
+    """Return (N,) which texts start with a byte order mark."""
+    starts = texts.offsets[:-1][texts.sizes() >= 3]
+    found = np.zeros(len(texts), np.bool_)
+    is_mark = (texts.data[starts] == 0xEF) & (texts.data[starts + 1] == 0xBB)
+    found[texts.sizes() >= 3] = is_mark & (texts.data[starts + 2] == 0xBF)
+    return found

@@ -9,6 +9,7 @@ import numpy as np
 from corpuskit.batch import large_strings
 from corpuskit.stage import Reject, Source, SourceBatch
 from corpuskit.stages.sources._columns import is_utf8
+from corpuskit.stages.sources._findings import Findings
 from corpuskit.stages.sources._records import (
     HEAD_BYTES,
     LINES,
@@ -88,19 +89,21 @@ def _batch(block: Block, most: int, *, is_line: bool) -> SourceBatch:
     starts, ends = block.starts.copy(), block.ends.copy()
     trim_records(block.data, starts, ends, is_line)
     sizes = ends - starts
-    is_long, is_broken = sizes > most, np.zeros(len(sizes), np.bool_)
+    found = Findings(("invalid_utf8", "too_long"), len(block))
+    found.mark("too_long", sizes > most)
+    found.mark(None, sizes == 0)
     if not is_utf8(block.data):
         rows = [not is_utf8(block.data[a:b]) for a, b in zip(starts, ends, strict=True)]
-        is_broken = np.array(rows, np.bool_) & ~is_long
-    kept = (sizes > 0) & ~is_long & ~is_broken
+        found.mark("invalid_utf8", np.array(rows, np.bool_))
     rejects = [Reject(x.position, "too_long", x.size_bytes, most, x.head) for x in block.too_long]
-    for row in np.flatnonzero(is_long | is_broken).tolist():
-        position = block.position + int(block.starts[row])
+    for row, rule in found.rows():
         head = block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
-        if is_long[row]:
-            rejects.append(Reject(position, "too_long", int(sizes[row]), most, head))
+        position = block.position + int(block.starts[row])
+        if rule == "too_long":
+            rejects.append(Reject(position, rule, float(sizes[row]), most, head))
         else:
-            rejects.append(Reject(position, "invalid_utf8", text=head))
+            rejects.append(Reject(position, rule, text=head))
+    kept = found.codes == 0
     return SourceBatch(
         positions=(block.position + block.starts)[kept],
         texts=large_strings(*gather_records(block.data, starts[kept], ends[kept])),

@@ -1,0 +1,203 @@
+"""Judge the embedded language model beside lid.176.ftz and print the tables of docs/langid.md.
+
+Reads `heldout.parquet` as texts.py wrote it, and `bench_en`, `bench_multi`, `code` and
+`models/lid.176.ftz` under `CORPUSKIT_SHARED_DATA`. Of bench_en only shards 1 to 3 count: shard 0
+was looked at when the settings were chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from corpuskit.batch import utf8
+from corpuskit.stages.annotators._fasttext import Model, open_model
+from corpuskit.stages.annotators.language import EMBEDDED_PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MIN_SCORE = 0.65
+# Languages told apart in bench_multi by lid.176's code for them.
+SAME = {"nb": "no"}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """True and found labels of N texts, and whether the score reaches 0.65."""
+
+    true: list[str]
+    found: list[str]
+    sure: list[bool]
+
+    def share(self, test: Callable[[str, str, bool], bool]) -> str:
+        rows = list(zip(self.true, self.found, self.sure, strict=True))
+        return f"{100 * sum(test(*row) for row in rows) / max(1, len(rows)):.1f}"
+
+    def only(self, chosen: list[bool]) -> Judged:
+        def pick(values: list) -> list:
+            return [value for value, keep in zip(values, chosen, strict=True) if keep]
+
+        return Judged(pick(self.true), pick(self.found), pick(self.sure))
+
+
+def judge(model: Model, texts: list[str], true: list[str]) -> Judged:
+    found = model.predict(utf8(pa.array(texts, pa.large_string())))
+    names = [model.labels[rank] for rank in found.ranks[:, 0]]
+    return Judged(true, names, (found.scores[:, 0] >= MIN_SCORE).tolist())
+
+
+def right(true: str, found: str, _sure: bool) -> bool:
+    return true == found
+
+
+def kept(true: str, found: str, sure: bool) -> bool:
+    return true == found and sure
+
+
+def astray(true: str, found: str, sure: bool) -> bool:
+    """A wrong label with a high score; English in a translated manual is no error."""
+    return found not in (true, "en") and sure
+
+
+def table(head: str, rows: list[list[str]]) -> None:
+    print(f"\n| {head} |\n|{'---|' * len(head.split('|'))}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+    print()
+
+
+def held_out(models: dict[str, Model], path: Path) -> None:
+    rows = pq.read_table(path).to_pylist()
+    common = set.intersection(*(set(model.labels) for model in models.values()))
+    out = []
+    for origin in ("udhr", "tatoeba"):
+        chosen = [row for row in rows if row["origin"] == origin and row["label"] in common]
+        for name, model in models.items():
+            found = judge(model, [r["text"] for r in chosen], [r["label"] for r in chosen])
+            by_label: dict[str, list[bool]] = defaultdict(list)
+            for true, guess in zip(found.true, found.found, strict=True):
+                by_label[true].append(true == guess)
+            macro = 100 * float(np.mean([np.mean(hits) for hits in by_label.values()]))
+            out.append(
+                [
+                    origin,
+                    name,
+                    f"{len(chosen):,}",
+                    str(len(by_label)),
+                    found.share(right),
+                    f"{macro:.1f}",
+                    found.share(kept),
+                ]
+            )
+    table("texts|model|number|languages|right|mean of languages|right and score >= 0.65", out)
+
+
+def english(models: dict[str, Model], folder: Path) -> None:
+    rows = []
+    for shard in (1, 2, 3):
+        rows += pq.read_table(folder / f"bench_en-0000{shard}-of-00004.parquet").to_pylist()
+    sources = [row["source"] for row in rows]
+    judged = {
+        name: judge(model, [row["text"] for row in rows], ["en"] * len(rows))
+        for name, model in models.items()
+    }
+    out = []
+    for source, number in [("all", len(rows)), *Counter(sources).most_common(11)]:
+        line = [source, f"{number:,}"]
+        for found in judged.values():
+            part = found.only([source in ("all", one) for one in sources])
+            line += [part.share(right), part.share(kept)]
+        out.append(line)
+    names = "|".join(f"{name}: en|{name}: en >= 0.65" for name in models)
+    table(f"bench_en|documents|{names}", out)
+    for name, found in judged.items():
+        wrong = Counter(guess for guess in found.found if guess != "en").most_common(6)
+        print(f"{name}, taken for: {', '.join(f'{guess} {count}' for guess, count in wrong)}; ")
+
+
+def multilingual(models: dict[str, Model], folder: Path) -> None:
+    rows = []
+    for shard in (0, 1):
+        rows += pq.read_table(folder / f"bench_multi-0000{shard}-of-00002.parquet").to_pylist()
+    codes = [row["lang"].replace("_", "-").lower().partition("-")[0] for row in rows]
+    true = [SAME.get(code, code) for code in codes]
+    judged = {n: judge(m, [row["text"] for row in rows], true) for n, m in models.items()}
+    out = []
+    for label, number in [("all", len(rows)), *sorted(Counter(true).items(), key=lambda x: -x[1])]:
+        if number < 20:
+            continue
+        line = [label, f"{number:,}"]
+        for found in judged.values():
+            part = found.only([label in ("all", one) for one in true])
+            line += [part.share(right), part.share(kept), part.share(astray)]
+        out.append(line)
+    names = "|".join(f"{n}: right|{n}: right >= 0.65|{n}: astray" for n in models)
+    table(f"bench_multi|documents|{names}", out)
+    for name, found in judged.items():
+        either = found.share(lambda true, guess, _: guess in (true, "en"))
+        wrong = Counter(
+            (one, guess)
+            for one, guess in zip(found.true, found.found, strict=True)
+            if guess not in (one, "en")
+        )
+        often = ", ".join(f"{a}->{b} {count}" for (a, b), count in wrong.most_common(10))
+        print(f"{name}: right or en {either} %; most often {often}")
+
+
+def code(models: dict[str, Model], folder: Path) -> None:
+    rows = pq.read_table(folder / "code_slice.parquet").to_pylist()
+    out = []
+    for kind, number in [("all", len(rows)), *Counter(row["lang"] for row in rows).most_common(8)]:
+        texts = [row["text"] for row in rows if kind in ("all", row["lang"])]
+        line = [kind, f"{number:,}"]
+        for model in models.values():
+            found = judge(model, texts, ["en"] * len(texts))
+            line += [found.share(right), found.share(kept), found.share(astray)]
+        out.append(line)
+    names = "|".join(f"{n}: en|{n}: en >= 0.65|{n}: other >= 0.65" for n in models)
+    table(f"code|files|{names}", out)
+
+
+def speed(models: dict[str, Model], folder: Path) -> None:
+    texts = pq.read_table(folder / "bench_en-00001-of-00004.parquet")["text"][:3000]
+    view = utf8(texts.cast(pa.large_string()).combine_chunks())
+    size = int(view.offsets[-1] - view.offsets[0])
+    rounds: dict[str, list[float]] = defaultdict(list)
+    for _ in range(3):
+        for name, model in models.items():
+            start = time.process_time()
+            model.predict(view)
+            rounds[name].append(size / 1e6 / (time.process_time() - start))
+    out = [[name, f"{np.median(rates):.1f}"] for name, rates in rounds.items()]
+    table(f"{size / 1e6:.0f} MB of bench_en|MB per CPU second", out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("heldout", type=Path)
+    parser.add_argument("--model", type=Path, default=EMBEDDED_PATH)
+    given = parser.parse_args()
+    shared = Path(os.environ["CORPUSKIT_SHARED_DATA"])
+    models = {
+        "embedded": open_model(given.model),
+        "lid.176.ftz": open_model(shared / "models" / "lid.176.ftz"),
+    }
+    held_out(models, given.heldout)
+    english(models, shared / "bench_en")
+    multilingual(models, shared / "bench_multi")
+    code(models, shared / "code")
+    speed(models, shared / "bench_en")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The language stage and the model that comes with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import fasttext
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from corpuskit.errors import UsageError
+from corpuskit.stage import View
+from corpuskit.stages.annotators._fasttext import open_model
+from corpuskit.stages.annotators.language import EMBEDDED_PATH, LANGUAGES, Language
+
+# Written for this test: everyday, news-like and technical sentences, by language.
+SENTENCES = json.loads(Path(__file__).with_name("sentences.json").read_text("utf-8"))
+ENGLISH = SENTENCES["en"][0]
+GERMAN = SENTENCES["de"][0]
+
+
+def view(docs):
+    keys = pa.array(range(len(docs)), pa.int64())
+    return View(pa.record_batch({"key": keys, "text": pa.array(docs, pa.large_string())}))
+
+
+def decide(stage, docs):
+    """Return rules that drop, None where a document is kept."""
+    codes = stage.apply(view(docs)).codes.tolist()
+    return [stage.rules[code - 1] if code else None for code in codes]
+
+
+def test_the_embedded_model_names_the_language_of_plain_sentences():
+    pairs = [(code, text) for code, found in SENTENCES.items() for text in found]
+    outcome = Language().apply(view([text for _, text in pairs]))
+    labels = outcome.columns["label"].to_pylist()
+    wrong = [
+        (code, label, text)
+        for (code, text), label in zip(pairs, labels, strict=True)
+        if code != label
+    ]
+    assert wrong == []
+
+
+def test_plain_english_is_kept_by_default():
+    assert decide(Language(keep=("en",)), SENTENCES["en"]) == [None] * 3
+
+
+def test_the_listed_languages_are_those_of_the_model():
+    assert frozenset(open_model(EMBEDDED_PATH).labels) == LANGUAGES
+
+
+def test_the_embedded_model_is_small():
+    assert EMBEDDED_PATH.stat().st_size < 1_000_000
+
+
+def test_another_language_goes_before_a_low_score():
+    stage = Language(keep=("en",), min_score=1.0)
+    assert decide(stage, [GERMAN, "1 2 3 4"])[0] == "language"
+
+
+def test_a_score_equal_to_the_threshold_is_kept():
+    score = Language().apply(view(["Hello, who is there?"])).columns["score"][0].as_py()
+    assert decide(Language(min_score=score), ["Hello, who is there?"]) == [None]
+    assert decide(Language(min_score=score + 0.0001), ["Hello, who is there?"]) == ["score"]
+
+
+def test_the_ledger_gets_the_score_and_its_bound():
+    stage = Language(keep=("en",), min_score=0.9)
+    outcome = stage.apply(view([ENGLISH, GERMAN, "0 1 2 3"]))
+    scores = outcome.columns["score"].to_pylist()
+    dropped_by_score = outcome.codes.tolist().index(2)
+    assert outcome.values[dropped_by_score] == scores[dropped_by_score] < stage.threshold("score")
+    assert outcome.values[1] != outcome.values[1]
+
+
+def test_scores_have_four_decimals():
+    scores = Language().apply(view([ENGLISH, "word", ""])).columns["score"].to_pylist()
+    assert scores == [round(score, 4) for score in scores]
+
+
+def test_nothing_is_dropped_without_a_list_and_a_bound():
+    docs = [ENGLISH, GERMAN, "", "\n\n", "0x1f"]
+    assert decide(Language(min_score=0), docs) == [None] * 5
+
+
+def test_line_breaks_are_spaces():
+    one, other = Language().apply(view([ENGLISH, ENGLISH.replace(" ", "\n")])).columns["score"]
+    assert one == other
+
+
+def test_max_bytes_looks_at_the_beginning_only():
+    outcome = Language(max_bytes=len(ENGLISH)).apply(view([ENGLISH + " " + GERMAN * 9]))
+    assert outcome.columns["label"].to_pylist() == ["en"]
+    assert Language().apply(view([ENGLISH + " " + GERMAN * 9])).columns["label"].to_pylist() == [
+        "de"
+    ]
+
+
+def test_more_labels_are_stored_when_asked_for():
+    stage = Language(top_k=3)
+    outcome = stage.apply(view([ENGLISH, GERMAN]))
+    assert {name: column.type for name, column in outcome.columns.items()} == dict(stage.adds())
+    assert [labels[0] for labels in outcome.columns["labels"].to_pylist()] == ["en", "de"]
+    scores = outcome.columns["scores"].to_pylist()
+    assert [len(row) for row in scores] == [3, 3]
+    assert all(row == sorted(row, reverse=True) for row in scores)
+
+
+def test_columns_are_those_declared():
+    outcome = Language().apply(view([ENGLISH]))
+    assert {name: column.type for name, column in outcome.columns.items()} == dict(
+        Language().adds()
+    )
+
+
+def test_a_wrong_code_is_found_when_the_stage_is_made():
+    with pytest.raises(ValidationError, match=r"no 'eng'\. Did you mean 'en'\?"):
+        Language(keep=("eng",))
+
+
+def test_a_code_that_another_model_lacks_is_found_when_it_runs(tmp_path):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("__label__xx a b c\n__label__yy d e f\n" * 50)
+    model = fasttext.train_supervised(str(lines), dim=10, thread=10, verbose=0)
+    model.save_model(str(tmp_path / "two.bin"))
+    stage = Language(model=str(tmp_path / "two.bin"), keep=("en",))
+    with pytest.raises(UsageError, match=r"two\.bin: the model has no label 'en'"):
+        stage.apply(view([ENGLISH]))
+
+
+def test_a_model_with_fewer_labels_than_asked_gives_shorter_lists(tmp_path):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("__label__xx a b c\n__label__yy d e f\n" * 50)
+    model = fasttext.train_supervised(str(lines), dim=10, thread=10, verbose=0)
+    model.save_model(str(tmp_path / "two.bin"))
+    outcome = Language(model=str(tmp_path / "two.bin"), top_k=5).apply(view(["a b", "f"]))
+    assert outcome.columns["labels"].to_pylist() == [["xx", "yy"], ["yy", "xx"]]
+
+
+def test_the_model_file_is_part_of_the_fingerprint():
+    assert Language().files() == (str(EMBEDDED_PATH),)
+    assert Language(model="models/lid.176.bin").files() == ("models/lid.176.bin",)
+
+
+@pytest.mark.real
+def test_lid_176_decides_as_fasttext_itself_does(shared_data):
+    path = shared_data / "models" / "lid.176.ftz"
+    docs = pq.read_table(shared_data / "bench_multi" / "bench_multi-00000-of-00002.parquet")
+    docs = docs["text"].slice(0, 150).to_pylist()
+    stage = Language(model=str(path), keep=("en", "de", "zh"))
+    oracle = stage.oracle()
+    assert decide(stage, docs) == [oracle(doc)[0] for doc in docs]
+    outcome = stage.apply(view(docs))
+    labels, scores = fasttext.load_model(str(path)).predict(
+        [doc.replace("\n", " ") for doc in docs]
+    )
+    assert outcome.columns["label"].to_pylist() == [
+        row[0].removeprefix("__label__") for row in labels
+    ]
+    assert outcome.columns["score"].to_pylist() == [round(float(row[0]), 4) for row in scores]
