@@ -73,6 +73,34 @@ OPERATORS = tuple(
     </div> <p> <td> \\n \\fB \\fR .SH .TP .PP ... : , "" '' $ @ & ~ ^ ? > < >>> $1 %s %d {} {{
     }} |---| ## ###""".split()
 )
+# Runs of these rule tables and headings, or indent; no-break spaces are no space to fastText.
+TYPOGRAPHY = (
+    *("-", "=", "_", "*", "~", ".", "|", "#", "+-", "|-", ":-", "| "),
+    *(
+        "\xa0",
+        "\xa9",
+        "\xb7",
+        "\xbb",
+        "\xab",
+        "\u2013",
+        "\u2014",
+        "\u2019",
+        "\u201c",
+        "\u201d",
+        "\u2022",
+    ),
+    *(
+        "\u2026",
+        "\u2192",
+        "\u2500",
+        "\u2502",
+        "\u251c\u2500",
+        "\u2713",
+        "\xb6",
+        "\ufe0f",
+        "\U0001f4dd",
+    ),
+)
 # English as manuals write it; {} is one of WORDS. The two sets hold none of it.
 PHRASES = (
     "Specifies the {} of the {}.",
@@ -156,6 +184,12 @@ def phrases(rng: random.Random) -> str:
     )
 
 
+def repeated(rng: random.Random) -> str:
+    """Return a few tokens over and over, as in tables and listings; no language but noise."""
+    tokens = [_token(rng) for _ in range(rng.randint(1, 8))]
+    return " ".join(rng.choice(tokens) for _ in range(rng.randint(4, 60)))
+
+
 def recase(text: str, rng: random.Random) -> str:
     """Change the case of a whole line, or not."""
     draw = rng.random()
@@ -190,8 +224,10 @@ def _name(rng: random.Random) -> str:
 
 def _token(rng: random.Random) -> str:
     kind = rng.randrange(14)
-    if kind < 3:
+    if kind < 2:
         return rng.choice(OPERATORS)
+    if kind == 2:
+        return rng.choice(TYPOGRAPHY) * rng.choice((1, 1, 2, 3, 8, 30))
     if kind < 6:
         return _word(rng)
     if kind < 9:

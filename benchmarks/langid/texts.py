@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import repair
-from noise import decorate, phrases, recase
+from noise import decorate, phrases, recase, repeated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,11 +148,13 @@ def manuals(units: list[Unit], chars: int, rng: random.Random) -> Iterator[str]:
     """Yield English as manuals have it, in light to heavy noise; almost only code counts, too."""
     made = 0
     while made < chars:
+        kind = rng.randrange(10)
         words = rng.choice(units).text.split()[: rng.randint(3, 20)]
-        text = " ".join(words) if rng.random() < 0.4 else phrases(rng)
-        line = decorate(recase(text, rng), rng, rng.choice((0.3, 1, 2, 4, 8, 16)))
-        made += len(line)
-        yield line
+        text = " ".join(words) if kind < 3 else phrases(rng) if kind < 7 else repeated(rng)
+        if kind < 9:
+            text = decorate(recase(text, rng), rng, rng.choice((0.3, 1, 2, 4, 8, 16)))
+        made += len(text)
+        yield text
 
 
 def write(path: Path, rows: list[tuple[str, str, str]]) -> None:

@@ -32,14 +32,18 @@ def json_objects(columns: Mapping[str, pa.Array], num_docs: int) -> pa.Array:
     UTF-8 become base64.
     """
     members = [
-        _joined(_large(json.dumps(name, ensure_ascii=False) + ":"), _json_values(column))
+        _joined(_large("," + json.dumps(name, ensure_ascii=False) + ":"), _json_values(column))
         for name, column in columns.items()
     ]
     if not members:
         return pa.nulls(num_docs, pa.string())
-    inside = pc.binary_join_element_wise(*members, _large(","), null_handling="skip")
-    inside = pc.if_else(pc.equal(inside, _large("")), _large(None), inside)
-    return _joined(_large("{"), inside, _large("}")).cast(pa.string())
+    # null_handling="skip" would lose the rows that are null in all columns (Arrow 26.0.1).
+    inside = pc.binary_join_element_wise(
+        *members, _large(""), null_handling="replace", null_replacement=""
+    )
+    opened = pc.binary_replace_slice(inside, start=0, stop=1, replacement="{")
+    is_empty = pc.equal(inside, _large(""))
+    return pc.if_else(is_empty, _large(None), _joined(opened, _large("}"))).cast(pa.string())
 
 
 def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:

@@ -113,11 +113,10 @@ class Parquet(Source):
                 )
             kind = schema.field(name).type
             if not _serves(kind, role, self.columns.get(name, "string")):
-                needs = {"text_column": "text", "columns": self.columns.get(name)}.get(
-                    role, "a label"
-                )
+                needed_type = {"text_column": "text", "columns": self.columns.get(name)}.get(role)
+                needs = needed_type or "a string or an integer"
                 raise DataError(
-                    f"{file.path}: column {name!r} is {kind}, which is no {needs}. Set {setting}."
+                    f"{file.path}: column {name!r} is {kind}, not {needs}. Set {setting}."
                 )
 
     def _documents(self, batch: pa.RecordBatch, first: int, most: int) -> Iterator[SourceBatch]:

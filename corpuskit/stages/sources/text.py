@@ -64,8 +64,9 @@ class Text(Source):
         if self.per == "file":
             yield _whole(file, max_document_bytes)
             return
-        # A byte order mark does not count, and a carriage return is no part of the line.
-        limit = max_document_bytes + len(MARK) + 1
+        # A byte order mark does not count, and a carriage return is no part of the line; one byte
+        # more, so that a document that is just too long is measured without them.
+        limit = max_document_bytes + len(MARK) + 2
         cutter = LINES if self.per == "line" else PARAGRAPHS
         for block in read_blocks(file, piece, limit, cutter):
             yield _batch(block, max_document_bytes, is_line=self.per == "line")

@@ -1,0 +1,294 @@
+"""Parquet: row groups as slices, columns of many types, bad rows to the ledger, bad files refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from source_reading import batches, input_file, read, read_slice
+
+from corpuskit.batch import utf8
+from corpuskit.errors import DataError
+from corpuskit.stage import Slice
+from corpuskit.stages.sources._extra import json_objects, quote
+from corpuskit.stages.sources.parquet import Parquet
+
+SOURCE = Parquet(paths=("x",))
+
+
+def write(path, table, **options):
+    pq.write_table(pa.table(table), path, **options)
+    return path
+
+
+def strings_of(rows: list[bytes | None]) -> pa.StringArray:
+    """A string column whose bytes nobody has checked, as files can hold it."""
+    array = pa.array(rows, pa.binary())
+    return pa.StringArray.from_buffers(len(array), array.buffers()[1], array.buffers()[2],
+                                       array.buffers()[0], array.null_count)  # fmt: skip
+
+
+# ---------------------------------------------------------------- text
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(),
+     pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.large_string())],
+    ids=str,
+)  # fmt: skip
+def test_every_way_to_hold_text_gives_the_same_text(tmp_path, kind):
+    texts = ["one", "", "\u00e9\U0001f600", "one"]
+    values = [text.encode() for text in texts] if "binary" in str(kind) else texts
+    path = write(tmp_path / "a.parquet", {"text": pa.array(values, kind)})
+    found = read(SOURCE, path)
+    assert found.documents == [
+        {"position": row, "text": text, "extra": None} for row, text in enumerate(texts)
+    ]
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_each_bad_row_has_its_rule(tmp_path, is_binary):
+    rows = [b"good", None, b"b\xffd", b"x" * 101, b"\xed\xa0\x80", b"y" * 100]
+    column = pa.array(rows, pa.binary()) if is_binary else strings_of(rows)
+    path = write(tmp_path / "a.parquet", {"text": column, "n": list(range(6))})
+    found = read(SOURCE, path, most=100)
+    assert found.documents == [
+        {"position": 0, "text": "good", "extra": '{"n":0}'},
+        {"position": 5, "text": "y" * 100, "extra": '{"n":5}'},
+    ]
+    assert found.rejects == [
+        (1, "bad_text"), (2, "invalid_utf8"), (3, "too_long"), (4, "invalid_utf8"),
+    ]  # fmt: skip
+    assert found.values[2] == (101, 100)
+    assert found.heads[:2] == [None, "b\ufffdd"]
+
+
+def test_byte_order_marks_are_removed(tmp_path):
+    texts = ["\ufeffone", "two\ufeff", "\ufeff", "\ufeff\ufeffx", "", None, "\ufeff" + "y" * 99]
+    path = write(tmp_path / "a.parquet", {"text": texts})
+    found = read(SOURCE, path, most=99)
+    assert found.texts == ["one", "two\ufeff", "", "\ufeffx", "", "y" * 99]
+
+
+# ---------------------------------------------------------------- columns
+
+
+def test_named_columns_have_their_roles_and_types(tmp_path):
+    table = {
+        "content": ["a", "b"],
+        "key": pa.array([7, None], pa.int32()),
+        "link": pa.array(["http://a.example", None]).dictionary_encode(),
+        "day": pa.array([dt.date(2024, 1, 2), None]),
+        "n": pa.array([1, None], pa.uint16()),
+        "x": pa.array([0.5, None], pa.float16()),
+        "b": [True, None],
+        "s": pa.array([b"raw", None]),
+        "left": ["rest", None],
+    }
+    source = Parquet(
+        paths=("x",), text_column="content", id_column="key", url_column="link", date_column="day",
+        columns={"n": "int64", "x": "float64", "b": "bool", "s": "string"},
+    )  # fmt: skip
+    path = write(tmp_path / "a.parquet", table)
+    first, second = read(source, path).documents
+    assert first == {
+        "position": 0, "text": "a", "id": "7", "url": "http://a.example", "date": "2024-01-02",
+        "n": 1, "x": 0.5, "b": True, "s": "raw", "extra": '{"left":"rest"}',
+    }  # fmt: skip
+    assert {key for key, value in second.items() if value is None} == set(first) - {"position", "text"}
+    types = {name: column.type for name, column in batches(source, path)[0].columns.items()}
+    assert types == dict(source.declared())
+
+
+def test_values_that_do_not_fit_are_of_the_wrong_type(tmp_path):
+    table = {"text": ["a", "b", "c"], "n": pa.array([1, 2**63, None], pa.uint64()),
+             "s": strings_of([b"\xff", b"fine", None])}  # fmt: skip
+    path = write(tmp_path / "a.parquet", table)
+    source = Parquet(paths=("x",), columns={"n": "int64", "s": "string"})
+    found = read(source, path)
+    assert found.texts == ["c"]
+    assert found.rejects == [(0, "bad_column"), (1, "bad_column")]
+
+
+def test_without_extra_the_other_columns_are_not_read(tmp_path):
+    path = write(tmp_path / "a.parquet", {"text": ["a"], "id": ["1"], "big": ["x" * 1000]},
+                 compression="none", use_dictionary=False, write_page_checksum=True)  # fmt: skip
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"x" * 900, b"y" * 900, 1))
+    source = Parquet(paths=("x",), id_column="id", extra=False)
+    assert read(source, path).documents == [{"position": 0, "text": "a", "id": "1"}]
+    with pytest.raises(DataError, match="CRC"):
+        read(SOURCE, path)
+
+
+@pytest.mark.parametrize(
+    ("table", "params", "message"),
+    [
+        ({"content": ["a"]}, {}, "column 'text' is missing; has 'content'. Set sources.web.text_column."),
+        ({"text": ["a"]}, {"id_column": "key"}, "'key' is missing; has 'text'. Set sources.web.id_column"),
+        ({"text": ["a"]}, {"columns": {"n": "int64"}}, "'n' is missing.*Set sources.web.columns"),
+        ({"text": [1]}, {}, "column 'text' is int64, not text. Set sources.web.text_column"),
+        ({"text": ["a"], "n": ["1"]}, {"columns": {"n": "int64"}}, "'n' is string, not int64"),
+        ({"text": ["a"], "u": [1.5]}, {"url_column": "u"}, "'u' is double, not a string or an integer"),
+    ],
+)
+def test_a_column_that_is_missing_or_of_the_wrong_type_is_named(tmp_path, table, params, message):
+    path = write(tmp_path / "a.parquet", table)
+    source = Parquet(paths=("x",), **params)
+    with pytest.raises(DataError, match=message):
+        source.slices(input_file(path), 100)
+    with pytest.raises(DataError, match=message):
+        read_slice(source, path, Slice(0, 1, 1))
+
+
+def test_a_declared_column_must_not_take_a_documents_own_name():
+    with pytest.raises(ValidationError, match="must not declare 'source'"):
+        Parquet(paths=("x",), columns={"source": "string"})
+
+
+# ---------------------------------------------------------------- extra
+
+
+def test_extra_holds_every_type_as_json():
+    when = dt.datetime(2024, 5, 6, 7, 8, 9)
+    columns = {
+        "int": pa.array([1, None]), "float": pa.array([0.1, float("nan")]),
+        "half": pa.array([0.5, None], pa.float16()), "bool": pa.array([True, None]),
+        "text": pa.array(['q"\\\n\x01\u00e9', None]), "view": pa.array(["v", None], pa.string_view()),
+        "word": pa.array(["w", None]).dictionary_encode(), "none": pa.nulls(2),
+        "list": pa.array([[1, None], None]), "deep": pa.array([{"a": [b"\xff", b"x"]}, None]),
+        "when": pa.array([when, None]), "day": pa.array([when.date(), None]),
+        "price": pa.array([decimal.Decimal("1.50"), None]), "bytes": pa.array([b"abc", None]),
+        'k"ey': pa.array([float("inf"), None]), "big": pa.array([2**64 - 1, None], pa.uint64()),
+    }  # fmt: skip
+    first, second = json_objects(columns, 2).to_pylist()
+    assert json.loads(first) == {
+        "int": 1, "float": 0.1, "half": 0.5, "bool": True, "text": 'q"\\\n\x01\u00e9', "view": "v",
+        "word": "w", "list": [1, None], "deep": {"a": ["/w==", "x"]},
+        "when": "2024-05-06 07:08:09.000000", "day": "2024-05-06", "price": "1.50", "bytes": "abc",
+        "big": 2**64 - 1,
+    }  # fmt: skip
+    assert second is None
+
+
+def test_a_string_in_extra_that_is_not_utf8_becomes_base64():
+    found = json_objects({"s": strings_of([b"\xff\xfe", b"fine", None])}, 3).to_pylist()
+    assert found == ['{"s":"//4="}', '{"s":"fine"}', None]
+
+
+@given(st.lists(st.text(), max_size=5))
+def test_strings_are_quoted_as_json(texts):
+    offsets, data = quote(*utf8(pa.array(texts, pa.large_string())))
+    coded = [data[a:b].tobytes() for a, b in zip(offsets, offsets[1:], strict=False)]
+    assert [json.loads(one) for one in coded] == texts
+
+
+@given(st.lists(st.floats(), max_size=5))
+def test_floats_in_extra_read_back_as_they_were(values):
+    found = json_objects({"x": pa.array(values, pa.float64())}, len(values)).to_pylist()
+    back = [None if one is None else json.loads(one)["x"] for one in found]
+    assert back == [value if np.isfinite(value) else None for value in values]
+
+
+# ---------------------------------------------------------------- slices and batches
+
+
+@pytest.fixture
+def grouped(tmp_path):
+    """Twelve row groups of uneven size, and what is in them."""
+    rng = random.Random(3)
+    texts = [f"{n} " * rng.randrange(1, 200) for n in range(600)]
+    return write(tmp_path / "a.parquet", {"text": texts}, row_group_size=50), texts
+
+
+@pytest.mark.parametrize("target", [1, 5_000, 40_000, 1 << 30])
+def test_all_slices_together_read_every_row_once(grouped, target):
+    path, texts = grouped
+    found = read(SOURCE, path, target=target)
+    assert [document["position"] for document in found.documents] == list(range(600))
+    assert found.texts == texts
+
+
+def test_slices_are_runs_of_row_groups_of_about_the_target(grouped):
+    path, _ = grouped
+    pieces = SOURCE.slices(input_file(path), 40_000)
+    assert 1 < len(pieces) < 12
+    assert [piece.begin for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
+    assert pieces[-1].end == 12
+    assert all(piece.size_bytes <= 40_000 for piece in pieces)
+    assert len(SOURCE.slices(input_file(path), 1)) == 12
+
+
+def test_batches_are_bounded_by_rows_and_by_text(tmp_path):
+    texts = ["x"] * 5000 + ["y" * (1 << 20)] * 40
+    path = write(tmp_path / "a.parquet", {"text": texts}, use_dictionary=False)
+    sizes = [(len(b.positions), b.texts.nbytes) for b in batches(SOURCE, path, most=1 << 20)]
+    assert sum(rows for rows, _ in sizes) == 5040
+    assert max(rows for rows, _ in sizes) <= 4096
+    assert max(size for _, size in sizes) <= (8 << 20) + 100_000
+    assert sizes == [(len(b.positions), b.texts.nbytes) for b in batches(SOURCE, path, most=1 << 20)]
+
+
+def test_a_file_without_rows_has_no_documents(tmp_path):
+    path = write(tmp_path / "a.parquet", {"text": pa.array([], pa.string())})
+    assert read(SOURCE, path).documents == []
+
+
+# ---------------------------------------------------------------- broken files
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\0" * 100 + b"PAR1"])
+def test_a_file_that_is_no_parquet_is_named(tmp_path, content):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.parquet: no whole Parquet file"):
+        SOURCE.slices(input_file(path), 100)
+
+
+def test_a_truncated_file_is_named(grouped):
+    path, _ = grouped
+    path.write_bytes(path.read_bytes()[:-500])
+    with pytest.raises(DataError, match=r"a\.parquet"):
+        read(SOURCE, path)
+
+
+def test_a_damaged_page_is_named_with_its_row_group(tmp_path):
+    texts = [f"{random.Random(n).random()}" * 20 for n in range(400)]
+    path = write(tmp_path / "a.parquet", {"text": texts}, row_group_size=100, compression="none",
+                 use_dictionary=False, write_page_checksum=True)  # fmt: skip
+    start = pq.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[start + 2000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.parquet: row group 2: .*CRC"):
+        read(SOURCE, path)
+
+
+def test_a_missing_file_is_an_error_of_the_system(tmp_path):
+    file = input_file(write(tmp_path / "a.parquet", {"text": ["a"]}))
+    (tmp_path / "a.parquet").unlink()
+    with pytest.raises(FileNotFoundError):
+        SOURCE.slices(file, 1)
+
+
+# ---------------------------------------------------------------- real text
+
+
+@pytest.mark.real
+def test_real_documents_come_out_as_they_went_in(shared_data):
+    path = next(iter(sorted((shared_data / "bench_multi").glob("*.parquet"))))
+    rows = pq.read_table(path).to_pylist()
+    found = read(SOURCE, path, target=1 << 20, most=1 << 24)
+    assert found.texts == [row["text"] for row in rows]
+    extras = [json.loads(document["extra"]) for document in found.documents[:500]]
+    assert extras == [{k: v for k, v in row.items() if k != "text"} for row in rows[:500]]
