@@ -1,10 +1,11 @@
 """CPU seconds of tokenize, pack and shuffle, each against the least that the same bytes can cost.
 
-Tokenize: both engines alone, and the stage around them. Pack: placing pieces, and filling rows against
-one np.copyto of the same tokens. Shuffle: both passes against copying the same files once. Everything
-is in the page cache, CPU seconds are those of the whole process, each figure the best of `--repeats`.
+Tokenize: both engines alone, and the stage around them. Pack: placing pieces, and filling rows
+against one np.copyto of the same tokens. Shuffle: both passes against copying the same files once,
+and against reading and writing the same rows once as Parquet. Everything is in the page cache, CPU
+seconds are those of the whole process, each figure is the best of `--repeats`.
 
-    python benchmarks/sequences.py TEXTS.parquet TOKENIZER.json [--mb 20] [--eos TOKEN] [--repeats 3]
+    python benchmarks/sequences.py TEXTS.parquet TOKENIZER.json [--mb 20] [--eos TOKEN]
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from corpuskit.stage import Unit, View
 from corpuskit.stages.sequences import _tokenizer
 from corpuskit.stages.sequences._rows import Pieces, pack_window, packed_schema
 from corpuskit.stages.sequences.pack import Pack
-from corpuskit.stages.sequences.shuffle import Shuffle
+from corpuskit.stages.sequences.shuffle import Shuffle, _read_rows
 from corpuskit.stages.sequences.tokenize import Tokenize
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def bench_tokenize(view: View, path: str, eos: str | None, repeats: int) -> View
         stage_seconds = best(runs, lambda stage=stage: [stage.apply(batch) for batch in batches])
         print(
             f"tokenize  {engine:12s} alone {mb / engine_seconds:7.1f} MB/CPU-s, stage "
-            f"{mb / stage_seconds:7.1f} MB/CPU-s, stage / alone {engine_seconds / stage_seconds:.2f}",
+            f"{mb / stage_seconds:7.1f}, stage / alone {engine_seconds / stage_seconds:.2f}",
             flush=True,
         )
     outcome = next(reversed(stages.values())).apply(view)
@@ -152,7 +153,9 @@ def bench_pack(tokenized: View, repeats: int) -> None:
     )
     stage = Pack(seq_len=WIDTH - 1)
     tokens = len(tokenized.column("tokenize.tokens").values)
-    seconds = best(repeats, lambda: stage.collect(iter([tokenized]), BenchContext(Unit(0, "web"))))
+    seconds = best(
+        repeats, lambda: stage.collect(iter([tokenized]), BenchContext(Unit(0, "web"), None, []))
+    )
     print(f"pack      stage {tokens / seconds / 1e6:.1f} M tokens/CPU-s, files included")
 
 
@@ -168,7 +171,7 @@ class BenchContext:
     seed = 0
     given = GIVEN
 
-    def __init__(self, unit: Unit, folder: Path | None = None, runs: list[Path] = []) -> None:
+    def __init__(self, unit: Unit, folder: Path | None, runs: list[Path]) -> None:
         self.unit, self.folder, self.runs = unit, folder, runs
         self.totals: Mapping[str, int] = {}
 
@@ -184,7 +187,7 @@ class BenchContext:
     def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
         with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
             write_run(Path(file.name), columns, is_sorted=is_sorted)
-        if name.startswith("rows:"):
+        if name.startswith("rows-"):
             self.runs.append(Path(file.name))
         else:
             Path(file.name).unlink()
@@ -217,42 +220,45 @@ class BenchPlan:
 
 def bench_shuffle(folder: Path, repeats: int, num_cells: int = 4) -> None:
     cells = list(write_cells(folder, num_cells))
-    size = sum(Path(cell.part.path).stat().st_size for cell in cells if cell.part)
+    paths = [Path(cell.part.path) for cell in cells if cell.part]
     plan = BenchPlan(cells)
-    stage = Shuffle()
-    scatter, gather = stage.passes()
+    scatter, gather = Shuffle().passes()
 
-    def copy() -> None:
-        for cell in cells:
-            assert cell.part is not None
-            with open(cell.part.path, "rb") as source, tempfile.TemporaryFile(dir=folder) as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-
-    def run(which: Any, runs: list[Path]) -> None:
+    def run(which: Any, runs: list[Path]) -> list[Path]:
         for unit in which.units(plan):
             context = BenchContext(unit, folder, runs)
             context.totals = plan.counters("pack")
             which.run(context)
-
-    def scatter_anew() -> list[Path]:
-        runs: list[Path] = []
-        run(scatter, runs)
         return runs
 
-    def scatter_only() -> None:
-        for path in scatter_anew():
+    def scatter_anew() -> None:
+        for path in run(scatter, []):
             path.unlink()
 
-    copied = best(repeats, copy)
-    scattered = best(repeats, scatter_only)
-    runs = scatter_anew()
+    copied = best(repeats, lambda: copy_files(paths))
+    rewritten = best(repeats, lambda: rewrite_files(paths))
+    scattered = best(repeats, scatter_anew)
+    runs = run(scatter, [])
     gathered = best(repeats, lambda: run(gather, runs))
-    mb = size / 1e6
+    mb, both = sum(path.stat().st_size for path in paths) / 1e6, scattered + gathered
     print(
         f"shuffle   scatter {mb / scattered:.0f} MB/CPU-s, gather {mb / gathered:.0f}, both "
-        f"{mb / (scattered + gathered):.0f}; copied at {mb / copied:.0f}, "
-        f"ratio {copied / (scattered + gathered):.2f}"
+        f"{mb / both:.0f}; files copied at {mb / copied:.0f}, ratio {copied / both:.2f}; "
+        f"rewritten as Parquet at {mb / rewritten:.0f}, ratio {rewritten / both:.2f}"
     )
+
+
+def copy_files(paths: list[Path]) -> None:
+    for path in paths:
+        with path.open("rb") as source, tempfile.TemporaryFile(dir=path.parent) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+
+
+def rewrite_files(paths: list[Path]) -> None:
+    for path in paths:
+        with tempfile.NamedTemporaryFile(dir=path.parent) as target:
+            for table in _read_rows(path, GIVEN):
+                write_tokens(Path(target.name), table)
 
 
 def write_cells(folder: Path, num_cells: int) -> Iterator[Unit]:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 
+FUNNEL = ("read/", "read_bytes/", "kept/", "kept_bytes/", "dropped/", "cut/", "replace/")
+"""Counters that only people read."""
+
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Part:
@@ -127,10 +130,15 @@ class Seal:
         )
 
     def content(self) -> str:
-        """Return the hash of what the phase decided and wrote, free of timing and of tasks."""
-        facts = {"phase": self.phase, "parts": [dataclasses.asdict(part) for part in self.parts]}
-        digest = hashlib.blake2b(_dump({**facts, "counters": self.counters}), digest_size=16)
-        return digest.hexdigest()
+        """Return the hash of what later phases may read, free of timing and of tasks.
+
+        The ledger and the counts of the funnel are left out: no later phase reads them, so a phase
+        that drops the same documents for another reason makes nothing behind it run again.
+        """
+        parts = [dataclasses.asdict(part) for part in self.parts if part.role != "ledger"]
+        counters = {k: v for k, v in self.counters.items() if not k.startswith(FUNNEL)}
+        facts = {"phase": self.phase, "parts": parts, "counters": counters}
+        return hashlib.blake2b(_dump(facts), digest_size=16).hexdigest()
 
     def by_role(self, role: str) -> list[Part]:
         """Return the parts of a role in unit order."""

@@ -28,7 +28,13 @@ def test_the_content_hash_covers_parts_and_counters():
     seal = Seal.merge("read", "f.c", [manifest(0)])
     changed = dataclasses.replace(seal.parts[0], digest="other")
     assert dataclasses.replace(seal, parts=(changed,)).content() != seal.content()
-    assert dataclasses.replace(seal, counters={}).content() != seal.content()
+    assert dataclasses.replace(seal, counters={"rows/web": 1}).content() != seal.content()
+
+
+def test_the_content_hash_is_free_of_the_ledger_and_the_funnel():
+    seal = Seal.merge("read", "f.c", [manifest(0)])
+    more = (*seal.parts, Part(0, "ledger", "ledger/x.parquet"))
+    assert dataclasses.replace(seal, parts=more, counters={}).content() == seal.content()
 
 
 def test_the_same_work_done_twice_counts_once():

@@ -180,7 +180,7 @@ def main() -> None:
     for label, own in sorted(by_label.items()):
         times = 8 if label == "en" else 3 if label in MAJOR else 1
         rows += [(line, label, "composed") for line in compose(own, CHARS * times, rng)]
-    english = manuals(by_label["en"], CHARS * 10, rng)
+    english = manuals(by_label["en"], CHARS * 30, rng)
     rows += [(line, "en", "manuals") for line in english]
     write(given.out / "train.parquet", rows)
     write(given.out / "heldout.parquet", [(u.text, u.label, u.origin) for u in units if u.held_out])

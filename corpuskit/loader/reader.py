@@ -175,17 +175,25 @@ class Reader:
                 window = self._windows[0] if self._windows else None
                 if self._failure:
                     raise self._failure
-                if self._is_closed:
-                    raise UsageError(
-                        "loader: it was closed or moved while this iterator was in use."
-                        " Take a new one with iter(loader)."
-                    )
+                self.require_open()
                 if window and step in window.errors:
                     raise window.errors[step]
                 if window and not window.missing[step - window.first_step]:
                     self._count(wait_seconds=time.monotonic() - began)
                     return window
                 self._done.wait(self._check_deadlines(step))
+
+    def require_open(self) -> None:
+        """Refuse to go on with a reader that somebody has closed.
+
+        Raises:
+            UsageError: it is closed.
+        """
+        if self._is_closed:
+            raise UsageError(
+                "loader: it was closed or moved while this iterator was in use."
+                " Take a new one with iter(loader)."
+            )
 
     def close(self) -> None:
         """Stop the threads; one that hangs in a read is left behind and ends when the read does."""

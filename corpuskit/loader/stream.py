@@ -259,6 +259,7 @@ class StreamingLoader:
                     begin, end = step, step + window.num_ready(step, most)
                     rows = _assemble(memory, window, begin, end, rank_rows)
                 for micro in range(self.micro_batches):
+                    reader.require_open()
                     first = (step - begin) * rank_rows + micro * size
                     if micro == self.micro_batches - 1:
                         self._step = step + 1

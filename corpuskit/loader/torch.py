@@ -24,7 +24,7 @@ class TorchStream(IterableDataset[dict[str, torch.Tensor | int]]):
     """Yields the batches of a loader as tensors that share the memory of its arrays.
 
     Use it as it is, or with `DataLoader(stream, batch_size=None, num_workers=0)`: it yields whole
-    batches. Integers stay int32, half the bytes to a device; take `.long()` there where it is needed.
+    batches. Integers stay int32, half the bytes to a device; take `.long()` there where needed.
 
     Args:
         loader: may also be iterated directly; both are one position.

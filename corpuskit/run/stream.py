@@ -63,8 +63,7 @@ class Stream:
                 raise DataError(f"{file.path}: {limit}. Raise cell_bytes or split the file.")
             number = self.unit.number * CELLS_PER_SLICE + index
             work = self._work(dataclasses.replace(self.unit, number=number))
-            watch = Stopwatch(work.timing)
-            self._cell(work, self._ingest(work, file, group, watch))
+            self._cell(work, self._ingest(work, file, group))
             yield work
 
     def _work(self, unit: Unit) -> UnitWork:
@@ -165,7 +164,7 @@ class Stream:
         yield from stage.read(file, piece, self.run.plan.settings.max_document_bytes)
 
     def _ingest(
-        self, work: UnitWork, file: InputFile, batches: Iterator[SourceBatch], watch: Stopwatch
+        self, work: UnitWork, file: InputFile, batches: Iterator[SourceBatch]
     ) -> Iterator[pa.RecordBatch]:
         """Give documents their keys and ids; rejected ones go to the ledger."""
         source = self.run.plan.source(file.source)
@@ -177,7 +176,6 @@ class Stream:
             batch = self._keyed(file, found)
             _note_rejects(work, source, file, found, batch)
             self.progress(num + rejected, size)
-            watch.lap("read")
             if num:
                 yield batch
 

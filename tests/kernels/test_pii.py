@@ -118,6 +118,7 @@ def test_ipv4_addresses():
     [
         *("12:34:56", "a::b", "x[1::2]", "::add", "0::", "std::u8::c", "1:2:3:4:5:6:7:8:9"),
         *("00:11:22:33:44:55", "00:11:22:33:44:55:66:77", "2a00:1450::81b::1", "2a00:14500::1:2"),
+        *("2a00:2:3:4:5:6:7::8", "2a00:2:3:4:5:6:7:8::", "::2a00:2:3:4:5:6:7:8", "2a00:2:3:4:5:6:7"),
         *("fe80::1", "::1", "2001:db8::1", "::ffff:10.0.0.99", "2a00:1450::1:::"),
     ],
 )
@@ -127,10 +128,19 @@ def test_what_is_no_public_ipv6_address(text):
 
 @pytest.mark.parametrize(
     "address",
-    ["2a00:1450:4001:81b::200e", "2400::1", "2A00:1450:1:2:3:4:5:6", "::ffff:81.2.69.142", "2a00:1:2::"],
+    ["2a00:1450:4001:81b::200e", "2400::1", "1:2:3:4:5:6:7:8", "::ffff:81.2.69.142", "2a00:1:2::"],
 )
 def test_ipv6_addresses(address):
     assert words(f"[{address}]:80 {address}, {address}. \xe9{address}/48") == [address] * 4
+
+
+def test_the_largest_part_decides_whether_a_dotted_number_is_an_address():
+    assert words("1.2.3.63 1.2.3.64 64.1.1.1") == ["1.2.3.64", "64.1.1.1"]
+    assert words("1.2.3.63", min_ipv4_part=63) == ["1.2.3.63"]
+
+
+def test_what_one_address_took_the_next_cannot_use():
+    assert words("jo@x.org@y.org") == ["jo@x.org"]
 
 
 def test_private_addresses_on_request():

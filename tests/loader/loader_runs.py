@@ -1,5 +1,7 @@
-"""Writes run directories for the loader's tests, after docs/formats.md, and says in plain Python what
-their order is. Shares no code with the package but the two hashes that name things."""
+"""Writes run directories after docs/formats.md, and says in plain Python what their order is.
+
+Shares no code with the package: it is the other side of the contract.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,14 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PAD = 0
 DOCUMENT, CONTINUES, PADDING, GOES_ON = 0, 1, 2, 4
@@ -39,10 +43,10 @@ class Shards:
     seq_len: int
     dtype: str
     shuffled: dict[str, bool]
-    tokens: dict[str, np.ndarray] = field(default_factory=dict)
-    segments: dict[str, list[list[Segment]]] = field(default_factory=dict)
-    ids: dict[int, str] = field(default_factory=dict)
-    index: list[dict[str, Any]] = field(default_factory=list)
+    tokens: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    segments: dict[str, list[list[Segment]]] = field(default_factory=dict, repr=False)
+    ids: dict[int, str] = field(default_factory=dict, repr=False)
+    index: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
 
 def write_shards(
@@ -62,11 +66,10 @@ def write_shards(
     for ordinal, (name, num_rows) in enumerate(rows.items()):
         _pack(shards, random, name, ordinal, num_rows)
         for first in range(0, num_rows, part_rows):
-            _write_part(shards, name, first, min(num_rows, first + part_rows))
+            shards.index.append(write_part(shards, name, first, min(num_rows, first + part_rows)))
     (path / "mix").mkdir(parents=True)
-    columns = {name: [part[name] for part in shards.index] for name in INDEX_SCHEMA.names}
-    pq.write_table(pa.table(columns, INDEX_SCHEMA), path / "mix" / "index.parquet")
-    _write_lookups(shards)
+    write_index(shards)
+    write_lookups(shards)
     files = [{"ordinal": i, "source": name, "path": f"{name}.jsonl"} for i, name in enumerate(rows)]
     (path / "mix" / "files.json").write_text(json.dumps({"format": 1, "files": files}))
     return shards
@@ -253,7 +256,14 @@ def _pack(
     shards.segments[name] = [rows[i] for i in order]
 
 
-def _write_part(shards: Shards, name: str, first: int, end: int) -> None:
+def write_index(shards: Shards) -> None:
+    """Write the index of the parts."""
+    columns = {name: [part[name] for part in shards.index] for name in INDEX_SCHEMA.names}
+    pq.write_table(pa.table(columns, INDEX_SCHEMA), shards.path / "mix" / "index.parquet")
+
+
+def write_part(shards: Shards, name: str, first: int, end: int) -> dict[str, Any]:
+    """Write rows [first, end) of a source as a part; return its row of the index."""
     tokens, rows = shards.tokens[name][first:end], shards.segments[name][first:end]
     row_bytes = tokens.shape[1] * tokens.itemsize
     facts = {
@@ -299,19 +309,18 @@ def _write_part(shards: Shards, name: str, first: int, end: int) -> None:
         write_page_checksum=True,
         data_page_size=1 << 30,
     )
-    shards.index.append(
-        {
-            "source": name,
-            "path": relative,
-            "rows": end - first,
-            "first_row": first,
-            "size_bytes": path.stat().st_size,
-            "digest": hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest(),
-        }
-    )
+    return {
+        "source": name,
+        "path": relative,
+        "rows": end - first,
+        "first_row": first,
+        "size_bytes": path.stat().st_size,
+        "digest": hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest(),
+    }
 
 
-def _write_lookups(shards: Shards) -> None:
+def write_lookups(shards: Shards) -> None:
+    """Write the lookups of the documents that the rows hold, ids in two runs."""
     ids = sorted(shards.ids.items())
     half = len(ids) // 2
     runs = [

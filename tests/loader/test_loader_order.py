@@ -79,7 +79,7 @@ def test_a_permutation_is_the_documented_one(
 
 
 def test_batches_of_source_sorted_rows_are_mixed_as_by_chance() -> None:
-    # 64 equal groups laid one after another; batches of 256. A file order gives 250, chance gives 1.
+    # 64 equal groups one after another, batches of 256: file order gives 250, chance gives 1.
     num_rows, groups, batch_rows = 1 << 20, 64, 256
     rows = permute(np.arange(num_rows), num_rows, 0, "web", 1)
     batches = (rows * groups // num_rows).reshape(-1, batch_rows)

@@ -137,7 +137,7 @@ class Lab:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             self.command(*arguments), cwd=self.folder, env=environment, text=True,
-            capture_output=True, check=False, timeout=120,
+            capture_output=True, check=False, timeout=300,
         )  # fmt: skip
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done

@@ -34,7 +34,9 @@ def input_file(path: Path) -> InputFile:
     return InputFile(0, "web", str(path), path.name, path.stat().st_size, "")
 
 
-def batches(source: Source, path: Path, target: int = 1 << 26, most: int = MOST) -> list[SourceBatch]:
+def batches(
+    source: Source, path: Path, target: int = 1 << 26, most: int = MOST
+) -> list[SourceBatch]:
     file = input_file(path)
     found = []
     for piece in source.slices(file, target):

@@ -87,7 +87,7 @@ def test_rows_that_do_not_fit_at_once_are_shuffled_the_same(
     def digests():
         run = packed(tmp_path_factory.mktemp("run"), {"web": [numbered(0, 200)]}, byte_tokenizer)
         run.run_stage(Shuffle(rows_per_part=100))
-        runs = len(run.parts("shuffle.scatter/run:rows:web"))
+        runs = len(run.parts("shuffle.scatter/run:rows-web"))
         return runs, [part.digest for part in run.parts("shuffle.gather/tokens")]
 
     whole = digests()

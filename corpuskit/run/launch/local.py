@@ -16,6 +16,8 @@ import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, Any
 
+from corpuskit.closure import PACKAGE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
@@ -134,8 +136,9 @@ class Pool:
                     if event is None:
                         selector.unregister(_out(worker))
                         self._workers.remove(worker)
+                        death = _death(worker)
                         if worker.task is not None:
-                            lost(worker.task, worker, {"error": _death(worker)})
+                            lost(worker.task, worker, {"error": death})
                         if waiting:
                             start()
                         break
@@ -164,6 +167,9 @@ class Pool:
         log = self.root / "logs" / f"worker-{os.getpid()}-{self._started}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **os.environ}
+        # The same corpuskit as here, however it came to be importable.
+        paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         with log.open("ab") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", "corpuskit.run.worker", str(self.root)],
@@ -199,7 +205,10 @@ def _events(worker: _Worker) -> list[dict[str, Any] | None]:
 
 
 def _death(worker: _Worker) -> str:
+    """Return how a worker ended; its pipes are closed."""
     code = worker.process.wait()
+    _close(worker.process.stdin)
+    _close(worker.process.stdout)
     if code < 0:
         name = signal.Signals(-code).name
         hint = " Perhaps it ran out of memory: use fewer workers." if name == "SIGKILL" else ""

@@ -28,7 +28,14 @@ UNDETERMINED = "und"
 """Label of a text in which the model knows no feature at all; its score is 0."""
 
 # The labels of the embedded model, here so that a wrong code is found before anything runs.
-LANGUAGES = frozenset("""@@""".split())
+LANGUAGES = frozenset(
+    """af als am ar arz ast az azb bcl be bg bh bn bo br bs ca cbk ceb co cs cv cy da de dsb dv el
+    en eo es et eu fa fi fo fr fy ga gd gl gn gu gv ha he hi hr hsb ht hu hy ia id ig ilo io is
+    it ja jv ka kk km kn ko ku kw ky la lb lg ln lo lt lv mai mg mhr mi min mk ml mn mr ms mt
+    mwl my nah nds ne nl nn no ny oc om os pa pam pl pms pnb ps pt qu rm rn ro ru rw sa sah sc
+    se si sk sl sm sn so sq sr st su sv sw ta te tg th ti tk tl tn to tr ts tt tyv ug uk ur uz
+    vec vep vi wa war wo xh yi yo yue zh zu""".split()
+)
 
 _ENGLISH = "The committee will meet again in the spring, when the results of the survey are known."
 _FRENCH = "Le conseil se reunira de nouveau au printemps, quand les resultats seront connus."

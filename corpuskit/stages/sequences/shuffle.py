@@ -83,7 +83,7 @@ class Shuffle(GlobalStage):
             order = np.argsort(places)
             sorted_rows = table.take(pa.array(order)).combine_chunks()
             columns = {name: sorted_rows.column(name).chunk(0) for name in sorted_rows.column_names}
-            context.write_run(f"rows:{source}", {"place": places[order], **columns}, is_sorted=True)
+            context.write_run(f"rows-{source}", {"place": places[order], **columns}, is_sorted=True)
         if low != unit.high:
             raise DataError(
                 f"{unit.part.path}: {low - unit.low} rows, its seal says {unit.rows}. Run again."
@@ -118,7 +118,7 @@ class Shuffle(GlobalStage):
             context.given, source=unit.source, shuffled=shuffled, first_row=unit.low
         )
         run = pa.schema([("place", pa.int64()), *((f.name, f.type) for f in schema)])
-        found = context.run_range(f"scatter/rows:{unit.source}", unit.low, unit.high, run)
+        found = context.run_range(f"scatter/rows-{unit.source}", unit.low, unit.high, run)
         found = found.take(pa.array(np.argsort(found.column("place").to_numpy())))
         if not np.array_equal(found.column("place"), np.arange(unit.low, unit.high)):
             raise DataError(

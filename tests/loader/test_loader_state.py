@@ -1,0 +1,211 @@
+"""Stopping and going on: a position is a counter, and every other number in a state is checked."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loader_runs import Shards, expected_order, write_plan, write_shards
+
+from corpuskit.errors import DataError, UsageError
+from corpuskit.loader import StreamingLoader
+
+WEIGHTS = st.tuples(*[st.integers(0, 5)] * 3).filter(any)
+STAGES = st.lists(st.tuples(st.integers(0, 70), WEIGHTS), min_size=1, max_size=3)
+SKIP = st.lists(st.tuples(st.integers(0, 120), st.integers(0, 30)), max_size=2)
+# Global batch rows, world size, micro-batches: each divides the one before.
+TOPOLOGIES = st.sampled_from(
+    [(1, 1, 1), (2, 1, 2), (2, 2, 1), (6, 1, 3), (6, 2, 1), (6, 3, 2), (8, 4, 1), (8, 2, 4)]
+)
+MIX = [(200, {"web": 5, "books": 3}), (100, {"web": 1, "books": 2, "math": 4})]
+
+
+def stages_of(shards: Shards, drawn: list[tuple[int, tuple[int, ...]]]) -> list[Any]:
+    names = list(shards.tokens)
+    return [(rows, dict(zip(names, weights, strict=True))) for rows, weights in drawn]
+
+
+@settings(max_examples=150)
+@given(
+    stages=STAGES,
+    skip=SKIP,
+    seed=st.integers(0, 3),
+    block_rows=st.integers(1, 40),
+    legs=st.lists(st.tuples(TOPOLOGIES, st.integers(0, 6)), min_size=1, max_size=4),
+)
+def test_stopping_and_changing_ranks_anywhere_changes_no_row(
+    shards: Shards, stages: Any, skip: Any, seed: int, block_rows: int, legs: Any
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = write_plan(
+            shards,
+            stages_of(shards, stages),
+            seed=seed,
+            block_rows=block_rows,
+            skip=[[first, first + length] for first, length in skip],
+            folder=Path(folder) / "run",
+        )
+        skipped = {t for first, length in skip for t in range(first, first + length)}
+        expected = [row for t, row in enumerate(expected_order(run)) if t not in skipped]
+        delivered, state = [], None
+        for (rows, world_size, micro_batches), num_steps in [*legs, ((1, 1, 1), 999)]:
+            ranks = [
+                StreamingLoader(run, rows, r, world_size, micro_batches=micro_batches)
+                for r in range(world_size)
+            ]
+            if state:
+                for loader in ranks:
+                    loader.load_state_dict(json.loads(json.dumps(state)))
+            streams = [iter(loader) for loader in ranks]
+            for _ in range(min(num_steps, ranks[0].num_steps - ranks[0].step)):
+                for loader, stream in zip(ranks, streams, strict=True):
+                    for _ in range(micro_batches):
+                        batch = next(stream)
+                        names = [loader.source_names[k] for k in batch["source_ids"]]
+                        delivered += zip(names, batch["row_ids"].tolist(), strict=True)
+            states = [loader.state_dict() for loader in ranks]
+            assert all(found == states[0] for found in states)
+            state = states[0]
+            for loader in ranks:
+                loader.close()
+        assert delivered == [(source, row) for source, row, _ in expected]
+
+
+def test_a_state_says_what_was_consumed(shards: Shards, run_dir: Path) -> None:
+    run = write_plan(shards, MIX, skip=[[30, 45]], folder=run_dir)
+    loader = StreamingLoader(run, 8, start_step=12)
+    before = [row for t, row in enumerate(expected_order(run)[: 96 + 15]) if not 30 <= t < 45]
+    state = loader.state_dict()
+    assert set(state) == {"format", "plan", "history", "step", "rows", "tokens", "consumed"}
+    assert (state["format"], state["step"], state["rows"]) == (1, 12, 111)
+    assert state["tokens"] == 96 * shards.seq_len
+    names = [source for source, *_ in before]
+    assert state["consumed"] == {name: names.count(name) for name in shards.tokens}
+
+
+def test_a_state_between_micro_batches_is_that_of_the_step(shards: Shards, run_dir: Path) -> None:
+    loader = StreamingLoader(write_plan(shards, MIX, folder=run_dir), 8, micro_batches=2)
+    begin = loader.state_dict()
+    batches = iter(loader)
+    next(batches)
+    assert loader.state_dict() == begin
+    next(batches)
+    assert loader.state_dict()["rows"] == 8
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("format", 2, "format must be 1, got 2"),
+        ("rows", 97, "rows consumed of source"),
+        ("rows", 10_000, "rows must be within the 300"),
+        ("tokens", 5, "5 tokens"),
+        ("step", -1, "-1 steps"),
+        ("step", 0, "0 steps"),
+        ("step", 97, "97 steps"),
+        ("step", "12", "another type"),
+        ("history", "00", "history 00"),
+        ("consumed", {"web": 96}, "0 rows consumed of source 'books', but this plan takes 36"),
+        ("consumed", None, "another type"),
+    ],
+)
+def test_a_state_with_one_wrong_field_is_refused(
+    shards: Shards, run_dir: Path, field: str, value: Any, message: str
+) -> None:
+    run = write_plan(shards, MIX, folder=run_dir)
+    state = StreamingLoader(run, 8, start_step=12).state_dict()
+    with pytest.raises(DataError, match=message):
+        StreamingLoader(run, 8).load_state_dict(state | {field: value})
+
+
+ACCEPTED: dict[str, Any] = {
+    "a stage more": ([*MIX, (50, {"math": 1})], {}),
+    "a longer last stage": ([MIX[0], (180, MIX[1][1])], {}),
+    "weights times two": ([(200, {"web": 10, "books": 6}), MIX[1]], {}),
+    "a span to skip behind": (MIX, {"skip": [[96, 104]]}),
+    "other weights later": ([MIX[0], (100, {"math": 1})], {}),
+}
+REFUSED: dict[str, Any] = {
+    "another seed": (MIX, {"seed": 1}),
+    "another block": (MIX, {"block_rows": 16}),
+    "other weights": ([(200, {"web": 5, "books": 4}), MIX[1]], {}),
+    "a span to skip before": (MIX, {"skip": [[95, 97]]}),
+    "a shorter stage": ([(90, MIX[0][1]), MIX[1]], {}),
+}
+
+
+@pytest.mark.parametrize("change", ACCEPTED)
+def test_a_plan_with_the_same_history_takes_the_state(
+    shards: Shards, tmp_path: Path, change: str
+) -> None:
+    old = write_plan(shards, MIX, folder=tmp_path / "old")
+    stages, options = ACCEPTED[change]
+    new = write_plan(shards, stages, folder=tmp_path / "new", **options)
+    assert expected_order(new)[:96] == expected_order(old)[:96]
+    loader = StreamingLoader(new, 8)
+    loader.load_state_dict(StreamingLoader(old, 8, start_step=12).state_dict())
+    assert loader.step == 12
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_a_plan_with_another_history_refuses_the_state(
+    shards: Shards, tmp_path: Path, change: str
+) -> None:
+    old = write_plan(shards, MIX, folder=tmp_path / "old")
+    stages, options = REFUSED[change]
+    new = write_plan(shards, stages, folder=tmp_path / "new", **options)
+    with pytest.raises(UsageError, match="loader state"):
+        StreamingLoader(new, 8).load_state_dict(StreamingLoader(old, 8, start_step=12).state_dict())
+
+
+def test_a_source_appended_takes_the_state(shards: Shards, tmp_path: Path) -> None:
+    rows = {name: len(tokens) for name, tokens in shards.tokens.items()}
+    more = write_shards(tmp_path / "more", rows | {"code": 50}, unshuffled=("books",))
+    stages = [*MIX, (40, {"code": 1})]
+    loader = StreamingLoader(write_plan(more, stages), 8)
+    old = write_plan(shards, MIX, folder=tmp_path / "old")
+    loader.load_state_dict(StreamingLoader(old, 8, start_step=12).state_dict())
+    assert loader.step == 12
+
+
+def test_other_tokens_under_the_same_plan_refuse_the_state(shards: Shards, tmp_path: Path) -> None:
+    rows = {name: len(tokens) for name, tokens in shards.tokens.items()}
+    other = write_shards(tmp_path / "other", rows, unshuffled=("books",), seed=1)
+    old = write_plan(shards, MIX, folder=tmp_path / "old")
+    with pytest.raises(UsageError, match="history"):
+        StreamingLoader(write_plan(other, MIX), 8).load_state_dict(
+            StreamingLoader(old, 8, start_step=12).state_dict()
+        )
+
+
+@settings(max_examples=100)
+@given(
+    old=STAGES,
+    new=STAGES,
+    blocks=st.sampled_from([(8, 8), (16, 16), (8, 16)]),
+    at=st.integers(0, 99),
+)
+def test_equal_history_means_equal_rows(
+    shards: Shards, old: Any, new: Any, blocks: tuple[int, int], at: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [
+            write_plan(
+                shards, stages_of(shards, drawn), block_rows=block, folder=Path(folder) / name
+            )
+            for name, drawn, block in (("a", old, blocks[0]), ("b", [*old[:1], *new], blocks[1]))
+        ]
+        orders = [expected_order(run) for run in runs]
+        step = min(at, *(len(order) for order in orders))
+        states = [StreamingLoader(run, 1, start_step=step).state_dict() for run in runs]
+        if states[0]["history"] == states[1]["history"]:
+            assert orders[0][:step] == orders[1][:step]
+        else:
+            with pytest.raises((UsageError, DataError)):
+                StreamingLoader(runs[1], 1).load_state_dict(states[0])
