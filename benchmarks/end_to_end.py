@@ -38,7 +38,13 @@ def pipeline(output: Path, workers: int) -> dict:
         },
         "stages": [
             {"holdout": {"ratio": 0.002}},
-            {"language": {"model": str(DATA / "models" / "lid.176.ftz"), "min_score": 0.0, "max_bytes": 4096}},
+            {
+                "language": {
+                    "model": str(DATA / "models" / "lid.176.ftz"),
+                    "min_score": 0.0,
+                    "max_bytes": 4096,
+                }
+            },
             {"gopher_quality": {"words": "whitespace"}},
             "exact_dedup",
             "minhash_dedup",
@@ -73,7 +79,9 @@ def run(path: Path) -> tuple[float, float, str]:
 def floor(folder: Path) -> tuple[float, int]:
     """Read and write the same documents with pyarrow alone; return CPU seconds and text bytes."""
     began, size = time.process_time(), 0
-    paths = [p for name in ("bench_en", "bench_multi", "code") for p in (DATA / name).glob("*.parquet")]
+    paths = [
+        p for name in ("bench_en", "bench_multi", "code") for p in (DATA / name).glob("*.parquet")
+    ]
     for path in sorted(paths):
         table = pq.read_table(path, use_threads=False)
         pq.write_table(table, folder / path.name, compression="zstd", compression_level=3)
@@ -103,7 +111,9 @@ def main() -> None:
     print(f"\ninput {mega:.1f} MB of text; {options.workers} workers")
     print(f"whole run      {cpu:8.1f} CPU s  {mega / cpu:7.2f} MB/CPU s  {wall:7.1f} s wall")
     print(f"run again      {again_cpu:8.1f} CPU s  (everything reused)    {again_wall:7.1f} s wall")
-    print(f"floor: pyarrow {floor_cpu:8.1f} CPU s  {mega / floor_cpu:7.2f} MB/CPU s (read, write zstd-3)")
+    print(
+        f"floor: pyarrow {floor_cpu:8.1f} CPU s  {mega / floor_cpu:7.2f} MB/CPU s (read, write zstd-3)"
+    )
     print(f"whole run is {cpu / floor_cpu:.1f} times the floor")
 
 
@@ -116,14 +126,18 @@ def report(output: Path, printed: str, size: int, workers: int) -> None:
     print(printed[printed.index("Funnel") :])
     print(f"{'source':8} {'read':>8} {'dropped':>8} {'kept':>8} {'missing':>8}")
     for one in accounts(opened):
-        print(f"{one.source:8} {one.num_read:8} {one.num_dropped:8} {one.num_kept:8} {one.num_missing:8}")
+        print(
+            f"{one.source:8} {one.num_read:8} {one.num_dropped:8} {one.num_kept:8} {one.num_missing:8}"
+        )
     costs = {row.stage: row.cpu_seconds for row in funnel(opened) if row.cpu_seconds}
     extra = overheads(opened)
     costs["(read)"], costs["(write)"] = extra["read"], extra["write"]
     total = extra["cpu_seconds"]
     print(f"\n{'stage':16} {'CPU s':>8} {'share':>6} {'MB in/CPU s':>12}")
     for name, seconds in sorted(costs.items(), key=lambda pair: -pair[1]):
-        print(f"{name:16} {seconds:8.2f} {seconds / total:6.1%} {size / 1e6 / max(seconds, 1e-9):12.1f}")
+        print(
+            f"{name:16} {seconds:8.2f} {seconds / total:6.1%} {size / 1e6 / max(seconds, 1e-9):12.1f}"
+        )
     print(f"{'tasks in all':16} {total:8.2f}")
     peak = run_facts(opened)["peak_rss_bytes"]
     print(f"peak RSS of a worker: {peak / 1e6:.0f} MB ({workers} workers)")

@@ -318,9 +318,7 @@ class _Document:
         return ConfigError(self.where(full), f"{name} {message}, got {error['input']!r}.")
 
 
-def _plain(
-    node: yaml.Node, path: Path, place: Place, places: dict[Place, tuple[str, str]]
-) -> Any:
+def _plain(node: yaml.Node, path: Path, place: Place, places: dict[Place, tuple[str, str]]) -> Any:
     """Turn YAML nodes into plain values and note where each one stands."""
     here = f"{path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
     if not str(node.tag).startswith("tag:yaml.org,2002:") or "python" in str(node.tag):

@@ -8,6 +8,7 @@ documents stay where they are.
 from __future__ import annotations
 
 import bisect
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -86,13 +87,13 @@ def read_runs(
 def hash_ranges(num_ranges: int) -> list[tuple[int, int]]:
     """Cut the uint64 line into equal ranges `[low, high)`; the last one ends at 2**64."""
     edges = [(i << 64) // num_ranges for i in range(num_ranges + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(itertools.pairwise(edges))
 
 
 def _batches(first: list[int], low: int | None, high: int | None) -> tuple[int, int]:
     """Return the range of batches that may hold values in `[low, high)`.
 
-    Equal values may straddle batches, so the batch before the first one that starts at `low` counts.
+    Equal values may straddle batches: the batch before the first one that starts at `low` counts.
     """
     begin = 0 if low is None else max(bisect.bisect_left(first, low) - 1, 0)
     end = len(first) if high is None else bisect.bisect_left(first, high)

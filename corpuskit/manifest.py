@@ -154,13 +154,15 @@ class Seal:
         """Parse a seal file.
 
         Raises:
-            DataError: it is not a seal of a format this version reads, or its content hash is wrong.
+            DataError: not a seal of a format this version reads, or its content hash is wrong.
         """
         fields = _fields(content, where, "seal")
         claimed = fields.pop("content", "")
         seal = cls(**fields)
         if seal.content() != claimed:
-            raise DataError(f"{where}: the content hash of the seal is wrong. Run again to rebuild.")
+            raise DataError(
+                f"{where}: the content hash of the seal is wrong. Run again to rebuild."
+            )
         return seal
 
 

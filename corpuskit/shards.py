@@ -1,4 +1,4 @@
-"""Document shards and token shards as Parquet files: written in scratch, read in bounded batches."""
+"""Document and token shards as Parquet files: written in scratch, read in bounded batches."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def token_schema(seq_len: int, dtype: str, footer: dict[str, object]) -> pa.Sche
 
 
 def write_tokens(path: Path, table: pa.Table) -> None:
-    """Write packed rows: plain, uncompressed, 64 rows per row group, page CRCs, one page a chunk."""
+    """Write packed rows: plain, uncompressed, 64 rows per row group, page CRCs, one page each."""
     pq.write_table(
         table,
         path,

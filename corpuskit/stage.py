@@ -14,139 +14,26 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from corpuskit.batch import Utf8, large_strings, numbers, utf8
+from corpuskit.passes import Pass, PassContext, PassPlan, Unit, UnitContext
+from corpuskit.view import Example, Outcome, Spans, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
+    import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from corpuskit.ledger import Entries
-    from corpuskit.manifest import Part
-
-Fact = TypeVar("Fact")
-
-
-class Example(NamedTuple):
-    """A document and the rule that drops it (None keeps it): shown in docs, run in tests.
-
-    Attributes:
-        text: the document.
-        rule: the expected rule.
-        params: parameters that differ from the defaults.
-        becomes: the text afterwards, for rewriters.
-    """
-
-    text: str
-    rule: str | None = None
-    params: Mapping[str, Any] = {}
-    becomes: str | None = None
-
-
-class View:
-    """One batch of documents, as a stage sees it.
-
-    Facts about the text (words, lines) are computed once, by whoever asks first, and shared by all
-    stages of a fused phase until a stage rewrites the text.
-    """
-
-    def __init__(self, batch: pa.RecordBatch, facts: dict[Any, Any] | None = None) -> None:
-        self.batch = batch
-        self._facts: dict[Any, Any] = facts if facts is not None else {}
-        self._text: Utf8 | None = None
-
-    @property
-    def num_docs(self) -> int:
-        """Rows of the batch, N."""
-        return len(self.batch)
-
-    @property
-    def text(self) -> Utf8:
-        """The texts as buffers."""
-        if self._text is None:
-            self._text = utf8(self.batch.column("text"))
-        return self._text
-
-    @property
-    def keys(self) -> NDArray[np.int64]:
-        """Document keys, (N,)."""
-        return numbers(self.batch.column("key")).astype(np.int64, copy=False)
-
-    def column(self, name: str) -> pa.Array:
-        """Return another column; annotation columns are called `<stage>.<field>`."""
-        return self.batch.column(name)
-
-    def fact(self, compute: Callable[[NDArray[np.int64], NDArray[np.uint8]], Fact]) -> Fact:
-        """Return `compute(offsets, data)` of this text, computed once per text.
-
-        A fact with a method `select(rows)` survives filtering; others are computed again.
-        """
-        if compute not in self._facts:
-            self._facts[compute] = compute(self.text.offsets, self.text.data)
-        return self._facts[compute]  # type: ignore[no-any-return]
-
-    def select(self, rows: NDArray[np.int64]) -> View:
-        """Return the view of some rows."""
-        facts = {k: f.select(rows) for k, f in self._facts.items() if hasattr(f, "select")}
-        return View(self.batch.take(pa.array(rows)), facts)
-
-    def with_text(self, text: Utf8) -> View:
-        """Return the view with other texts: facts about the old ones are forgotten."""
-        array = large_strings(text.offsets, text.data)
-        place = self.batch.schema.get_field_index("text")
-        return View(self.batch.set_column(place, "text", array))
-
-    def with_columns(self, columns: Mapping[str, pa.Array]) -> View:
-        """Return the view with columns appended."""
-        batch = self.batch
-        for name, values in columns.items():
-            batch = batch.append_column(name, values)
-        return View(batch, self._facts)
-
-
-@dataclasses.dataclass(frozen=True)
-class Spans:
-    """Byte ranges of the text a stage saw, that it cut or replaced; sorted by row, then start.
-
-    Attributes:
-        rows, starts, ends: (n,) int64: document in the batch, bytes from its beginning.
-        codes: (n,) uint8; k names `rules[k - 1]`.
-        action: `cut` or `replace`.
-    """
-
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    codes: NDArray[np.uint8]
-    action: Literal["cut", "replace"] = "cut"
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a streaming stage found; a stage fills the fields that concern it.
-
-    Attributes:
-        codes: (N,) uint8: 0 keeps, k drops by `rules[k - 1]`; the first failing rule wins.
-        values: (N,) float64: the measured value of the failing rule, NaN where it has none.
-        text: the new texts of all rows, dropped ones included.
-        spans: what was cut from or replaced in the text that the stage saw.
-        columns: field -> values of all rows, as declared by `adds()`.
-        measures: name -> (N,) float64 of every rule's value, when asked for.
-    """
-
-    codes: NDArray[np.uint8] | None = None
-    values: NDArray[np.float64] | None = None
-    text: Utf8 | None = None
-    spans: Spans | None = None
-    columns: Mapping[str, pa.Array] = dataclasses.field(default_factory=dict)
-    measures: Mapping[str, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
+__all__ = [
+    "CellStage", "Example", "GlobalStage", "InputFile", "Outcome", "Pass", "PassContext",
+    "PassPlan", "Reject", "Slice", "Source", "SourceBatch", "Spans", "Stage", "StreamingStage",
+    "Unit", "UnitContext", "View",
+]  # fmt: skip
 
 
 class Stage(BaseModel, ABC):
@@ -174,7 +61,7 @@ class Stage(BaseModel, ABC):
         return float("nan") if value is None else float(value)
 
     def files(self) -> tuple[str, ...]:
-        """Return paths of files that decide (models, word lists); their content is fingerprinted."""
+        """Return paths of files that decide (models, word lists); by content."""
         return ()
 
     def libraries(self) -> tuple[str, ...]:
@@ -278,9 +165,7 @@ class Source(Stage):
         """
 
     @abstractmethod
-    def read(
-        self, file: InputFile, piece: Slice, max_document_bytes: int
-    ) -> Iterator[SourceBatch]:
+    def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
         """Yield the documents of a slice in bounded batches that depend on the input alone.
 
         Raises:
@@ -303,161 +188,12 @@ class StreamingStage(Stage):
         return None
 
 
-@dataclasses.dataclass(frozen=True)
-class Unit:
-    """What a pass works on: a cell of the documents, or a key range `[low, high)`.
-
-    Attributes:
-        number: names parts; units are ordered by it.
-        source: of a cell.
-        low, high: range of keys (cells: first and last key + 1) or of hashes.
-        rows, text_bytes: of a cell's part before masks.
-        part: of a cell: the part that holds its documents or packed rows.
-    """
-
-    number: int
-    source: str = ""
-    low: int = 0
-    high: int = 0
-    rows: int = 0
-    text_bytes: int = 0
-    part: Part | None = None
-
-
-class UnitContext(ABC):
-    """All that a cell stage or a pass may touch while it works on one unit."""
-
-    unit: Unit
-    seed: int
-    given: Mapping[str, Any]
-    """What earlier stages provide (`tokenizer`, `packing`)."""
-
-    @abstractmethod
-    def count(self, name: str, value: int = 1) -> None:
-        """Add to a counter of the manifest; counters are part of what a phase decided."""
-
-    @abstractmethod
-    def add_ledger(self, entries: Entries) -> None:
-        """Add rows to the ledger part of this unit."""
-
-    @abstractmethod
-    def write_run(
-        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
-    ) -> None:
-        """Write an exchange run, sorted by its first column; an empty one is not written."""
-
-    @abstractmethod
-    def write_part(
-        self,
-        role: str,
-        folder: str,
-        write: Callable[[Path], None],
-        *,
-        suffix: str = ".parquet",
-        source: str = "",
-        rows: int = 0,
-        first: int = 0,
-        last: int = -1,
-    ) -> None:
-        """Publish a file that `write(scratch path)` creates, as `<folder>/part-<unit>-<hash>`."""
-
-
-class PassContext(UnitContext):
-    """What a pass of a global stage may touch besides."""
-
-    memory_bytes: int
-    """The most memory that one task should use."""
-
-    @abstractmethod
-    def read(self, *columns: str) -> Iterator[View]:
-        """Yield the documents of this cell that are still alive, with `key` and these columns."""
-
-    @abstractmethod
-    def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the keys of all rows of this cell's part, and which are still alive."""
-
-    @abstractmethod
-    def run_range(
-        self, name: str, low: int | None, high: int | None, schema: pa.Schema
-    ) -> pa.Table:
-        """Return the rows in `[low, high)` of a run that an earlier pass of this stage wrote.
-
-        Rows come producer by producer (in unit order), each producer's sorted. `name` is
-        `<pass>/<run>`, as in `sign/bands`.
-        """
-
-    @abstractmethod
-    def path(self, part: Part) -> Path:
-        """Return where the file of a part can be read."""
-
-    @abstractmethod
-    def parts(self, name: str) -> list[Part]:
-        """Return parts of finished phases; see PassPlan.parts."""
-
-    @abstractmethod
-    def counters(self, name: str) -> Mapping[str, int]:
-        """Return counters of a finished phase; see PassPlan.counters."""
-
-    @abstractmethod
-    def write_file(self, name: str, content: bytes) -> None:
-        """Write a file of a fixed name inside the run directory (`mix/plan.json`)."""
-
-    @abstractmethod
-    def write_sidecar(
-        self, keep: NDArray[np.bool_], columns: Mapping[str, pa.Array] | None = None
-    ) -> None:
-        """Write what was decided about each row of this cell's part; columns as in `adds()`."""
-
-
-class PassPlan(ABC):
-    """What a pass may ask when its units are cut: finished phases, never a running one."""
-
-    seed: int
-    given: Mapping[str, Any]
-    memory_bytes: int
-
-    @abstractmethod
-    def cells(self) -> list[Unit]:
-        """Return the cells of the documents (or packed rows) that the stage reads, in order."""
-
-    @abstractmethod
-    def parts(self, name: str) -> list[Part]:
-        """Return parts of finished phases in unit order.
-
-        `<pass>/<run>`: the run of an earlier pass of this stage (`sign/bands`).
-        `<phase>/<role>`: a role of another phase, such as `pack/run:ids` or `shuffle.gather/tokens`.
-        """
-
-    @abstractmethod
-    def counters(self, name: str) -> Mapping[str, int]:
-        """Return the counters of an earlier pass of this stage (`sign`), or of a phase (`pack`)."""
-
-
 class CellStage(Stage):
     """Ends a fused phase: sees the documents of one cell in order, writes rows of another kind."""
 
     @abstractmethod
     def collect(self, views: Iterator[View], context: UnitContext) -> None:
         """Consume the documents of one cell and write parts."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Pass:
-    """One pass of a global stage.
-
-    Attributes:
-        name: short; the phase is called `<stage>.<name>`.
-        run: works on one unit; a bound method.
-        units: cuts the work; None = one unit per cell of the input.
-        at_end: the pass waits for all other phases of the plan (the mixture's table).
-        owns: folders of the run directory that only this pass writes (`tokens/`).
-    """
-
-    name: str
-    run: Callable[[PassContext], None]
-    units: Callable[[PassPlan], list[Unit]] | None = None
-    at_end: bool = False
-    owns: tuple[str, ...] = ()
 
 
 class GlobalStage(Stage):

@@ -110,7 +110,7 @@ class LocalStore:
             leftover.unlink(missing_ok=True)
 
     def list(self, folder: str) -> list[str]:
-        """Return the names of all files below `folder`, sorted; empty if there is no such folder."""
+        """Return the names of all files below `folder`, sorted; none if there is no folder."""
         top = self.path(folder)
         found = (path for path in top.rglob("*") if path.is_file())
         return sorted(path.relative_to(self.root).as_posix() for path in found)

@@ -54,7 +54,7 @@ class LineObserver(Observer):
         if event != "done":
             click.echo(f"  task {event}: {fields.get('error', '')}", err=True)
 
-    def phase_ends(self, phase: Phase, seal: Seal) -> None:  # noqa: ARG002
+    def phase_ends(self, phase: Phase, seal: Seal) -> None:
         if self._tasks:
             click.echo(f"  {phase.name} done: {self._line()}")
 
@@ -117,7 +117,7 @@ class LiveObserver(Observer):
         if event != "done":
             self._bars.console.print(f"task {event}: {fields.get('error', '')}", markup=False)
 
-    def phase_ends(self, phase: Phase, seal: Seal) -> None:  # noqa: ARG002
+    def phase_ends(self, phase: Phase, seal: Seal) -> None:
         task = self._bars.tasks[-1]
         self._bars.update(self._bar, completed=task.total)
 
@@ -132,4 +132,3 @@ def observer(*, quiet: bool = False) -> Iterator[Observer]:
             yield live
     else:
         yield LineObserver()
-

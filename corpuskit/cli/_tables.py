@@ -62,7 +62,9 @@ def print_status(found: Sequence[Prospect]) -> None:
 
 def print_funnel(rows: Sequence[FunnelRow]) -> None:
     """Print what every stage dropped, by rule and source, and what it cost."""
-    table = Table(box=None, header_style="bold", pad_edge=False, title="Funnel", title_justify="left")
+    table = Table(
+        box=None, header_style="bold", pad_edge=False, title="Funnel", title_justify="left"
+    )
     table.add_column("stage")
     for name in ("in", "dropped", "out", "MB/CPU s", "CPU s"):
         table.add_column(name, justify="right")

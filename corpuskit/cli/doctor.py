@@ -34,7 +34,7 @@ def command() -> None:
         found = version(name)
         advice = f"not installed (pip install 'corpuskit[{extra}]')"
         click.echo(f"  {name:12} {found or advice}")
-    owners = [d for d in importlib.metadata.packages_distributions().get("fasttext", ())]
+    owners = importlib.metadata.packages_distributions().get("fasttext", ())
     if len(set(owners)) > 1:
         names = ", ".join(sorted(set(owners)))
         click.echo(f"  fasttext     several distributions own it: {names}. Keep fasttext only.")

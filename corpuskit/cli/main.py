@@ -25,7 +25,7 @@ SECTIONS = {
 class LazyGroup(click.Group):
     """Commands named by the files of this folder; help comes from their docstrings, unimported."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all command names."""
         return sorted(path.stem for path in FOLDER.glob("[!_]*.py") if path.stem != "main")
 

@@ -8,14 +8,20 @@ import click
 @click.command("run")
 @click.argument("pipeline", type=click.Path(dir_okay=False))
 @click.option("--workers", type=click.IntRange(1), help="Worker processes (executor.workers).")
+@click.option("--executor", type=click.Choice(["local"]), help="Where tasks run (executor.kind).")
 @click.option(
-    "--executor", type=click.Choice(["local"]), help="Where tasks run (executor.kind)."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="A.B=VALUE",
+    help="Override a value of the file; stages by name: gopher_quality.min_words=80.",
 )
-@click.option("--set", "overrides", multiple=True, metavar="A.B=VALUE",
-              help="Override a value of the file; stages by name: gopher_quality.min_words=80.")  # fmt: skip
 @click.option("--until", metavar="STAGE", help="Stop after this stage.")
-@click.option("--accept-code-change", is_flag=True,
-              help="Reuse results that differ in nothing but corpuskit's own code; recorded.")  # fmt: skip
+@click.option(
+    "--accept-code-change",
+    is_flag=True,
+    help="Reuse results that differ in nothing but corpuskit's own code; recorded.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     pipeline: str,
@@ -26,7 +32,7 @@ def command(
     accept_code_change: bool,
     as_json: bool,
 ) -> None:
-    """Run PIPELINE (a YAML file), or continue where it stopped.
+    r"""Run PIPELINE (a YAML file), or continue where it stopped.
 
     What is finished is reused: a phase runs again only if its inputs, parameters, model files or
     code changed, or if a phase before it wrote something else. Killing this command at any moment

@@ -142,9 +142,7 @@ class Plan:
         return cls(file, _phases(file, until), content["given"], until)
 
 
-def read_plan(
-    path: str | Path, overrides: Sequence[str] = (), *, until: str | None = None
-) -> Plan:
+def read_plan(path: str | Path, overrides: Sequence[str] = (), *, until: str | None = None) -> Plan:
     """Read a pipeline file and compile it; nothing is run and no input is opened.
 
     Args:
@@ -189,14 +187,21 @@ def _check_columns(file: PipelineFile) -> None:
     for step in file.sources:
         for name, kind in _declared(step).items():
             if declared.setdefault(name, kind) != kind:
-                raise ConfigError(step.where, f"column {name!r} is {kind} here but "
-                                  f"{declared[name]} in another source.", "Declare one type.")  # fmt: skip
+                raise ConfigError(
+                    step.where,
+                    f"column {name!r} is {kind} here but {declared[name]} in another source.",
+                    "Declare one type.",
+                )
     known = {"key", "id", "text", "source", "origin", "extra", *declared}
     for step in file.steps:
         for column in step.stage.needs():
             if column not in known:
-                raise ConfigError(step.where, f"{step.label} needs the column {column!r}, which "
-                                  "no earlier stage adds and no source declares.", suggest(column, known))  # fmt: skip
+                raise ConfigError(
+                    step.where,
+                    f"{step.label} needs the column {column!r}, which "
+                    "no earlier stage adds and no source declares.",
+                    suggest(column, known),
+                )
         known |= {f"{step.label}.{field}" for field in step.stage.adds()}
 
 
@@ -247,8 +252,26 @@ class _Builder:
         self.role = "packed" if is_packed else "documents"
         self.group, self.sidecars = [], []
 
+    def append(self, step: Step) -> None:
+        """Append a streaming stage, or the cell stage that ends the streaming phase."""
+        if self.role != "documents":
+            raise ConfigError(
+                step.where,
+                f"{step.label} works on documents, but an earlier stage has packed them.",
+                "Move it before pack.",
+            )
+        self.group.append(step)
+        self.columns |= {f"{step.label}.{f}": kind for f, kind in step.stage.adds().items()}
+        if step.materialize or isinstance(step.stage, CellStage):
+            self.flush()
+
     def expand(self, step: Step, stage: GlobalStage) -> None:
         """Append the passes of a global stage."""
+        if stage.reads == "documents":
+            self.flush()
+        if self.role != stage.reads:
+            wanted = "after pack" if stage.reads == "packed" else "before pack"
+            raise ConfigError(step.where, f"{step.label} must stand {wanted}.")
         earlier: tuple[int, ...] = ()
         for one in stage.passes():
             waits = tuple(range(len(self.phases))) if one.at_end else ()
@@ -289,26 +312,12 @@ def _phases(file: PipelineFile, until: str | None) -> tuple[Phase, ...]:
             is_text = False
             if file.settings.documents is not False:
                 build.write_documents()
-        stage = step.stage
-        if isinstance(stage, (StreamingStage, CellStage)):
-            if build.role != "documents":
-                raise ConfigError(step.where, f"{step.label} works on documents, but an earlier "
-                                  "stage has packed them.", "Move it before pack.")  # fmt: skip
-            build.group.append(step)
-            build.columns |= {f"{step.label}.{f}": kind for f, kind in stage.adds().items()}
-            if step.materialize or isinstance(stage, CellStage):
-                build.flush()
-            continue
-        assert isinstance(stage, GlobalStage), "a stage is of one of three kinds"
-        if stage.reads == "tokens":
-            at_end.append((step, stage))
-            continue
-        if stage.reads == "documents":
-            build.flush()
-        if build.role != stage.reads:
-            wanted = "after pack" if stage.reads == "packed" else "before pack"
-            raise ConfigError(step.where, f"{step.label} must stand {wanted}.")
-        build.expand(step, stage)
+        if not isinstance(step.stage, GlobalStage):
+            build.append(step)
+        elif step.stage.reads == "tokens":
+            at_end.append((step, step.stage))
+        else:
+            build.expand(step, step.stage)
     if is_text:
         build.write_documents()
     elif build.role == "documents":

@@ -81,7 +81,7 @@ def file_digest(path: str) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _file_digest(path: str, size: int, stamp: int) -> str:  # noqa: ARG001
+def _file_digest(path: str, size: int, stamp: int) -> str:
     return digest_file(Path(path))
 
 

@@ -125,7 +125,9 @@ def _earlier(
 def _mark(file: InputFile, step: Step, cell_bytes: int) -> str:
     """Return what must be equal for an earlier cut to serve again."""
     params = step.stage.model_dump_json(exclude={"paths"})
-    return "|".join([file.path, str(file.size_bytes), file.stamp, step.name, str(cell_bytes), params])
+    return "|".join(
+        [file.path, str(file.size_bytes), file.stamp, step.name, str(cell_bytes), params]
+    )
 
 
 def _expand(step: Step) -> list[tuple[str, str]]:
@@ -138,12 +140,16 @@ def _expand(step: Step) -> list[tuple[str, str]]:
     for pattern in step.stage.paths:
         if "://" in pattern:
             scheme = pattern.partition("://")[0]
-            raise UsageError(f"{step.where}: {scheme}:// inputs are not supported. Use local paths.")
+            raise UsageError(
+                f"{step.where}: {scheme}:// inputs are not supported. Use local paths."
+            )
         matches = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
         if not matches:
             hint = "Check the path" if not set(pattern) & set(_GLOB) else "Check the pattern"
-            raise UsageError(f"{step.where}: source {step.label!r}: no file matches {pattern!r}. "
-                             f"{hint}; it is relative to the working directory {os.getcwd()!r}.")  # fmt: skip
+            raise UsageError(
+                f"{step.where}: source {step.label!r}: no file matches {pattern!r}. "
+                f"{hint}; it is relative to the working directory {os.getcwd()!r}."
+            )
         paths.update(matches)
         roots.append(_root(pattern))
     root = os.path.commonpath([os.path.abspath(one) for one in roots])

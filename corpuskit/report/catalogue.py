@@ -19,7 +19,7 @@ def stage_schema(name: str) -> dict[str, Any]:
         schema["properties"] = {
             **schema.get("properties", {}),
             MATERIALIZE: {"type": "boolean", "default": False,
-                          "description": "End a phase after this stage, so that edits behind it reuse it."},
+                          "description": "End a phase here, so that edits behind it reuse it."},
         }  # fmt: skip
     return schema
 
@@ -75,7 +75,8 @@ def stage_page(name: str) -> str:
     if stage.rules:
         bounds = stage.bounds
         lines = [f"- `{r}`" + (f" (`{bounds[r]}`)" if r in bounds else "") for r in stage.rules]
-        parts.append("Rules (reasons in the ledger, with the parameter that bounds them):\n\n" + "\n".join(lines))  # fmt: skip
+        title = "Rules (reasons in the ledger, with the parameter that bounds them):"
+        parts.append("\n\n".join([title, "\n".join(lines)]))
     if stage.examples:
         parts.append("Examples:\n\n" + "\n".join(_example(one) for one in stage.examples))
     return "\n\n".join(parts) + "\n"
@@ -84,8 +85,9 @@ def stage_page(name: str) -> str:
 def stage_table() -> str:
     """Return the Markdown table of all stages, for the README."""
     rows = [
-        f"| {registry.kind_of(name)} | [`{name}`](docs/stages/{name}.md) | {registry.summary(name)} |"
-        for name in registry.names()
+        f"| {kind} | [`{name}`](docs/stages/{name}.md) | {registry.summary(name)} |"
+        for kind in registry.KINDS
+        for name in registry.names(kind)
     ]
     return "| kind | stage | what it does |\n|---|---|---|\n" + "\n".join(rows) + "\n"
 

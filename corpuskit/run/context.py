@@ -55,14 +55,14 @@ class UnitWork(UnitContext):
     def add_ledger(self, entries: Entries) -> None:
         self._ledger.add(entries)
         pairs = pa.table({"rule": entries.rules, "source": entries.sources})
-        grouped = pairs.group_by(["rule", "source"], use_threads=False).aggregate([([], "count_all")])
+        grouped = pairs.group_by(["rule", "source"], use_threads=False).aggregate(
+            [([], "count_all")]
+        )
         kind = "dropped" if entries.action == "drop" else entries.action
         for row in grouped.to_pylist():
             self.count(f"{kind}/{entries.stage}/{row['rule']}/{row['source']}", row["count_all"])
 
-    def write_run(
-        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
-    ) -> None:
+    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
         first = next(iter(columns.values()))
         if len(first) == 0:
             return
@@ -189,7 +189,9 @@ class PassWork(UnitWork, PassContext):
         digest = digest_file(path)
         self.run.store.publish(path, name)
         role = f"file:{name}"
-        self.published.append(Part(self.unit.number, role, name, size_bytes=len(content), digest=digest))
+        self.published.append(
+            Part(self.unit.number, role, name, size_bytes=len(content), digest=digest)
+        )
 
     def write_sidecar(
         self, keep: NDArray[np.bool_], columns: Mapping[str, pa.Array] | None = None

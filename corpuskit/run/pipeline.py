@@ -80,9 +80,7 @@ def prospects(plan: Plan, *, accept_code: bool = False) -> tuple[RunDirectory, l
     return run, prospects_of(run, accept_code=accept_code)
 
 
-def run(
-    plan: Plan, observer: Observer | None = None, *, accept_code: bool = False
-) -> RunResult:
+def run(plan: Plan, observer: Observer | None = None, *, accept_code: bool = False) -> RunResult:
     """Run a plan, or continue where an earlier run stopped.
 
     Phases whose inputs, parameters, files and code are those of their seal are reused.

@@ -214,7 +214,7 @@ class RunDirectory:
         return {**self.plan.given, **facts, **({"files": files} if at_end else {})}
 
     def find_parts(self, phase: Phase, name: str) -> list[Part]:
-        """Return parts by `<pass>/<run>` of the same stage, or `<phase>/<role>` of another phase."""
+        """Return parts by `<pass>/<run>` of the same stage, or `<phase>/<role>` of another."""
         first, _, rest = name.partition("/")
         for index in phase.earlier:
             if self.plan.phases[index].pass_name == first:
@@ -252,4 +252,3 @@ class UnitCutter(PassPlan):
 
     def counters(self, name: str) -> Mapping[str, int]:
         return self._run.find_counters(self._phase, name)
-

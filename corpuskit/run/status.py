@@ -38,7 +38,7 @@ class FunnelRow:
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-    """Where the documents of one source are: `num_read == num_kept + num_dropped`, or rows are lost.
+    """Where the documents of one source are: read = kept + dropped, or rows are lost.
 
     `num_kept` is counted in the last document shards, `num_dropped` in the ledger.
     """
@@ -222,4 +222,3 @@ def _nested(counters: Counter[str], prefix: str) -> dict[str, dict[str, int]]:
             rule, _, source = name.removeprefix(prefix).partition("/")
             found.setdefault(rule, {})[source] = value
     return found
-

@@ -43,7 +43,9 @@ class Stream:
         self.run, self.phase, self.unit = run, phase, unit
         self.scratch, self.progress = scratch, progress
         steps = [run.plan.step(label) for label in phase.labels]
-        self.steps = [(step, step.stage) for step in steps if isinstance(step.stage, StreamingStage)]
+        self.steps = [
+            (step, step.stage) for step in steps if isinstance(step.stage, StreamingStage)
+        ]
         self.last = next((s.stage for s in steps if isinstance(s.stage, CellStage)), None)
         self.last_label = phase.labels[-1] if self.last else ""
         self.schema = run.plan.schema(phase)
@@ -324,4 +326,3 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _same(value: str, num: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, pa.string()), num)
-

@@ -143,6 +143,11 @@ def test_what_one_address_took_the_next_cannot_use():
     assert words("jo@x.org@y.org") == ["jo@x.org"]
 
 
+def test_an_embedded_ipv4_address_takes_the_room_of_two_groups():
+    assert words("2a00:2:3:4:5:6:81.2.69.142") == ["2a00:2:3:4:5:6:81.2.69.142"]
+    assert words("2a00:2:3:4:5:6:7:81.2.69.142") == ["81.2.69.142"]
+
+
 def test_private_addresses_on_request():
     text = "10.0.0.99 fe80::1 ::ffff:10.0.0.99"
     assert words(text, only_public=False) == text.split()

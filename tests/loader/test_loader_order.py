@@ -24,12 +24,14 @@ from corpuskit.loader.order import (
 WEIGHTS = st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(any)
 
 
+@settings(deadline=None)
 @given(WEIGHTS, st.integers(0, 200))
 def test_apportionment_is_sainte_lague_row_by_row(weights: list[int], num_rows: int) -> None:
     turns = expected_turns(num_rows, weights)
     assert apportion(num_rows, weights).tolist() == [turns.count(k) for k in range(len(weights))]
 
 
+@settings(deadline=None)
 @given(WEIGHTS, st.integers(1, 10**15))
 def test_apportionment_is_exact_at_any_size(weights: list[int], num_rows: int) -> None:
     before, after = apportion(num_rows - 1, weights), apportion(num_rows, weights)
@@ -44,6 +46,7 @@ def test_fifty_sources_are_less_than_three_rows_off_their_shares() -> None:
     assert worst < 3
 
 
+@settings(deadline=None)
 @given(WEIGHTS, st.integers(1, 150))
 def test_turn_inverts_apportionment(weights: list[int], num_rows: int) -> None:
     turns = expected_turns(num_rows, weights)
@@ -60,6 +63,7 @@ def test_a_permutation_of_a_small_size_is_one(size: int) -> None:
     assert unpermute(values, size, 0, "web", 1).tolist() == list(range(size))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2**63 - 1), st.data())
 def test_a_permutation_of_any_size_is_undone(size: int, data: st.DataObject) -> None:
     indices = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=5, unique=True))
@@ -69,6 +73,7 @@ def test_a_permutation_of_any_size_is_undone(size: int, data: st.DataObject) -> 
     assert unpermute(values, size, 7, "books", 2).tolist() == indices
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(0, 99), st.text(max_size=5), st.data())
 def test_a_permutation_is_the_documented_one(
     size: int, seed: int, name: str, data: st.DataObject
@@ -112,7 +117,7 @@ def orders(draw: st.DrawFn) -> RowOrder:
     return RowOrder(draw(st.integers(0, 9)), draw(st.integers(1, 40)), sources, stages)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80, deadline=None)
 @given(orders())
 def test_the_way_back_undoes_the_way_there(order: RowOrder) -> None:
     found = order.rows_at(np.arange(order.num_rows))
@@ -125,7 +130,7 @@ def test_the_way_back_undoes_the_way_there(order: RowOrder) -> None:
             assert sorted(order.counters_of(source, row)) == expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=80, deadline=None)
 @given(orders(), st.data())
 def test_what_was_taken_needs_no_counting(order: RowOrder, data: st.DataObject) -> None:
     counter = data.draw(st.integers(0, order.num_rows))
@@ -134,7 +139,7 @@ def test_what_was_taken_needs_no_counting(order: RowOrder, data: st.DataObject) 
     assert order.taken(counter).tolist() == counted.tolist()
 
 
-@settings(max_examples=200)
+@settings(max_examples=80, deadline=None)
 @given(orders(), st.data())
 def test_rows_asked_for_alone_are_the_rows_of_the_run(order: RowOrder, data: st.DataObject) -> None:
     if not order.num_rows:
@@ -145,7 +150,7 @@ def test_rows_asked_for_alone_are_the_rows_of_the_run(order: RowOrder, data: st.
         assert whole[some].tolist() == alone.tolist()
 
 
-@settings(max_examples=200)
+@settings(max_examples=80, deadline=None)
 @given(orders())
 def test_every_row_comes_once_per_epoch(order: RowOrder) -> None:
     found = order.rows_at(np.arange(order.num_rows))
@@ -157,7 +162,7 @@ def test_every_row_comes_once_per_epoch(order: RowOrder) -> None:
         assert all(count == given_source.rows for count in whole)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60, deadline=None)
 @given(orders())
 def test_every_block_has_exactly_its_share(order: RowOrder) -> None:
     found, start = order.rows_at(np.arange(order.num_rows)).sources, 0
@@ -169,7 +174,7 @@ def test_every_block_has_exactly_its_share(order: RowOrder) -> None:
         start += stage.rows
 
 
-@settings(max_examples=100)
+@settings(max_examples=60, deadline=None)
 @given(orders(), st.integers(0, 9))
 def test_a_source_and_a_stage_appended_leave_earlier_rows_alone(order: RowOrder, seed: int) -> None:
     sources = [*order.sources, MixSource("new", 30, shuffled=True)]
@@ -181,7 +186,7 @@ def test_a_source_and_a_stage_appended_leave_earlier_rows_alone(order: RowOrder,
         assert before.tolist() == after.tolist()
 
 
-@settings(max_examples=100)
+@settings(max_examples=60, deadline=None)
 @given(orders(), st.integers(1, 60))
 def test_a_longer_stage_leaves_earlier_whole_blocks_alone(order: RowOrder, more: int) -> None:
     last = order.stages[-1]
@@ -214,6 +219,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=5).
 )
 
 
+@settings(deadline=None)
 @given(SPANS, st.integers(0, 60))
 def test_skipped_counters_are_passed_over_and_counted(
     spans: list[tuple[int, int]], num_rows: int

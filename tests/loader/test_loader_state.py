@@ -30,7 +30,7 @@ def stages_of(shards: Shards, drawn: list[tuple[int, tuple[int, ...]]]) -> list[
     return [(rows, dict(zip(names, weights, strict=True))) for rows, weights in drawn]
 
 
-@settings(max_examples=150)
+@settings(max_examples=120, deadline=None)
 @given(
     stages=STAGES,
     skip=SKIP,
@@ -184,7 +184,7 @@ def test_other_tokens_under_the_same_plan_refuse_the_state(shards: Shards, tmp_p
         )
 
 
-@settings(max_examples=100)
+@settings(max_examples=60, deadline=None)
 @given(
     old=STAGES,
     new=STAGES,

@@ -78,9 +78,7 @@ def test_going_back_gives_the_same_bytes(lab):
 
 def test_a_stage_taken_out_leaves_nothing_behind(lab):
     lab.run()
-    lab.pipeline["stages"] = [
-        one for one in lab.pipeline["stages"] if "minhash_dedup" not in one
-    ]
+    lab.pipeline["stages"] = [one for one in lab.pipeline["stages"] if "minhash_dedup" not in one]
     lab.run()
     assert not list((lab.out / "manifests").glob("minhash*"))
     assert not list((lab.out / "ledger").glob("minhash*"))

@@ -92,10 +92,10 @@ class Killer(Observer):
         self.left = times
         self.killed = 0
 
-    def progress(self, documents: int, size_bytes: int) -> None:  # noqa: ARG002
+    def progress(self, documents: int, size_bytes: int) -> None:
         self.kill()
 
-    def task_ends(self, event: str, fields: dict) -> None:  # noqa: ARG002
+    def task_ends(self, event: str, fields: dict) -> None:
         if event == "done":
             self.kill()
 

@@ -14,12 +14,13 @@ import selectors
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any
 
 from corpuskit.closure import PACKAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
     from types import TracebackType
 
@@ -51,6 +52,9 @@ class _Worker:
     pending: bytes = b""
 
 
+OnEvent = Callable[[str, dict[str, Any]], None]
+
+
 class Pool:
     """Worker processes that stay for all phases of a run.
 
@@ -62,7 +66,7 @@ class Pool:
 
     def __init__(self, root: Path, workers: int, retries: int) -> None:
         self.root, self.size, self.retries = root, workers, retries
-        self._workers: list[_Worker] = []
+        self.workers: list[_Worker] = []
         self._started = 0
 
     def __enter__(self) -> Pool:
@@ -74,11 +78,11 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for worker in self._workers:
+        for worker in self.workers:
             if kind is not None:
                 worker.process.kill()
             _close(worker.process.stdin)
-        for worker in self._workers:
+        for worker in self.workers:
             try:
                 worker.process.wait(timeout=10)
             except subprocess.TimeoutExpired:
@@ -86,83 +90,17 @@ class Pool:
                 worker.process.wait()
             _close(worker.process.stdout)
 
-    def run(
-        self, tasks: Iterable[Task], on_event: Callable[[str, dict[str, Any]], None]
-    ) -> list[Failure]:
+    def run(self, tasks: Iterable[Task], on_event: OnEvent) -> list[Failure]:
         """Run tasks; return those that failed for good.
 
         Args:
             on_event: called with `progress`, `done`, `retry` or `failed` and the event's fields.
         """
-        waiting = collections.deque(tasks)
-        tries: collections.Counter[Task] = collections.Counter()
-        failures: list[Failure] = []
-        selector = selectors.DefaultSelector()
+        with selectors.DefaultSelector() as selector:
+            return _Round(self, selector, tasks, on_event).run()
 
-        def lost(task: Task, worker: _Worker, fields: dict[str, Any]) -> None:
-            if fields.get("kind") != "expected" and tries[task] <= self.retries:
-                waiting.append(task)
-                on_event("retry", fields)
-                return
-            failures.append(Failure(task, fields["error"], str(worker.log), fields.get("code", 1)))
-            on_event("failed", fields)
-
-        def give(worker: _Worker) -> None:
-            worker.task = None
-            while waiting:
-                worker.task = waiting.popleft()
-                tries[worker.task] += 1
-                if _send(worker):
-                    return
-                waiting.appendleft(worker.task)  # it died between tasks: its end will be read
-                tries[worker.task] -= 1
-                worker.task = None
-                return
-
-        def start() -> None:
-            worker = self._start()
-            selector.register(_out(worker), selectors.EVENT_READ, worker)
-            give(worker)
-
-        for worker in self._workers:
-            selector.register(_out(worker), selectors.EVENT_READ, worker)
-            give(worker)
-        while waiting and len(self._workers) < self.size:
-            start()
-        while any(worker.task for worker in self._workers) or waiting:
-            for key, _ in selector.select(timeout=1):
-                worker = key.data
-                for event in _events(worker):
-                    if event is None:
-                        selector.unregister(_out(worker))
-                        self._workers.remove(worker)
-                        death = _death(worker)
-                        if worker.task is not None:
-                            lost(worker.task, worker, {"error": death})
-                        if waiting:
-                            start()
-                        break
-                    kind = event.pop("event")
-                    if kind == "progress":
-                        on_event(kind, event)
-                        continue
-                    task, worker.task = worker.task, None
-                    assert task is not None, "only a worker with a task answers"
-                    if kind == "failed":
-                        _log(worker, event.pop("trace", ""))
-                        lost(task, worker, event)
-                    else:
-                        on_event(kind, event)
-                    give(worker)
-            while waiting and len(self._workers) < self.size:
-                start()
-            for worker in self._workers:
-                if worker.task is None and waiting:
-                    give(worker)
-        selector.close()
-        return failures
-
-    def _start(self) -> _Worker:
+    def start(self) -> _Worker:
+        """Start one more worker."""
         self._started += 1
         log = self.root / "logs" / f"worker-{os.getpid()}-{self._started}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -179,14 +117,88 @@ class Pool:
                 env=environment,
             )
         worker = _Worker(process, log)
-        self._workers.append(worker)
+        self.workers.append(worker)
         return worker
 
 
-def _send(worker: _Worker) -> bool:
-    assert worker.task is not None, "only sent with a task"
+class _Round:
+    """The tasks of one phase on their way through the pool."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        selector: selectors.BaseSelector,
+        tasks: Iterable[Task],
+        on_event: OnEvent,
+    ) -> None:
+        self.pool, self.selector, self.on_event = pool, selector, on_event
+        self.waiting = collections.deque(tasks)
+        self.tries: collections.Counter[Task] = collections.Counter()
+        self.failures: list[Failure] = []
+
+    def run(self) -> list[Failure]:
+        """Feed the workers until every task is done or has failed for good."""
+        for worker in self.pool.workers:
+            self.selector.register(_out(worker), selectors.EVENT_READ, worker)
+        while True:
+            self._feed()
+            if not (self.waiting or any(worker.task for worker in self.pool.workers)):
+                return self.failures
+            for key, _ in self.selector.select(timeout=1):
+                self._read(key.data)
+
+    def _feed(self) -> None:
+        """Give a task to every idle worker; start workers while there is work for them."""
+        for worker in self.pool.workers:
+            if worker.task is None:
+                self._give(worker)
+        while self.waiting and len(self.pool.workers) < self.pool.size:
+            worker = self.pool.start()
+            self.selector.register(_out(worker), selectors.EVENT_READ, worker)
+            self._give(worker)
+
+    def _give(self, worker: _Worker) -> None:
+        if self.waiting and _send(worker, self.waiting[0]):
+            worker.task = self.waiting.popleft()
+            self.tries[worker.task] += 1
+
+    def _read(self, worker: _Worker) -> None:
+        """Take what a worker has sent; the end of its output is the end of the worker."""
+        events, is_gone = _events(worker)
+        for event in events:
+            kind = event.pop("event")
+            if kind == "progress":
+                self.on_event(kind, event)
+                continue
+            task, worker.task = worker.task, None
+            assert task is not None, "only a worker with a task answers"
+            if kind == "failed":
+                _log(worker, event.pop("trace", ""))
+                self._lost(task, worker, event)
+            else:
+                self.on_event(kind, event)
+        if is_gone:
+            self.selector.unregister(_out(worker))
+            self.pool.workers.remove(worker)
+            death = _death(worker)
+            if worker.task is not None:
+                self._lost(worker.task, worker, {"error": death})
+
+    def _lost(self, task: Task, worker: _Worker, fields: dict[str, Any]) -> None:
+        """Try a task again, or give it up."""
+        if fields.get("kind") != "expected" and self.tries[task] <= self.pool.retries:
+            self.waiting.append(task)
+            self.on_event("retry", fields)
+            return
+        failure = Failure(task, fields["error"], str(worker.log), fields.get("code", 1))
+        self.failures.append(failure)
+        self.on_event("failed", fields)
+
+
+def _send(worker: _Worker, task: Task) -> bool:
+    """Send a task; False when the worker died between tasks (its end will be read)."""
     assert worker.process.stdin is not None, "opened with a pipe"
-    request = {**dataclasses.asdict(worker.task), "units": list(worker.task.units)}
+    request = {**dataclasses.asdict(task), "units": list(task.units)}
     try:
         worker.process.stdin.write(json.dumps(request).encode() + b"\n")
         worker.process.stdin.flush()
@@ -195,13 +207,11 @@ def _send(worker: _Worker) -> bool:
     return True
 
 
-def _events(worker: _Worker) -> list[dict[str, Any] | None]:
-    """Return the events that have arrived; None at the end means that the worker is gone."""
+def _events(worker: _Worker) -> tuple[list[dict[str, Any]], bool]:
+    """Return the events that have arrived, and whether the worker is gone."""
     chunk = os.read(_out(worker).fileno(), 1 << 16)
-    worker.pending += chunk
-    *lines, worker.pending = worker.pending.split(b"\n")
-    events: list[dict[str, Any] | None] = [json.loads(line) for line in lines]
-    return events if chunk else [*events, None]
+    *lines, worker.pending = (worker.pending + chunk).split(b"\n")
+    return [json.loads(line) for line in lines], not chunk
 
 
 def _death(worker: _Worker) -> str:

@@ -61,7 +61,7 @@ class Language(StreamingStage):
         Example(_ENGLISH),
         Example(_ENGLISH, None, {"keep": ("en", "de")}),
         Example(_FRENCH, "language", {"keep": ("en",)}),
-        Example("0 1 2 3 4 5 6 7 8 9", "score"),
+        Example("", "score"),
     )
 
     keep: tuple[str, ...] | None = Field(None, min_length=1)
@@ -114,16 +114,14 @@ class Language(StreamingStage):
     def _path(self) -> Path:
         return EMBEDDED_PATH if self.model == EMBEDDED else Path(self.model)
 
-    def oracle(self) -> Callable[[str], tuple[str | None, str]] | None:
-        """Return fastText's own Python interface, asked as datatrove asks it."""
-        if self.max_bytes is not None:
-            return None
+    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
         import fasttext
 
         model = fasttext.load_model(str(self._path))
 
         def decide(text: str) -> tuple[str | None, str]:
-            labels, scores = model.predict([text.replace("\n", " ")], k=1)
+            seen = text.encode()[: self.max_bytes].decode("utf-8", "ignore")
+            labels, scores = model.predict([seen.replace("\n", " ")], k=1)
             label = labels[0][0].removeprefix(PREFIX) if labels[0] else UNDETERMINED
             score = round(float(scores[0][0]), DECIMALS) if labels[0] else 0.0
             if self.keep is not None and label not in self.keep:

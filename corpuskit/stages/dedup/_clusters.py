@@ -81,19 +81,20 @@ def write_clusters(
     """
     order = _ranked(keys, clusters)
     keys, clusters = keys[order], clusters[order]
+    del order
     starts = np.flatnonzero(np.diff(clusters, prepend=-1))
     sizes = np.diff(starts, append=len(keys))
     context.count("clusters", len(starts))
     context.count("clustered_documents", len(keys))
-    ranks = np.arange(len(keys)) - np.repeat(starts, sizes)
     columns = {
         "survivor": np.repeat(keys[starts], sizes),
         "key": keys,
         "cluster": clusters,
-        "size": np.repeat(sizes, sizes).astype(np.int32),
-        "rank": ranks.astype(np.int32),
+        "size": np.repeat(sizes.astype(np.int32), sizes),
+        "rank": (np.arange(len(keys)) - np.repeat(starts, sizes)).astype(np.int32),
     }
-    context.write_run("clusters", columns)
+    # Survivors are the first of their clusters, and rows are in the order of clusters.
+    context.write_run("clusters", columns, is_sorted=True)
 
 
 def _ranked(keys: NDArray[np.int64], clusters: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -11,14 +11,12 @@ from pydantic import Field
 from corpuskit.batch import numbers
 from corpuskit.errors import TaskError
 from corpuskit.kernels.minhash import sign_texts
-from corpuskit.kernels.unionfind import components, first_of_group
+from corpuskit.kernels.unionfind import connect, first_of_group
 from corpuskit.stage import GlobalStage, Pass, Unit
 from corpuskit.stages.dedup import _clusters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
     from corpuskit.stage import PassContext, PassPlan
 
@@ -110,7 +108,7 @@ class MinhashDedup(GlobalStage):
         hashes, bands, keys = (numbers(column) for column in rows.columns)
         first = first_of_group(hashes, bands, keys)
         linked = np.flatnonzero(first != np.arange(len(first)))
-        nodes, roots = _labelled(keys[linked], keys[first[linked]])
+        nodes, roots = connect(keys[linked], keys[first[linked]])
         inner = np.flatnonzero(nodes != roots)
         context.write_run("forest", {"key": nodes[inner], "root": roots[inner]}, is_sorted=True)
 
@@ -135,7 +133,7 @@ class MinhashDedup(GlobalStage):
         """Write the connected components of all forests."""
         rows = context.run_range("edges/forest", None, None, _FOREST)
         if rows.num_rows:
-            nodes, roots = _labelled(*(numbers(column) for column in rows.columns))
+            nodes, roots = connect(*(numbers(column) for column in rows.columns))
             del rows
             _clusters.write_clusters(context, nodes, roots)
 
@@ -146,13 +144,3 @@ class MinhashDedup(GlobalStage):
     def apply_decisions(self, context: PassContext) -> None:
         """Write the sidecar and the ledger."""
         _clusters.apply_decisions(context, self.stage_name(), self.rules[0], self.action)
-
-
-def _labelled(
-    left: NDArray[np.int64], right: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the ends of edges, sorted, and the smallest key of the component of each."""
-    nodes = np.concatenate([left, right])
-    nodes.sort()
-    nodes = nodes[np.diff(nodes, prepend=-1) != 0]
-    return nodes, components(nodes, left, right)

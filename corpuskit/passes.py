@@ -1,0 +1,166 @@
+"""What cell stages and passes of global stages work on, and all that they may touch."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from corpuskit.ledger import Entries
+    from corpuskit.manifest import Part
+    from corpuskit.view import View
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """What a pass works on: a cell of the documents, or a key range `[low, high)`.
+
+    Attributes:
+        number: names parts; units are ordered by it.
+        source: of a cell.
+        low, high: range of keys (cells: first and last key + 1) or of hashes.
+        rows, text_bytes: of a cell's part before masks.
+        part: of a cell: the part that holds its documents or packed rows.
+    """
+
+    number: int
+    source: str = ""
+    low: int = 0
+    high: int = 0
+    rows: int = 0
+    text_bytes: int = 0
+    part: Part | None = None
+
+
+class UnitContext(ABC):
+    """All that a cell stage or a pass may touch while it works on one unit."""
+
+    unit: Unit
+    seed: int
+    given: Mapping[str, Any]
+    """What earlier stages provide (`tokenizer`, `packing`)."""
+
+    @abstractmethod
+    def count(self, name: str, value: int = 1) -> None:
+        """Add to a counter of the manifest; counters are part of what a phase decided."""
+
+    @abstractmethod
+    def add_ledger(self, entries: Entries) -> None:
+        """Add rows to the ledger part of this unit."""
+
+    @abstractmethod
+    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
+        """Write an exchange run, sorted by its first column; an empty one is not written."""
+
+    @abstractmethod
+    def write_part(
+        self,
+        role: str,
+        folder: str,
+        write: Callable[[Path], None],
+        *,
+        suffix: str = ".parquet",
+        source: str = "",
+        rows: int = 0,
+        first: int = 0,
+        last: int = -1,
+    ) -> None:
+        """Publish a file that `write(scratch path)` creates, as `<folder>/part-<unit>-<hash>`."""
+
+
+class PassContext(UnitContext):
+    """What a pass of a global stage may touch besides."""
+
+    memory_bytes: int
+    """The most memory that one task should use."""
+
+    @abstractmethod
+    def read(self, *columns: str) -> Iterator[View]:
+        """Yield the documents of this cell that are still alive, with `key` and these columns."""
+
+    @abstractmethod
+    def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the keys of all rows of this cell's part, and which are still alive."""
+
+    @abstractmethod
+    def run_range(
+        self, name: str, low: int | None, high: int | None, schema: pa.Schema
+    ) -> pa.Table:
+        """Return the rows in `[low, high)` of a run that an earlier pass of this stage wrote.
+
+        Rows come producer by producer (in unit order), each producer's sorted. `name` is
+        `<pass>/<run>`, as in `sign/bands`.
+        """
+
+    @abstractmethod
+    def path(self, part: Part) -> Path:
+        """Return where the file of a part can be read."""
+
+    @abstractmethod
+    def parts(self, name: str) -> list[Part]:
+        """Return parts of finished phases; see PassPlan.parts."""
+
+    @abstractmethod
+    def counters(self, name: str) -> Mapping[str, int]:
+        """Return counters of a finished phase; see PassPlan.counters."""
+
+    @abstractmethod
+    def write_file(self, name: str, content: bytes) -> None:
+        """Write a file of a fixed name inside the run directory (`mix/plan.json`)."""
+
+    @abstractmethod
+    def write_sidecar(
+        self, keep: NDArray[np.bool_], columns: Mapping[str, pa.Array] | None = None
+    ) -> None:
+        """Write what was decided about each row of this cell's part; columns as in `adds()`."""
+
+
+class PassPlan(ABC):
+    """What a pass may ask when its units are cut: finished phases, never a running one."""
+
+    seed: int
+    given: Mapping[str, Any]
+    memory_bytes: int
+
+    @abstractmethod
+    def cells(self) -> list[Unit]:
+        """Return the cells of the documents (or packed rows) that the stage reads, in order."""
+
+    @abstractmethod
+    def parts(self, name: str) -> list[Part]:
+        """Return parts of finished phases in unit order.
+
+        `<pass>/<run>`: the run of an earlier pass of this stage (`sign/bands`).
+        `<phase>/<role>`: a role of another phase: `pack/run:ids`, `shuffle.gather/tokens`.
+        """
+
+    @abstractmethod
+    def counters(self, name: str) -> Mapping[str, int]:
+        """Return the counters of an earlier pass of this stage (`sign`), or of a phase (`pack`)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """One pass of a global stage.
+
+    Attributes:
+        name: short; the phase is called `<stage>.<name>`.
+        run: works on one unit; a bound method.
+        units: cuts the work; None = one unit per cell of the input.
+        at_end: the pass waits for all other phases of the plan (the mixture's table).
+        owns: folders of the run directory that only this pass writes (`tokens/`).
+    """
+
+    name: str
+    run: Callable[[PassContext], None]
+    units: Callable[[PassPlan], list[Unit]] | None = None
+    at_end: bool = False
+    owns: tuple[str, ...] = ()

@@ -1,0 +1,212 @@
+"""Trains byte-level BPE tokenizers on texts that are read one batch at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from corpuskit.errors import UsageError
+from corpuskit.manifest import Seal
+from corpuskit.stage import InputFile
+from corpuskit.stages.sources.jsonl import Jsonl
+from corpuskit.stages.sources.parquet import Parquet
+from corpuskit.stages.sources.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from corpuskit.stage import Source
+
+END_OF_TEXT = "<|endoftext|>"
+ALPHABET = 256
+"""Bytes: every text can be encoded, whatever it was trained on."""
+
+MIN_COUNT = 2
+"""A pair of tokens that is seen once is no reason for a token."""
+
+SLICE_BYTES = 64 << 20
+MAX_DOCUMENT_BYTES = 16 << 20
+COMPRESSED = (".gz", ".zst")
+FORMATS: dict[str, type[Source]] = {
+    ".parquet": Parquet,
+    ".jsonl": Jsonl,
+    ".ndjson": Jsonl,
+    ".txt": Text,
+    ".md": Text,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedTokenizer:
+    """What was trained, on how much.
+
+    Attributes:
+        num_rejected: documents that could not be read (no text, no UTF-8, too long).
+        digest: blake2b-128 of the file.
+    """
+
+    path: str
+    vocab_size: int
+    num_files: int
+    num_docs: int
+    num_rejected: int
+    text_bytes: int
+    digest: str
+
+
+def train_tokenizer(
+    inputs: Sequence[Path],
+    output: Path,
+    *,
+    vocab_size: int,
+    special: Sequence[str] = (END_OF_TEXT,),
+    text_column: str = "text",
+    max_bytes: int = 1 << 30,
+    progress: Callable[[int, int], None] = lambda num_docs, text_bytes: None,
+) -> TrainedTokenizer:
+    """Train a byte-level BPE tokenizer and write it as a tokenizer.json.
+
+    The same texts, in whatever files and order, give the same file with the same version of
+    `tokenizers`. Memory grows with the distinct words of the texts, not with the texts; `max_bytes`
+    bounds it: of every file at most its share (by size on disk) of that much text is read.
+
+    Args:
+        inputs: Parquet, JSONL and text files (also .gz, .zst), folders of them, run directories.
+        output: the file to write; appears whole or not at all.
+        vocab_size: tokens, the special ones and the 256 bytes included.
+        special: tokens that never come from text; the first has id 0.
+        text_column: of Parquet and JSONL inputs.
+        max_bytes: most text that is read.
+        progress: called with the documents and bytes read so far.
+
+    Raises:
+        UsageError: nothing can be read, or the vocabulary has no room for all bytes.
+        DataError: an input file is broken.
+
+    Source: Sennrich et al. 2016 (BPE); Radford et al. 2019 (GPT-2): bytes as the alphabet, and the
+    pattern that splits text into words. Hugging Face tokenizers is the implementation.
+    """
+    if vocab_size < ALPHABET + len(special):
+        raise UsageError(
+            f"--vocab-size must be at least {ALPHABET + len(special)} ({ALPHABET} bytes and "
+            f"{len(special)} special tokens), got {vocab_size}."
+        )
+    files = find_files(inputs)
+    counted = _Counted(progress)
+    content = _train(counted.texts(files, text_column, max_bytes), vocab_size, special)
+    if counted.num_docs == 0:
+        names = ", ".join(str(one) for one in inputs)
+        raise UsageError(f"{names}: no text to train on. Set --text-column.")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    scratch = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        scratch.write_bytes(content)
+        os.replace(scratch, output)
+    finally:
+        scratch.unlink(missing_ok=True)
+    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    return TrainedTokenizer(
+        str(output), _vocab_size(content), len(files), counted.num_docs, counted.num_rejected,
+        counted.text_bytes, digest,
+    )  # fmt: skip
+
+
+def find_files(inputs: Sequence[Path]) -> list[Path]:
+    """Return the readable files among `inputs`: folders are searched, run directories asked.
+
+    Raises:
+        UsageError: a path does not exist, or holds nothing that can be read.
+    """
+    found: list[Path] = []
+    for path in inputs:
+        if (path / "manifests").is_dir():
+            files = _documents_of_run(path)
+        elif path.is_dir():
+            files = sorted(one for one in path.rglob("*") if one.is_file() and _format(one))
+        elif path.is_file():
+            files = [path] if _format(path) else []
+        else:
+            raise UsageError(f"{path}: no such file or folder. Check the path.")
+        if not files:
+            known = ", ".join(FORMATS)
+            raise UsageError(f"{path}: nothing to read. Files must end in {known} (or .gz, .zst).")
+        found += files
+    return list(dict.fromkeys(found))
+
+
+def _documents_of_run(folder: Path) -> list[Path]:
+    seals = sorted(folder.glob("manifests/*/seal.json"))
+    parts = [part for path in seals for part in Seal.from_json(path.read_bytes(), str(path)).parts]
+    found = sorted({part.path for part in parts if part.path.startswith("documents/")})
+    if not found:
+        raise UsageError(f"{folder}: the run has no documents/. Run it with documents: true.")
+    return [folder / name for name in found]
+
+
+def _format(path: Path) -> type[Source] | None:
+    name = path.name.lower()
+    for ending in COMPRESSED:
+        name = name.removesuffix(ending)
+    return FORMATS.get(os.path.splitext(name)[1])
+
+
+class _Counted:
+    """Reads texts, and counts what was read."""
+
+    def __init__(self, progress: Callable[[int, int], None]) -> None:
+        self.num_docs = self.num_rejected = self.text_bytes = 0
+        self._progress = progress
+
+    def texts(self, files: Sequence[Path], column: str, max_bytes: int) -> Iterator[list[str]]:
+        """Yield texts in lists, from every file its share of `max_bytes`."""
+        sizes = [path.stat().st_size for path in files]
+        for path, size in zip(files, sizes, strict=True):
+            left = max_bytes * size // max(sum(sizes), 1)
+            for texts, text_bytes in self._read(path, size, column):
+                while text_bytes > left and texts:
+                    text_bytes -= len(texts.pop().encode())
+                self.num_docs += len(texts)
+                self.text_bytes += text_bytes
+                self._progress(self.num_docs, self.text_bytes)
+                yield texts
+                left -= text_bytes
+                if left <= 0:
+                    break
+
+    def _read(self, path: Path, size: int, column: str) -> Iterator[tuple[list[str], int]]:
+        kind = _format(path)
+        assert kind is not None, "find_files sees to it"
+        params = {} if kind is Text else {"text_column": column, "extra": False}
+        source = kind(paths=(str(path),), **params)
+        file = InputFile(0, "input", str(path), path.name, size, "")
+        for piece in source.slices(file, SLICE_BYTES):
+            for batch in source.read(file, piece, MAX_DOCUMENT_BYTES):
+                self.num_rejected += len(batch.rejects)
+                texts = batch.texts.to_pylist()
+                yield texts, sum(len(text.encode()) for text in texts)
+
+
+def _train(texts: Iterator[list[str]], vocab_size: int, special: Sequence[str]) -> bytes:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=MIN_COUNT,
+        special_tokens=list(special),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer.to_str(pretty=False).encode()
+
+
+def _vocab_size(content: bytes) -> int:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(content.decode()).get_vocab_size()
