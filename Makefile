@@ -1,7 +1,7 @@
 # `make` lists the verbs. They install into .venv and need nothing but make, Python 3.11-3.13 and a C++ compiler;
 # as root on Debian the missing packages are installed too (.ci/setup).
 #
-#   PYTHON=python3.12   another interpreter          EXTRAS=train,dev,fast   other extras
+#   PYTHON=python3.12   another interpreter          EXTRAS=train,dev,ray    other extras
 #   JOBS=4              test processes               BENCH=benchmarks/x.py   one benchmark only
 #   UV_TORCH_BACKEND=cpu  torch without CUDA libraries (several GB) on a Linux machine that has no GPU
 
@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
-EXTRAS ?= train,dev
+EXTRAS ?= train,fast,dev
 JOBS ?= 2
 BENCH ?= $(sort $(wildcard benchmarks/*.py))
 BIN := .venv/bin
@@ -26,7 +26,7 @@ STAMP := .venv/.done-$(shell { cat pyproject.toml constraints.txt .ci/setup; $(P
 help:
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
 
-setup: $(STAMP) ## create .venv: corpuskit, torch and the development tools, in the versions of constraints.txt
+setup: $(STAMP) ## create .venv: corpuskit, torch, gigatoken, development tools, in the versions of constraints.txt
 
 lint: $(STAMP) ## formatting, lint rules, types, import layers
 	$(BIN)/ruff format --check .

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BATCH_ROWS = 8192
-"""Rows per record batch: about 100 KB, so a narrow range reads little more than it needs."""
+"""Most rows per record batch."""
+
+BATCH_BYTES = 128 << 10
+"""Aim of a record batch's size: a narrow range reads little more than it needs."""
 
 
 def write_run(
@@ -46,10 +49,11 @@ def write_run(
         table = table.take(pa.array(order))
     table = table.combine_chunks()
     first = table.column(0).to_numpy()
-    header = {"format": 1, "rows": len(first), "first": [str(v) for v in first[::BATCH_ROWS]]}
+    step = max(min(BATCH_ROWS, BATCH_BYTES * len(first) // max(table.nbytes, 1)), 1)
+    header = {"format": 1, "rows": len(first), "first": [str(v) for v in first[::step]]}
     schema = table.schema.with_metadata({"corpuskit": json.dumps(header)})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        writer.write_table(table, max_chunksize=BATCH_ROWS)
+        writer.write_table(table, max_chunksize=step)
     return table
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from corpuskit.closure import PACKAGE, closure
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FILES = sorted([*(PACKAGE / "stages").rglob("*.py"), *(PACKAGE / "kernels").rglob("*.py")])
 

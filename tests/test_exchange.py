@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -43,7 +45,7 @@ def test_ranges_cover_the_hash_line_without_gaps():
         ranges = exchange.hash_ranges(num)
         assert ranges[0][0] == 0
         assert ranges[-1][1] == 2**64
-        assert all(a[1] == b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
 
 
 def test_many_runs_come_producer_by_producer(tmp_path):

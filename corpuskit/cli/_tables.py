@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from corpuskit.run.phase import Prospect
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.run.status import FunnelRow
+    from corpuskit.stages.mixing.mix import MixtureRow
 
 _WORDS = {"reuse": "reuse", "run": "RUN", "continue": "CONTINUE", "later": "later"}
 
@@ -77,6 +78,24 @@ def print_funnel(rows: Sequence[FunnelRow]) -> None:
             f"{speed:,.0f}" if speed and row.text_bytes else "",
             f"{row.cpu_seconds:,.1f}" if row.cpu_seconds else "", _rules(row),
         )  # fmt: skip
+    console().print(table)
+
+
+def print_mixture(rows: Sequence[MixtureRow]) -> None:
+    """Print what training takes from each source."""
+    if not rows:
+        return
+    table = Table(
+        box=None, header_style="bold", pad_edge=False, title="Mixture", title_justify="left"
+    )
+    table.add_column("stage")
+    table.add_column("source")
+    for name in ("rows", "tokens", "epochs"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.stage, row.source, f"{row.rows:,}", f"{row.tokens:,}", f"{row.epochs:.3f}"
+        )
     console().print(table)
 
 

@@ -32,7 +32,7 @@ def command(
     accept_code_change: bool,
     as_json: bool,
 ) -> None:
-    r"""Run PIPELINE (a YAML file), or continue where it stopped.
+    """Run PIPELINE (a YAML file), or continue where it stopped.
 
     What is finished is reused: a phase runs again only if its inputs, parameters, model files or
     code changed, or if a phase before it wrote something else. Killing this command at any moment
@@ -47,10 +47,10 @@ def command(
     import json
 
     from corpuskit.cli._progress import observer
-    from corpuskit.cli._tables import print_funnel
+    from corpuskit.cli._tables import print_funnel, print_mixture
     from corpuskit.plan import read_plan
     from corpuskit.run.pipeline import run
-    from corpuskit.run.status import funnel, run_facts
+    from corpuskit.run.status import funnel, mixture, run_facts
 
     more = [f"executor.workers={workers}"] if workers else []
     more += [f"executor.kind={executor}"] if executor else []
@@ -61,4 +61,5 @@ def command(
         click.echo(json.dumps(run_facts(result.run), indent=1))
         return
     print_funnel(funnel(result.run))
+    print_mixture(mixture(result.run))
     click.echo(f"Run directory: {result.run.store.root}")

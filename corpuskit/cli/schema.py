@@ -7,7 +7,7 @@ import click
 
 @click.command("schema")
 def command() -> None:
-    r"""Print the JSON Schema of pipeline files.
+    """Print the JSON Schema of pipeline files.
 
     \b
     In VS Code (YAML extension), put this in the first line of a pipeline:

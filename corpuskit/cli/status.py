@@ -16,9 +16,9 @@ def command(directory: str, as_json: bool) -> None:
     import json
     from pathlib import Path
 
-    from corpuskit.cli._tables import print_funnel, print_status
+    from corpuskit.cli._tables import print_funnel, print_mixture, print_status
     from corpuskit.run.rundir import RunDirectory
-    from corpuskit.run.status import funnel, prospects_of, run_facts
+    from corpuskit.run.status import funnel, mixture, prospects_of, run_facts
 
     run = RunDirectory.open(Path(directory))
     if as_json:
@@ -26,3 +26,4 @@ def command(directory: str, as_json: bool) -> None:
         return
     print_status(prospects_of(run))
     print_funnel(funnel(run))
+    print_mixture(mixture(run))

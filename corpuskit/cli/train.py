@@ -10,7 +10,7 @@ import click
 @click.option("--set", "overrides", multiple=True, metavar="A.B=VALUE",
               help="Override a value of the file: steps=200, batch.global_rows=16.")  # fmt: skip
 def command(settings: str, overrides: tuple[str, ...]) -> None:
-    r"""Train as SETTINGS (a YAML file) says, or continue from the newest checkpoint.
+    """Train as SETTINGS (a YAML file) says, or continue from the newest checkpoint.
 
     \b
     Examples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase
     from corpuskit.run.rundir import RunDirectory
+    from corpuskit.stages.mixing.mix import MixtureRow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +192,15 @@ def prospect_facts(one: Prospect) -> dict[str, Any]:
     return {**facts, "stages": list(one.phase.labels)}
 
 
+def mixture(run: RunDirectory) -> list[MixtureRow]:
+    """Return rows, tokens and epochs per stage and source; none when the run has no mixture yet."""
+    if not any(phase.name == "mix.plan" for phase, _ in sealed(run)):
+        return []
+    from corpuskit.stages.mixing.mix import mixture_table
+
+    return mixture_table(json.loads(run.store.read("mix/plan.json")))
+
+
 def run_facts(run: RunDirectory) -> dict[str, Any]:
     """Return all of the above as JSON values, for programs."""
     peak = max((seal.timing.get("peak_rss_bytes", 0.0) for _, seal in sealed(run)), default=0.0)
@@ -200,6 +211,7 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
         "accounts": [
             {**dataclasses.asdict(one), "num_missing": one.num_missing} for one in accounts(run)
         ],
+        "mixture": [dataclasses.asdict(row) for row in mixture(run)],
         "cpu_seconds": overheads(run),
         "peak_rss_bytes": peak,
     }

@@ -62,11 +62,9 @@ def join(settings: TrainSettings) -> Parallel:
         # each.
         torch.set_num_threads(settings.parallel.cpu_threads)
     if not dist.is_initialized():
+        store, rank, world_size = _meet()
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        if "RANK" in os.environ:
-            dist.init_process_group(backend)
-        else:
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     world_size, replicas = dist.get_world_size(), settings.parallel.replicas
     if world_size % replicas:
         raise UsageError(
@@ -108,6 +106,23 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     model.to_empty(device=parallel.device)
     init_weights(model, settings.seed)
     return model
+
+
+def _meet() -> tuple[dist.Store, int, int]:
+    """Return the store where ranks find each other, this rank, and how many there are.
+
+    torchrun keeps one store over the restarts of a node's workers, and gloo then finds the addresses
+    of killed ranks in it: restarts failed or hung in 4 of 4 tries. So each attempt has its own keys.
+    Nodes may count restarts differently; several of them need torchrun to make new stores
+    (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
+    """
+    if "RANK" not in os.environ:
+        return dist.HashStore(), 0, 1
+    store, rank, world_size = next(dist.rendezvous("env://"))
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"attempt-{attempt}", store)
+    return store, rank, world_size
 
 
 def _choose_device(settings: TrainSettings) -> torch.device:

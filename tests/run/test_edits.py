@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.run.conftest import ROOT, tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def states(lab) -> dict[str, str]:

@@ -53,7 +53,7 @@ DECISIONS = pa.schema(
 RANGE_ROWS = 1 << 24
 """The most rows of a hash range, whatever the memory: seconds of work for one task."""
 
-CLUSTER_BYTES = 72
+CLUSTER_BYTES = 80
 """Memory of write_clusters per clustered document, what it is given included."""
 
 

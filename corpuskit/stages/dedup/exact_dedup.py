@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HASHES = pa.schema([("hash", pa.uint64()), ("hash_low", pa.uint64()), ("key", pa.int64())])
 
-_ROW_BYTES = 128
+_ROW_BYTES = 144
 """Memory of the pass `group` per row, where every document has a duplicate."""
 
 

@@ -160,7 +160,7 @@ class GopherQuality(StreamingStage):
         wordless = GopherQualityFilter(**given, **dict.fromkeys(ratios))
 
         def decide(text: str) -> tuple[str | None, str]:
-            reference = whole if text.split() else wordless
+            reference = whole if text.strip() else wordless
             with warnings.catch_warnings():  # mean of no words
                 warnings.simplefilter("ignore", RuntimeWarning)
                 kept = reference.filter(Document(text=text, id=""))

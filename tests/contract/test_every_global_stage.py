@@ -1,0 +1,46 @@
+"""What global stages promise before they have seen a document; results are tested one by one."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from corpuskit.stage import GlobalStage
+from tests.contract.strategies import make, of_kind
+
+STAGES = of_kind(GlobalStage)
+
+
+@pytest.mark.parametrize("cls", STAGES)
+def test_passes_have_names_of_their_own(cls):
+    names = [step.name for step in make(cls).passes()]
+    assert names
+    assert len(set(names)) == len(names)
+    assert all(name.isidentifier() for name in names)
+
+
+@pytest.mark.parametrize("cls", STAGES)
+def test_passes_are_a_function_of_the_parameters(cls):
+    stage, again = make(cls), make(cls)
+    assert [step.name for step in stage.passes()] == [step.name for step in again.passes()]
+
+
+@pytest.mark.parametrize("cls", STAGES)
+def test_passes_are_methods_that_another_process_can_run(cls):
+    stage = make(cls)
+    for step in stage.passes():
+        assert step.run.__self__ == stage
+        assert pickle.loads(pickle.dumps(step.run)).__self__ == stage
+        assert step.units is None or callable(step.units)
+
+
+@pytest.mark.parametrize("cls", STAGES)
+def test_owned_folders_are_below_the_run_directory(cls):
+    for step in make(cls).passes():
+        assert all(not name.startswith(("/", ".")) for name in step.owns)
+
+
+@pytest.mark.parametrize("cls", STAGES)
+def test_what_it_reads_is_known(cls):
+    assert cls.reads in {"documents", "packed", "tokens"}
