@@ -45,10 +45,10 @@ Result = TypeVar("Result")
 
 
 class Row(NamedTuple):
-    """One line of a table: what, units of work per CPU second, and against which line."""
+    """One line of a table."""
 
     name: str
-    rate: float
+    figure: float
     note: str = ""
 
 
@@ -67,7 +67,7 @@ def main() -> None:
         f"Signatures, MB/s ({size(texts):.0f} MB; peers {size(few):.0f} MB)",
         sign_rows(texts, few, given.repeats),
     )
-    show("Where signing spends its time, ms per MB (floor: permutations)", parts(texts, given))
+    show("Where signing spends its time, ms per MB", parts(texts, given))
     show(
         f"Groups and clusters, million rows/s ({given.documents:,} documents, {BANDS} bands)",
         group_rows(given.documents, given.repeats),
@@ -266,11 +266,11 @@ def show_pairs() -> None:
 
 
 def show(title: str, rows: list[Row]) -> None:
-    """Print a table; ratios are against its first line."""
+    """Print a table; rates are also shown as ratios, the first line's against each."""
     print(f"\n{title}")
     for row in rows:
-        ratio = f"{rows[0].rate / row.rate:>8.1f}x" if row.rate else ""
-        print(f"  {row.name:<48} {row.rate:>10.2f} {ratio}  {row.note}".rstrip())
+        ratio = f"{rows[0].figure / row.figure:8.1f}x" if "/s" in title else ""
+        print(f"  {row.name:<48} {row.figure:10.2f} {ratio}  {row.note}".rstrip())
 
 
 if __name__ == "__main__":

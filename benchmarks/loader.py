@@ -1,10 +1,11 @@
-"""Tokens per CPU second of the streaming loader, against gathering the same rows out of one np.memmap.
+"""Tokens per CPU second of the streaming loader, against gathering the same rows from a np.memmap.
 
-The gather is the floor: it copies the rows and widens them to int32 inputs and labels, and that is all.
-The loader verifies the checksum of every page, and makes positions, segment boundaries and row ids too.
-`reads` is the verified read of the same row groups by PyArrow alone, `batches` what is made of the rows.
-Everything is in the page cache, CPU seconds are those of the whole process, and each figure is the
-best of `--repeats`.
+The gather is the floor: it copies the rows and widens them to int32 inputs and labels, no more. The
+loader verifies the checksum of every page, and makes positions, segment boundaries and row ids too.
+`reads` is the verified read of the same row groups by PyArrow alone, `batches` what is made of the
+rows. Everything is in the page cache, CPU seconds are those of the whole process, and each figure is
+the best of `--repeats`. `read/used` is read amplification: rows of the row groups that were read, per
+row delivered. It grows with the ranks, because each takes some rows of every row group.
 
     python benchmarks/loader.py [--mib 256] [--repeats 3] [--threads 1]
 """
@@ -27,6 +28,7 @@ from corpuskit.loader import StreamingLoader
 from corpuskit.loader.assemble import Assembled, Memory
 from corpuskit.loader.index import file_digest, plan_hash
 from corpuskit.loader.parts import TOKEN_COLUMNS
+from corpuskit.loader.stream import ASSEMBLED_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,22 +46,24 @@ def main() -> None:
     options = parser.parse_args()
     print("M tokens per CPU second; `of floor` is loader / gather")
     print(
-        "seq_len dtype   order       gather   reads  batches  loader  of floor  read/used  order us/row"
+        "seq_len dtype   order     ranks  gather   reads  batches  loader  of floor  read/used"
+        "  order us/row"
     )
     for seq_len, dtype in ((2048, "uint16"), (8192, "uint16"), (8192, "uint32")):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)
             write_run(path, seq_len, dtype, options.mib)
-            for order in ("stored", "permuted"):
-                figures = measure(path / order, options.repeats, options.threads)
-                print(f"{seq_len:7d} {dtype}  {order:9s} {figures}", flush=True)
+            for order, ranks in (("stored", 1), ("permuted", 1), ("stored", 8)):
+                figures = measure(path / order, ranks, options.repeats, options.threads)
+                print(f"{seq_len:7d} {dtype}  {order:9s} {ranks:4d} {figures}", flush=True)
 
 
-def measure(run_dir: Path, repeats: int, threads: int) -> str:
-    """Return one line of figures."""
-    loader = StreamingLoader(run_dir, BATCH_ROWS, reader_threads=threads)
-    plan = loader.plan
-    counters = np.arange(loader.num_steps * BATCH_ROWS)
+def measure(run_dir: Path, ranks: int, repeats: int, threads: int) -> str:
+    """Return one line of figures, those of the first rank."""
+    loader = StreamingLoader(run_dir, ranks * BATCH_ROWS, 0, ranks, reader_threads=threads)
+    plan, begin = loader.plan, loader.state_dict()
+    steps = np.arange(loader.num_steps)[:, None]
+    counters = (steps * ranks * BATCH_ROWS + np.arange(BATCH_ROWS)).reshape(-1)
     rows = plan.order.rows_at(counters).rows
     raw = np.memmap(run_dir.parent / "raw", plan.dtype, "r").reshape(-1, plan.seq_len + 1)
     raw.sum()  # into the page cache
@@ -77,35 +81,41 @@ def measure(run_dir: Path, repeats: int, threads: int) -> str:
                 file.read_row_group(group, columns=list(TOKEN_COLUMNS), use_threads=False)
 
     def batches() -> None:
-        starts = [np.arange(0, plan.seq_len, MEAN_DOCUMENT_TOKENS, dtype=np.int32)] * BATCH_ROWS
-        pads = np.full(BATCH_ROWS, plan.seq_len + 1, np.int32)
-        stored, memory = raw[:BATCH_ROWS], Memory()
-        for _ in range(loader.num_steps):
-            Assembled(memory, stored, starts, pads).batch(0, BATCH_ROWS)
+        num_steps = max(1, ASSEMBLED_TOKENS // (BATCH_ROWS * plan.seq_len))
+        num_rows = num_steps * BATCH_ROWS
+        starts = [np.arange(0, plan.seq_len, MEAN_DOCUMENT_TOKENS, dtype=np.int32)] * num_rows
+        pads, memory = np.full(num_rows, plan.seq_len + 1, np.int32), Memory()
+        for first in range(0, len(rows) - num_rows + 1, num_rows):
+            made = Assembled(memory, raw[first : first + num_rows], starts, pads)
+            for row in range(0, num_rows, BATCH_ROWS):
+                made.batch(row, row + BATCH_ROWS)
 
     def load() -> None:
         loader.load_state_dict(begin)
         for _ in loader:
             pass
 
-    begin = loader.state_dict()
-    num_tokens = len(rows) * plan.seq_len
-    seconds = [cpu_seconds(work, repeats) for work in (gather, reads, batches, load)]
-    speeds = [num_tokens / taken / 1e6 for taken in seconds]
-    order = cpu_seconds(lambda: walk(plan.order, counters), repeats) / len(rows)
+    def walk() -> None:
+        for window in np.split(counters, range(8192, len(counters), 8192)):
+            plan.order.rows_at(window)
+
+    num_tokens, num_stored = len(rows) * plan.seq_len, len(raw) * plan.seq_len
+    speeds = [
+        count / cpu_seconds(work, repeats) / 1e6
+        for work, count in (
+            (gather, num_tokens),
+            (reads, num_stored),
+            (batches, num_tokens),
+            (load, num_tokens),
+        )
+    ]
     counts = loader.read_counts
     loader.close()
     return (
         f"{speeds[0]:8.0f} {speeds[1]:7.0f} {speeds[2]:8.0f} {speeds[3]:7.0f}"
         f" {speeds[3] / speeds[0]:9.2f} {counts.rows_read / counts.rows_used:10.2f}"
-        f" {order * 1e6:13.2f}"
+        f" {cpu_seconds(walk, repeats) / len(rows) * 1e6:13.2f}"
     )
-
-
-def walk(order: object, counters: np.ndarray) -> None:
-    """Compute the order the way a reader does, a window of blocks at a time."""
-    for window in np.split(counters, range(8192, len(counters), 8192)):
-        order.rows_at(window)
 
 
 def cpu_seconds(work: Callable[[], None], repeats: int) -> float:
@@ -126,10 +136,11 @@ def write_run(path: Path, seq_len: int, dtype: str, mib: int) -> None:
     random = np.random.default_rng(0)
     tokens = random.integers(0, 50_000, (num_rows, seq_len + 1), dtype).view(np.dtype(dtype))
     tokens.tofile(path / "raw")
-    parts = []
     part_rows = (64 << 20) // row_bytes // 64 * 64
-    for first in range(0, num_rows, part_rows):
-        parts.append(write_part(path, tokens[first : first + part_rows], first, random))
+    parts = [
+        write_part(path, tokens[first : first + part_rows], first, random)
+        for first in range(0, num_rows, part_rows)
+    ]
     for name in ("stored", "permuted"):
         write_plan(path / name, seq_len, dtype, num_rows, parts, is_stored=name == "stored")
 

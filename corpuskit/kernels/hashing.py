@@ -1,7 +1,7 @@
 """Hashes of byte ranges: XXH64, and a pair of them as 128 bits.
 
-Not cryptographic: equal hashes mean equal bytes unless somebody builds a collision on purpose, and
-then it costs the documents that were built for it.
+Not cryptographic: among texts that nobody made for the purpose 128 bits don't collide, but a text
+that passes for another can be built.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ IMAGES = ("png", "jpg", "jpeg", "gif", "svg", "webp")
 
 LONGEST_TLD = 24
 
-# What Python 3.14's ipaddress calls global: everything but these, `!` marks exceptions inside of
-# them. Written down here since Python's own answer moved several times between 3.11 and 3.14.
+# What ipaddress of CPython (0189152dc50e) calls global: all but these; `!` marks exceptions inside of
+# them. Written down here, since the answer differs between the Python versions we run on.
 RESERVED_V4 = """!192.0.0.9/32 !192.0.0.10/32 0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8
 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.168.0.0/16 198.18.0.0/15
 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4"""
@@ -76,7 +76,7 @@ def find_pii(
         spans, marks = np.empty((3, room), np.int64), np.empty(room, np.uint8)
         num = _find(offsets, data, anchors, only_public, min_ipv4_part, spans, marks)
         if num <= room:
-            return Found(*spans[:, :num], marks[:num])
+            return Found(spans[0, :num], spans[1, :num], spans[2, :num], marks[:num])
         room = num
 
 
@@ -118,11 +118,11 @@ _SUFFIXES = np.array([int.from_bytes(name.encode(), "big") for name in IMAGES], 
 
 
 @kernel
-def _is_public(high: int, low: int, nets: NDArray[np.uint64]) -> bool:
+def _is_public(high: np.uint64, low: np.uint64, nets: NDArray[np.uint64]) -> bool:
     """Return whether an address is globally reachable; the first network that holds it says."""
     for row in range(len(nets)):
         if high & nets[row, 2] == nets[row, 0] and low & nets[row, 3] == nets[row, 1]:
-            return nets[row, 4] == 1
+            return bool(nets[row, 4] == 1)
     return True
 
 
@@ -134,7 +134,7 @@ def _is(data: Bytes, at: int, end: int, bits: int) -> bool:
 
 @kernel
 def _email(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
-    """Return the address around the `@` at `at`, which begins at `free` or later; (0, 0) if none."""
+    """Return the address around the `@` at `at`, from `free` on; (0, 0) if there is none."""
     start = at
     while start > free and _CLASS[data[start - 1]] & _LOCAL:
         start -= 1

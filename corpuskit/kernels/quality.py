@@ -149,7 +149,7 @@ def _measure(
 
 @kernel
 def _word_kinds(data: Bytes, start: int, end: int, char_kinds: Bytes) -> int:
-    """Return the kinds of characters that occur in a word; most words answer by their first byte."""
+    """Return the kinds of characters in a word; most words answer with their first."""
     kinds = 0
     while start < end and kinds != 3:
         kinds |= char_kinds[code_point(data, start)]
@@ -158,9 +158,7 @@ def _word_kinds(data: Bytes, start: int, end: int, char_kinds: Bytes) -> int:
 
 
 @kernel
-def _find(
-    data: Bytes, start: int, end: int, stop_offsets: Offsets, stop_data: Bytes
-) -> int:
+def _find(data: Bytes, start: int, end: int, stop_offsets: Offsets, stop_data: Bytes) -> int:
     """Return the number of the stop word `data[start:end]`, -1 if it is none."""
     for number in range(len(stop_offsets) - 1):
         at = stop_offsets[number]
@@ -176,12 +174,12 @@ def _find(
 
 @kernel
 def _is_dots(data: Bytes, at: int) -> bool:
-    return data[at] == 46 and data[at + 1] == 46 and data[at + 2] == 46
+    return bool(data[at] == 46 and data[at + 1] == 46 and data[at + 2] == 46)
 
 
 @kernel
 def _is_ellipsis(data: Bytes, at: int) -> bool:
-    return data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] == 0xA6
+    return bool(data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] == 0xA6)
 
 
 @kernel
@@ -199,10 +197,8 @@ def _line(data: Bytes, start: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def _lines(
-    data: Bytes, begin: int, end: int, byte_kinds: Bytes
-) -> tuple[int, int, int, int, int]:
-    """Count hashes, ellipses, lines, lines that begin with a bullet, and that end in an ellipsis."""
+def _lines(data: Bytes, begin: int, end: int, byte_kinds: Bytes) -> tuple[int, int, int, int, int]:
+    """Count hashes, ellipses, lines, lines that begin with a bullet, that end in an ellipsis."""
     hashes, dots, lines, bullets, trailing = 0, 0, 0, 0, 0
     line = at = begin
     while at < end:

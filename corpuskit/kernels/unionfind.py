@@ -30,7 +30,7 @@ def first_of_group(high: NDArray[np.uint64], low: NDArray[np.unsignedinteger], k
 
     Rows are dealt by leading bits of `high`, which should be spread evenly over the range that
     occurs, into parts that fit the cache; each part goes through a small hash table. O(R), about
-    25 ns a row against 100 for sorting; allocates 16 R bytes.
+    20 ns a row (np.argsort alone: 80); allocates 16 R bytes.
     """
     num_rows = len(high)
     first = np.empty(num_rows, np.int64)
@@ -106,6 +106,9 @@ def connect(left: Keys, right: Keys) -> tuple[Keys, Keys]:
     ends.sort()
     nodes = _distinct(ends)
     del ends
+    # Read-only, as edges out of Arrow are: each kind of array compiles the kernel once more.
+    left, right = left.view(), right.view()
+    left.flags.writeable = right.flags.writeable = False
     return nodes, components(nodes, left, right)
 
 

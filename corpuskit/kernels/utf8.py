@@ -1,6 +1,6 @@
-"""UTF-8 as kernels meet it: code points, Python's whitespace and line boundaries, character classes.
+"""UTF-8 as kernels meet it: code points, Python's whitespace and lines, classes of characters.
 
-Every function expects valid UTF-8 (what readers hand out), so a lead byte's tail can be read unchecked.
+All expect valid UTF-8, which is what readers hand out: the tail of a lead byte is read unchecked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def char_width(lead: int) -> int:
 
 
 @kernel
-def code_point(data: Bytes, at: int) -> int:
+def code_point(data: Bytes, at: int) -> np.int64:
     """Return the code point of the character that begins at `at`."""
     lead = np.int64(data[at])
     if lead < 0x80:

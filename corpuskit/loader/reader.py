@@ -8,8 +8,11 @@ shared or cleaned up. Letters: M rows of a window, L = seq_len, b rows of this r
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,9 +31,17 @@ if TYPE_CHECKING:
     from corpuskit.loader.parts import Parts
 
 WINDOW_BLOCKS = 8
-READ_BYTES = 2 << 20
+READ_BYTES = 4 << 20
 _JOIN_SECONDS = 5.0  # a read takes milliseconds, or hangs
 _NO_STARTS = np.zeros(0, np.int32)
+_RUNNING: weakref.WeakSet[Reader] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Stop the threads before the interpreter goes: one inside PyArrow would abort the process."""
+    for reader in list(_RUNNING):
+        reader.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +168,8 @@ class Reader:
             threading.Thread(target=self._run, name=f"corpuskit-reader-{i}", daemon=True)
             for i in range(num_threads)
         ]
+        self._pid = os.getpid()
+        _RUNNING.add(self)
         for thread in self._threads:
             thread.start()
 
@@ -197,14 +210,17 @@ class Reader:
 
     def close(self) -> None:
         """Stop the threads; one that hangs in a read is left behind and ends when the read does."""
+        if os.getpid() != self._pid:
+            return  # a fork: the threads are not here, and one may have held the lock
         with self._work:
             self._is_closed = True
             self._queue.clear()
             self._work.notify_all()
             hangs = any(self._age(read) >= self._deadline for read in self._under_way)
+        end = time.monotonic() + (0.0 if hangs else _JOIN_SECONDS)
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(timeout=0.0 if hangs else _JOIN_SECONDS)
+                thread.join(max(0.0, end - time.monotonic()))
 
     def _end_of(self, window: Window) -> int:
         return window.first_step + window.num_steps
@@ -382,7 +398,7 @@ class Reader:
 def _reads_of(plan: MixPlan, window: Window) -> list[_Read]:
     """Return reads that fetch every row group of the window once, in the order of first need.
 
-    A read takes up to 2 MiB of a part: what the interpreter does per read costs as much as 100 kB.
+    A read takes up to 4 MiB of a part: what the interpreter does for it costs as much as 200 kB.
     """
     place = plan.parts.locate(window.rows.sources, window.rows.rows)
     group_bytes = ROWS_PER_GROUP * window.stored.strides[0]

@@ -70,13 +70,13 @@ class Plan:
     """A compiled pipeline.
 
     Attributes:
-        given: what stages provide for later ones (`tokenizer`, `packing`), as JSON values.
+        given: what each stage provides for later ones (`tokenizer`, `packing`), as JSON values.
         until: the phases end with the one that holds this stage; None = the whole pipeline.
     """
 
     file: PipelineFile
     phases: tuple[Phase, ...]
-    given: Mapping[str, Any]
+    given: Mapping[str, Mapping[str, Any]]
     until: str | None = None
 
     @property
@@ -99,6 +99,13 @@ class Plan:
         stage = self.step(phase.labels[0]).stage
         assert isinstance(stage, GlobalStage), "compile makes sure of it"
         return next(one for one in stage.passes() if one.name == phase.pass_name)
+
+    def given_to(self, phase: Phase) -> dict[str, Any]:
+        """Return what the stages up to a phase provide; a pass at the end gets everything."""
+        labels = [step.label for step in self.file.steps]
+        at_end = bool(phase.pass_name) and self.current_pass(phase).at_end
+        last = len(labels) if at_end else max(map(labels.index, phase.labels), default=-1) + 1
+        return {k: v for label in labels[:last] for k, v in self.given.get(label, {}).items()}
 
     def schema(self, phase: Phase) -> pa.Schema:
         """Return the schema of the documents that a streaming phase writes."""
@@ -157,10 +164,12 @@ def read_plan(path: str | Path, overrides: Sequence[str] = (), *, until: str | N
     if until is not None and until not in labels:
         raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
     _check_columns(file)
-    given: dict[str, Any] = {}
+    given: dict[str, dict[str, Any]] = {}
+    known: dict[str, Any] = {}
     for step in file.steps:
         try:
-            given.update(step.stage.provides(given))
+            given[step.label] = dict(step.stage.provides(known))
+            known.update(given[step.label])
         except UsageError as error:
             raise ConfigError(step.where, f"{step.label}: {error}") from None
     return Plan(file, _phases(file, until), given, until)

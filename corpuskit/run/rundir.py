@@ -153,7 +153,7 @@ class RunDirectory:
             "seed": settings.seed,
             "ledger": settings.ledger.model_dump(),
             "inputs": self.input_contents(phase),
-            "given": dict(self.plan.given),
+            "given": self.plan.given_to(phase),
             "columns": {name: str(kind) for name, kind in phase.columns.items()},
         }
         stages = [(s.name, s.stage) for s in self.plan.file.steps if s.label in labels]
@@ -211,7 +211,7 @@ class RunDirectory:
         order = list(dict.fromkeys(step.label for step in self.plan.file.sources))
         facts = {"name": self.plan.settings.name, "sources": order}
         at_end = phase.pass_name and self.plan.current_pass(phase).at_end
-        return {**self.plan.given, **facts, **({"files": files} if at_end else {})}
+        return {**self.plan.given_to(phase), **facts, **({"files": files} if at_end else {})}
 
     def find_parts(self, phase: Phase, name: str) -> list[Part]:
         """Return parts by `<pass>/<run>` of the same stage, or `<phase>/<role>` of another."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import time
@@ -101,16 +100,3 @@ _ADVICE = {
     24: " Raise the limit of open files (ulimit -n).",
     122: " The disk quota is used up. Free space and run again: finished tasks are kept.",
 }
-
-
-def exit_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, where it can (Linux)."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-    import signal
-
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)

@@ -1,4 +1,4 @@
-"""The one entry point of workers: `python -m corpuskit.run.worker RUN_DIRECTORY`.
+"""The one entry point of workers: `python -m corpuskit.run.worker RUN_DIRECTORY PARENT_PID`.
 
 Reads requests from standard input, one JSON object per line: `{"phase": i, "mark": fingerprint,
 "units": [numbers]}`; answers on standard output with events: `progress`, `done`, `failed`. Whatever
@@ -7,22 +7,21 @@ stages print goes to standard error. The end of standard input ends the worker.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.errors import CorpuskitError
-from corpuskit.run.rundir import RunDirectory
-from corpuskit.run.task import describe, exit_with_parent, run_task
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TextIO
 
+    from corpuskit.run.rundir import RunDirectory
     from corpuskit.stage import Unit
 
 PROGRESS_SECONDS = 0.25
@@ -58,6 +57,10 @@ class Reporter:
 
 def serve(root: Path) -> None:
     """Run tasks until standard input ends."""
+    from corpuskit.errors import CorpuskitError
+    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.run.task import describe
+
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a stage that prints must not break the protocol
     reporter = Reporter(out)
@@ -82,6 +85,8 @@ def _run(
     cache: dict[tuple[int, str], dict[int, Unit]],
     reporter: Reporter,
 ) -> None:
+    from corpuskit.run.task import run_task
+
     phase = run.plan.phases[request["phase"]]
     key = (phase.index, request["mark"])
     if key not in cache:
@@ -93,6 +98,17 @@ def _run(
     reporter.send("done", cpu=manifest.timing["cpu_seconds"], rss=manifest.timing["peak_rss_bytes"])
 
 
+def exit_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies, where it can (Linux).
+
+    Elsewhere the end of standard input ends the worker after the task in hand.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)  # it died before the kernel was asked
+
+
 if __name__ == "__main__":
-    exit_with_parent()
+    exit_with_parent(int(sys.argv[2]))  # before the heavy imports
     serve(Path(sys.argv[1]))

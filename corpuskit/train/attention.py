@@ -26,20 +26,13 @@ class Layout:
 
     A plain object, not a tuple of tensors: FSDP casts the floating tensors among a block's
     arguments to bfloat16, and it does not look in here, so `cos` and `sin` stay float32.
-
-    Attributes:
-        cos: (R, L, 1, D/2) float32, the rotary angles' cosines.
-        sin: (R, L, 1, D/2) float32.
-        mask: (R, 1, L, L) bool, True where a query may see a key; for `sdpa`.
-        offsets: (N+1,) int32 into the R*L tokens, one document between each two; for `varlen`.
-        longest: tokens of the longest document; for `varlen`.
     """
 
-    cos: torch.Tensor
-    sin: torch.Tensor
-    mask: torch.Tensor | None
-    offsets: torch.Tensor | None
-    longest: int
+    cos: torch.Tensor  # (R, L, 1, D/2) float32, of the rotary angles
+    sin: torch.Tensor  # (R, L, 1, D/2) float32
+    mask: torch.Tensor | None  # sdpa: (R, 1, L, L) bool, True where a query may see a key
+    offsets: torch.Tensor | None  # varlen: (N+1,) int32 into R*L, a document between each two
+    longest: int  # varlen: tokens of the longest document
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype) -> Kernel:

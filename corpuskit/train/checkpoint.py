@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from corpuskit.errors import CorpuskitError, DataError, UsageError
+from corpuskit.storage import LocalStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,25 +40,15 @@ _NAME = re.compile(r"step-(\d{8,})$")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What `train.json` says.
+    """What `train.json` says."""
 
-    Attributes:
-        step: steps done.
-        shape: of the model, as a dict.
-        settings: of the run, as JSON values.
-        settings_hash: `TrainSettings.digest()`.
-        plan_hash: of the mix plan whose rows were consumed.
-        loader: the loader's own state.
-        world_size: ranks that wrote it; any number may read it.
-    """
-
-    step: int
-    shape: dict[str, Any]
-    settings: dict[str, Any]
+    step: int  # steps done
+    shape: dict[str, Any]  # ModelShape
+    settings: dict[str, Any]  # TrainSettings
     settings_hash: str
-    plan_hash: str
-    loader: dict[str, Any]
-    world_size: int
+    plan_hash: str  # of the mix plan whose rows were consumed
+    loader: dict[str, Any]  # the loader's own state
+    world_size: int  # ranks that wrote it; any number may read it
 
 
 def read_record(folder: Path) -> Record:
@@ -190,11 +181,8 @@ class Checkpoints:
         if self._parallel.rank:
             return
         partial = final.with_suffix(".tmp")
-        with (partial / "train.json").open("w") as file:
-            json.dump({"format": FORMAT, **asdict(record)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        _sync(partial)
+        fields = {"format": FORMAT, **asdict(record)}
+        LocalStore(partial).put("train.json", json.dumps(fields).encode())  # syncs the folder, too
         partial.rename(final)
         _sync(self._folder)
         for old in _complete(self._folder)[: -self._keep]:

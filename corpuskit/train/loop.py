@@ -40,7 +40,6 @@ from corpuskit.train.parallel import DTYPES, build_model, join
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corpuskit.loader.index import MixPlan
     from corpuskit.train.metrics import Observer
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
@@ -94,9 +93,7 @@ def train(settings: TrainSettings, parallel: Parallel, observer: Observer | None
         stop = stack.enter_context(StopSignals())
         journal = stack.enter_context(Journal(Path(settings.output), done)) if is_first else None
         if journal:
-            journal.event(
-                "start", ranks=parallel.world_size, steps=run.steps, **asdict(run.record(done))
-            )
+            journal.event("start", steps=run.steps, **asdict(run.record(done)))
         batches = iter(stack.enter_context(run.loader))
         while done < run.steps and not stopped:
             run.checkpoints.poll()
@@ -129,12 +126,7 @@ def train(settings: TrainSettings, parallel: Parallel, observer: Observer | None
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What every step needs.
-
-    Attributes:
-        steps: of the whole run.
-        step_tokens: tokens of a step over all ranks, padding counted.
-    """
+    """What every step needs."""
 
     settings: TrainSettings
     parallel: Parallel
@@ -142,8 +134,8 @@ class Run:
     model: Decoder
     optimizer: torch.optim.Optimizer
     checkpoints: Checkpoints
-    steps: int
-    step_tokens: int
+    steps: int  # of the whole run
+    step_tokens: int  # over all ranks, padding included
 
     def record(self, done: int) -> Record:
         """Return what a checkpoint after `done` steps says."""
@@ -167,7 +159,7 @@ def set_up(settings: TrainSettings, parallel: Parallel) -> tuple[Run, int]:
         world_size=parallel.world_size,
     )
     plan = loader.plan
-    steps = count_steps(settings, plan)
+    steps = count_steps(settings, loader)
     shape = settings.model.shape(cast("int", plan.tokenizer["vocab_size"]))
     checkpoints = Checkpoints(
         Path(settings.output, "checkpoints"), parallel, settings.checkpoint.keep
@@ -308,23 +300,22 @@ def gather_rows(run: Run, batch: Batch, losses: torch.Tensor) -> list[tuple[str,
     return [row for rows in everyone for row in rows]
 
 
-def count_steps(settings: TrainSettings, plan: MixPlan) -> int:
+def count_steps(settings: TrainSettings, loader: StreamingLoader) -> int:
     """Return how many steps the run has.
 
     Raises:
         UsageError: the plan has fewer rows than that.
     """
     global_rows = settings.batch.global_rows
-    available = plan.skips.num_delivered // global_rows
-    steps, asked = available, "a step"
+    steps, asked = loader.num_steps, "one step"
     if settings.steps is not None:
         steps, asked = settings.steps, f"steps: {settings.steps}"
     elif settings.tokens is not None:
-        steps = -(-settings.tokens // (global_rows * plan.seq_len))
-        asked = f"tokens: {settings.tokens}, {steps} steps,"
-    if steps > available or not steps:
+        steps = -(-settings.tokens // (global_rows * loader.plan.seq_len))
+        asked = f"tokens: {settings.tokens}, {steps} steps"
+    if steps > loader.num_steps or not steps:
         raise UsageError(
-            f"{asked} of {global_rows} rows: {settings.data} has {plan.skips.num_delivered} rows, "
-            f"{available} steps. Ask for fewer, lower batch.global_rows, or mix more epochs."
+            f"{asked} of {global_rows} rows: {settings.data} has rows for {loader.num_steps}. "
+            "Ask for fewer, lower batch.global_rows, or mix more epochs."
         )
     return steps

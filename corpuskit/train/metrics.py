@@ -16,47 +16,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceLoss:
-    """The loss on one source's tokens in one step.
+    """The loss on one source's tokens in one step."""
 
-    Attributes:
-        loss: nats per labelled token.
-        bits_per_byte: the same by bytes of text, at the source's mean bytes per token; None if
-            unknown.
-        tokens: labelled tokens.
-    """
-
-    loss: float
-    bits_per_byte: float | None
-    tokens: int
+    loss: float  # nats per labelled token
+    bits_per_byte: float | None  # of the rows' text; None if the shards don't give its bytes
+    tokens: int  # labelled ones; the first token of a document is none
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One step as it was: a line of metrics.jsonl.
+    """One step as it was: a line of metrics.jsonl."""
 
-    Attributes:
-        step: as the loader counts, from 0; `corpuskit trace --step` takes it.
-        steps: of the whole run.
-        tokens: consumed so far, this step and padding included.
-        loss: nats per labelled token, without z-loss.
-        lr: learning rate of the step.
-        grad_norm: before clipping.
-        tokens_per_second: of all ranks together, in this step.
-        step_seconds: of this step, waiting for rows included.
-        data_wait_seconds: that rank 0 waited for the loader.
-        sources: by name; those that had labelled tokens in the step.
-    """
-
-    step: int
-    steps: int
-    tokens: int
-    loss: float
+    step: int  # as the loader counts, from 0; `corpuskit trace --step` takes it
+    steps: int  # of the whole run
+    tokens: int  # consumed so far, this step and padding included
+    loss: float  # nats per labelled token, without z-loss
     lr: float
-    grad_norm: float
-    tokens_per_second: float
-    step_seconds: float
-    data_wait_seconds: float
-    sources: dict[str, SourceLoss]
+    grad_norm: float  # before clipping
+    tokens_per_second: float  # of all ranks together, in this step
+    step_seconds: float  # waiting for rows included
+    data_wait_seconds: float  # that rank 0 waited for the loader
+    sources: dict[str, SourceLoss]  # by name; those with labelled tokens in the step
 
     def __str__(self) -> str:
         sources = " ".join(f"{name} {one.loss:.3f}" for name, one in self.sources.items())
@@ -69,26 +49,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes:
-        steps_done: over all its starts.
-        steps: of the whole run.
-        tokens: consumed over all its starts, padding included.
-        loss: of the last step of this start, nats per labelled token; None if there was nothing
-            left to do.
-        seconds: of this start.
-        checkpoint: the newest one.
-        stopped_by: name of the signal that ended it early, or None.
-    """
-
-    steps_done: int
-    steps: int
-    tokens: int
-    loss: float | None
-    seconds: float
-    checkpoint: Path | None
-    stopped_by: str | None
+    steps_done: int  # over all its starts
+    steps: int  # of the whole run
+    tokens: int  # consumed over all its starts, padding included
+    loss: float | None  # of the last step, as in Progress; None if there was no step left to do
+    seconds: float  # of this start
+    checkpoint: Path | None  # the newest one
+    stopped_by: str | None  # the signal that ended it early
 
     @property
     def exit_code(self) -> int:

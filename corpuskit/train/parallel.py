@@ -24,21 +24,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """This rank's place among the ranks.
+    """This rank's place among the ranks."""
 
-    Attributes:
-        mesh: (replica, shard); data is split over both, so `rank` is also the data-parallel rank.
-        device: of this rank.
-        rank: of `world_size`.
-        world_size: ranks of the run.
-        save_group: gloo group that only checkpoints use.
-    """
-
-    mesh: DeviceMesh
+    mesh: DeviceMesh  # (replica, shard); both split the data, so `rank` is the data-parallel rank
     device: torch.device
     rank: int
     world_size: int
-    save_group: dist.ProcessGroup
+    save_group: dist.ProcessGroup  # gloo, for checkpoints only
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Add `values` up over all ranks, in place."""
@@ -111,9 +103,9 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
 def _meet() -> tuple[dist.Store, int, int]:
     """Return the store where ranks find each other, this rank, and how many there are.
 
-    torchrun keeps one store over the restarts of a node's workers, and gloo then finds the addresses
-    of killed ranks in it: restarts failed or hung in 4 of 4 tries. So each attempt has its own keys.
-    Nodes may count restarts differently; several of them need torchrun to make new stores
+    torchrun keeps one store over the restarts of a node's ranks, in which gloo then finds addresses
+    of killed ones: 4 of 4 restarts failed or hung. So each attempt has keys of its own. Several
+    nodes may count restarts differently; there, let torchrun make new stores
     (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
     """
     if "RANK" not in os.environ:

@@ -34,7 +34,12 @@ PIECES = (
     *('"', "'", "\u201d", "(", ")", "{", "[1]", "[citation needed]", "@", "\u3002", "\U00011a42"),
     *("the", "The", "and", "of", "with", "to", "a", "b", "a b c", "word", "Word.", "don't"),
     *("\xe9", "e\u0301", "\xdf", "\u0130", "\u212a", "\u01c5", "\u0660", "\uff11", "\xb2", "12"),
-    *("\u65e5\u672c\u8a9e", "\u0928\u092e\u0938\u094d\u0924\u0947", "\U0001d4b3", "\U0001f469\u200d"),
+    *(
+        "\u65e5\u672c\u8a9e",
+        "\u0928\u092e\u0938\u094d\u0924\u0947",
+        "\U0001d4b3",
+        "\U0001f469\u200d",
+    ),
     *("javascript", "lorem ipsum", "x" * 31, "\xe9" * 20, "terms of use", "\0", "\x7f", "\ufffd"),
     *("jo@x.org", "81.2.69.142", "10.0.0.99", "2a00:1450:4001:81b::200e", "%20", "\U0010ffff"),
 )
@@ -99,7 +104,7 @@ def tiny_tokenizer() -> str:
 
 
 def loose(cls: type[Stage]) -> Stage:
-    """Return the stage with every rule off that can be: each bound null, or where it never fails."""
+    """Return the stage with all rules off that can be: bounds null, or where they never fail."""
     stage = make(cls)
     off: dict[str, Any] = {}
     for name, schema in _numeric(cls).items():
@@ -122,8 +127,10 @@ def tied(cls: type[Stage], random_ones: int = 12) -> Iterator[Stage]:
         {name: value} for name, values in choices.items() for value in values
     ]
     dice = random.Random(0)
-    for _ in range(random_ones):
-        changes.append({name: dice.choice([*values, None]) for name, values in choices.items()})
+    changes += [
+        {name: dice.choice([*values, None]) for name, values in choices.items()}
+        for _ in range(random_ones)
+    ]
     yield base
     for change in changes:
         usable = {k: v for k, v in change.items() if v is not None}
@@ -260,7 +267,9 @@ def _made_up(name: str, texts: Sequence[str]) -> pa.Array:
         return pa.array([len(text) % 8 for text in texts], kind)
     if pa.types.is_boolean(kind):
         return pa.array([len(text) % 2 == 0 for text in texts], kind)
-    return pa.array([f"https://example.org/{len(text) % 8}" for text in texts], pa.string()).cast(kind)
+    return pa.array([f"https://example.org/{len(text) % 8}" for text in texts], pa.string()).cast(
+        kind
+    )
 
 
 def rules(stage: StreamingStage, outcome: Outcome, num_docs: int) -> list[str | None]:
@@ -313,5 +322,3 @@ def of_kind(kind: type[Stage]) -> list[Any]:
     """Return all stages of a kind as test parameters; the name of the stage is the test's id."""
     loaded = [(name, registry.load(name)) for name in registry.names()]
     return [pytest.param(cls, id=name) for name, cls in loaded if issubclass(cls, kind)]
-
-

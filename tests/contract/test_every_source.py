@@ -13,6 +13,12 @@ from tests.contract.strategies import make, of_kind
 SOURCES = of_kind(Source)
 
 
+def documents_of(source, file):
+    pieces = source.slices(file, 1 << 20) or [Slice(0, file.size_bytes, file.size_bytes)]
+    batches = (batch for piece in pieces for batch in source.read(file, piece, 1 << 20))
+    return sum(len(batch.texts) for batch in batches)
+
+
 @pytest.mark.parametrize("cls", SOURCES)
 def test_declared_columns_have_types_and_names_of_their_own(cls):
     for name, kind in make(cls).declared().items():
@@ -37,8 +43,7 @@ def test_a_missing_file_is_an_error_that_names_it(cls, tmp_path):
     path = tmp_path / f"missing.{cls.stage_name()}"
     file = InputFile(0, "web", str(path), path.name, 100, "0")
     with pytest.raises((DataError, OSError), match=path.name):
-        for piece in source.slices(file, 1 << 20) or [Slice(0, 100, 100)]:
-            list(source.read(file, piece, 1 << 20))
+        documents_of(source, file)
 
 
 @pytest.mark.parametrize("cls", SOURCES)
@@ -48,9 +53,7 @@ def test_an_empty_file_has_no_documents_or_is_broken(cls, tmp_path):
     path.touch()
     file = InputFile(0, "web", str(path), path.name, 0, "0")
     try:
-        pieces = source.slices(file, 1 << 20)
-        batches = [batch for piece in pieces for batch in source.read(file, piece, 1 << 20)]
-    except DataError as error:
-        assert path.name in str(error)
-    else:
-        assert sum(len(batch.texts) for batch in batches) == 0
+        assert documents_of(source, file) == 0
+    except DataError as error:  # an empty Parquet file is broken, an empty text file is not
+        if path.name not in str(error):
+            raise

@@ -1,4 +1,4 @@
-"""What annotators, filters and rewriters promise: they see one batch at a time, and it shows nowhere."""
+"""What annotators, filters and rewriters promise: it never shows how documents were batched."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from tests.contract.strategies import (
 )
 
 STAGES = of_kind(StreamingStage)
-few = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
-)
+few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
 
 def examples(cls):
-    return [(cls(**example.params) if example.params else make(cls), example) for example in cls.examples]
+    return [
+        (cls(**example.params) if example.params else make(cls), example)
+        for example in cls.examples
+    ]
 
 
 def outcome_of(stage, text):

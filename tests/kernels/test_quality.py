@@ -66,7 +66,9 @@ def test_bullets_may_stand_behind_any_space(line):
     assert same(measure(view([line]).text), [measure_plainly(line)])
 
 
-@pytest.mark.parametrize("line", ["a...", "a\u2026 ", "a..", "....", "a. ..", "\u2026\u2003", ".. ."])
+@pytest.mark.parametrize(
+    "line", ["a...", "a\u2026 ", "a..", "....", "a. ..", "\u2026\u2003", ".. ."]
+)
 def test_ellipses_may_stand_before_any_space(line):
     assert same(measure(view([line]).text), [measure_plainly(line)])
 

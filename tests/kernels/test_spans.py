@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def replaced(text, spans):
     )
     assert offsets[0] == 0
     assert offsets[-1] == len(data)
-    return [data[a:b].tobytes() for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
 
 
 @given(st.data())

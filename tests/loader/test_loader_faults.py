@@ -235,3 +235,31 @@ def test_memory_does_not_grow_with_the_rows_read(tmp_path: Path) -> None:
                 sizes.append(int(Path("/proc/self/statm").read_text().split()[1]))
     grown_bytes = (np.array(sizes[2:]) - sizes[1]).max() * os.sysconf("SC_PAGE_SIZE")
     assert grown_bytes < 8 << 20
+
+
+END_EARLY = """
+import os, sys
+from corpuskit.loader import StreamingLoader
+batches = iter(StreamingLoader(sys.argv[1], 8, reader_threads=3))
+next(batches)
+if sys.argv[2] == "fork" and os.fork() == 0:
+    del batches
+    sys.exit(0)
+if sys.argv[2] == "fork":
+    assert os.wait()[1] == 0
+next(batches)
+"""
+
+
+@pytest.mark.parametrize("how", ["plainly", "fork"])
+def test_a_program_may_end_in_the_middle(own_shards: Shards, how: str) -> None:
+    run = write_plan(own_shards, MIX)
+    ended = subprocess.run(
+        [sys.executable, "-c", END_EARLY, str(run), how],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

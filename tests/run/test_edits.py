@@ -140,7 +140,9 @@ def test_code_counts_and_docstrings_do_not(copied):
 
     assert state() == "reuse"
     kernel = copied.source / "kernels" / "quality.py"
-    kernel.write_text('"""Another docstring."""\n# a comment\n' + kernel.read_text())
+    kernel.write_text(
+        kernel.read_text().replace('"""', '"""Another docstring. ', 1) + "# a comment\n"
+    )
     stage = copied.source / "stages" / "filters" / "gopher_quality.py"
     stage.write_text(stage.read_text() + "\n# a comment\n")
     assert state() == "reuse"

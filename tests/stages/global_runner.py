@@ -17,7 +17,7 @@ from corpuskit.exchange import read_runs, write_run
 from corpuskit.ledger import LedgerWriter
 from corpuskit.manifest import Part
 from corpuskit.shards import read_sidecars, write_sidecar
-from corpuskit.stage import GlobalStage, PassContext, PassPlan, Unit, View
+from corpuskit.stage import PassContext, PassPlan, Unit, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.ledger import Entries
+    from corpuskit.stage import GlobalStage, Pass
 
 FIRST_KEY, KEY_STEP = 3 << 40, 7
 """Document i has key FIRST_KEY + KEY_STEP * i: no test passes that takes a key for a row."""
@@ -100,15 +101,18 @@ class GlobalRun(PassPlan):
     def counters(self, name: str) -> Mapping[str, int]:
         return self.counted[name]
 
+    def run_pass(self, one: Pass) -> int:
+        """Run a pass, its units last to first since any order must do; return how many."""
+        self.memory_bytes = self.memory.get(one.name, self.memory[""])
+        self.counted[one.name] = Counter()
+        units = self.cells() if one.units is None else one.units(self)
+        for unit in reversed(units):
+            one.run(Context(self, one.name, unit))
+        return len(units)
+
     def run(self, stage: GlobalStage) -> Decided:
-        num_units = {}
-        for one in stage.passes():
-            self.memory_bytes = self.memory.get(one.name, self.memory[""])
-            self.counted[one.name] = Counter()
-            units = self.cells() if one.units is None else one.units(self)
-            num_units[one.name] = len(units)
-            for unit in reversed(units):  # any order must do
-                one.run(Context(self, one.name, unit))
+        """Run all passes and collect what they decided."""
+        num_units = {one.name: self.run_pass(one) for one in stage.passes()}
         read = [read_sidecars([self.sidecars[unit.number]]) for unit in self.units]
         columns = {
             name: np.concatenate([np.array([], int), *(added[name] for _, added in read)])

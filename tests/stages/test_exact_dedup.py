@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corpuskit.errors import DataError
 from corpuskit.stages.dedup.exact_dedup import ExactDedup
-from tests.stages.global_runner import check_ledger, key_of, run_global
+from tests.stages.global_runner import GlobalRun, check_ledger, key_of, run_global
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 corpora = st.lists(st.sampled_from(["", "a", "b", "c", "A", "a ", "\u00e9"]), max_size=12)
 
@@ -109,6 +115,27 @@ def test_of_equal_documents_one_stays() -> None:
     assert np.flatnonzero(decided.keep).tolist() == [0]
     assert set(decided.columns["cluster_size"].tolist()) == {50}
     assert decided.counters["group"] == {"clusters": 1, "clustered_documents": 50}
+
+
+@pytest.mark.parametrize(
+    ("last_pass", "kept", "message"),
+    [
+        ("group", slice(1, 2), "1 survivors should live here, 0 do"),
+        ("survivors", slice(0, 1), "decided about documents that it lacks"),
+    ],
+)
+def test_decisions_about_other_documents_are_refused(
+    tmp_path: Path, last_pass: str, kept: slice, message: str
+) -> None:
+    run = GlobalRun(["a", "a"], tmp_path)
+    passes = ExactDedup().passes()
+    done = [one.name for one in passes].index(last_pass) + 1
+    for one in passes[:done]:
+        run.run_pass(one)
+    run.tables[0] = run.tables[0].slice(kept.start, 1)
+    run.alive[0] = run.alive[0][kept]
+    with pytest.raises(DataError, match=message):
+        run.run_pass(passes[done])
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ def test_another_seed_chooses_others():
 
 
 def test_the_choice_is_a_keyed_hash_of_the_text():
-    for text, row in zip(TEXTS[:200], plain(Holdout(ratio=0.3, seed=7), view(TEXTS[:200])), strict=True):
+    for text, row in zip(
+        TEXTS[:200], plain(Holdout(ratio=0.3, seed=7), view(TEXTS[:200])), strict=True
+    ):
         key = (7).to_bytes(8, "little")
         digest = hashlib.blake2b(text.encode(), digest_size=8, key=key).digest()
         share = int.from_bytes(digest, "little") / 2**64

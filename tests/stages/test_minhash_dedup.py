@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 LOOSE = MinhashDedup(ngram=1, bands=4, rows=1)
 """Finds pairs of any similarity, so that small corpora have chains and clusters."""
+
+compiled = pytest.mark.skipif(
+    os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="37 MB of text are for compiled kernels"
+)
 
 corpora = st.lists(
     st.lists(st.sampled_from("a b c d e f g h".split()), max_size=4).map(" ".join), max_size=12
@@ -169,6 +174,7 @@ def test_clusters_that_just_fit_are_found() -> None:
     assert decided.keep.sum() == 10
 
 
+@compiled
 @pytest.mark.real
 @pytest.mark.slow
 def test_pairs_are_found_as_often_as_theory_says(shared_data: Path) -> None:
@@ -191,6 +197,7 @@ def test_pairs_are_found_as_often_as_theory_says(shared_data: Path) -> None:
     assert found[similarity == 1].all()
 
 
+@compiled
 @pytest.mark.real
 @pytest.mark.slow
 def test_shingles_are_those_of_the_ground_truth(shared_data: Path) -> None:
@@ -207,6 +214,7 @@ def test_shingles_are_those_of_the_ground_truth(shared_data: Path) -> None:
             assert len(np.unique(words[: shingle_hashes(words, num, 5)])) == sizes[name], name
 
 
+@compiled
 @pytest.mark.real
 @pytest.mark.slow
 def test_real_documents_are_dropped_for_the_right_reasons(shared_data: Path) -> None:

@@ -22,9 +22,7 @@ def test_only_the_chosen_kinds_are_replaced():
 
 
 def test_replacements_are_parameters_and_may_cut():
-    text = after(
-        TEXT, email_replacement="", ipv4_replacement="\u2014", ipv6_replacement="<IP>"
-    )
+    text = after(TEXT, email_replacement="", ipv4_replacement="\u2014", ipv6_replacement="<IP>")
     assert text == "\xe9:  at \u2014, <IP> and 10.0.0.99"
 
 
@@ -57,7 +55,7 @@ def test_a_second_run_finds_the_same_text():
 def test_the_same_address_is_replaced_alike_everywhere():
     texts = ["a@x.org", "b@y.org c@z.org", "a@x.org"]
     found = [row["text"] for row in plain(Pii(), view(texts))]
-    assert found == [b"email@example.com", b"email@example.com email@example.com"] + found[:1]
+    assert found == [b"email@example.com", b"email@example.com email@example.com", found[0]]
 
 
 def test_mask_texts_masks_private_addresses_too():
@@ -112,4 +110,6 @@ def test_spans_equal_the_plain_reference_on_real_texts(shared_data):
     oracle = stage.oracle()
     found = [row["text"].decode() for row in plain(stage, view(texts))]
     assert found == [oracle(text)[1] for text in texts]
-    assert set(KINDS) == {rule for row in plain(stage, view(texts)) for _, _, rule, _ in row["spans"]}
+    assert set(KINDS) == {
+        rule for row in plain(stage, view(texts)) for _, _, rule, _ in row["spans"]
+    }

@@ -110,7 +110,7 @@ class Pool:
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         with log.open("ab") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "corpuskit.run.worker", str(self.root)],
+                [sys.executable, "-m", "corpuskit.run.worker", str(self.root), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

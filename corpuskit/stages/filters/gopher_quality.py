@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from corpuskit.kernels.words import whitespace_words
 from corpuskit.stage import Example, Outcome, StreamingStage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from corpuskit.stage import View
 
@@ -64,7 +65,9 @@ class GopherQuality(StreamingStage):
         Example("Too short.", "gopher_short_doc"),
         Example(_PROSE * 4, "gopher_long_doc", {"max_words": 60}),
         Example("a b c d and so on to the end", "gopher_below_avg_threshold", _OFF),
-        Example("the internationalization and containerization", "gopher_above_avg_threshold", _OFF),
+        Example(
+            "the internationalization and containerization", "gopher_above_avg_threshold", _OFF
+        ),
         Example("#the road to #ruin and back", "gopher_too_many_hashes", _OFF),
         Example("the road... and the end", "gopher_too_many_ellipsis", _OFF),
         Example("- the road\n- and the end", "gopher_too_many_bullets", _OFF),

@@ -1,9 +1,10 @@
-"""What kernels/pii.py calls an address, said once more with `re` and `ipaddress`: slow and plain."""
+"""What kernels/pii.py calls an address, once more with `re` and `ipaddress`: slow and plain."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import string
 from typing import TYPE_CHECKING
 
 from corpuskit.kernels.pii import IMAGES, LONGEST_TLD, RESERVED_V4, RESERVED_V6
@@ -12,16 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 _ANCHOR = re.compile(rb"[@.:]")
-_LOCAL = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._%+'-]*\Z")
+_LOCAL, _NOT_FIRST = (string.ascii_letters + string.digits + "._%+'-").encode(), b"._%+'-"
 _LABEL = rb"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _DOMAIN = re.compile(rb"%b(?:\.%b)*" % (_LABEL, _LABEL))
 _TLD = re.compile(rb"[A-Za-z]{2,%d}" % LONGEST_TLD)
 
-_DIGITS = re.compile(rb"[0-9]*\Z")
 _DOTTED = rb"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![A-Za-z0-9_@])(?!\.[0-9])"
 _IPV4 = re.compile(rb"(?<![A-Za-z0-9_])(?<![A-Za-z0-9_]\.)" + _DOTTED)
 
-_HEX = re.compile(rb"[0-9A-Fa-f]*\Z")
 _GROUP = rb"[0-9A-Fa-f]{1,4}"
 _IPV6 = re.compile(
     rb"""(?<![A-Za-z0-9_.:])
@@ -73,23 +72,28 @@ def _networks(text: str) -> Iterator[tuple[ipaddress.IPv4Network | ipaddress.IPv
         yield ipaddress.ip_network(entry.lstrip("!")), entry.startswith("!")
 
 
+def _before(text: bytes, free: int, at: int, chars: bytes) -> int:
+    """Return where the run of `chars` that ends at `at` begins."""
+    return free + len(text[free:at].rstrip(chars))
+
+
 def _email(text: bytes, free: int, at: int) -> tuple[int, int] | None:
-    local, domain = _LOCAL.search(text, free, at), _DOMAIN.match(text, at + 1)
-    if local is None or domain is None:
+    local = text[_before(text, free, at, _LOCAL) : at].lstrip(_NOT_FIRST)
+    domain = _DOMAIN.match(text, at + 1)
+    if not local or domain is None:
         return None
     labels = domain[0].split(b".")
     while labels and not _TLD.fullmatch(labels[-1]):
         labels.pop()
     if len(labels) < 2 or labels[-1].lower().decode() in IMAGES:
         return None
-    return local.start(), at + 1 + len(b".".join(labels))
+    return at - len(local), at + 1 + len(b".".join(labels))
 
 
 def _ipv4(
     text: bytes, free: int, at: int, *, only_public: bool, min_part: int
 ) -> tuple[int, int] | None:
-    digits = _DIGITS.search(text, free, at)
-    found = _IPV4.match(text, digits.start()) if digits else None
+    found = _IPV4.match(text, _before(text, free, at, string.digits.encode()))
     if found is None:
         return None
     try:
@@ -102,8 +106,7 @@ def _ipv4(
 
 
 def _ipv6(text: bytes, free: int, at: int, *, only_public: bool) -> tuple[int, int] | None:
-    digits = _HEX.search(text, free, at)
-    found = _IPV6.match(text, digits.start()) if digits else None
+    found = _IPV6.match(text, _before(text, free, at, string.hexdigits.encode()))
     if found is None:
         return None
     try:

@@ -27,11 +27,11 @@ class Pii(StreamingStage):
     to the ledger. With the default replacements a second run changes nothing.
 
     E-mail: ASCII, a domain of two labels or more whose last is 2 to 24 letters and no image suffix
-    (`icon@2x.png`). IPv4: four numbers, no leading zeros, no letter or fifth number next to it, so
-    that `256.1.1.1` and `1.2.3.4.5` stay. IPv6: what `ipaddress` reads, if it has a decimal digit and
-    either three groups or a first one of four digits, so that `a::b`, `x[1::2]` and MAC
-    addresses stay. Where addresses are globally reachable is a table of our own, equal to
-    `ipaddress.is_global` of Python 3.14.
+    (`icon@2x.png`). IPv4: four numbers, no leading zeros, no letter or fifth number next to them,
+    so that `256.1.1.1` and `1.2.3.4.5` stay. IPv6: what `ipaddress` reads, if it has a decimal
+    digit, and three groups or a first one of four digits, and not two digits in every group: so
+    `a::b`, `x[1::2]` and hardware addresses stay. Which addresses are globally reachable is a table
+    of our own, that of current CPython: `ipaddress.is_global` differs between versions.
 
     Source: the kinds and replacements of datatrove 0.10.1's PIIFormatter. It has no word boundaries
     (`256.1.1.1` becomes `2` and a new address), takes section numbers for addresses, knows no IPv6,
@@ -68,7 +68,8 @@ class Pii(StreamingStage):
     min_ipv4_part: int = Field(64, ge=0, le=255)
     """Dotted numbers whose four parts are all smaller are sections and versions, not addresses.
 
-    64 misses one random address in 256 and, in technical documents, spares 9 of 10 matches.
+    64 misses one address in 256 if all are equally likely. In 190 MB of manuals it spared 2,421 of
+    2,805 dotted numbers that could be public addresses, nearly all of them section headings.
     """
 
     def apply(self, view: View) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -12,8 +12,6 @@ from pydantic import Field
 from corpuskit.stage import Example, Outcome, StreamingStage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from corpuskit.stage import View
 
 
@@ -42,10 +40,9 @@ class Holdout(StreamingStage):
 
     def apply(self, view: View) -> Outcome:
         key = self.seed.to_bytes(8, "little")
-        data, edges = memoryview(view.text.data), view.text.offsets.tolist()
         digests = b"".join(
-            hashlib.blake2b(data[start:end], digest_size=8, key=key).digest()
-            for start, end in pairwise(edges)
+            hashlib.blake2b(view.text.row(row), digest_size=8, key=key).digest()
+            for row in range(view.num_docs)
         )
         shares = np.frombuffer(digests, "<u8") * 2.0**-64
         held = shares < self.ratio

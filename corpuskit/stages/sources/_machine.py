@@ -1,0 +1,290 @@
+"""Gathers real text from the machine it runs on: code, documentation, manual pages, licences."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import gzip
+import importlib.metadata
+import io
+import json
+import re
+import sysconfig
+import tokenize
+import warnings
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from corpuskit.errors import UsageError
+from corpuskit.stages.sources._roff import roff_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+SHARD_BYTES = 16 << 20
+MAX_FILE_BYTES = 4 << 20
+MIN_CHARS = 200
+"""Shorter texts are left out: aliases, stubs, empty modules."""
+
+VOCAB_SIZE = 8192
+MAN_FOLDERS = ("/usr/share/man", "/usr/local/share/man", "/opt/homebrew/share/man")
+DOC_FOLDERS = ("/usr/share/doc", "/usr/local/share/doc")
+DOC_NAMES = re.compile(
+    r"(readme|news|changelog|changes|copyright|license|licence|copying|authors|faq|todo|history)"
+    r"[^/]*(\.gz)?$|\.(txt|md|rst)(\.gz)?$",
+    re.IGNORECASE,
+)
+LICENSE_NAMES = re.compile(r"(licen[cs]e|copying|notice)[^/]*$", re.IGNORECASE)
+
+NOTE = (
+    "These texts belong to their authors and come under many licences; the column `license` holds "
+    "what a package declares about itself. Use them here; read the licences before you hand them on."
+)
+
+
+class Found(NamedTuple):
+    """One text, where it was, and what its package says about its licence."""
+
+    id: str
+    text: str
+    path: str
+    package: str
+    license: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered:
+    """What one kind of place gave: a source of the pipeline."""
+
+    name: str
+    what: str
+    pattern: str
+    num_docs: int
+    text_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of text: its source name, what it is, its format and where it comes from."""
+
+    name: str
+    what: str
+    format: str
+    find: Callable[[], Iterator[Found]]
+
+
+def gather(
+    folder: Path, max_bytes: int, progress: Callable[[str], None] = lambda message: None
+) -> list[Gathered]:
+    """Write what this machine has to read as sources below `folder`, with a pipeline to run on them.
+
+    Reads what comes with Python, its packages and the system, never a home folder. Each kind of
+    text gets its share of `max_bytes`, and what the kinds before it left. `folder` then holds
+    `<kind>/`, a tokenizer.json trained on all of it, and pipeline.yaml.
+
+    Raises:
+        UsageError: the folder holds something already, or the machine has nothing to read.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder}: the folder is not empty. Name a new one.")
+    gathered: list[Gathered] = []
+    for place, kind in enumerate(KINDS):
+        share = (max_bytes - sum(one.text_bytes for one in gathered)) // (len(KINDS) - place)
+        found = _write(folder, kind, share)
+        progress(f"{kind.name}: {found.num_docs:,} documents, {found.text_bytes / 1e6:,.1f} MB")
+        gathered += [found] if found.num_docs else []
+    if not gathered:
+        raise UsageError("this machine has no text that is known here. Use sample_data/ instead.")
+    from corpuskit.stages.sequences._train import train_tokenizer
+
+    folders = [folder / one.name for one in gathered]
+    train_tokenizer(folders, folder / "tokenizer.json", vocab_size=VOCAB_SIZE)
+    progress("tokenizer.json: trained")
+    (folder / "pipeline.yaml").write_text(_pipeline(folder, gathered), "utf-8")
+    return gathered
+
+
+def _write(folder: Path, kind: Kind, max_bytes: int) -> Gathered:
+    """Write the texts of one kind in shards of about SHARD_BYTES."""
+    home = folder / kind.name
+    shard: list[Found] = []
+    waiting = total = num_docs = number = 0
+    for found in kind.find():
+        size = len(found.text.encode("utf-8", "replace"))
+        if total + size > max_bytes:
+            break
+        if waiting and waiting + size > SHARD_BYTES:
+            _write_shard(home / f"{kind.name}-{number:03d}.{kind.format}", shard)
+            shard, waiting, number = [], 0, number + 1
+        shard.append(found)
+        waiting, total, num_docs = waiting + size, total + size, num_docs + 1
+    if shard:
+        _write_shard(home / f"{kind.name}-{number:03d}.{kind.format}", shard)
+    return Gathered(kind.name, kind.what, f"{home}/*.{kind.format}", num_docs, total)
+
+
+def _write_shard(path: Path, rows: list[Found]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        table = pa.table({name: [getattr(row, name) for row in rows] for name in Found._fields})
+        pq.write_table(table, path, compression="zstd", row_group_size=1000)
+        return
+    import zstandard
+
+    lines = (json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in rows)
+    path.write_bytes(zstandard.compress("".join(lines).encode()))
+
+
+def _pipeline(folder: Path, gathered: Iterable[Gathered]) -> str:
+    """Return a pipeline file; lenient bounds, because a third of the text is code."""
+    lines = [f"# Made by `corpuskit sample`. Run it with: corpuskit run {folder / 'pipeline.yaml'}"]
+    lines += ["name: machine", f"output: {json.dumps(str(folder / 'run'))}", "seed: 0", "sources:"]
+    for one in gathered:
+        kind = "parquet" if one.pattern.endswith(".parquet") else "jsonl"
+        lines.append(f"  {one.name}: {{{kind}: {json.dumps(one.pattern)}, id_column: id}}")
+    lines += [
+        "stages:",
+        "  - gopher_quality: {min_words: 30, min_alpha_words_ratio: 0.4, min_stop_words: 0}",
+        "  - exact_dedup",
+        "  - minhash_dedup",
+        "  - pii",
+        "  - mix",
+        f"  - tokenize: {{tokenizer: {json.dumps(str(folder / 'tokenizer.json'))}}}",
+        "  - pack: {seq_len: 1024}",
+        "  - shuffle",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# ---------------------------------------------------------------- where texts are
+
+
+def find_system() -> Iterator[Found]:
+    """Yield manual pages, language by language, and what packages of the system say."""
+    for top in map(Path, MAN_FOLDERS):
+        for path in _files(top, lambda name: "/man" in name):
+            text = roff_text(_read(path) or "")
+            name = path.relative_to(top).as_posix().removesuffix(".gz")
+            yield from _found(f"man/{name}", text, path, "", "")
+    for top in map(Path, DOC_FOLDERS):
+        for path in _files(top, lambda name: DOC_NAMES.search(name) is not None):
+            name = path.relative_to(top).as_posix().removesuffix(".gz")
+            yield from _found(f"doc/{name}", _read(path) or "", path, name.split("/")[0], "")
+
+
+def find_packages() -> Iterator[Found]:
+    """Yield descriptions, documents and licences of the installed Python packages."""
+    for package in _packages():
+        name, terms = package.metadata["Name"], _license(package)
+        description = package.metadata.get_payload()
+        if isinstance(description, str):
+            place = Path(str(package.locate_file("")))
+            yield from _found(f"package/{name}/description", description, place, name, terms)
+        for file in sorted(package.files or [], key=str):
+            if LICENSE_NAMES.search(str(file)) or file.suffix in {".md", ".rst"}:
+                path = Path(str(package.locate_file(file)))
+                yield from _found(f"package/{name}/{file}", _read(path) or "", path, name, terms)
+
+
+def find_docstrings() -> Iterator[Found]:
+    """Yield the docstrings of each module of the standard library and of installed packages."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for path in _modules(library):
+        name = path.relative_to(library).as_posix()
+        yield from _found(f"docstrings/stdlib/{name}", _docstrings(path), path, "python", "PSF-2.0")
+    for package in _packages():
+        name, terms = package.metadata["Name"], _license(package)
+        for file in sorted(package.files or [], key=str):
+            if file.suffix == ".py" and "test" not in str(file):
+                path = Path(str(package.locate_file(file)))
+                text = _docstrings(path)
+                yield from _found(f"docstrings/{name}/{file}", text, path, name, terms)
+
+
+def find_code() -> Iterator[Found]:
+    """Yield the modules of the standard library."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for path in _modules(library):
+        name = path.relative_to(library).as_posix()
+        yield from _found(f"stdlib/{name}", _source(path) or "", path, "python", "PSF-2.0")
+
+
+KINDS = (
+    Kind("system", "manual pages and documentation of system packages", "parquet", find_system),
+    Kind("packages", "descriptions, documents and licences of Python packages", "parquet", find_packages),
+    Kind("docstrings", "docstrings of Python modules", "jsonl.zst", find_docstrings),
+    Kind("code", "the standard library of Python", "jsonl.zst", find_code),
+)  # fmt: skip
+
+
+def _found(name: str, text: str, path: Path, package: str, terms: str) -> Iterator[Found]:
+    text = text.replace("\0", "").strip()
+    if len(text) >= MIN_CHARS:
+        yield Found(name, text, str(path), package, terms)
+
+
+def _files(top: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
+    """Yield files below a folder in a fixed order; links are left out, they lead to other pages."""
+    for path in sorted(top.rglob("*")):
+        if wanted(path.as_posix()) and path.is_file() and not path.is_symlink():
+            yield path
+
+
+def _modules(library: Path) -> Iterator[Path]:
+    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
+    for path in sorted(library.rglob("*.py")):
+        if not left_out & set(path.relative_to(library).parts):
+            yield path
+
+
+def _packages() -> list[importlib.metadata.Distribution]:
+    known = {one.metadata["Name"]: one for one in importlib.metadata.distributions()}
+    return [known[name] for name in sorted(name for name in known if name)]
+
+
+def _license(package: importlib.metadata.Distribution) -> str:
+    """Return what the package declares, in one line."""
+    metadata = package.metadata
+    kinds = [c.split(" :: ")[-1] for c in metadata.get_all("Classifier") or [] if "License" in c]
+    declared = (
+        metadata.get("License-Expression") or ", ".join(kinds) or metadata.get("License") or ""
+    )
+    return " ".join(declared.split())[:200]
+
+
+def _read(path: Path) -> str | None:
+    """Return the text of a small file, decompressed; None if it cannot be read as UTF-8."""
+    with contextlib.suppress(OSError, EOFError, zlib.error, UnicodeDecodeError):
+        if path.stat().st_size <= MAX_FILE_BYTES:
+            content = path.read_bytes()
+            return (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    return None
+
+
+def _source(path: Path) -> str | None:
+    """Return the text of a Python module in the encoding that it declares."""
+    with contextlib.suppress(OSError, SyntaxError, UnicodeDecodeError):
+        if path.stat().st_size <= MAX_FILE_BYTES:
+            content = path.read_bytes()
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+            return content.decode(encoding)
+    return None
+
+
+def _docstrings(path: Path) -> str:
+    """Return all docstrings of a module, one behind the other."""
+    text = _source(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # others' invalid escapes are no concern of ours
+            tree = ast.parse(text or "")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds))
+    return "\n\n".join(doc for doc in found if doc)
