@@ -33,6 +33,8 @@ from corpuskit.loader.stream import ASSEMBLED_TOKENS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from corpuskit.loader import MixPlan
+
 BATCH_ROWS = 16
 MEAN_DOCUMENT_TOKENS = 850
 
@@ -68,54 +70,63 @@ def measure(run_dir: Path, ranks: int, repeats: int, threads: int) -> str:
     raw = np.memmap(run_dir.parent / "raw", plan.dtype, "r").reshape(-1, plan.seq_len + 1)
     raw.sum()  # into the page cache
 
-    def gather() -> None:
-        for chosen in np.split(rows, loader.num_steps):
-            stored = raw[chosen]
-            stored[:, :-1].astype(np.int32)
-            stored[:, 1:].astype(np.int32)
-
-    def reads() -> None:
-        for part in plan.parts.paths:
-            file = pq.ParquetFile(run_dir / part, page_checksum_verification=True, pre_buffer=False)
-            for group in range(file.num_row_groups):
-                file.read_row_group(group, columns=list(TOKEN_COLUMNS), use_threads=False)
-
-    def batches() -> None:
-        num_steps = max(1, ASSEMBLED_TOKENS // (BATCH_ROWS * plan.seq_len))
-        num_rows = num_steps * BATCH_ROWS
-        starts = [np.arange(0, plan.seq_len, MEAN_DOCUMENT_TOKENS, dtype=np.int32)] * num_rows
-        pads, memory = np.full(num_rows, plan.seq_len + 1, np.int32), Memory()
-        for first in range(0, len(rows) - num_rows + 1, num_rows):
-            made = Assembled(memory, raw[first : first + num_rows], starts, pads)
-            for row in range(0, num_rows, BATCH_ROWS):
-                made.batch(row, row + BATCH_ROWS)
-
     def load() -> None:
         loader.load_state_dict(begin)
         for _ in loader:
             pass
 
-    def walk() -> None:
-        for window in np.split(counters, range(8192, len(counters), 8192)):
-            plan.order.rows_at(window)
-
-    num_tokens, num_stored = len(rows) * plan.seq_len, len(raw) * plan.seq_len
     speeds = [
-        count / cpu_seconds(work, repeats) / 1e6
-        for work, count in (
-            (gather, num_tokens),
-            (reads, num_stored),
-            (batches, num_tokens),
-            (load, num_tokens),
+        num_rows * plan.seq_len / cpu_seconds(work, repeats) / 1e6
+        for work, num_rows in (
+            (lambda: gather(raw, rows), len(rows)),
+            (lambda: read(plan), len(raw)),
+            (lambda: assemble(raw, len(rows)), len(rows)),
+            (load, len(rows)),
         )
     ]
     counts = loader.read_counts
     loader.close()
+    order_seconds = cpu_seconds(lambda: walk(plan, counters), repeats)
     return (
         f"{speeds[0]:8.0f} {speeds[1]:7.0f} {speeds[2]:8.0f} {speeds[3]:7.0f}"
         f" {speeds[3] / speeds[0]:9.2f} {counts.rows_read / counts.rows_used:10.2f}"
-        f" {cpu_seconds(walk, repeats) / len(rows) * 1e6:13.2f}"
+        f" {order_seconds / len(rows) * 1e6:13.2f}"
     )
+
+
+def gather(raw: np.ndarray, rows: np.ndarray) -> None:
+    """Copy rows, a batch at a time, and widen them to inputs and labels."""
+    for chosen in np.split(rows, len(rows) // BATCH_ROWS):
+        stored = raw[chosen]
+        stored[:, :-1].astype(np.int32)
+        stored[:, 1:].astype(np.int32)
+
+
+def read(plan: MixPlan) -> None:
+    """Read every part once, pages verified."""
+    for part in plan.parts.paths:
+        path = plan.run_dir / part
+        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+            for group in range(file.num_row_groups):
+                file.read_row_group(group, columns=list(TOKEN_COLUMNS), use_threads=False)
+
+
+def assemble(raw: np.ndarray, num_rows: int) -> None:
+    """Make batches of rows whose documents have the mean length."""
+    length = raw.shape[1] - 1
+    together = max(1, ASSEMBLED_TOKENS // (BATCH_ROWS * length)) * BATCH_ROWS
+    starts = [np.arange(0, length, MEAN_DOCUMENT_TOKENS, dtype=np.int32)] * together
+    pads, memory = np.full(together, length + 1, np.int32), Memory()
+    for first in range(0, num_rows - together + 1, together):
+        made = Assembled(memory, raw[first : first + together], starts, pads)
+        for row in range(0, together, BATCH_ROWS):
+            made.batch(row, row + BATCH_ROWS)
+
+
+def walk(plan: MixPlan, counters: np.ndarray) -> None:
+    """Compute the order the way a reader does, thousands of rows at a time."""
+    for window in np.split(counters, range(8192, len(counters), 8192)):
+        plan.order.rows_at(window)
 
 
 def cpu_seconds(work: Callable[[], None], repeats: int) -> float:

@@ -44,6 +44,8 @@ class UnitContext(ABC):
     """All that a cell stage or a pass may touch while it works on one unit."""
 
     unit: Unit
+    label: str
+    """What the stage is called in this pipeline: its name, or `name_2` where it stands twice."""
     seed: int
     given: Mapping[str, Any]
     """What earlier stages provide (`tokenizer`, `packing`)."""

@@ -13,14 +13,28 @@ if TYPE_CHECKING:
 WORDS = PHRASES["en"]
 LONG_WORDS = 100_050
 TOO_LONG_BYTES = 400_000
-SPECIAL = ("<|endoftext|>", "<|im_start|>system", "<s>", "</s>", "[INST]", "<|pad|>", "<unk>", "[CLS]")
+SPECIAL = (
+    "<|endoftext|>",
+    "<|im_start|>system",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "<|pad|>",
+    "<unk>",
+    "[CLS]",
+)
 
 
 def gopher_faults(dice: Dice) -> dict[str, str]:
     """Return one document per rule of Gopher's quality filter that breaks that rule first."""
     english = English(dice)
-    menu = [f"#{dice.pick(WORDS['adjectives'])} and the {dice.pick(WORDS['names'])}" for _ in range(30)]
-    dotted = [f"{dice.pick(WORDS['names'])} and the {dice.pick(WORDS['adjectives'])} ..." for _ in range(25)]
+    menu = [
+        f"#{dice.pick(WORDS['adjectives'])} and the {dice.pick(WORDS['names'])}" for _ in range(30)
+    ]
+    dotted = [
+        f"{dice.pick(WORDS['names'])} and the {dice.pick(WORDS['adjectives'])} ..."
+        for _ in range(25)
+    ]
     bullets = [f"- {english.sentence()}" for _ in range(dice.between(8, 12))]
     ends = [english.sentence()[:-1] + "..." for _ in range(10)]
     ends = [line for line in ends if len(line.split()) > 10] or [english.paragraph(3, 3) + ".."] * 5
@@ -32,14 +46,16 @@ def gopher_faults(dice: Dice) -> dict[str, str]:
                   for _ in range(12)]  # fmt: skip
     return {
         "gopher_short_doc": " ".join(english.sentence() for _ in range(dice.between(1, 2))),
-        "gopher_below_avg_threshold": " ".join(dice.pick(WORDS["short_words"]) for _ in range(80)) + ".",
+        "gopher_below_avg_threshold": " ".join(dice.pick(WORDS["short_words"]) for _ in range(80))
+        + ".",
         "gopher_above_avg_threshold": " ".join(long_words),
         "gopher_too_many_hashes": "\n".join(menu),
         "gopher_too_many_ellipsis": "\n".join(dotted),
         "gopher_too_many_bullets": "\n".join(bullets),
         "gopher_too_many_end_ellipsis": "\n".join(ends),
         "gopher_below_alpha_threshold": "\n".join(figures),
-        "gopher_enough_stop_words": " ".join(dice.pick(WORDS["telegraph"]) for _ in range(90)) + ".",
+        "gopher_enough_stop_words": " ".join(dice.pick(WORDS["telegraph"]) for _ in range(90))
+        + ".",
     }
 
 
@@ -59,7 +75,9 @@ def other_faults(dice: Dice) -> dict[str, str]:
     """Return documents that other filters are there for; which rule drops them is not promised."""
     english = English(dice)
     line = english.sentence()
-    items = [f"{dice.pick(WORDS['adjectives']).title()} {dice.pick(WORDS['names'])}" for _ in range(60)]
+    items = [
+        f"{dice.pick(WORDS['adjectives']).title()} {dice.pick(WORDS['names'])}" for _ in range(60)
+    ]
     return {
         "repeated_lines": "\n".join([line] * 12 + [english.sentence()]),
         "repeated_words": " ".join(english.sentence() + " Click here to read the rest of it."

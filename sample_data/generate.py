@@ -214,7 +214,9 @@ def _books_table(rows: list[dict[str, Any]]) -> pa.Table:
     coded = [row["text"].encode() if isinstance(row["text"], str) else row["text"] for row in rows]
     raw = pa.array(coded, pa.binary())
     # A string column whose bytes nobody has checked, as careless writers leave them.
-    text = pa.StringArray.from_buffers(len(raw), raw.buffers()[1], raw.buffers()[2], raw.buffers()[0])
+    text = pa.StringArray.from_buffers(
+        len(raw), raw.buffers()[1], raw.buffers()[2], raw.buffers()[0]
+    )
     return table.append_column("text", text)
 
 

@@ -68,7 +68,7 @@ class English:
 
     def _lowered(self, text: str) -> str:
         """Return a sentence as it stands behind others; names keep their capital."""
-        is_name = text.split()[0].strip(",") in self._words["names"]
+        is_name = text.split(maxsplit=1)[0].strip(",") in self._words["names"]
         return text if is_name else text[0].lower() + text[1:]
 
     def _past(self) -> str:

@@ -1,6 +1,7 @@
 """The one place that sets compiler flags and where compiled kernels are kept.
 
-Set `CORPUSKIT_CACHE_DIR` to move the cache (default: `$XDG_CACHE_HOME/corpuskit` or `~/.cache/corpuskit`).
+Set `CORPUSKIT_CACHE_DIR` to move the cache (default: `$XDG_CACHE_HOME/corpuskit` or
+`~/.cache/corpuskit`).
 `NUMBA_DISABLE_JIT=1` runs every kernel as plain Python.
 """
 
@@ -26,16 +27,14 @@ R = TypeVar("R")
 def kernel(func: Callable[P, R]) -> Callable[P, R]:
     """Compile `func` on first call: no GIL, IEEE arithmetic, no bounds checks, cached on disk.
 
-    Division by zero gives inf or nan as in NumPy. Numba notices edits only in the file that holds the
-    caller (numba issue 1833), so the cache folder is named after a digest of the caller's file and
-    of all kernels it imports.
+    Division by zero gives inf or nan as in NumPy. Numba notices edits only in the file that holds
+    the caller (numba issue 1833), so the cache folder is named after a digest of the caller's file
+    and of all kernels it imports.
     """
     place = cache_dir() / _digest(Path(func.__code__.co_filename))
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(place)  # type: ignore[attr-defined]
     try:
-        return cast(
-            "Callable[P, R]", numba.njit(cache=True, nogil=True, error_model="numpy")(func)
-        )
+        return cast("Callable[P, R]", numba.njit(cache=True, nogil=True, error_model="numpy")(func))
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 

@@ -28,8 +28,8 @@ IMAGES = ("png", "jpg", "jpeg", "gif", "svg", "webp")
 
 LONGEST_TLD = 24
 
-# What ipaddress of CPython (0189152dc50e) calls global: all but these; `!` marks exceptions inside of
-# them. Written down here, since the answer differs between the Python versions we run on.
+# What ipaddress of CPython (at 0189152dc50e) calls global: all but these; `!` marks exceptions
+# inside of them. Written down here, since the answer differs between the Python versions we run on.
 RESERVED_V4 = """!192.0.0.9/32 !192.0.0.10/32 0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8
 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.168.0.0/16 198.18.0.0/15
 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4"""

@@ -222,7 +222,7 @@ def _fold(offsets: Offsets, data: Bytes, characters: NDArray[np.uint32]) -> tupl
         while at < offsets[doc + 1]:
             code = code_point(data, at)
             at += char_width(data[at])
-            entry = int(characters[code]) if code < len(characters) else code
+            entry = int(characters[code]) if code < len(characters) else int(code)
             if entry & _SPACE:
                 waiting = size > bounds[doc]
                 continue

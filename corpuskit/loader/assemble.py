@@ -7,8 +7,9 @@ as thousands of tokens. Letters: S rows, L = seq_len.
 from __future__ import annotations
 
 import functools
+import math
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
 
     Batch = dict[str, NDArray[np.int32] | NDArray[np.int64] | int]
 
+T = TypeVar("T", bound=np.generic)
+
 IGNORED = -100  # the label that torch's cross entropy leaves out by default
 SLAB_TOKENS = 1 << 16  # positions are made in pieces whose temporaries stay in the L2 cache
-_MAX_SPARE = 4
+_MAX_SPARE = 2
 
 
 class Memory:
-    """Hands out int32 arrays, and takes the memory of one back when nothing looks at it any more.
+    """Hands out arrays, and takes the memory of one back when nothing looks at it any more.
 
     Fresh pages cost more than everything that is written to them: 3 ns per token, as against 1.
     """
@@ -33,14 +36,14 @@ class Memory:
     def __init__(self) -> None:
         self._spare: list[memoryview] = []
 
-    def take(self, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[T]) -> NDArray[T]:
         """Return an array with undefined values."""
-        size_bytes = 4 * int(np.prod(shape))
+        size_bytes = dtype.itemsize * math.prod(shape)
         spare = self._spare.pop() if self._spare else None
         if spare is None or len(spare) < size_bytes:
             spare = np.empty(size_bytes, np.uint8).data
         # Every view refers to this array and not to what is below it: a memoryview ends the chain.
-        array = np.frombuffer(spare, np.int32, size_bytes // 4)
+        array = np.frombuffer(spare, dtype, math.prod(shape))
         weakref.finalize(array, self._give_back, spare).atexit = False
         return array.reshape(shape)
 
@@ -72,7 +75,9 @@ class Assembled:
         **others: NDArray[np.int32] | NDArray[np.int64],
     ) -> None:
         num_rows, length = stored.shape[0], stored.shape[1] - 1
-        self._tokens, self._labels, self._positions = memory.take((3, num_rows, length))
+        self._tokens, self._labels, self._positions = memory.take(
+            (3, num_rows, length), np.dtype(np.int32)
+        )
         self._others = others
         self._tokens[:] = stored[:, :-1]
         self._labels[:] = stored[:, 1:]

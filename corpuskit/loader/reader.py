@@ -14,26 +14,20 @@ import threading
 import time
 import weakref
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.loader.index import ROWS_PER_GROUP
 from corpuskit.loader.parts import READ_ERRORS, TOKEN_COLUMNS
+from corpuskit.loader.window import Planner, Read, Slicing, Window
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from corpuskit.loader.index import MixPlan
-    from corpuskit.loader.order import SourceRows
     from corpuskit.loader.parts import Parts
 
-WINDOW_BLOCKS = 8
-READ_BYTES = 4 << 20
 _JOIN_SECONDS = 5.0  # a read takes milliseconds, or hangs
-_NO_STARTS = np.zeros(0, np.int32)
 _RUNNING: weakref.WeakSet[Reader] = weakref.WeakSet()
 
 
@@ -42,31 +36,6 @@ def _close_all() -> None:
     """Stop the threads before the interpreter goes: one inside PyArrow would abort the process."""
     for reader in list(_RUNNING):
         reader.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Slicing:
-    """Which rows of the run this rank takes in which step.
-
-    Attributes:
-        first_step: the step that `first_row` belongs to.
-        first_row: delivered rows before `first_step`.
-        step_rows: rows of the global batch.
-        rank_offset: first of this rank's rows in the global batch.
-        rank_rows: how many it takes (b).
-    """
-
-    first_step: int
-    first_row: int
-    step_rows: int
-    rank_offset: int
-    rank_rows: int
-
-    def delivered(self, step: int, num_steps: int) -> NDArray[np.int64]:
-        """Return the (num_steps * b,) numbers of delivered rows of the steps from `step` on."""
-        steps = np.arange(step - self.first_step, step - self.first_step + num_steps)
-        begins = self.first_row + steps * self.step_rows + self.rank_offset
-        return (begins[:, None] + np.arange(self.rank_rows)).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,55 +55,6 @@ class ReadCounts:
     wait_seconds: float = 0.0
 
 
-@dataclass(slots=True, eq=False)
-class Window:
-    """The rows of some steps, being read.
-
-    Attributes:
-        first_step: its first step.
-        num_steps: how many it has.
-        counters: (M,) the run's counter of each row.
-        rows: source, row and epoch of each.
-        stored: (M, L + 1) tokens.
-        starts: per row, the first token of each segment.
-        pads: (M,) first token of the padded tail.
-        text_bytes: (M,) bytes of text.
-        missing: (num_steps,) rows that are not there yet.
-        errors: by step, why its rows will never be there.
-    """
-
-    first_step: int
-    num_steps: int
-    counters: NDArray[np.int64]
-    rows: SourceRows
-    stored: NDArray[np.unsignedinteger]
-    starts: list[NDArray[np.int32]]
-    pads: NDArray[np.int32]
-    text_bytes: NDArray[np.int64]
-    missing: NDArray[np.int64]
-    errors: dict[int, Exception] = field(default_factory=dict)
-
-    def num_ready(self, step: int, most: int) -> int:
-        """Return how many steps from `step` on are there, up to `most`."""
-        waits = self.missing[step - self.first_step :][:most] > 0
-        return int(waits.argmax()) if waits.any() else len(waits)
-
-
-@dataclass(slots=True, eq=False)
-class _Read:
-    window: Window
-    part: int
-    groups: list[int]  # ascending; read in one go
-    taken: NDArray[np.int64]  # (n,) rows, counted over `groups`
-    into: NDArray[np.int64]  # (n,) rows of the window
-    is_retry: bool = False
-    started: float = 0.0
-
-    def steps(self, rank_rows: int) -> NDArray[np.int64]:
-        """Return the step of each row."""
-        return self.window.first_step + self.into // rank_rows
-
-
 class Reader:
     """Threads that read the steps [slicing.first_step, end_step) in order, ahead of `window_of`."""
 
@@ -149,19 +69,17 @@ class Reader:
         read_ahead_bytes: int,
         deadline_seconds: float,
     ) -> None:
-        self._plan, self._parts, self._slicing = plan, parts, slicing
+        self._parts = parts
         self._end_step, self._deadline = end_step, deadline_seconds
-        row_bytes = (plan.seq_len + 1) * plan.dtype.itemsize
-        self._most_steps = max(1, read_ahead_bytes // 2 // (row_bytes * slicing.rank_rows))
+        self._planner = Planner(plan, slicing, end_step, read_ahead_bytes // 2)
         lock = threading.RLock()  # `close` may be called by a garbage collection inside of it
         self._work = threading.Condition(lock)  # something to read or to plan, or closed
         self._done = threading.Condition(lock)  # rows or an error have come
         self._planned_step = slicing.first_step
         self._is_planning = self._is_closed = False
         self._windows: deque[Window] = deque()
-        self._queue: deque[_Read] = deque()
-        self._under_way: list[_Read] = []
-        self._spare: list[NDArray[np.unsignedinteger]] = []
+        self._queue: deque[Read] = deque()
+        self._under_way: list[Read] = []
         self._failure: BaseException | None = None
         self.counts = ReadCounts()
         self._threads = [
@@ -181,8 +99,8 @@ class Reader:
         """
         began = time.monotonic()
         with self._done:
-            while self._windows and step >= self._end_of(self._windows[0]):
-                self._spare.append(self._windows.popleft().stored)
+            while self._windows and step >= self._windows[0].end_step:
+                self._windows.popleft()
                 self._work.notify_all()
             while True:
                 window = self._windows[0] if self._windows else None
@@ -209,7 +127,7 @@ class Reader:
             )
 
     def close(self) -> None:
-        """Stop the threads; one that hangs in a read is left behind and ends when the read does."""
+        """Stop the threads and close the parts; a thread that hangs in a read is left behind."""
         if os.getpid() != self._pid:
             return  # a fork: the threads are not here, and one may have held the lock
         with self._work:
@@ -221,18 +139,16 @@ class Reader:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, end - time.monotonic()))
+        self._parts.close()
 
-    def _end_of(self, window: Window) -> int:
-        return window.first_step + window.num_steps
-
-    def _age(self, read: _Read) -> float:
+    def _age(self, read: Read) -> float:
         return time.monotonic() - read.started
 
     def _check_deadlines(self, step: int) -> float:
         """Return in how many seconds to look again; raise if the step's read is past its time."""
         late = [read for read in self._under_way if self._age(read) >= self._deadline]
         for read in late:
-            if step in read.steps(self._slicing.rank_rows) or len(late) == len(self._threads):
+            if step in read.steps() or len(late) == len(self._threads):
                 raise DataError(
                     f"{self._parts.where(read.part, read.groups)} was not read within"
                     f" {self._deadline:g} seconds. Check the storage or raise"
@@ -277,78 +193,27 @@ class Reader:
         return more and len(self._windows) < 2 and not self._is_planning
 
     def _plan_window(self) -> None:
-        first = self._planned_step
-        short = max(1, WINDOW_BLOCKS * self._plan.block_rows // self._slicing.step_rows)
-        num_steps = self._fit(first, min(short, self._most_steps))
-        window = self._build_window(first, num_steps)
-        longer = min(self._most_steps, self._end_step - first)
-        if longer > num_steps and self._gains(window, longer):
-            window = self._build_window(first, longer)
-        reads = _reads_of(self._plan, window)
+        window = self._planner.window(self._planned_step)
+        reads = self._planner.reads(window)
         with self._work:
             self._windows.append(window)
             self._queue.extend(reads)
-            self._planned_step = self._end_of(window)
+            self._planned_step = window.end_step
             self._is_planning = False
             self._work.notify_all()
             self._done.notify_all()
 
-    def _fit(self, first: int, most: int) -> int:
-        """Return how many steps up to `most` a window may have, so that it ends with a block.
-
-        A window that ends inside a block leaves a part of each row group of the block unread.
-        """
-        left = self._end_step - first
-        if left <= most:
-            return left
-        slicing, skips = self._slicing, self._plan.skips
-        rows = slicing.first_row + (first - slicing.first_step) * slicing.step_rows
-        end = int(skips.counters(np.array([rows + most * slicing.step_rows]))[0])
-        block = skips.delivered_before(self._plan.order.block_start(end))
-        return (block - rows) // slicing.step_rows if block >= rows + slicing.step_rows else most
-
-    def _gains(self, window: Window, num_steps: int) -> bool:
-        """Say whether a longer window would take two rows or more from a permuted row group.
-
-        Rows in stored order gain nothing, and reading far ahead is a burst at the start of a run.
-        """
-        sources = window.rows.sources[self._plan.order.is_permuted(window.rows)]
-        counts = np.bincount(sources, minlength=len(self._plan.sources))
-        stored = np.maximum(1, self._plan.parts.source_rows)
-        return bool((ROWS_PER_GROUP * counts * num_steps >= 2 * window.num_steps * stored).any())
-
-    def _build_window(self, first_step: int, num_steps: int) -> Window:
-        delivered = self._slicing.delivered(first_step, num_steps)
-        counters = self._plan.skips.counters(delivered)
-        num_rows, width = len(counters), self._plan.seq_len + 1
-        stored = None
-        with self._work:
-            while self._spare and stored is None:
-                spare = self._spare.pop()
-                stored = spare[:num_rows] if len(spare) >= num_rows else None
-        return Window(
-            first_step=first_step,
-            num_steps=num_steps,
-            counters=counters,
-            rows=self._plan.order.rows_at(counters),
-            stored=np.empty((num_rows, width), self._plan.dtype) if stored is None else stored,
-            starts=[_NO_STARTS] * num_rows,
-            pads=np.empty(num_rows, np.int32),
-            text_bytes=np.empty(num_rows, np.int64),
-            missing=np.full(num_steps, self._slicing.rank_rows),
-        )
-
-    def _read(self, read: _Read) -> None:
+    def _read(self, read: Read) -> None:
         error: Exception | None = None
         again, num_rows = [], 0
         try:
             num_rows = self._fill(read)
         except READ_ERRORS as reason:
             if not read.is_retry:
-                again = _one_by_one(read)
+                again = read.one_by_one()
             else:
                 error = reason  # raised when a step that needs these rows is asked for, not before
-        window, steps = read.window, read.steps(self._slicing.rank_rows)
+        window, steps = read.window, read.steps()
         with self._done:
             self._under_way.remove(read)
             if again:
@@ -361,7 +226,7 @@ class Reader:
                 self._count(rows_used=len(steps), rows_read=num_rows, row_groups=len(read.groups))
             self._done.notify_all()
 
-    def _fill(self, read: _Read) -> int:
+    def _fill(self, read: Read) -> int:
         """Put the rows of a read where the window wants them; return how many were read."""
         window, parts = read.window, self._parts
         if read.is_retry:
@@ -370,7 +235,7 @@ class Reader:
             table = parts.read(read.part, read.groups, TOKEN_COLUMNS)
         stored = parts.decode(read.part, read.groups, table)
         # As one opaque item per row: NumPy then copies a row with one memcpy, twice as fast.
-        row = np.dtype((np.void, window.stored.strides[0]))
+        row = np.dtype((np.void, window.stored.shape[1] * window.stored.itemsize))
         window.stored.view(row)[:, 0][read.into] = stored.tokens.view(row)[:, 0][read.taken]
         window.pads[read.into] = stored.pads[read.taken]
         window.text_bytes[read.into] = stored.text_bytes[read.taken]
@@ -393,39 +258,3 @@ class Reader:
             old.row_groups + row_groups,
             old.wait_seconds + wait_seconds,
         )
-
-
-def _reads_of(plan: MixPlan, window: Window) -> list[_Read]:
-    """Return reads that fetch every row group of the window once, in the order of first need.
-
-    A read takes up to 4 MiB of a part: what the interpreter does for it costs as much as 200 kB.
-    """
-    place = plan.parts.locate(window.rows.sources, window.rows.rows)
-    group_bytes = ROWS_PER_GROUP * window.stored.strides[0]
-    most = int(place.groups.max()) + 1
-    keys, numbers = np.unique(place.parts * most + place.groups, return_inverse=True)
-    parts, groups = np.divmod(keys, most)
-    # Groups of a part, in runs of so many.
-    rank = np.arange(len(keys)) - np.searchsorted(parts, parts)
-    bundles = np.cumsum(rank % max(1, READ_BYTES // group_bytes) == 0) - 1
-    firsts = np.searchsorted(bundles, np.arange(bundles[-1] + 1))
-    of_row = bundles[numbers]
-    taken = (numbers - firsts[of_row]) * ROWS_PER_GROUP + place.rows
-    order = np.argsort(of_row, kind="stable")
-    edges = np.searchsorted(of_row[order], np.arange(1, len(firsts)))
-    reads = [
-        _Read(window, int(parts[first]), groups[first:end].tolist(), taken[into], into)
-        for first, end, into in zip(
-            firsts, [*firsts[1:], len(keys)], np.split(order, edges), strict=True
-        )
-    ]
-    return sorted(reads, key=lambda read: int(read.into[0]))
-
-
-def _one_by_one(read: _Read) -> list[_Read]:
-    """Return a second read of each row group of one that failed."""
-    numbers, within = np.divmod(read.taken, ROWS_PER_GROUP)
-    return [
-        _Read(read.window, read.part, [group], within[numbers == i], read.into[numbers == i], True)
-        for i, group in enumerate(read.groups)
-    ]

@@ -11,8 +11,9 @@ from corpuskit.loader.assemble import Assembled, Memory
 from corpuskit.loader.index import read_mix
 from corpuskit.loader.parts import Parts
 from corpuskit.loader.provenance import Provenance, Sighting
-from corpuskit.loader.reader import ReadCounts, Reader, Slicing
+from corpuskit.loader.reader import ReadCounts, Reader
 from corpuskit.loader.state import LoaderState, check_state, state_at
+from corpuskit.loader.window import Slicing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from corpuskit.loader.assemble import Batch
     from corpuskit.loader.provenance import StepRow
-    from corpuskit.loader.reader import Window
+    from corpuskit.loader.window import Window
 
 ASSEMBLED_TOKENS = 1 << 18
 
@@ -266,7 +267,6 @@ class StreamingLoader:
                     yield rows.batch(first, first + size)
         finally:
             reader.close()
-            parts.close()
             if self._reader is reader:
                 self.close()
 

@@ -39,6 +39,7 @@ class UnitWork(UnitContext):
     def __init__(self, run: RunDirectory, phase: Phase, unit: Unit, scratch: Path) -> None:
         self.run, self.phase, self.unit, self.scratch = run, phase, unit, scratch
         settings = run.plan.settings
+        self.label = phase.labels[-1]
         self.seed = settings.seed
         self.given = run.given(phase)
         self.counted: Counter[str] = Counter()
@@ -196,8 +197,7 @@ class PassWork(UnitWork, PassContext):
     def write_sidecar(
         self, keep: NDArray[np.bool_], columns: Mapping[str, pa.Array] | None = None
     ) -> None:
-        label = self.phase.labels[0]
-        named = {f"{label}.{field}": values for field, values in (columns or {}).items()}
+        named = {f"{self.label}.{field}": values for field, values in (columns or {}).items()}
         path = self._scratch_path(".arrow")
         write_sidecar(path, keep, named)
         self._publish(

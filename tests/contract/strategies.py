@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from corpuskit import registry
-from corpuskit.batch import make_keys
+from corpuskit.batch import ORIGIN, make_keys
 from corpuskit.errors import UsageError
 from corpuskit.stage import Outcome, Source, Stage, StreamingStage, View
 
@@ -255,6 +255,10 @@ def view(texts: Sequence[str], stage: Stage | None = None, first: int = 0) -> Vi
 
 def _made_up(name: str, texts: Sequence[str]) -> pa.Array:
     """Return a column that another stage would have added, or that the input would declare."""
+    if name == "origin":
+        urls = [f"https://example.org/{len(text) % 8}" for text in texts]
+        rows = [{"file": "x.jsonl", "position": 0, "url": url, "date": None} for url in urls]
+        return pa.array(rows, ORIGIN)
     stage, _, field = name.partition(".")
     kind = pa.string()
     if field and stage in registry.names():

@@ -112,6 +112,7 @@ class GlobalRun(PassPlan):
 
     def run(self, stage: GlobalStage) -> Decided:
         """Run all passes and collect what they decided."""
+        self.label = stage.stage_name()
         num_units = {one.name: self.run_pass(one) for one in stage.passes()}
         read = [read_sidecars([self.sidecars[unit.number]]) for unit in self.units]
         columns = {
@@ -130,6 +131,7 @@ class Context(PassContext):
 
     def __init__(self, run: GlobalRun, pass_name: str, unit: Unit) -> None:
         self.run, self.pass_name, self.unit = run, pass_name, unit
+        self.label = run.label
         self.seed, self.given, self.memory_bytes = run.seed, run.given, run.memory_bytes
 
     def count(self, name: str, value: int = 1) -> None:

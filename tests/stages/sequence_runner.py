@@ -84,6 +84,7 @@ class Context(PassContext):
 
     def __init__(self, run: Run, phase: Phase, name: str, unit: Unit) -> None:
         self.run, self.phase, self.name, self.unit = run, phase, name, unit
+        self.label = name
         self.seed, self.given, self.memory_bytes = run.seed, run.given, run.memory_bytes
 
     def count(self, name: str, value: int = 1) -> None:

@@ -113,8 +113,8 @@ def typed_twin(value, name):
 FRAGMENTS = st.lists(
     st.sampled_from(
         ["{", "}", "[", "]", ":", ",", '"text"', '"a"', '"', "\\", "\\u", "d83d", "\\ude00", "1",
-         "0", "-", ".", "e5", "true", "null", "fals", " ", "\t", "\r", "\x01", "\u00e9", "NaN", "\\n",
-         "{}", "[]"]
+         "0", "-", ".", "e5", "true", "null", "fals", " ", "\t", "\r", "\x01", "\u00e9", "NaN",
+         "\\n", "{}", "[]"]
     ),
     max_size=12,
 ).map("".join)  # fmt: skip

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import fasttext
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +21,7 @@ from corpuskit.stages.annotators.language import EMBEDDED_PATH, LANGUAGES, Langu
 SENTENCES = json.loads(Path(__file__).with_name("sentences.json").read_text("utf-8"))
 ENGLISH = SENTENCES["en"][0]
 GERMAN = SENTENCES["de"][0]
+MIXED = ENGLISH + " " + GERMAN
 
 
 def view(docs):
@@ -58,23 +60,31 @@ def test_the_embedded_model_is_small():
 
 
 def test_another_language_goes_before_a_low_score():
-    stage = Language(keep=("en",), min_score=1.0)
-    assert decide(stage, [GERMAN, "1 2 3 4"])[0] == "language"
+    assert decide(Language(keep=("en",), min_score=1.0), [MIXED]) == ["language"]
+    assert decide(Language(keep=("de",), min_score=1.0), [MIXED]) == ["score"]
 
 
 def test_a_score_equal_to_the_threshold_is_kept():
-    score = Language().apply(view(["Hello, who is there?"])).columns["score"][0].as_py()
-    assert decide(Language(min_score=score), ["Hello, who is there?"]) == [None]
-    assert decide(Language(min_score=score + 0.0001), ["Hello, who is there?"]) == ["score"]
+    score = Language().apply(view([MIXED])).columns["score"][0].as_py()
+    assert 0 < score < 1
+    assert decide(Language(min_score=score), [MIXED]) == [None]
+    assert decide(Language(min_score=score + 0.0001), [MIXED]) == ["score"]
 
 
 def test_the_ledger_gets_the_score_and_its_bound():
-    stage = Language(keep=("en",), min_score=0.9)
-    outcome = stage.apply(view([ENGLISH, GERMAN, "0 1 2 3"]))
-    scores = outcome.columns["score"].to_pylist()
-    dropped_by_score = outcome.codes.tolist().index(2)
-    assert outcome.values[dropped_by_score] == scores[dropped_by_score] < stage.threshold("score")
-    assert outcome.values[1] != outcome.values[1]
+    stage = Language(keep=("en", "de"), min_score=1.0)
+    outcome = stage.apply(view([MIXED, SENTENCES["fr"][0], ""]))
+    score = outcome.columns["score"][0].as_py()
+    assert outcome.codes.tolist() == [2, 1, 1]
+    assert outcome.values[0] == score < stage.threshold("score")
+    assert np.isnan(outcome.values[1:]).all()
+
+
+def test_a_text_without_a_feature_is_undetermined():
+    outcome = Language().apply(view(["", "\n \t"]))
+    assert outcome.columns["label"].to_pylist() == ["und", "und"]
+    assert outcome.columns["score"].to_pylist() == [0.0, 0.0]
+    assert decide(Language(), ["", "\n \t"]) == ["score", "score"]
 
 
 def test_scores_have_four_decimals():

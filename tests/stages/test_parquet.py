@@ -44,7 +44,8 @@ def strings_of(rows: list[bytes | None]) -> pa.StringArray:
 @pytest.mark.parametrize(
     "kind",
     [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(),
-     pa.binary_view(), pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.large_string())],
+     pa.binary_view(), pa.dictionary(pa.int32(), pa.string()),
+     pa.dictionary(pa.int8(), pa.large_string())],
     ids=str,
 )  # fmt: skip
 def test_every_way_to_hold_text_gives_the_same_text(tmp_path, kind):

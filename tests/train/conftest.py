@@ -208,6 +208,13 @@ class Ranks:
 
     def answers(self) -> list[Any]:
         """Wait; return each rank's answer, and fail with the traceback of a rank that failed."""
+        try:
+            return self._collect()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _collect(self) -> list[Any]:
         found: dict[int, Any] = {}
         deadline = time.monotonic() + 60
         while len(found) < len(self.processes):
@@ -216,7 +223,6 @@ class Ranks:
                 rank, answer = self._queue.get(timeout=0.2)
                 found[rank] = answer
                 if isinstance(answer, _Failure):
-                    self.kill()
                     pytest.fail(answer, pytrace=False)
             dead = [r for r, p in enumerate(self.processes) if p.exitcode and r not in found]
             assert not dead, f"ranks {dead} ended without an answer"

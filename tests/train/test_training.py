@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-# Two runs on different topologies add floats in different orders: their losses, near 3 nats, part by
-# 1e-6 within 8 steps. A wrong weight for a row or token moves them by 1e-3 and more.
+# Two topologies add floats in different orders: their losses, near 3 nats, part by 1e-6 within 8
+# steps. A wrong weight for a row or token moves them by 1e-3 and more.
 TOLERANCE = 1e-5
 
 

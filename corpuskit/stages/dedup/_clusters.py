@@ -137,7 +137,7 @@ def find_survivors(context: PassContext, clusters: str) -> None:
     context.write_run("decisions", columns)
 
 
-def apply_decisions(context: PassContext, stage: str, rule: str, action: Action) -> None:
+def apply_decisions(context: PassContext, rule: str, action: Action) -> None:
     """Write the sidecar of this cell, and the ledger rows of what it drops.
 
     Documents outside all clusters get their own key as `cluster_id`, and size 1.
@@ -160,11 +160,11 @@ def apply_decisions(context: PassContext, stage: str, rule: str, action: Action)
         keep[places] = numbers(rows.column("rank")) == 0
         dropped = rows.filter(pa.array(~keep[places]))
         if dropped.num_rows:
-            _add_ledger(context, stage, rule, dropped.sort_by("key"))
+            _add_ledger(context, rule, dropped.sort_by("key"))
     context.write_sidecar(keep, {"cluster_id": pa.array(clusters), "cluster_size": pa.array(sizes)})
 
 
-def _add_ledger(context: PassContext, stage: str, rule: str, dropped: pa.Table) -> None:
+def _add_ledger(context: PassContext, rule: str, dropped: pa.Table) -> None:
     """Add a row per dropped document; `dropped` is sorted by key."""
     keys = numbers(dropped.column("key"))
     sizes = numbers(dropped.column("size")).astype(np.float64)
@@ -180,7 +180,7 @@ def _add_ledger(context: PassContext, stage: str, rule: str, dropped: pa.Table) 
                 keys=view.keys[rows],
                 ids=batch.column("id"),
                 sources=batch.column("source"),
-                stage=stage,
+                stage=context.label,
                 rules=pa.repeat(pa.scalar(rule), len(rows)),
                 action="drop",
                 values=sizes[places],

@@ -143,4 +143,4 @@ class MinhashDedup(GlobalStage):
 
     def apply_decisions(self, context: PassContext) -> None:
         """Write the sidecar and the ledger."""
-        _clusters.apply_decisions(context, self.stage_name(), self.rules[0], self.action)
+        _clusters.apply_decisions(context, self.rules[0], self.action)

@@ -49,11 +49,11 @@ class GopherQuality(StreamingStage):
     does not fail, where the reference divides by zero.
 
     Words are the whitespace-separated ones, which is nearer to the paper's wording than datatrove's
-    spaCy tokens are and gives other decisions than those (61 % of English technical documents
-    differ, since punctuation that spaCy splits off counts as words without a letter). Another way
-    to split is another value of `words`, never a silent change.
+    spaCy tokens are, and gives other decisions than those: more than half of 416 English technical
+    documents differ, since punctuation that spaCy splits off counts as words without a letter.
+    Another way to split is another value of `words`, never a silent change.
 
-    Source: Rae et al. 2021 (Gopher), appendix A1.1; equals datatrove 0.10.1's GopherQualityFilter
+    Source: Rae et al. 2021 (Gopher), appendix A.1; equals datatrove 0.10.1's GopherQualityFilter
     given the same words, reasons included. There `max_non_alpha_words_ratio` is what is called
     `min_alpha_words_ratio` here, and 0 switches an upper bound off, which is refused here.
     """

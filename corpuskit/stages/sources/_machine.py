@@ -6,6 +6,7 @@ import ast
 import contextlib
 import dataclasses
 import gzip
+import hashlib
 import importlib.metadata
 import io
 import json
@@ -14,6 +15,7 @@ import sysconfig
 import tokenize
 import warnings
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,7 +45,7 @@ LICENSE_NAMES = re.compile(r"(licen[cs]e|copying|notice)[^/]*$", re.IGNORECASE)
 
 NOTE = (
     "These texts belong to their authors and come under many licences; the column `license` holds "
-    "what a package declares about itself. Use them here; read the licences before you hand them on."
+    "what a package says about itself. Use them here; read the licences before you hand them on."
 )
 
 
@@ -81,7 +83,7 @@ class Kind:
 def gather(
     folder: Path, max_bytes: int, progress: Callable[[str], None] = lambda message: None
 ) -> list[Gathered]:
-    """Write what this machine has to read as sources below `folder`, with a pipeline to run on them.
+    """Write what this machine has to read as sources below `folder`, and a pipeline for them.
 
     Reads what comes with Python, its packages and the system, never a home folder. Each kind of
     text gets its share of `max_bytes`, and what the kinds before it left. `folder` then holds
@@ -116,6 +118,8 @@ def _write(folder: Path, kind: Kind, max_bytes: int) -> Gathered:
     waiting = total = num_docs = number = 0
     for found in kind.find():
         size = len(found.text.encode("utf-8", "replace"))
+        if size > max_bytes // 20:
+            continue
         if total + size > max_bytes:
             break
         if waiting and waiting + size > SHARD_BYTES:
@@ -181,10 +185,9 @@ def find_packages() -> Iterator[Found]:
     """Yield descriptions, documents and licences of the installed Python packages."""
     for package in _packages():
         name, terms = package.metadata["Name"], _license(package)
-        description = package.metadata.get_payload()
-        if isinstance(description, str):
-            place = Path(str(package.locate_file("")))
-            yield from _found(f"package/{name}/description", description, place, name, terms)
+        description = str(package.metadata.json.get("description", ""))
+        place = Path(str(package.locate_file("")))
+        yield from _found(f"package/{name}/description", description, place, name, terms)
         for file in sorted(package.files or [], key=str):
             if LICENSE_NAMES.search(str(file)) or file.suffix in {".md", ".rst"}:
                 path = Path(str(package.locate_file(file)))
@@ -194,16 +197,15 @@ def find_packages() -> Iterator[Found]:
 def find_docstrings() -> Iterator[Found]:
     """Yield the docstrings of each module of the standard library and of installed packages."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    for path in _modules(library):
-        name = path.relative_to(library).as_posix()
-        yield from _found(f"docstrings/stdlib/{name}", _docstrings(path), path, "python", "PSF-2.0")
+    owners = dict.fromkeys(_modules(library), ("python", "PSF-2.0"))
     for package in _packages():
-        name, terms = package.metadata["Name"], _license(package)
-        for file in sorted(package.files or [], key=str):
+        owner = (package.metadata["Name"], _license(package))
+        for file in package.files or []:
             if file.suffix == ".py" and "test" not in str(file):
-                path = Path(str(package.locate_file(file)))
-                text = _docstrings(path)
-                yield from _found(f"docstrings/{name}/{file}", text, path, name, terms)
+                owners[Path(str(package.locate_file(file)))] = owner
+    for path in _spread(owners):
+        name, terms = owners[path]
+        yield from _found(f"docstrings/{path}", _docstrings(path), path, name, terms)
 
 
 def find_code() -> Iterator[Found]:
@@ -216,7 +218,7 @@ def find_code() -> Iterator[Found]:
 
 KINDS = (
     Kind("system", "manual pages and documentation of system packages", "parquet", find_system),
-    Kind("packages", "descriptions, documents and licences of Python packages", "parquet", find_packages),
+    Kind("packages", "READMEs, documents, licences of Python packages", "parquet", find_packages),
     Kind("docstrings", "docstrings of Python modules", "jsonl.zst", find_docstrings),
     Kind("code", "the standard library of Python", "jsonl.zst", find_code),
 )  # fmt: skip
@@ -229,15 +231,30 @@ def _found(name: str, text: str, path: Path, package: str, terms: str) -> Iterat
 
 
 def _files(top: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
-    """Yield files below a folder in a fixed order; links are left out, they lead to other pages."""
-    for path in sorted(top.rglob("*")):
+    """Yield files below a folder; links are left out, they lead to other pages."""
+    for path in _spread(top.rglob("*")):
         if wanted(path.as_posix()) and path.is_file() and not path.is_symlink():
             yield path
 
 
+def _spread(paths: Iterable[Path]) -> list[Path]:
+    """Return paths in a fixed order whose beginning is a sample of all folders and name families.
+
+    One program can bring thousands of pages (`git-*`, `gcloud_*`); they take turns with the others.
+    """
+    taken: Counter[tuple[Path, str]] = Counter()
+    turns = []
+    for path in sorted(paths):
+        family = (path.parent, re.split(r"[-_.]", path.name)[0])
+        taken[family] += 1
+        mark = hashlib.blake2b(str(path).encode(), digest_size=8).digest()
+        turns.append((taken[family], mark, path))
+    return [path for _, _, path in sorted(turns)]
+
+
 def _modules(library: Path) -> Iterator[Path]:
     left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
-    for path in sorted(library.rglob("*.py")):
+    for path in _spread(library.rglob("*.py")):
         if not left_out & set(path.relative_to(library).parts):
             yield path
 
@@ -249,12 +266,11 @@ def _packages() -> list[importlib.metadata.Distribution]:
 
 def _license(package: importlib.metadata.Distribution) -> str:
     """Return what the package declares, in one line."""
-    metadata = package.metadata
-    kinds = [c.split(" :: ")[-1] for c in metadata.get_all("Classifier") or [] if "License" in c]
-    declared = (
-        metadata.get("License-Expression") or ", ".join(kinds) or metadata.get("License") or ""
-    )
-    return " ".join(declared.split())[:200]
+    says = package.metadata.json
+    classifiers = says.get("classifier", [])
+    kinds = [one.split(" :: ")[-1] for one in classifiers if one.startswith("License")]
+    declared = says.get("license_expression") or ", ".join(kinds) or says.get("license") or ""
+    return " ".join(str(declared).split())[:200]
 
 
 def _read(path: Path) -> str | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 SPECIAL = {
-    "em": "\u2014", "en": "\u2013", "hy": "-", "bu": "\u2022", "aq": "'", "dq": '"', "lq": "\u201c",
-    "rq": "\u201d", "oq": "\u2018", "cq": "\u2019", "co": "\u00a9", "rg": "\u00ae", "ga": "`", "ti": "~",
-    "ha": "^", "rs": "\\", "sl": "/", "ba": "|", "mu": "\u00d7", "+-": "\u00b1", "<=": "\u2264",
-    ">=": "\u2265", "->": "\u2192", "<-": "\u2190", "de": "\u00b0", "mc": "\u00b5", "tm": "\u2122",
+    "em": "\u2014", "en": "\u2013", "hy": "-", "bu": "\u2022", "aq": "'", "dq": '"', "ga": "`",
+    "lq": "\u201c", "rq": "\u201d", "oq": "\u2018", "cq": "\u2019", "co": "\u00a9", "rg": "\u00ae",
+    "ti": "~", "ha": "^", "rs": "\\", "sl": "/", "ba": "|", "mu": "\u00d7", "+-": "\u00b1",
+    "<=": "\u2264", ">=": "\u2265", "->": "\u2192", "<-": "\u2190", "de": "\u00b0", "mc": "\u00b5",
+    "tm": "\u2122",
 }  # fmt: skip
 SINGLE = {
     "e": "\\",
@@ -23,27 +24,11 @@ SINGLE = {
 }
 
 HEADINGS = {"SH", "SS", "Sh", "Ss"}
-BREAKS = {
-    "PP",
-    "P",
-    "LP",
-    "TP",
-    "TQ",
-    "IP",
-    "HP",
-    "Pp",
-    "It",
-    "sp",
-    "br",
-    "Bl",
-    "El",
-    "nf",
-    "fi",
-    "EX",
-    "EE",
-}
-WORDS = {"B", "I", "SM", "SB", "Nm", "Ar", "Cm", "Fl", "Op", "Xr", "Em", "Sy", "Pa", "Nd", "Li", "Va",
-         "Dq", "Sq", "Ql", "Fn", "Dv", "Ev", "Ic", "UR", "MT", "Lk", "Mt", "Ns", "Pq", "Fa", "Ft", "No"}  # fmt: skip
+BREAKS = set("PP P LP TP TQ IP HP Pp It sp br Bl El nf fi EX EE".split())
+WORDS = set(
+    "B I SM SB Nm Ar Cm Fl Op Xr Em Sy Pa Nd Li Va Dq Sq Ql Fn Dv Ev Ic UR MT Lk Mt Ns Pq Fa Ft "
+    "No".split()
+)
 JOINED = {"BR", "RB", "BI", "IB", "IR", "RI"}
 """Macros that set their arguments in turn in two fonts, without spaces between."""
 

@@ -1,0 +1,201 @@
+"""Windows: the rows of some steps of one rank, and the reads that fetch them.
+
+Letters: M rows of a window, L = seq_len, b rows of this rank in a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corpuskit.loader.assemble import Memory
+from corpuskit.loader.index import ROWS_PER_GROUP
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from corpuskit.loader.index import MixPlan
+    from corpuskit.loader.order import SourceRows
+
+WINDOW_BLOCKS = 8
+READ_BYTES = 4 << 20
+_NO_STARTS = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Slicing:
+    """Which rows of the run this rank takes in which step.
+
+    Attributes:
+        first_step: the step that `first_row` belongs to.
+        first_row: delivered rows before `first_step`.
+        step_rows: rows of the global batch.
+        rank_offset: first of this rank's rows in the global batch.
+        rank_rows: how many it takes (b).
+    """
+
+    first_step: int
+    first_row: int
+    step_rows: int
+    rank_offset: int
+    rank_rows: int
+
+    def delivered(self, step: int, num_steps: int) -> NDArray[np.int64]:
+        """Return the (num_steps * b,) numbers of delivered rows of the steps from `step` on."""
+        steps = np.arange(step - self.first_step, step - self.first_step + num_steps)
+        begins = self.first_row + steps * self.step_rows + self.rank_offset
+        return (begins[:, None] + np.arange(self.rank_rows)).reshape(-1)
+
+
+@dataclass(slots=True, eq=False)
+class Window:
+    """The rows of some steps, being read.
+
+    Attributes:
+        first_step: its first step.
+        num_steps: how many it has.
+        counters: (M,) the run's counter of each row.
+        rows: source, row and epoch of each.
+        stored: (M, L + 1) tokens.
+        starts: per row, the first token of each segment.
+        pads: (M,) first token of the padded tail.
+        text_bytes: (M,) bytes of text.
+        missing: (num_steps,) rows that are not there yet.
+        errors: by step, why its rows will never be there.
+    """
+
+    first_step: int
+    num_steps: int
+    counters: NDArray[np.int64]
+    rows: SourceRows
+    stored: NDArray[np.unsignedinteger]
+    starts: list[NDArray[np.int32]]
+    pads: NDArray[np.int32]
+    text_bytes: NDArray[np.int64]
+    missing: NDArray[np.int64]
+    errors: dict[int, Exception] = field(default_factory=dict)
+
+    @property
+    def end_step(self) -> int:
+        """The step behind its last."""
+        return self.first_step + self.num_steps
+
+    def num_ready(self, step: int, most: int) -> int:
+        """Return how many steps from `step` on are there, up to `most`."""
+        waits = self.missing[step - self.first_step :][:most] > 0
+        return int(waits.argmax()) if waits.any() else len(waits)
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """Row groups of one part, and which of their rows go where in a window."""
+
+    window: Window
+    part: int
+    groups: list[int]  # ascending; read in one go
+    taken: NDArray[np.int64]  # (n,) rows, counted over `groups`
+    into: NDArray[np.int64]  # (n,) rows of the window
+    is_retry: bool = False
+    started: float = 0.0
+
+    def steps(self) -> NDArray[np.int64]:
+        """Return the (n,) steps that its rows are for."""
+        rank_rows = len(self.window.counters) // self.window.num_steps
+        return self.window.first_step + self.into // rank_rows
+
+    def one_by_one(self) -> list[Read]:
+        """Return second reads of the same rows, one for each row group."""
+        numbers, within = np.divmod(self.taken, ROWS_PER_GROUP)
+        return [
+            Read(
+                self.window, self.part, [group], within[numbers == i], self.into[numbers == i], True
+            )
+            for i, group in enumerate(self.groups)
+        ]
+
+
+class Planner:
+    """Lays the steps up to `end_step` out in windows of at most `most_bytes` of stored rows."""
+
+    def __init__(self, plan: MixPlan, slicing: Slicing, end_step: int, most_bytes: int) -> None:
+        self._plan, self._slicing, self._end_step = plan, slicing, end_step
+        row_bytes = (plan.seq_len + 1) * plan.dtype.itemsize
+        self._most_steps = max(1, most_bytes // (row_bytes * slicing.rank_rows))
+        self._memory = Memory()
+
+    def window(self, first_step: int) -> Window:
+        """Return the window that begins with a step, with no rows in it yet."""
+        short = max(1, WINDOW_BLOCKS * self._plan.block_rows // self._slicing.step_rows)
+        num_steps = self._fit(first_step, min(short, self._most_steps))
+        window = self._lay_out(first_step, num_steps)
+        longer = min(self._most_steps, self._end_step - first_step)
+        if longer > num_steps and self._gains(window, longer):
+            window = self._lay_out(first_step, longer)
+        return window
+
+    def reads(self, window: Window) -> list[Read]:
+        """Return reads that fetch each row group of the window once, in the order of first need.
+
+        A read takes up to 4 MiB of a part: the interpreter's share of it is that of 200 kB.
+        """
+        place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
+        group_bytes = ROWS_PER_GROUP * (self._plan.seq_len + 1) * self._plan.dtype.itemsize
+        most = int(place.groups.max()) + 1
+        keys, numbers = np.unique(place.parts * most + place.groups, return_inverse=True)
+        parts, groups = np.divmod(keys, most)
+        rank = np.arange(len(keys)) - np.searchsorted(parts, parts)  # among the groups of its part
+        bundles = np.cumsum(rank % max(1, READ_BYTES // group_bytes) == 0) - 1
+        firsts = np.searchsorted(bundles, np.arange(bundles[-1] + 1))
+        of_row = bundles[numbers]
+        taken = (numbers - firsts[of_row]) * ROWS_PER_GROUP + place.rows
+        order = np.argsort(of_row, kind="stable")
+        edges = np.searchsorted(of_row[order], np.arange(1, len(firsts)))
+        reads = [
+            Read(window, int(parts[first]), groups[first:end].tolist(), taken[into], into)
+            for first, end, into in zip(
+                firsts, [*firsts[1:], len(keys)], np.split(order, edges), strict=True
+            )
+        ]
+        return sorted(reads, key=lambda read: int(read.into[0]))
+
+    def _lay_out(self, first_step: int, num_steps: int) -> Window:
+        delivered = self._slicing.delivered(first_step, num_steps)
+        counters = self._plan.skips.counters(delivered)
+        num_rows, width = len(counters), self._plan.seq_len + 1
+        return Window(
+            first_step=first_step,
+            num_steps=num_steps,
+            counters=counters,
+            rows=self._plan.order.rows_at(counters),
+            stored=self._memory.take((num_rows, width), self._plan.dtype),
+            starts=[_NO_STARTS] * num_rows,
+            pads=np.empty(num_rows, np.int32),
+            text_bytes=np.empty(num_rows, np.int64),
+            missing=np.full(num_steps, self._slicing.rank_rows),
+        )
+
+    def _fit(self, first: int, most: int) -> int:
+        """Return how many steps up to `most` a window may have, so that it ends with a block.
+
+        A window that ends inside a block leaves a part of each row group of the block unread.
+        """
+        left = self._end_step - first
+        if left <= most:
+            return left
+        slicing, skips = self._slicing, self._plan.skips
+        rows = slicing.first_row + (first - slicing.first_step) * slicing.step_rows
+        end = int(skips.counters(np.array([rows + most * slicing.step_rows]))[0])
+        block = skips.delivered_before(self._plan.order.block_start(end))
+        return (block - rows) // slicing.step_rows if block >= rows + slicing.step_rows else most
+
+    def _gains(self, window: Window, num_steps: int) -> bool:
+        """Say whether a longer window would take two rows or more from a permuted row group.
+
+        Rows in stored order gain nothing, and reading far ahead is a burst at the start of a run.
+        """
+        sources = window.rows.sources[self._plan.order.is_permuted(window.rows)]
+        counts = np.bincount(sources, minlength=len(self._plan.sources))
+        stored = np.maximum(1, self._plan.parts.source_rows)
+        return bool((ROWS_PER_GROUP * counts * num_steps >= 2 * window.num_steps * stored).any())
