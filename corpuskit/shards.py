@@ -37,7 +37,9 @@ class DocumentWriter:
         self.rows = self.text_bytes = 0
         self.first, self.last = 0, -1
         self._file = pa.OSFile(str(path), "wb")
-        self._writer = pq.ParquetWriter(self._file, schema, compression="zstd", compression_level=3)
+        self._writer = pq.ParquetWriter(
+            self._file, schema, compression="zstd", compression_level=3, write_page_checksum=True
+        )
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
 
@@ -178,7 +180,9 @@ def write_tokens(path: Path, table: pa.Table) -> None:
 def _batches(path: Path, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
     """Yield one batch per row group, so memory is bounded by the writer's BATCH_TEXT_BYTES."""
     try:
-        with pq.ParquetFile(path, memory_map=False, pre_buffer=False) as file:
+        with pq.ParquetFile(
+            path, memory_map=False, pre_buffer=False, page_checksum_verification=True
+        ) as file:
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group, columns=columns, use_threads=False)
                 yield from table.combine_chunks().to_batches()

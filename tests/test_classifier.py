@@ -184,6 +184,19 @@ def test_what_is_held_out_is_not_learned(inputs, tmp_path):
     assert (tmp_path / "split.bin").read_bytes() == (tmp_path / "alone.bin").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"holdout": 1.0}, "holdout must be at least 0 and below 1, got 1.0"),
+        ({"holdout": -0.1}, "holdout must be"),
+        ({"cutoff": 500}, "cutoff 500 has no effect"),
+    ],
+)
+def test_settings_without_sense_are_refused(inputs, tmp_path, wrong, message):
+    with pytest.raises(UsageError, match=message):
+        train_classifier([inputs], tmp_path / "m.bin", SMALL, **wrong)
+
+
 def test_one_label_is_not_enough(tmp_path):
     path = write_parquet(tmp_path / "r.parquet", [("a b", "up"), ("c d", "up")])
     with pytest.raises(DataError, match="needs two labels, has 'up'"):

@@ -137,6 +137,11 @@ def test_code_is_the_standard_library_without_its_tests():
         assert one.license == "PSF-2.0"
 
 
+def test_packages_that_are_folders_of_the_user_are_left_out():
+    for package in _machine._packages():
+        assert "dir_info" not in (package.read_text("direct_url.json") or "")
+
+
 @pytest.fixture
 def gathered(machine, monkeypatch):
     def numbered():

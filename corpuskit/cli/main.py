@@ -95,6 +95,13 @@ def main(arguments: list[str] | None = None) -> Any:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe (head, less) has seen enough
         sys.exit(0)
+    except OSError as error:
+        if "--traceback" in arguments:
+            raise
+        from corpuskit.errors import describe
+
+        click.echo(f"error: {describe(error)}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ import click
 def command(folder: Path, max_mb: int, as_json: bool) -> None:
     """Gather real text from this machine into DIR: manual pages, documentation, docstrings, code.
 
-    Reads what comes with the system, Python and its packages, never a home folder. Writes sources,
-    a tokenizer trained on them and DIR/pipeline.yaml.
+    Reads what comes with the system, Python and its packages, not your own files. Writes sources, a
+    tokenizer trained on them and DIR/pipeline.yaml.
     """
     from corpuskit.stages.sources._machine import NOTE, gather
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import json
 import os
@@ -33,11 +34,11 @@ class Inputs:
         """Return the size of all files as they lie on disk."""
         return sum(file.size_bytes for file in self.files)
 
-    def numbered(self) -> list[tuple[int, InputFile, Slice]]:
-        """Return every slice with its number: the unit of the reading phase."""
+    @functools.cached_property
+    def numbered(self) -> list[tuple[InputFile, Slice]]:
+        """Every slice with its file; the place in the list is the unit of the reading phase."""
         pairs = zip(self.files, self.slices, strict=True)
-        flat = [(file, piece) for file, pieces in pairs for piece in pieces]
-        return [(number, file, piece) for number, (file, piece) in enumerate(flat)]
+        return [(file, piece) for file, pieces in pairs for piece in pieces]
 
     def facts(self) -> list[Any]:
         """Return what the fingerprint of the reading phase says about its raw inputs."""

@@ -185,7 +185,7 @@ class RunDirectory:
         if phase.base is None:
             return [
                 Unit(number, file.source, text_bytes=piece.size_bytes)
-                for number, file, piece in self.inputs.numbered()
+                for number, (file, piece) in enumerate(self.inputs.numbered)
             ]
         if phase.pass_name:
             cut = self.plan.current_pass(phase).units
@@ -204,14 +204,14 @@ class RunDirectory:
 
     def given(self, phase: Phase) -> Mapping[str, Any]:
         """Return what earlier stages provide, with the table of input files for the mixture."""
-        files = [
-            {"ordinal": file.ordinal, "source": file.source, "path": file.name}
-            for file in self.inputs.files
-        ]
-        order = list(dict.fromkeys(step.label for step in self.plan.file.sources))
-        facts = {"name": self.plan.settings.name, "sources": order}
-        at_end = phase.pass_name and self.plan.current_pass(phase).at_end
-        return {**self.plan.given_to(phase), **facts, **({"files": files} if at_end else {})}
+        order = [step.label for step in self.plan.file.sources]
+        facts: dict[str, Any] = {"name": self.plan.settings.name, "sources": order}
+        if phase.pass_name and self.plan.current_pass(phase).at_end:
+            facts["files"] = [
+                {"ordinal": file.ordinal, "source": file.source, "path": file.name}
+                for file in self.inputs.files
+            ]
+        return {**self.plan.given_to(phase), **facts}
 
     def find_parts(self, phase: Phase, name: str) -> list[Part]:
         """Return parts by `<pass>/<run>` of the same stage, or `<phase>/<role>` of another."""

@@ -57,7 +57,7 @@ class Stream:
             self._cell(work, self._documents(work))
             yield work
             return
-        _, file, piece = self.run.inputs.numbered()[self.unit.number]
+        file, piece = self.run.inputs.numbered[self.unit.number]
         batches = self._read(file, piece)
         for index, group in enumerate(_grouped(batches, self.run.plan.settings.cell_bytes)):
             if index >= CELLS_PER_SLICE:

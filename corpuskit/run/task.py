@@ -80,23 +80,3 @@ def peak_rss_bytes() -> int:
     """Return the most memory this process has held."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def describe(error: BaseException) -> str:
-    """Return an error of the operating system or a library as one line with advice."""
-    if isinstance(error, OSError) and error.strerror:
-        place = f"{error.filename}: " if error.filename else ""
-        advice = _ADVICE.get(error.errno or 0, "")
-        return f"{place}{error.strerror.lower()} (errno {error.errno}).{advice}"
-    if isinstance(error, MemoryError):
-        return "out of memory. Use fewer workers or smaller cells (cell_bytes)."
-    return f"{type(error).__name__}: {error}"
-
-
-_ADVICE = {
-    28: " Free disk space and run again: finished tasks are kept.",
-    13: " Check the permissions.",
-    27: " The file size limit is too low (ulimit -f).",
-    24: " Raise the limit of open files (ulimit -n).",
-    122: " The disk quota is used up. Free space and run again: finished tasks are kept.",
-}

@@ -57,9 +57,8 @@ class Reporter:
 
 def serve(root: Path) -> None:
     """Run tasks until standard input ends."""
-    from corpuskit.errors import CorpuskitError
+    from corpuskit.errors import CorpuskitError, describe
     from corpuskit.run.rundir import RunDirectory
-    from corpuskit.run.task import describe
 
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a stage that prints must not break the protocol

@@ -139,7 +139,8 @@ class Checkpoints:
         """Raise what the save in flight has failed with, if it has.
 
         Raises:
-            CorpuskitError: the checkpoint could not be written.
+            CorpuskitError: the checkpoint could not be written. If only this rank knows, the others
+                fail when its process ends.
         """
         if self._pending and self._pending[1].done():
             self.wait()
@@ -175,8 +176,7 @@ class Checkpoints:
         )
 
     def _publish(self, writing: Future[Any], final: Path, record: Record) -> None:
-        # Rank 0's future ends after it has gathered every rank's report and written the table of
-        # contents.
+        # Rank 0's future ends when every rank has reported its files as written.
         writing.result()
         if self._parallel.rank:
             return

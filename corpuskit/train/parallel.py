@@ -50,8 +50,7 @@ def join(settings: TrainSettings) -> Parallel:
     """
     device = _choose_device(settings)
     if device.type == "cpu":
-        # Threads of one box fight over cores: two ranks' threads measured 7 times slower than one
-        # each.
+        # Two threads a rank on two shared cores took 7 times the CPU of one.
         torch.set_num_threads(settings.parallel.cpu_threads)
     if not dist.is_initialized():
         store, rank, world_size = _meet()
@@ -88,7 +87,7 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[settings.dtype], reduce_dtype=torch.float32, output_dtype=None
     )
-    reshard = settings.parallel.reshard_after_forward
+    reshard = settings.parallel.reshard_after_forward and parallel.mesh.size(1) > 1
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy)

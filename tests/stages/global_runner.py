@@ -79,6 +79,7 @@ class GlobalRun(PassPlan):
         self.written: dict[str, list[Part]] = {}
         self.counted: dict[str, Counter[str]] = {}
         self.sidecars: dict[int, Path] = {}
+        self.label = "dedup"
         self.ledgers: list[pa.Table] = []
         table = documents(texts)
         keep = np.ones(len(texts), np.bool_) if alive is None else np.array(alive, np.bool_)

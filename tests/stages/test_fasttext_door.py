@@ -174,14 +174,46 @@ def test_a_missing_model_is_a_wrong_request(tmp_path):
         open_model(tmp_path / "absent.bin")
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"not a model at all", b"\xba\x16\x4f\x2f\x0c\x00\x00\x00"]
-)
+@pytest.mark.parametrize("content", [b"", b"no", b"not a model at all" * 9])
 def test_a_file_that_is_no_model_is_broken_data(tmp_path, content):
     path = tmp_path / "model.bin"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"model\.bin: is not a fastText model"):
+    with pytest.raises(DataError, match=r"model\.bin: is not a whole fastText model"):
         open_model(path)
+
+
+@pytest.fixture(scope="module", params=["plain", "quantized", "cut", "no norms", "output, too"])
+def any_model(request, lines, tmp_path_factory):
+    """The bytes of a model of each layout there is."""
+    if request.param == "output, too":  # a codebook needs 256 rows, here labels
+        words = [line.split() for line in lines.read_text().splitlines()]
+        lines = tmp_path_factory.mktemp("many") / "lines.txt"
+        many = [training_line(" ".join(row[1:]), f"l{num % 300}") for num, row in enumerate(words)]
+        lines.write_text("".join(many))
+    trained = train(lines, SMALL)
+    if request.param in {"quantized", "cut"}:
+        trained.quantize(lines, SMALL, cutoff=400 if request.param == "cut" else 0)
+    elif request.param != "plain":
+        trained._model.quantize(qnorm=False, qout=request.param == "output, too")
+    path = tmp_path_factory.mktemp("layout") / "model"
+    trained.save(path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.6, 0.9, 0.999, 1.0, 1.001])
+def test_a_model_that_is_cut_off_or_too_long_is_broken_data(any_model, tmp_path, share):
+    path = tmp_path / "model.bin"
+    path.write_bytes((any_model + bytes(1000))[: int(share * len(any_model))])
+    if share == 1.0:
+        assert len(open_model(path).labels) in {2, 300}
+    else:
+        with pytest.raises(DataError, match=r"model\.bin: (is not a whole|has [\d,]+ bytes)"):
+            open_model(path)
+
+
+@pytest.mark.real
+def test_the_common_language_model_is_whole(shared_data):
+    assert len(open_model(shared_data / "models" / "lid.176.ftz").labels) == 176
 
 
 def test_word_vectors_are_refused(lines, tmp_path):

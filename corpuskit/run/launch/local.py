@@ -7,6 +7,7 @@ one attempt of one task; a task that fails is retried, then reported, and the ot
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -227,7 +228,8 @@ def _death(worker: _Worker) -> str:
 
 
 def _log(worker: _Worker, trace: str) -> None:
-    with worker.log.open("a", encoding="utf-8") as file:
+    """Keep a traceback; on a full disk the one line that the event carries must do."""
+    with contextlib.suppress(OSError), worker.log.open("a", encoding="utf-8") as file:
         file.write(trace)
 
 

@@ -190,20 +190,19 @@ def train_classifier(
         verbose: 2 draws fastText's own progress bar.
 
     Raises:
-        UsageError: an input is missing, or the model is too small to be quantized.
+        UsageError: an input is missing, a setting makes no sense, or the model is too small to
+            be quantized.
         DataError: an input is broken, a label is not one word, or there are fewer than two labels.
     """
+    if not 0 <= holdout < 1:
+        raise UsageError(f"holdout must be at least 0 and below 1, got {holdout}.")
+    if cutoff and not quantize:
+        raise UsageError(f"cutoff {cutoff:,} has no effect without quantizing. Add --quantize.")
     with tempfile.TemporaryDirectory(prefix="corpuskit-") as scratch:
         lines = Path(scratch, "lines.txt")
         counts: Counter[str] = Counter()
-
-        def learned() -> Iterator[str]:
-            for text, label in read_rows(inputs, text_column, label_column):
-                if not is_held_out(text, holdout):
-                    counts[label] += 1
-                    yield training_line(text, label)
-
-        write_shuffled(learned(), lines, settings.seed)
+        rows = read_rows(inputs, text_column, label_column)
+        write_shuffled(_learned(rows, holdout, counts), lines, settings.seed)
         if len(counts) < 2:
             found = ", ".join(map(repr, counts)) or "none"
             raise DataError(f"column {label_column!r}: needs two labels, has {found}.")
@@ -223,6 +222,14 @@ def train_classifier(
     return TrainReport(
         str(output), output.stat().st_size, counts.total(), tuple(sorted(counts)), held_out
     )
+
+
+def _learned(rows: Iterable[Row], holdout: float, counts: Counter[str]) -> Iterator[str]:
+    """Yield the training lines of rows that are not held out, and count their labels."""
+    for text, label in rows:
+        if not is_held_out(text, holdout):
+            counts[label] += 1
+            yield training_line(text, label)
 
 
 def evaluate_classifier(

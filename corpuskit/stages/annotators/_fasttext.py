@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError, suggest
+from corpuskit.stages.annotators._fasttext_file import check_model_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +122,7 @@ def open_model(path: str | Path) -> Model:
 
     Raises:
         UsageError: there is no such file.
-        DataError: it is not a supervised fastText model.
+        DataError: it is not a whole, supervised fastText model.
     """
     place = Path(path).resolve()
     try:
@@ -140,17 +141,11 @@ def _open(path: str, modified_ns: int, size_bytes: int) -> Model:
 def _load(path: str) -> Any:
     import fasttext
 
+    check_model_file(Path(path))
     try:
-        model = fasttext.load_model(path)
-        model.get_labels()
-        supervised = model.f.getArgs().model == fasttext.FastText.model_name.supervised
-    except (ValueError, MemoryError) as error:
-        raise DataError(
-            f"{path}: is not a fastText model: {error}. Give a .bin or .ftz file."
-        ) from None
-    if not supervised:
-        raise DataError(f"{path}: is a fastText model without labels. Give a supervised one.")
-    return model.f
+        return fasttext.load_model(path).f
+    except ValueError as error:
+        raise DataError(f"{path}: fastText refuses it: {error}.") from None
 
 
 def _lines(texts: Utf8, max_bytes: int | None, newlines: bytes) -> Iterator[bytes]:

@@ -85,8 +85,8 @@ def gather(
 ) -> list[Gathered]:
     """Write what this machine has to read as sources below `folder`, and a pipeline for them.
 
-    Reads what comes with Python, its packages and the system, never a home folder. Each kind of
-    text gets its share of `max_bytes`, and what the kinds before it left. `folder` then holds
+    Reads what comes with the system, Python and its packages, not the user's own files. Each kind
+    of text gets its share of `max_bytes`, and what the kinds before it left. `folder` then holds
     `<kind>/`, a tokenizer.json trained on all of it, and pipeline.yaml.
 
     Raises:
@@ -260,8 +260,10 @@ def _modules(library: Path) -> Iterator[Path]:
 
 
 def _packages() -> list[importlib.metadata.Distribution]:
+    """Return installed packages by name, without those that stand for a folder of the user's."""
     known = {one.metadata["Name"]: one for one in importlib.metadata.distributions()}
-    return [known[name] for name in sorted(name for name in known if name)]
+    named = [known[name] for name in sorted(name for name in known if name)]
+    return [one for one in named if '"dir_info"' not in (one.read_text("direct_url.json") or "")]
 
 
 def _license(package: importlib.metadata.Distribution) -> str:
