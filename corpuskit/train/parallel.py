@@ -87,7 +87,7 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[settings.dtype], reduce_dtype=torch.float32, output_dtype=None
     )
-    reshard = settings.parallel.reshard_after_forward and parallel.mesh.size(1) > 1
+    reshard = settings.parallel.reshard_after_forward
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy)

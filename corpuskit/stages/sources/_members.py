@@ -136,7 +136,7 @@ def large_strings(
 ) -> pa.LargeStringArray:
     """Wrap buffers as strings without copying; the bytes must be valid UTF-8."""
     valid = pa.array(~is_null).buffers()[1] if is_null is not None and is_null.any() else None
-    places = pa.py_buffer(offsets), pa.py_buffer(content)
+    places = pa.py_buffer(offsets), pa.py_buffer(content[: offsets[-1]])
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, *places, valid)
 
 
