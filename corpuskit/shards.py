@@ -38,7 +38,12 @@ class DocumentWriter:
         self.first, self.last = 0, -1
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pq.ParquetWriter(
-            self._file, schema, compression="zstd", compression_level=3, write_page_checksum=True
+            self._file,
+            schema,
+            compression="zstd",
+            compression_level=3,
+            use_dictionary=_repetitive(schema),
+            write_page_checksum=True,
         )
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
@@ -190,6 +195,12 @@ def _batches(path: Path, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(f"{path}: not a whole document shard: {error}.") from None
+
+
+def _repetitive(schema: pa.Schema) -> list[str]:
+    """Return the columns worth a dictionary: texts and ids hardly ever repeat."""
+    once = {"key", "id", "text", "origin", "extra"}
+    return ["origin.file", *(name for name in schema.names if name not in once)]
 
 
 def _offsets(column: pa.Array) -> NDArray[np.int64]:

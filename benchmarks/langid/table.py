@@ -70,7 +70,7 @@ def astray(true: str, found: str, sure: bool) -> bool:
 
 
 def table(head: str, rows: list[list[str]]) -> None:
-    print(f"\n| {head} |\n|{'---|' * len(head.split('|'))}")
+    print(f"\n| {head.replace('|', ' | ')} |\n|{'---|' * len(head.split('|'))}")
     for row in rows:
         print(f"| {' | '.join(row)} |")
     print()
@@ -116,13 +116,13 @@ def english(models: dict[str, Model], folder: Path) -> None:
         line = [source, f"{number:,}"]
         for found in judged.values():
             part = found.only([source in ("all", one) for one in sources])
-            line += [part.share(right), part.share(kept)]
+            line += [part.share(right), part.share(kept), part.share(astray)]
         out.append(line)
-    names = "|".join(f"{name}: en|{name}: en >= 0.65" for name in models)
+    names = "|".join(f"{n}: en|{n}: en >= 0.65|{n}: other >= 0.65" for n in models)
     table(f"bench_en|documents|{names}", out)
     for name, found in judged.items():
         wrong = Counter(guess for guess in found.found if guess != "en").most_common(6)
-        print(f"{name}, taken for: {', '.join(f'{guess} {count}' for guess, count in wrong)}; ")
+        print(f"{name}, taken for: {', '.join(f'{guess} {count}' for guess, count in wrong)}")
 
 
 def multilingual(models: dict[str, Model], folder: Path) -> None:

@@ -33,7 +33,10 @@ _RUNNING: weakref.WeakSet[Reader] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Stop the threads before the interpreter goes: one inside PyArrow would abort the process."""
+    """Stop the threads before the interpreter does, which freezes them whatever they hold.
+
+    An iterator that is alive until then would wait for ever for a lock that a frozen thread has.
+    """
     for reader in list(_RUNNING):
         reader.close()
 
@@ -128,8 +131,8 @@ class Reader:
 
     def close(self) -> None:
         """Stop the threads and close the parts; a thread that hangs in a read is left behind."""
-        if os.getpid() != self._pid:
-            return  # a fork: the threads are not here, and one may have held the lock
+        if self._is_closed or os.getpid() != self._pid:
+            return  # in a fork the threads are not there, and one may have held the lock
         with self._work:
             self._is_closed = True
             self._queue.clear()

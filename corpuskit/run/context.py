@@ -159,7 +159,10 @@ class PassWork(UnitWork, PassContext):
     def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         assert self.unit.part is not None, "only cells have a part"
         table = pq.read_table(
-            self.path(self.unit.part), columns=["key"], use_threads=False, page_checksum_verification=True
+            self.path(self.unit.part),
+            columns=["key"],
+            use_threads=False,
+            page_checksum_verification=True,
         )
         keys = table.column("key").to_numpy()
         keep, _ = read_sidecars(self.sidecar_paths())

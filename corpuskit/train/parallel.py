@@ -42,7 +42,8 @@ def join(settings: TrainSettings) -> Parallel:
     """Join the process group, making one if there is none, and lay the mesh over it.
 
     Under torchrun the environment says who the ranks are; without it this is a run of one rank,
-    which takes the same path through a group of its own (measured cost on CPU: under 5 %).
+    which takes the same path through a group of its own. On one CPU core that costs 4 ns per
+    parameter and backward pass: 3 to 7 % of one over 1,000 to 2,000 tokens, less of longer ones.
 
     Raises:
         UsageError: CUDA was asked for and is absent, or `parallel.replicas` does not divide the
@@ -84,9 +85,7 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     with torch.device("meta"):
         model = Decoder(shape, recompute=settings.parallel.recompute == "full")
     mesh = parallel.mesh if settings.parallel.replicas > 1 else parallel.mesh["shard"]
-    policy = MixedPrecisionPolicy(
-        param_dtype=DTYPES[settings.dtype], reduce_dtype=torch.float32, output_dtype=None
-    )
+    policy = MixedPrecisionPolicy(DTYPES[settings.dtype], reduce_dtype=torch.float32)
     reshard = settings.parallel.reshard_after_forward
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)

@@ -238,28 +238,37 @@ def test_memory_does_not_grow_with_the_rows_read(tmp_path: Path) -> None:
 
 
 END_EARLY = """
+import builtins, sys
+from corpuskit.loader import StreamingLoader
+builtins.kept = iter(StreamingLoader(sys.argv[1], 8, reader_threads=8))
+next(builtins.kept)
+"""
+
+FORK_EARLY = """
 import os, sys
 from corpuskit.loader import StreamingLoader
-batches = iter(StreamingLoader(sys.argv[1], 8, reader_threads=3))
+batches = iter(StreamingLoader(sys.argv[1], 8, reader_threads=8))
 next(batches)
-if sys.argv[2] == "fork" and os.fork() == 0:
+if os.fork() == 0:
     del batches
     sys.exit(0)
-if sys.argv[2] == "fork":
-    assert os.wait()[1] == 0
+assert os.wait()[1] == 0
 next(batches)
 """
 
 
-@pytest.mark.parametrize("how", ["plainly", "fork"])
-def test_a_program_may_end_in_the_middle(own_shards: Shards, how: str) -> None:
-    run = write_plan(own_shards, MIX)
-    ended = subprocess.run(
-        [sys.executable, "-c", END_EARLY, str(run), how],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+@pytest.mark.parametrize("program", [END_EARLY, FORK_EARLY], ids=["end", "fork"])
+def test_a_program_may_end_while_rows_are_read(tmp_path: Path, program: str) -> None:
+    # Fifty parts that the first block needs, so that the threads are busy when the program ends.
+    shards = write_shards(tmp_path, {"web": 3200}, part_rows=64)
+    run = write_plan(shards, [(3200, {"web": 1})], block_rows=3200)
+    for _ in range(3):
+        ended = subprocess.run(
+            [sys.executable, "-c", program, str(run)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")

@@ -194,10 +194,7 @@ def train_classifier(
             be quantized.
         DataError: an input is broken, a label is not one word, or there are fewer than two labels.
     """
-    if not 0 <= holdout < 1:
-        raise UsageError(f"holdout must be at least 0 and below 1, got {holdout}.")
-    if cutoff and not quantize:
-        raise UsageError(f"cutoff {cutoff:,} has no effect without quantizing. Add --quantize.")
+    _check_options(holdout, cutoff if not quantize else 0)
     with tempfile.TemporaryDirectory(prefix="corpuskit-") as scratch:
         lines = Path(scratch, "lines.txt")
         counts: Counter[str] = Counter()
@@ -222,6 +219,13 @@ def train_classifier(
     return TrainReport(
         str(output), output.stat().st_size, counts.total(), tuple(sorted(counts)), held_out
     )
+
+
+def _check_options(holdout: float, useless_cutoff: int) -> None:
+    if not 0 <= holdout < 1:
+        raise UsageError(f"holdout must be at least 0 and below 1, got {holdout}.")
+    if useless_cutoff:
+        raise UsageError(f"cutoff {useless_cutoff:,} has no effect alone. Add --quantize.")
 
 
 def _learned(rows: Iterable[Row], holdout: float, counts: Counter[str]) -> Iterator[str]:

@@ -45,7 +45,7 @@ class Language(StreamingStage):
     """Name the language of each document, drop other languages and uncertain ones.
 
     Use it first on web text: the rules that follow are made for one language. A document has one
-    label, the model's best, and a score between 0 and 1. The embedded model (0.9 MB, trained on
+    label, the model's best, and a score between 0 and 1. The embedded model (1 MB, trained on
     openly licensed text; docs/langid.md has its accuracy and weaknesses) and lid.176 use the same
     codes: ISO 639-1 where it has the language, else those of Wikipedia. Newlines count as spaces.
 
