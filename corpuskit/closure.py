@@ -10,15 +10,15 @@ PACKAGE = Path(__file__).parent
 
 # Kernels and stages import each other by whole module names, at the top or inside functions.
 _IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ ]+corpuskit\.((?:kernels|stages)[\w.]*)[ ]+import[ ]+"
-    rb"(?:\(([^)]*)\)|([\w, ]+))|import[ ]+corpuskit\.((?:kernels|stages)[\w.]*))",
+    rb"^[ \t]*(?:from[ ]+corpuskit\.((?:kernels|stages|loader)[\w.]*)[ ]+import[ ]+"
+    rb"(?:\(([^)]*)\)|([\w, ]+))|import[ ]+corpuskit\.((?:kernels|stages|loader)[\w.]*))",
     re.MULTILINE,
 )
 
 
 @functools.cache
 def closure(path: Path) -> tuple[Path, ...]:
-    """Return a file and all kernels and stage helpers it imports, directly or not, sorted."""
+    """Return a file and all kernels, stage helpers and loader modules behind it, sorted."""
     found: set[Path] = set()
     waiting = [path]
     while waiting:

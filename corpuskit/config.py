@@ -55,7 +55,7 @@ class Pipeline(_Settings):
 
     name: str = Field("", pattern=r"^[\w.-]*$")
     """Name of the run; the file's stem when absent."""
-    output: str
+    output: str = Field(pattern=r"^[^\x00]+$")
     """The run directory."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Seed of everything random: samples, shuffle, mixture."""
@@ -150,6 +150,10 @@ def _sources(document: _Document) -> Iterable[Step]:
             hint = suggest(str(wrong), formats)
             raise ConfigError(document.where(place), f"source {name!r} must name one format.", hint)
         kind = known[0]
+        if "paths" in value:
+            where = document.where((*place, "paths"), key=True)
+            raise ConfigError(where, f"sources.{name} has no parameter 'paths'.",
+                              f"Files stand behind {kind!r}.")  # fmt: skip
         paths = value[kind] if isinstance(value[kind], list) else [value[kind]]
         params = {"paths": paths, **{k: v for k, v in value.items() if k != kind}}
         model = registry.load(kind)
@@ -159,7 +163,7 @@ def _sources(document: _Document) -> Iterable[Step]:
 
 
 def _steps(document: _Document) -> Iterable[Step]:
-    given = document.value.get("stages", [])
+    given = document.value.get("stages") or []
     if not isinstance(given, list):
         raise ConfigError(document.where(("stages",)), "stages must be a list.",
                           "For example: stages: [gopher_quality, exact_dedup].")  # fmt: skip
@@ -215,10 +219,15 @@ class _Document:
             raise ConfigError(where, f"not valid YAML: {error.problem}.") from None
         except yaml.YAMLError as error:
             raise ConfigError(str(path), f"not valid YAML: {error}.") from None
+        except RecursionError:
+            raise ConfigError(f"{path}:1:1", "nested too deep.") from None
         places: dict[Place, tuple[str, str]] = {}
         if not isinstance(root, yaml.MappingNode):
             raise ConfigError(f"{path}:1:1", "the file must be a mapping of names to values.")
-        value = _plain(root, path, (), places)
+        try:
+            value = _plain(root, path, (), places)
+        except RecursionError:
+            raise ConfigError(f"{path}:1:1", "nested too deep, or a value holds itself.") from None
         return cls(path, value, places)
 
     def where(self, place: Place, *, key: bool = False) -> str:
@@ -239,7 +248,8 @@ class _Document:
         except yaml.YAMLError:
             raise UsageError(f"--set {text}: {raw!r} is not a YAML value.") from None
         keys = target.split(".")
-        names = {_stage_name(item) for item in self.value.get("stages", [])}
+        stages = self.value.get("stages")
+        names = {_stage_name(item) for item in stages} if isinstance(stages, list) else set()
         if keys[0] in names:
             keys.insert(0, "stages")
         node: Any = self.value
@@ -327,11 +337,13 @@ def _plain(node: yaml.Node, path: Path, place: Place, places: dict[Place, tuple[
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, path, (*place, i), places) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        return _scalar(node)
+        return _scalar(node, here)
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        key = str(_scalar(key_node))
+        key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else ""
         at = f"{path}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
+        if not key or key == "<<":
+            raise ConfigError(at, "a key must be plain text.", "Merge keys are not supported.")
         if key in values:
             raise ConfigError(at, f"{key!r} is given twice.", "Remove one.")
         mark = value_node.start_mark
@@ -340,8 +352,11 @@ def _plain(node: yaml.Node, path: Path, place: Place, places: dict[Place, tuple[
     return values
 
 
-def _scalar(node: yaml.Node) -> Any:
-    return yaml.SafeLoader("").construct_object(node, deep=True)
+def _scalar(node: yaml.Node, where: str) -> Any:
+    try:
+        return yaml.SafeLoader("").construct_object(node, deep=True)
+    except (yaml.YAMLError, ValueError, AttributeError):
+        raise ConfigError(where, f"{node.value!r} is no {node.tag.rpartition(':')[2]}.") from None
 
 
 def _stage_name(item: Any) -> str | None:

@@ -8,15 +8,18 @@ content hash; measured ones (`timing`) are kept beside it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from corpuskit.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+Record = TypeVar("Record")
 
 FORMAT = 1
 
@@ -79,7 +82,7 @@ class Manifest:
         Raises:
             DataError: it is not a manifest of a format this version reads.
         """
-        return cls(**_fields(content, where, "manifest"))
+        return _build(cls, _fields(content, where, "manifest"), where)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +138,10 @@ class Seal:
         The ledger and the counts of the funnel are left out: no later phase reads them, so a phase
         that drops the same documents for another reason makes nothing behind it run again.
         """
+        return self._content
+
+    @functools.cached_property
+    def _content(self) -> str:
         parts = [dataclasses.asdict(part) for part in self.parts if part.role != "ledger"]
         counters = {k: v for k, v in self.counters.items() if not k.startswith(FUNNEL)}
         facts = {"phase": self.phase, "parts": parts, "counters": counters}
@@ -158,7 +165,7 @@ class Seal:
         """
         fields = _fields(content, where, "seal")
         claimed = fields.pop("content", "")
-        seal = cls(**fields)
+        seal = _build(cls, fields, where)
         if seal.content() != claimed:
             raise DataError(
                 f"{where}: the content hash of the seal is wrong. Run again to rebuild."
@@ -179,6 +186,13 @@ def _fields(content: bytes, where: str, kind: str) -> dict[str, Any]:
         raise DataError(f"{where}: not a {kind}: {error!r}.") from None
     _check_paths(found["parts"], where)
     return found  # type: ignore[no-any-return]
+
+
+def _build(kind: type[Record], fields: dict[str, Any], where: str) -> Record:
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise DataError(f"{where}: not a {kind.__name__.lower()}: {error}.") from None
 
 
 def _check_paths(parts: Sequence[Part], where: str) -> None:

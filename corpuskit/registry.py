@@ -59,6 +59,15 @@ def kind_of(name: str) -> str:
     return module.split(".")[2] if module.startswith("corpuskit.stages.") else THIRD_PARTY
 
 
+@functools.cache
+def distribution(name: str) -> str:
+    """Return name and version of what a third party's stage comes with; empty for our own."""
+    for entry in importlib.metadata.entry_points(group=GROUP, name=name):
+        if entry.dist is not None:
+            return f"{entry.dist.name} {entry.dist.version}"
+    return ""
+
+
 def path(name: str) -> Path:
     """Return the source file of a stage, without importing it."""
     module = modules()[name]

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from corpuskit.passes import Pass, PassContext, PassPlan, Unit, UnitContext
 from corpuskit.view import Example, Outcome, Spans, View
@@ -75,6 +75,13 @@ class Stage(BaseModel, ABC):
     def adds(self) -> Mapping[str, pa.DataType]:
         """Return field -> type of the columns appended; they are called `<stage>.<field>`."""
         return {}
+
+    def check_sources(self, names: tuple[str, ...]) -> None:
+        """Check parameters that name sources; asked once, when the plan is made.
+
+        Raises:
+            UsageError: a parameter names a source that there is not, or leaves one out.
+        """
 
     def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return facts for later stages, from those of earlier ones; JSON values only.
@@ -149,7 +156,7 @@ class Source(Stage):
 
     rules: ClassVar[tuple[str, ...]] = ("bad_text", "invalid_utf8", "too_long", "lone_surrogate")
 
-    paths: tuple[str, ...]
+    paths: tuple[str, ...] = Field(min_length=1)
     """Files or glob patterns, relative to the working directory."""
 
     @abstractmethod

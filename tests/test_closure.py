@@ -24,7 +24,7 @@ def parsed(path: Path) -> set[Path]:
         elif isinstance(node, ast.Import):
             names = [one.name for one in node.names]
         for name in names:
-            if name.startswith(("corpuskit.kernels.", "corpuskit.stages.")):
+            if name.startswith(("corpuskit.kernels.", "corpuskit.stages.", "corpuskit.loader.")):
                 file = PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py")
                 if file.is_file():
                     found.add(file)

@@ -72,6 +72,16 @@ def test_a_good_file_is_read(tmp_path):
         ('jsonl: "web/*.jsonl"', 'jsonl: "web/*.jsonl", txt_column: t', "sources.web has no "
          "parameter 'txt_column'. Did you mean 'text_column'?"),
         ("seed: 3", "seed: [3", "not valid YAML"),
+        ("seed: 3", "seed: !!int abc", "p.yaml:2:7: 'abc' is no int."),
+        ("seed: 3", "seed: !!timestamp abc", "p.yaml:2:7: 'abc' is no timestamp."),
+        ("seed: 3", "name: &a [*a]", "nested too deep, or a value holds itself"),
+        ("seed: 3", "seed: " + "[" * 3000, "nested too deep"),
+        ("seed: 3", "<<: {seed: 3}", "p.yaml:2:1: a key must be plain text."),
+        ("seed: 3", "? [a]\n: 3", "a key must be plain text."),
+        ("output: out", 'output: ""', "p.yaml:1:9: output"),
+        ("output: out", 'output: "a\\0b"', "p.yaml:1:9: output"),
+        ('jsonl: "web/*.jsonl"', "jsonl: []", "sources.web.jsonl"),
+        ('jsonl: "web/*.jsonl"', 'jsonl: a, paths: [b]', "has no parameter 'paths'"),
         ("  - exact_dedup", "  - {a: 1, b: 2}", "p.yaml:7:5: a stage must be a name"),
     ],
 )  # fmt: skip
@@ -115,10 +125,21 @@ def test_overrides_reach_settings_stages_and_sources(tmp_path):
         ("stages.nope.a=1", "no stage 'nope'."),
         ("seed", "must look like"),
         ("output.x=1", "is not a mapping"),
+        ("executor.workers=0", "executor.workers must be greater"),
     ],
 )  # fmt: skip
 def test_a_wrong_override_says_so(check, override, message):
     assert message in check(GOOD, override)
+
+
+@pytest.mark.parametrize("stages", ["", " 5", " {a: 1}"])
+def test_an_override_of_a_file_without_stages_is_no_crash(tmp_path, stages):
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD.partition("stages:")[0] + f"stages:{stages}\n")
+    with pytest.raises(UsageError, match="stages"):
+        read_pipeline(path, ["stages.exact_dedup.action=drop"])
+    if not stages:
+        assert read_pipeline(path, ["executor.workers=3"]).settings.executor.workers == 3
 
 
 def test_files_that_cannot_be_read_say_why(tmp_path):

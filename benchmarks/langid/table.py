@@ -125,6 +125,20 @@ def english(models: dict[str, Model], folder: Path) -> None:
         print(f"{name}, taken for: {', '.join(f'{guess} {count}' for guess, count in wrong)}")
 
 
+def unlike_manuals(models: dict[str, Model], shared: Path) -> None:
+    """English that nobody thought of when the noise was written."""
+    out = []
+    for name in ("neardup/plagiarism_articles", "toxicity/wiki_toxicity", "quality/sms_spam"):
+        texts = pq.read_table(shared / f"{name}.parquet")["text"].to_pylist()
+        line = [name, f"{len(texts):,}", f"{np.median([len(text) for text in texts]):.0f}"]
+        for model in models.values():
+            found = judge(model, texts, ["en"] * len(texts))
+            line += [found.share(right), found.share(kept), found.share(astray)]
+        out.append(line)
+    names = "|".join(f"{n}: en|{n}: en >= 0.65|{n}: other >= 0.65" for n in models)
+    table(f"English|texts|median chars|{names}", out)
+
+
 def multilingual(models: dict[str, Model], folder: Path) -> None:
     rows = []
     for shard in (0, 1):
@@ -194,6 +208,7 @@ def main() -> None:
     }
     held_out(models, given.heldout)
     english(models, shared / "bench_en")
+    unlike_manuals(models, shared)
     multilingual(models, shared / "bench_multi")
     code(models, shared / "code")
     speed(models, shared / "bench_en")

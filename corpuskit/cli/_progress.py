@@ -119,7 +119,9 @@ class LiveObserver(Observer):
 
     def phase_ends(self, phase: Phase, seal: Seal) -> None:
         task = self._bars.tasks[-1]
-        self._bars.update(self._bar, completed=task.total)
+        is_quiet = not self._documents and task.fields["note"] != "reused"
+        note = "done" if is_quiet else task.fields["note"]
+        self._bars.update(self._bar, completed=task.total, note=note)
 
 
 @contextlib.contextmanager

@@ -55,8 +55,12 @@ def command(
     more = [f"executor.workers={workers}"] if workers else []
     more += [f"executor.kind={executor}"] if executor else []
     plan = read_plan(pipeline, [*overrides, *more], until=until)
-    with observer(quiet=as_json) as watch:
-        result = run(plan, watch, accept_code=accept_code_change)
+    try:
+        with observer(quiet=as_json) as watch:
+            result = run(plan, watch, accept_code=accept_code_change)
+    except KeyboardInterrupt:
+        click.echo("Stopped. Run the same command again to continue.", err=True)
+        raise click.Abort from None
     if as_json:
         click.echo(json.dumps(run_facts(result.run), indent=1))
         return

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from corpuskit.loader import StreamingLoader
+    from corpuskit.loader.provenance import Sighting
 
 
 @click.command("trace")
@@ -28,8 +34,7 @@ def command(
     if (step is None) == (doc is None):
         raise UsageError("trace: give either --step or --doc.")
     with StreamingLoader(directory, global_batch_rows=global_batch_rows) as loader:
-        key: int | str = int(doc) if doc is not None and doc.isdigit() else str(doc)
-        found = loader.which(step) if step is not None else loader.when(key)
+        found = loader.which(step) if step is not None else _sightings(loader, str(doc))
     rows = [dataclasses.asdict(one) for one in found]
     if as_json:
         click.echo(json.dumps(rows, indent=1))
@@ -41,3 +46,15 @@ def command(
         click.echo("  ".join(f"{name}={value}" for name, value in row.items()))
         for document in documents:
             click.echo("    " + "  ".join(f"{name}={value}" for name, value in document.items()))
+
+
+def _sightings(loader: StreamingLoader, document: str) -> list[Sighting]:
+    """Look a document up by id; a number that is no id is a key."""
+    from corpuskit.errors import UsageError
+
+    try:
+        return loader.when(document)
+    except UsageError:
+        if not document.isdigit():
+            raise
+        return loader.when(int(document))

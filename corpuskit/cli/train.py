@@ -17,10 +17,11 @@ def command(settings: str, overrides: tuple[str, ...]) -> None:
       corpuskit train pipelines/train_quickstart.yaml
       torchrun --nproc-per-node 2 -m corpuskit train pipelines/train_quickstart.yaml
     """
+    import os
     import sys
 
     from corpuskit.config import read_model
-    from corpuskit.errors import UsageError
+    from corpuskit.errors import CorpuskitError, UsageError
 
     try:
         from corpuskit.train.loop import main
@@ -32,5 +33,14 @@ def command(settings: str, overrides: tuple[str, ...]) -> None:
         ) from None
     from corpuskit.train.settings import TrainSettings
 
-    result = main(read_model(settings, TrainSettings, overrides), click.echo)
+    try:
+        result = main(read_model(settings, TrainSettings, overrides), click.echo)
+    except CorpuskitError as error:
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            raise
+        # Among several ranks an ordinary shutdown may abort and lose the exit code.
+        click.echo(f"error: {error}", err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(error.exit_code)
     sys.exit(result.exit_code)

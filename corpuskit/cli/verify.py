@@ -28,4 +28,6 @@ def command(directory: str, as_json: bool) -> None:
         click.echo(f"{found.num_files} files, {found.size_bytes / 1e6:.1f} MB checked.")
         for problem in found.problems:
             click.echo(f"  {problem}")
+        for note in found.notes:
+            click.echo(f"  note: {note}")
     sys.exit(3 if found.problems else 0)

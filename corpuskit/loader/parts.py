@@ -61,10 +61,11 @@ class _OpenPart:
 
 
 class Parts:
-    """The open parts of a loader: opened at the first read, shared by threads, at most `max_open`.
+    """The open parts of a loader: opened at the first read, and shared by its threads.
 
-    A part is lent to one thread at a time (a Parquet reader keeps state); a second thread that
-    needs it meanwhile gets a second handle.
+    At most `max_open`, or one for each thread that reads if those are more. A part is
+    lent to one thread at a time (a Parquet reader keeps state); a second thread that needs it
+    meanwhile gets a second handle.
     """
 
     def __init__(self, plan: MixPlan, max_open: int) -> None:

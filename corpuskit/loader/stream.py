@@ -81,6 +81,10 @@ class StreamingLoader:
         ):
             if number < 1:
                 raise UsageError(f"loader: {name} must be at least 1, got {number}.")
+        if read_deadline_seconds <= 0:
+            raise UsageError(
+                f"loader: read_deadline_seconds must be above 0, got {read_deadline_seconds}."
+            )
         self.plan = read_mix(run_dir)
         self.global_batch_rows = global_batch_rows
         self.rank, self.world_size = rank, world_size

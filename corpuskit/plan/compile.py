@@ -14,6 +14,7 @@ from corpuskit import registry
 from corpuskit.batch import document_schema
 from corpuskit.config import Pipeline, PipelineFile, Step, read_pipeline
 from corpuskit.errors import ConfigError, DataError, UsageError, suggest
+from corpuskit.plan.fingerprint import file_digest
 from corpuskit.stage import CellStage, GlobalStage, Pass, Source, StreamingStage
 
 if TYPE_CHECKING:
@@ -164,6 +165,14 @@ def read_plan(path: str | Path, overrides: Sequence[str] = (), *, until: str | N
     if until is not None and until not in labels:
         raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
     _check_columns(file)
+    names = tuple(step.label for step in file.sources)
+    for step in file.steps:
+        try:
+            step.stage.check_sources(names)
+            for path in step.stage.files():
+                file_digest(path)
+        except UsageError as error:
+            raise ConfigError(step.where, str(error)) from None
     given: dict[str, dict[str, Any]] = {}
     known: dict[str, Any] = {}
     for step in file.steps:
@@ -332,10 +341,36 @@ def _phases(file: PipelineFile, until: str | None) -> tuple[Phase, ...]:
     elif build.role == "documents":
         last = next(step for step in file.steps if step.name == "tokenize")
         raise ConfigError(last.where, "tokenize must be followed by pack.", "Add `- pack`.")
-    for step, stage in at_end if build.role == "tokens" else ():
+    for step, stage in at_end:
+        if build.role != "tokens":
+            raise ConfigError(step.where, f"{step.label} needs packed rows.", "Add `- pack`.")
         build.expand(step, stage)
+    _check_ownership(file, build.phases)
     stop = max((p.index for p in build.phases if until in p.labels), default=len(build.phases))
     return tuple(build.phases[: stop + 1])
+
+
+def _check_ownership(file: PipelineFile, phases: Sequence[Phase]) -> None:
+    """Check that no two phases, and no two stages of one, write to the same folder."""
+    owner: dict[str, str] = {}
+    for phase in phases:
+        for prefix in phase.owns:
+            if prefix in owner:
+                step = next(s for s in file.steps if s.label == phase.labels[-1])
+                raise ConfigError(
+                    step.where,
+                    f"{step.label} writes to {prefix}, and so does {owner[prefix]}.",
+                    "Keep one of them.",
+                )
+            owner[prefix] = phase.name
+    folders: set[str] = set()
+    for step in file.steps:
+        folder = step.stage.diverts if isinstance(step.stage, StreamingStage) else ""
+        if folder in folders:
+            raise ConfigError(
+                step.where, f"{step.label} is the second stage that writes {folder}/."
+            )
+        folders |= {folder} - {""}
 
 
 def _declared(step: Step) -> Mapping[str, pa.DataType]:

@@ -30,34 +30,36 @@ FORMATS_VERSION = 1
 """Raise it when the runner, not a stage, writes other bytes for the same decisions."""
 
 
-def fingerprint(facts: Mapping[str, Any], stages: Iterable[tuple[str, Stage]]) -> str:
+def fingerprint(facts: Mapping[str, Any], stages: Iterable[tuple[str, str, Stage]]) -> str:
     """Return the fingerprint of a phase.
 
     Args:
         facts: JSON values: inputs, settings, pass name.
-        stages: (name, configured stage) of all stages that run in the phase.
+        stages: (label, name, configured stage) of all stages that run in the phase.
 
     Raises:
         UsageError: a file that a stage names cannot be read.
     """
     stages = list(stages)
-    libraries = {"pyarrow", *(lib for _, stage in stages for lib in stage.libraries())}
+    libraries = {"pyarrow", *(lib for *_, stage in stages for lib in stage.libraries())}
     everything = {
         "formats": FORMATS_VERSION,
         "unicode": unicodedata.unidata_version,
         "facts": facts,
         "stages": [
             {
+                "label": label,
                 "name": name,
+                "distribution": registry.distribution(name),
                 "version": stage.version,
                 "params": stage.model_dump(mode="json", exclude={"paths"}),
                 "files": [file_digest(path) for path in stage.files()],
             }
-            for name, stage in stages
+            for label, name, stage in stages
         ],
         "libraries": {lib: _version(lib) for lib in sorted(libraries)},
     }
-    code = [code_digest(registry.path(name)) for name, _ in stages]
+    code = [code_digest(registry.path(name)) for _, name, _ in stages]
     return f"{_hash(everything)}.{_hash(code)}"
 
 
@@ -77,7 +79,7 @@ def file_digest(path: str) -> str:
         return _file_digest(path, status.st_size, status.st_mtime_ns)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"{path}: cannot be read: {reason}. Check the path in the YAML.") from None
+        raise UsageError(f"{path}: cannot be read: {reason}. Check the path.") from None
 
 
 @functools.lru_cache(maxsize=256)

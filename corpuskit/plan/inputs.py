@@ -9,8 +9,10 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from corpuskit import registry
 from corpuskit.batch import MAX_ORDINAL
 from corpuskit.errors import DataError, UsageError
+from corpuskit.plan.fingerprint import code_digest
 from corpuskit.stage import InputFile, Slice, Source
 
 if TYPE_CHECKING:
@@ -115,20 +117,25 @@ def _earlier(
         return {}, {}
     try:
         content = json.loads(store.read(INPUTS))
-        entries = content["files"] if content["format"] == 1 else []
+        if content["format"] != 1:
+            raise DataError(f"{store.path(INPUTS)}: not of format 1.")
+        entries = content["files"]
         known = {(e["source"], e["name"]): int(e["ordinal"]) for e in entries}
         cuts = {e["mark"]: tuple(Slice(*s) for s in e["slices"]) for e in entries if "mark" in e}
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{store.path(INPUTS)}: cannot be read: {error!r}.") from None
+        raise DataError(
+            f"{store.path(INPUTS)}: cannot be read: {error!r}. Without it, keys would "
+            "change: restore it, or start in another output."
+        ) from None
     return known, cuts
 
 
 def _mark(file: InputFile, step: Step, cell_bytes: int) -> str:
     """Return what must be equal for an earlier cut to serve again."""
     params = step.stage.model_dump_json(exclude={"paths"})
-    return "|".join(
-        [file.path, str(file.size_bytes), file.stamp, step.name, str(cell_bytes), params]
-    )
+    code = code_digest(registry.path(step.name))  # decides what a slice's bounds mean
+    facts = [file.path, str(file.size_bytes), file.stamp, step.name, str(cell_bytes), params, code]
+    return "|".join(facts)
 
 
 def _expand(step: Step) -> list[tuple[str, str]]:
@@ -137,25 +144,43 @@ def _expand(step: Step) -> list[tuple[str, str]]:
     The root is the deepest folder that is common to all patterns, wildcards left out.
     """
     assert isinstance(step.stage, Source), "config.py makes sure of it"
-    roots, paths = [], set()
+    roots: list[str] = []
+    paths: set[str] = set()
     for pattern in step.stage.paths:
         if "://" in pattern:
             scheme = pattern.partition("://")[0]
             raise UsageError(
                 f"{step.where}: {scheme}:// inputs are not supported. Use local paths."
             )
-        matches = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+        matches = _matches(pattern, step)
         if not matches:
             hint = "Check the path" if not set(pattern) & set(_GLOB) else "Check the pattern"
             raise UsageError(
                 f"{step.where}: source {step.label!r}: no file matches {pattern!r}. "
                 f"{hint}; it is relative to the working directory {os.getcwd()!r}."
             )
-        paths.update(matches)
+        paths.update(os.path.normpath(path) for path in matches)
         roots.append(_root(pattern))
     root = os.path.commonpath([os.path.abspath(one) for one in roots])
     named = [(path, os.path.relpath(os.path.abspath(path), root)) for path in paths]
     return sorted(named, key=lambda pair: pair[1])
+
+
+def _matches(pattern: str, step: Step) -> list[str]:
+    """Return the files that a pattern names; a file of that very name comes first."""
+    if os.path.isdir(pattern):
+        hint = os.path.join(pattern, "*")
+        raise UsageError(f"{step.where}: {pattern!r} is a folder. Name its files, as in {hint!r}.")
+    found = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
+    files = [path for path in found if not os.path.isdir(path)]
+    for path in files:
+        if not os.path.exists(path):
+            raise UsageError(f"{step.where}: {path!r} is a link that leads nowhere.")
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{step.where}: the name {path!r} is not UTF-8. Rename it.") from None
+    return files
 
 
 def _root(pattern: str) -> str:

@@ -28,10 +28,19 @@ def history(run: RunDirectory, document: str) -> dict[str, Any]:
     Raises:
         UsageError: no shard and no ledger row knows it.
     """
+    found = _history(run, document, None)
+    if found is None and document.isdigit():
+        found = _history(run, document, int(document))
+    if found is None:
+        raise UsageError(f"{document!r}: no document has this id or key in {run.store.root}.")
+    return found
+
+
+def _history(run: RunDirectory, document: str, key: int | None) -> dict[str, Any] | None:
     rows: list[dict[str, Any]] = []
     text: str | None = None
-    key = int(document) if document.isdigit() else None
-    for phase, seal in sealed(run):
+    phases = sealed(run)
+    for phase, seal in phases:
         for part in seal.by_role("ledger"):
             rows += [{"phase": phase.name, **row} for row in _find(run, part, "doc", key, document)]
         if phase.is_stream:
@@ -42,14 +51,16 @@ def history(run: RunDirectory, document: str) -> dict[str, Any]:
     if key is None and rows:
         key = rows[0]["doc_key"]
     if key is None or (not rows and text is None):
-        raise UsageError(f"{document!r}: no document has this id or key in {run.store.root}.")
+        return None
     ordinal, position = split_key(key)
     file = next((f for f in run.inputs.files if f.ordinal == ordinal), None)
     is_gone = any(row["action"] == "drop" for row in rows)
     origin = {"file": file.path if file else None, "position": position}
     lines = [f"{document}: key {key}, from {origin['file']} at {position}"]
     lines += [_line(row) for row in rows]
-    lines.append("gone" if is_gone else "kept: it is in the final documents")
+    is_whole = len(phases) == len(run.plan.phases)
+    fate = "kept" if is_whole else "not dropped so far; the run is not finished"
+    lines.append("gone" if is_gone else fate)
     if text is not None and not is_gone:
         lines.append(repr(text[:SHOWN_CHARS]))
     return {"key": key, "origin": origin, "kept": not is_gone, "ledger": rows, "lines": lines}

@@ -39,7 +39,7 @@ class UnitWork(UnitContext):
     def __init__(self, run: RunDirectory, phase: Phase, unit: Unit, scratch: Path) -> None:
         self.run, self.phase, self.unit, self.scratch = run, phase, unit, scratch
         settings = run.plan.settings
-        self.label = phase.labels[-1]
+        self.label = phase.labels[-1] if phase.labels else ""
         self.seed = settings.seed
         self.given = run.given(phase)
         self.counted: Counter[str] = Counter()
@@ -153,8 +153,10 @@ class PassWork(UnitWork, PassContext):
         wanted = ["key", *(name for name in columns if name != "key")]
         path = self.path(self.unit.part)
         for batch in read_documents(path, wanted, sidecars=self.sidecar_paths()):
-            self.timing["text_bytes"] += batch.nbytes
-            yield View(batch)
+            view = View(batch)
+            if "text" in wanted:
+                self.timing["text_bytes"] += int(view.text.sizes().sum())
+            yield view
 
     def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         assert self.unit.part is not None, "only cells have a part"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from corpuskit.manifest import Manifest, Seal
+from corpuskit.errors import DataError
+from corpuskit.manifest import Seal
 from corpuskit.plan.fingerprint import same_but_code
 from corpuskit.run.launch.local import Task
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from corpuskit.stage import Unit
 
 State = Literal["reuse", "run", "continue", "later"]
+
+FOLDERS = ("documents", "holdout", "ledger", "manifests", "mix", "tokens", "work")
+"""Folders of a run directory that hold nothing but what seals name."""
 
 TASK_BYTES = 256 << 20
 """A task holds at most about this much text: minutes of work, not hours."""
@@ -102,8 +106,17 @@ class PhaseWork:
         tasks = len(self.tasks())
         return Prospect(self.phase, state, reason, self.mark, num, len(left), tasks, rows, size)
 
+    def discard_broken(self) -> None:
+        """Delete manifests that cannot be used; only the holder of the lock may call it."""
+        if self.reused is None:
+            self.run.discard_broken(self.phase, self.mark)
+
     def finish(self) -> Seal:
-        """Seal the phase, then delete what its seal does not name."""
+        """Seal the phase, then delete what its seal does not name.
+
+        Raises:
+            DataError: a manifest is gone that a worker has just written.
+        """
         store = self.run.store
         if self.reused is not None:
             seal = self.reused
@@ -111,7 +124,8 @@ class PhaseWork:
             found = self.run.manifests(self.phase, self.mark)
             merged = Seal.merge(self.phase.name, self.mark, found.values())
             seal = dataclasses.replace(merged, inputs=self.run.input_contents(self.phase))
-            assert len(seal.units) == len(self.units), "sealed only when every unit is done"
+            if len(seal.units) != len(self.units):
+                raise DataError(f"phase {self.phase.name}: manifests vanished. Run again.")
         if seal != self.before:
             store.put(self.run.seal_name(self.phase), seal.to_json())
         self.run.set_seal(self.phase, seal)
@@ -132,19 +146,21 @@ class PhaseWork:
                 store.delete(name)
 
 
-def forget_vanished(run: RunDirectory) -> None:
-    """Delete what phases that are no longer in the plan left in the run directory."""
-    current = {phase.name for phase in run.plan.phases}
-    named = {part.path for phase in run.plan.phases for part in run.seal(phase.index).parts}
-    gone = {name.split("/")[1] for name in run.store.list("manifests")} - current
-    for phase in sorted(gone):
-        for name in run.store.list(f"manifests/{phase}"):
-            content, where = run.store.read(name), str(run.store.path(name))
-            kind = Seal if name.endswith("/seal.json") else Manifest
-            for part in kind.from_json(content, where).parts:
-                if part.path not in named:
-                    run.store.delete(part.path)
-            run.store.delete(name)
+def sweep(run: RunDirectory) -> None:
+    """Delete what no seal names, after all phases of a whole plan are sealed.
+
+    It catches what phases that are no longer in the plan, or were interrupted, left behind.
+    """
+    named = {run.seal_name(phase) for phase in run.plan.phases}
+    kept: list[str] = []
+    for phase in run.plan.phases:
+        seal = run.seal(phase.index)
+        named.update(part.path for part in seal.parts)
+        kept.append(f"manifests/{phase.name}/{seal.fingerprint}/")
+    for folder in FOLDERS:
+        for name in run.store.list(folder):
+            if name not in named and not name.startswith(tuple(kept)):
+                run.store.delete(name)
 
 
 def _reason(before: Seal | None, mark: str) -> str:

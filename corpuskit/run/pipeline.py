@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.errors import CorpuskitError, DataError, TaskError
+from corpuskit import registry
+from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError
 from corpuskit.plan.compile import DOCUMENTS_BELOW_BYTES, Plan
+from corpuskit.plan.fingerprint import code_digest
 from corpuskit.plan.inputs import find_inputs, save_inputs
 from corpuskit.run.launch.local import Failure, Pool
-from corpuskit.run.phase import PhaseWork, Prospect, forget_vanished
-from corpuskit.run.rundir import RunDirectory
+from corpuskit.run.phase import PhaseWork, Prospect, sweep
+from corpuskit.run.rundir import RunDirectory, lock
 from corpuskit.run.status import prospects_of
 from corpuskit.storage import open_store
 
@@ -95,30 +98,54 @@ def run(plan: Plan, observer: Observer | None = None, *, accept_code: bool = Fal
         DataError: all failed tasks failed for broken data.
     """
     observer = observer or Observer()
-    directory = open_run(plan, observer)
+    _pin_code(plan)
+    with lock(open_store(plan.settings.output).root):
+        directory = open_run(plan, observer)
+        _refuse_inputs_inside(directory)
+        directory.store.clear_scratch()
+        directory.save()
+        settings, sources = directory.plan.settings, directory.plan.file.sources
+        save_inputs(directory.store, directory.inputs, sources, settings.cell_bytes)
+        result = _run_phases(directory, observer, accept_code=accept_code)
+        if plan.until is None:
+            sweep(directory)
+        directory.store.clear_scratch()
+    return result
+
+
+def _run_phases(directory: RunDirectory, observer: Observer, *, accept_code: bool) -> RunResult:
     executor = directory.plan.settings.executor
     seals: list[Seal] = []
     reused: list[bool] = []
-    with directory.lock():
-        directory.store.clear_scratch()
-        directory.save()
-        settings = directory.plan.settings
-        sources = directory.plan.file.sources
-        save_inputs(directory.store, directory.inputs, sources, settings.cell_bytes)
-        with Pool(directory.store.root, executor.workers, executor.retries) as pool:
-            for phase in directory.plan.phases:
-                work = PhaseWork(directory, phase, accept_code=accept_code)
-                observer.phase_starts(work.prospect())
-                failures = [] if work.reused else pool.run(work.tasks(), _forward(observer))
-                if failures:
-                    raise _failed(directory, work, failures)
-                seals.append(work.finish())
-                reused.append(work.reused is not None)
-                observer.phase_ends(phase, seals[-1])
-        if plan.until is None:
-            forget_vanished(directory)
-        directory.store.clear_scratch()
+    with Pool(directory.store.root, executor.workers, executor.retries) as pool:
+        for phase in directory.plan.phases:
+            work = PhaseWork(directory, phase, accept_code=accept_code)
+            work.discard_broken()
+            observer.phase_starts(work.prospect())
+            failures = [] if work.reused else pool.run(work.tasks(), _forward(observer))
+            if failures:
+                raise _failed(work, failures)
+            seals.append(work.finish())
+            reused.append(work.reused is not None)
+            observer.phase_ends(phase, seals[-1])
     return RunResult(directory, tuple(seals), tuple(reused))
+
+
+def _pin_code(plan: Plan) -> None:
+    """Hash the code before workers import it: an edit during the run must not sign old results."""
+    for step in (*plan.file.sources, *plan.file.steps):
+        code_digest(registry.path(step.name))
+
+
+def _refuse_inputs_inside(directory: RunDirectory) -> None:
+    """Refuse inputs inside the run directory: what no seal names is deleted there."""
+    root = directory.store.root.resolve()
+    for file in directory.inputs.files:
+        if Path(file.path).resolve().is_relative_to(root):
+            raise UsageError(
+                f"{file.path}: source {file.source!r} reads a file inside the output {root}, where "
+                "a run deletes what is not its own. Set another output."
+            )
 
 
 def _forward(observer: Observer) -> Any:
@@ -131,9 +158,7 @@ def _forward(observer: Observer) -> Any:
     return on_event
 
 
-def _failed(
-    directory: RunDirectory, work: PhaseWork, failures: Sequence[Failure]
-) -> CorpuskitError:
+def _failed(work: PhaseWork, failures: Sequence[Failure]) -> CorpuskitError:
     """Return the error that names the failed tasks, their logs, and how to go on."""
     lines = [
         f"phase {work.phase.name}: {len(failures)} of its tasks failed; "
@@ -145,7 +170,7 @@ def _failed(
             lines.append(f"    log: {failure.log}")
     if len(failures) > SHOWN_FAILURES:
         lines.append(f"  and {len(failures) - SHOWN_FAILURES} more.")
-    lines.append(f"Then continue with: corpuskit run {directory.plan.file.path}")
+    lines.append("Run the same command again to continue.")
     kind = DataError if all(failure.code == 3 for failure in failures) else TaskError
     return kind("\n".join(lines))
 

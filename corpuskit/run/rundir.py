@@ -12,9 +12,9 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.manifest import Manifest, Seal
 from corpuskit.plan.compile import PLAN, Phase, Plan
 from corpuskit.plan.fingerprint import fingerprint
-from corpuskit.plan.inputs import Inputs
+from corpuskit.plan.inputs import INPUTS, Inputs
 from corpuskit.stage import InputFile, PassPlan, Slice, Unit
-from corpuskit.storage import open_store
+from corpuskit.storage import SCRATCH, digest_file, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -61,30 +61,22 @@ class RunDirectory:
             raise UsageError(f"{root}: not a run directory, it has no {PLAN}.") from None
         except ValueError as error:
             raise DataError(f"{path}: cannot be read: {error}.") from None
-        plan = Plan.from_json(content, str(path))
+        if not isinstance(content, dict) or content.get("format") != 1:
+            raise DataError(f"{path}: not a plan of format 1. Run the pipeline again.")
+        try:
+            return cls._from_json(content, str(path), root)
+        except (KeyError, TypeError, ValueError) as error:
+            message = f"{path}: was written by another version: {error!r}. Run the pipeline again."
+            raise DataError(message) from None
+
+    @classmethod
+    def _from_json(cls, content: dict[str, Any], where: str, root: Path) -> RunDirectory:
+        plan = Plan.from_json(content, where)
         settings = plan.settings.model_copy(update={"output": str(root)})
         plan = dataclasses.replace(plan, file=dataclasses.replace(plan.file, settings=settings))
         files = tuple(InputFile(*row) for row in content["files"])
         slices = tuple(tuple(Slice(*s) for s in cut) for cut in content["slices"])
         return cls(plan, Inputs(files, slices))
-
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the run directory alone; the lock goes with the process that holds it.
-
-        Raises:
-            UsageError: another run holds it.
-        """
-        self.store.root.mkdir(parents=True, exist_ok=True)
-        with (self.store.root / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UsageError(
-                    f"{self.store.root}: another run is using this directory. Wait for it, or set "
-                    "another output."
-                ) from None
-            yield
 
     def seal_name(self, phase: Phase) -> str:
         """Return the name of a phase's seal."""
@@ -138,9 +130,24 @@ class RunDirectory:
     def has_parts(self, parts: tuple[Part, ...]) -> bool:
         """Return whether all files of `parts` are there in their full size."""
         try:
-            return all(self.store.size(part.path) == part.size_bytes for part in parts)
+            return all(
+                self.store.size(part.path) == part.size_bytes
+                # Names of other parts hold their content's hash; these are fixed.
+                and (not part.role.startswith("file:") or self._is_intact(part))
+                for part in parts
+            )
         except (FileNotFoundError, NotADirectoryError):
             return False
+
+    def _is_intact(self, part: Part) -> bool:
+        return digest_file(self.store.path(part.path)) == part.digest
+
+    def discard_broken(self, phase: Phase, mark: str) -> None:
+        """Delete manifests that cannot be used: were a part to come back, they would count."""
+        usable = self.manifests(phase, mark)
+        for name in self.store.list(f"manifests/{phase.name}/{mark}"):
+            if name not in usable:
+                self.store.delete(name)
 
     def fingerprint(self, phase: Phase) -> str:
         """Return the fingerprint of a phase; the phases it waits for must be sealed."""
@@ -153,19 +160,17 @@ class RunDirectory:
             "seed": settings.seed,
             "ledger": settings.ledger.model_dump(),
             "inputs": self.input_contents(phase),
-            "given": self.plan.given_to(phase),
+            "given": self.given(phase),
             "columns": {name: str(kind) for name, kind in phase.columns.items()},
         }
-        stages = [(s.name, s.stage) for s in self.plan.file.steps if s.label in labels]
+        stages = [(s.label, s.name, s.stage) for s in self.plan.file.steps if s.label in labels]
         if phase.base is None:
             facts["files"] = self.inputs.facts()
             facts["max_document_bytes"] = settings.max_document_bytes
             facts["cell_bytes"] = settings.cell_bytes
-            stages += [(s.name, s.stage) for s in self.plan.file.sources]
+            stages += [(s.label, s.name, s.stage) for s in self.plan.file.sources]
         if phase.pass_name:
             facts["task_memory_bytes"] = settings.task_memory_bytes
-        if phase.pass_name and self.plan.current_pass(phase).at_end:
-            facts["names"] = [[f.ordinal, f.source, f.name] for f in self.inputs.files]
         return fingerprint(facts, stages)
 
     def input_contents(self, phase: Phase) -> tuple[str, ...]:
@@ -204,14 +209,17 @@ class RunDirectory:
 
     def given(self, phase: Phase) -> Mapping[str, Any]:
         """Return what earlier stages provide, with the table of input files for the mixture."""
-        order = [step.label for step in self.plan.file.sources]
-        facts: dict[str, Any] = {"name": self.plan.settings.name, "sources": order}
-        if phase.pass_name and self.plan.current_pass(phase).at_end:
-            facts["files"] = [
+        if not (phase.pass_name and self.plan.current_pass(phase).at_end):
+            return self.plan.given_to(phase)
+        return {
+            **self.plan.given_to(phase),
+            "name": self.plan.settings.name,
+            "sources": [step.label for step in self.plan.file.sources],
+            "files": [
                 {"ordinal": file.ordinal, "source": file.source, "path": file.name}
                 for file in self.inputs.files
-            ]
-        return {**self.plan.given_to(phase), **facts}
+            ],
+        }
 
     def find_parts(self, phase: Phase, name: str) -> list[Part]:
         """Return parts by `<pass>/<run>` of the same stage, or `<phase>/<role>` of another."""
@@ -233,6 +241,32 @@ class RunDirectory:
             if phase.name == name:
                 return phase.index
         raise DataError(f"there is no phase {name!r} in this plan.")
+
+
+@contextlib.contextmanager
+def lock(root: Path) -> Iterator[None]:
+    """Hold a run directory alone; the lock goes with the process that holds it.
+
+    Raises:
+        UsageError: another run holds it, or the folder holds something that is no run.
+    """
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"{root}: the output is a file. Set another output.")
+    found = {path.name for path in root.iterdir()} if root.exists() else set()
+    if PLAN not in found and (strange := sorted(found - {"lock", "logs", SCRATCH, INPUTS})):
+        raise UsageError(
+            f"{root}: not a run directory, but it holds {strange[0]!r}. A run deletes what is not "
+            "its own: set another output, or empty it."
+        )
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"{root}: another run is using this directory. Wait for it, or set another output."
+            ) from None
+        yield
 
 
 class UnitCutter(PassPlan):

@@ -7,6 +7,8 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
+from corpuskit.errors import DataError
+from corpuskit.plan.fingerprint import same_but_code
 from corpuskit.run.phase import PhaseWork, Prospect
 from corpuskit.storage import digest_file
 
@@ -63,6 +65,7 @@ class Verification:
     num_files: int
     size_bytes: int
     problems: list[str]
+    notes: list[str]
 
 
 def prospects_of(run: RunDirectory, *, accept_code: bool = False) -> list[Prospect]:
@@ -133,7 +136,10 @@ def overheads(run: RunDirectory) -> dict[str, float]:
 
 
 def accounts(run: RunDirectory) -> list[Account]:
-    """Return, per source, documents read, dropped and kept; only of finished runs."""
+    """Return, per source, documents read, dropped and kept so far.
+
+    Kept are the rows of the last document shards (or packed documents), less what later masks drop.
+    """
     read: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     kept: Counter[str] = Counter()
@@ -144,10 +150,16 @@ def accounts(run: RunDirectory) -> list[Account]:
                 read[source] += value
             elif name.startswith("dropped/"):
                 dropped[source] += value
-        if phase.is_stream and (documents := seal.by_role("documents")):
+        if phase.is_stream:
             kept = Counter()
-            for part in documents:
+            for part in seal.by_role("documents"):
                 kept[part.source] += part.rows
+            for step in run.plan.file.sources:  # packed: there are no document parts
+                kept[step.label] += seal.counters.get(f"documents/{step.label}", 0)
+        else:
+            for name, value in seal.counters.items():
+                if name.startswith("dropped/"):
+                    kept[name.rpartition("/")[2]] -= value
     return [Account(s, read[s], dropped[s], kept[s]) for s in sorted(read)]
 
 
@@ -167,7 +179,9 @@ def verify(run: RunDirectory) -> Verification:
             if path.stat().st_size != part.size_bytes:
                 problems.append(f"{part.path}: {path.stat().st_size} bytes, not {part.size_bytes}.")
             elif digest_file(path) != part.digest:
-                problems.append(f"{part.path}: the content is not what was written.")
+                problems.append(
+                    f"{part.path}: the content is not what was written. Delete it, run again."
+                )
     finished = {phase.name for phase, _ in sealed(run)}
     problems += [
         f"phase {phase.name}: not finished."
@@ -175,7 +189,7 @@ def verify(run: RunDirectory) -> Verification:
         if phase.name not in finished
     ]
     if not problems:
-        for folder in ("documents", "tokens", "ledger", "holdout", "mix"):
+        for folder in () if run.plan.until else ("documents", "tokens", "ledger", "holdout", "mix"):
             extra = [name for name in run.store.list(folder) if name not in named]
             problems += [f"{name}: no seal names it." for name in extra]
         problems += [
@@ -183,7 +197,13 @@ def verify(run: RunDirectory) -> Verification:
             for one in accounts(run)
             if one.num_missing
         ]
-    return Verification(len(named), size, problems)
+    notes = [
+        f"phase {phase.name}: made with other parameters, inputs, files or libraries than the plan "
+        "now names. Run again to bring it up to date."
+        for phase, seal in sealed(run)
+        if not same_but_code(seal.fingerprint, run.fingerprint(phase))
+    ]
+    return Verification(len(named), size, problems, notes)
 
 
 def prospect_facts(one: Prospect) -> dict[str, Any]:
@@ -198,7 +218,11 @@ def mixture(run: RunDirectory) -> list[MixtureRow]:
         return []
     from corpuskit.stages.mixing.mix import mixture_table
 
-    return mixture_table(json.loads(run.store.read("mix/plan.json")))
+    try:
+        return mixture_table(json.loads(run.store.read("mix/plan.json")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        where = run.store.path("mix/plan.json")
+        raise DataError(f"{where}: cannot be read: {error!r}. Run again to rebuild.") from None
 
 
 def run_facts(run: RunDirectory) -> dict[str, Any]:

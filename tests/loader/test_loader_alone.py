@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from loader_runs import Shards, write_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +36,7 @@ print(*sorted(name for name in ours if not name.startswith("corpuskit.loader")))
 """
 
 
+@pytest.mark.slow
 def test_it_streams_with_numpy_and_pyarrow_alone(shards: Shards, run_dir: Path) -> None:
     run = write_plan(shards, [(100, {"web": 1})], folder=run_dir)
     done = subprocess.run(

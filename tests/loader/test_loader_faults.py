@@ -197,6 +197,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm here")
 def test_a_killed_reader_leaves_nothing_behind(own_shards: Shards, tmp_path: Path) -> None:
     run = write_plan(own_shards, MIX)
@@ -257,6 +258,7 @@ next(batches)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [END_EARLY, FORK_EARLY], ids=["end", "fork"])
 def test_a_program_may_end_while_rows_are_read(tmp_path: Path, program: str) -> None:
     # Fifty parts that the first block needs, so that the threads are busy when the program ends.

@@ -117,7 +117,7 @@ def orders(draw: st.DrawFn) -> RowOrder:
     return RowOrder(draw(st.integers(0, 9)), draw(st.integers(1, 40)), sources, stages)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(orders())
 def test_the_way_back_undoes_the_way_there(order: RowOrder) -> None:
     found = order.rows_at(np.arange(order.num_rows))

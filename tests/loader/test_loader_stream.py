@@ -208,6 +208,18 @@ def test_a_world_size_that_does_not_divide_is_refused_with_those_that_do(
         StreamingLoader(run, 12, world_size=2, micro_batches=4)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("reader_threads", 0), ("max_open_parts", 0), ("read_deadline_seconds", 0.0)],
+)
+def test_options_out_of_bounds_are_refused(
+    shards: Shards, run_dir: Path, option: str, value: float
+) -> None:
+    run = write_plan(shards, MIX, folder=run_dir)
+    with pytest.raises(UsageError, match=f"{option} must be"):
+        StreamingLoader(run, 8, **{option: value})
+
+
 def test_more_epochs_than_the_cap_are_refused_by_name(shards: Shards, run_dir: Path) -> None:
     run = write_plan(shards, [(30, {"math": 1})], max_epochs=3.3, folder=run_dir)
     with pytest.raises(

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any
 
 from corpuskit.closure import PACKAGE
+from corpuskit.errors import TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,6 +70,7 @@ class Pool:
         self.root, self.size, self.retries = root, workers, retries
         self.workers: list[_Worker] = []
         self._started = 0
+        self.has_worked = False
 
     def __enter__(self) -> Pool:
         return self
@@ -136,6 +138,7 @@ class _Round:
         self.waiting = collections.deque(tasks)
         self.tries: collections.Counter[Task] = collections.Counter()
         self.failures: list[Failure] = []
+        self.deaths, self.last_death, self.last_log = 0, "", ""
 
     def run(self) -> list[Failure]:
         """Feed the workers until every task is done or has failed for good."""
@@ -147,6 +150,19 @@ class _Round:
                 return self.failures
             for key, _ in self.selector.select(timeout=1):
                 self._read(key.data)
+            self._check_start()
+
+    def _check_start(self) -> None:
+        """Stop when workers die before one of them has said anything: it is not the tasks' fault.
+
+        Raises:
+            TaskError: workers cannot start here.
+        """
+        if not self.pool.has_worked and self.deaths > 2 * self.pool.size + self.pool.retries:
+            raise TaskError(
+                f"{self.deaths} workers died before any of them did something; the last one: "
+                f"{self.last_death} Log: {self.last_log}"
+            )
 
     def _feed(self) -> None:
         """Give a task to every idle worker; start workers while there is work for them."""
@@ -167,6 +183,7 @@ class _Round:
         """Take what a worker has sent; the end of its output is the end of the worker."""
         events, is_gone = _events(worker)
         for event in events:
+            self.pool.has_worked = True
             kind = event.pop("event")
             if kind == "progress":
                 self.on_event(kind, event)
@@ -182,6 +199,7 @@ class _Round:
             self.selector.unregister(_out(worker))
             self.pool.workers.remove(worker)
             death = _death(worker)
+            self.deaths, self.last_death, self.last_log = self.deaths + 1, death, str(worker.log)
             if worker.task is not None:
                 self._lost(worker.task, worker, {"error": death})
 

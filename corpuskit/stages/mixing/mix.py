@@ -169,7 +169,8 @@ class Mix(GlobalStage):
         rows = dict.fromkeys(order, 0)
         for part in parts:
             rows[part.source] += part.rows
-        self._check_names(rows)
+        self.check_sources(tuple(order))
+        self._check_rows(rows)
         counters = context.counters("pack")
         shuffled = context.given["shuffle"]["order"] == "global"
         return [
@@ -188,7 +189,7 @@ class Mix(GlobalStage):
         caps = self.max_epochs
         return caps.get(source, 1.0) if isinstance(caps, dict) else caps
 
-    def _check_names(self, rows: Mapping[str, int]) -> None:
+    def check_sources(self, names: tuple[str, ...]) -> None:
         weighed = [stage.weights for stage in self.stages or ()]
         if self.weights is not None:
             weighed = [self.weights]
@@ -196,23 +197,26 @@ class Mix(GlobalStage):
         named = [("max_epochs", name) for name in caps]
         named += [("weights", name) for weights in weighed for name in weights]
         for parameter, name in named:
-            if name not in rows:
+            if name not in names:
                 raise UsageError(
-                    f"mix.{parameter}: there is no source {name!r}. {suggest(name, rows)}"
+                    f"mix.{parameter}: there is no source {name!r}. {suggest(name, names)}"
                 )
-        if not weighed:
-            return
-        for name in rows:
+        for name in names if weighed else ():
             if not any(name in weights for weights in weighed):
                 raise UsageError(
                     f"mix.weights: the source {name!r} has no weight. "
                     "Give it one, or take it out of sources."
                 )
+
+    def _check_rows(self, rows: Mapping[str, int]) -> None:
+        """Check that every source with a weight has rows."""
+        if self.weights is None and self.stages is None:
+            return
         for name, count in rows.items():
             if not count:
                 raise DataError(
                     f"mix: the source {name!r} has a weight, but none of its documents is left. "
-                    "Take it out of sources, or see the report for what dropped them."
+                    "Take it out of sources, or see the funnel for what dropped them."
                 )
 
     def _schedule(self, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
