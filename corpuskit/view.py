@@ -118,7 +118,8 @@ class Outcome:
 
     Attributes:
         codes: (N,) uint8: 0 keeps, k drops by `rules[k - 1]`; the first failing rule wins.
-        values: (N,) float64: the measured value of the failing rule, NaN where it has none.
+        values: (N,) float64: the measured value of the failing rule, NaN where it has none; read
+            for dropped documents only.
         text: the new texts of all rows, dropped ones included.
         spans: what was cut from or replaced in the text that the stage saw.
         columns: field -> values of all rows, as declared by `adds()`.
