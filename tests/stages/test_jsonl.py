@@ -202,7 +202,7 @@ def test_a_position_is_where_the_line_starts_in_the_decompressed_file(tmp_path):
     lines = [b'{"text": "one"}', b"", b"broken", b'  {"text": "two"}', b'{"text": "three"}']
     content = b"\n".join(lines)
     starts = [content.index(line) for line in (lines[0], lines[3], lines[4])]
-    for name, packed in (("a.jsonl", content), ("a.jsonl.gz", gzip.compress(content))):
+    for name, packed in (("a.jsonl", content), ("a.jsonl.gz", gzip.compress(content, mtime=0))):
         (tmp_path / name).write_bytes(packed)
         found = read(SOURCE, tmp_path / name)
         assert [document["position"] for document in found.documents] == starts
@@ -374,7 +374,7 @@ def test_slices_come_from_the_size_alone(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"x" * 1000)
     assert SOURCE.slices(input_file(path), 500) == [Slice(0, 500, 500), Slice(500, 1000, 500)]
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"x" * 1000))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"x" * 1000, mtime=0))
     packed = input_file(tmp_path / "a.jsonl.gz")
     assert SOURCE.slices(packed, 5) == [Slice(0, packed.size_bytes, packed.size_bytes)]
 
@@ -424,8 +424,8 @@ def test_several_members_and_frames_are_one_file(tmp_path):
     lines = [b'{"text": "%d"}\n' % number for number in range(50)]
     content = b"".join(lines)
     packed = {
-        "a.jsonl.gz": b"".join(gzip.compress(line) for line in lines) + b"\0" * 700,
-        "b.jsonl.gz": gzip.compress(content[:100]) + b"\0" * 10 + gzip.compress(content[100:]),
+        "a.jsonl.gz": b"".join(gzip.compress(line, mtime=0) for line in lines) + b"\0" * 700,
+        "b.jsonl.gz": gzip.compress(content[:100], mtime=0) + b"\0" * 10 + gzip.compress(content[100:], mtime=0),
         "a.jsonl.zst": b"".join(zstandard.compress(line) for line in lines),
         "b.jsonl.zst": b"\x50\x2a\x4d\x18\x03\0\0\0abc" + zstandard.compress(content),
         "c.jsonl.zst": zstandard.ZstdCompressor(write_checksum=True, write_content_size=False)
@@ -450,7 +450,7 @@ def test_long_windows_are_read(tmp_path):
 def test_a_truncated_file_names_itself_and_the_place(ending, share, tmp_path_factory):
     rng = random.Random(1)
     content = b"".join(b'{"text": "%x"}\n' % rng.getrandbits(400) for _ in range(200))
-    packed = gzip.compress(content) if ending == "gz" else zstandard.compress(content)
+    packed = gzip.compress(content, mtime=0) if ending == "gz" else zstandard.compress(content)
     path = tmp_path_factory.mktemp("cut") / f"a.jsonl.{ending}"
     path.write_bytes(packed[: max(6, int(share * len(packed)))])
     with pytest.raises(DataError, match=r"a\.jsonl\.\w+: broken \w+ data before byte \d+"):
@@ -462,7 +462,7 @@ def test_a_flipped_bit_is_not_read_as_data(tmp_path, ending):
     rng = random.Random(2)
     content = b"".join(b'{"text": "%x"}\n' % rng.getrandbits(400) for _ in range(200))
     if ending == "gz":
-        packed = bytearray(gzip.compress(content))
+        packed = bytearray(gzip.compress(content, mtime=0))
     else:
         packed = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(content))
     packed[len(packed) // 2] ^= 4
@@ -476,11 +476,11 @@ def test_a_flipped_bit_is_not_read_as_data(tmp_path, ending):
     ("name", "content", "message"),
     [
         ("a.jsonl.gz", b'{"text": "plain"}', "the name says gzip"),
-        ("a.jsonl.zst", gzip.compress(b"x"), "the name says zstd"),
-        ("a.jsonl", gzip.compress(b"x"), "Rename it to end in .gz"),
+        ("a.jsonl.zst", gzip.compress(b"x", mtime=0), "the name says zstd"),
+        ("a.jsonl", gzip.compress(b"x", mtime=0), "Rename it to end in .gz"),
         ("a.jsonl", zstandard.compress(b"x"), "Rename it to end in .zst"),
         ("a.jsonl.bz2", b"BZh91AY&SY", "bzip2 data is not supported"),
-        ("a.jsonl.gz", gzip.compress(b"x") + b"garbage", "broken gzip data"),
+        ("a.jsonl.gz", gzip.compress(b"x", mtime=0) + b"garbage", "broken gzip data"),
         ("a.jsonl.zst", zstandard.compress(b"x") + b"garbage", "a frame starts with"),
     ],
 )
