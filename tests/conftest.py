@@ -15,6 +15,18 @@ if os.environ.get("NUMBA_DISABLE_JIT") == "1":
     np.seterr(over="ignore")
 
 
+PROCESSES = ("run/", "train/", "test_one_file_stage.py", "test_docs.py", "test_sample_command.py")
+"""Below tests/: what starts processes or gathers files, and is no part of the unit suite."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that start processes as slow."""
+    for item in items:
+        place = item.path.relative_to(ROOT / "tests").as_posix()
+        if place.startswith(PROCESSES):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data, or skip: it is not part of the project."""
