@@ -1,8 +1,8 @@
 """Exchange runs: what one pass of a global stage hands to the next (docs/formats.md).
 
 A producer writes one sorted file, whatever the number of consumers; a consumer asks for a range of
-the first column and reads only the record batches that can hold it. Numbers only move as columns:
-documents stay where they are.
+the first column and reads only the record batches that can hold it. Keys, hashes and
+token rows move; documents stay where they are.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpuskit.exchange import read_run, write_run
+from corpuskit.exchange import read_runs, write_run
 from corpuskit.ledger import LedgerWriter
 from corpuskit.manifest import Part
 from corpuskit.shards import read_documents, read_sidecars, write_sidecar
@@ -173,12 +173,12 @@ class PassWork(UnitWork, PassContext):
     def run_range(
         self, name: str, low: int | None, high: int | None, schema: pa.Schema
     ) -> pa.Table:
-        tables = [schema.empty_table()]
-        for part in self.parts(name):
-            overlaps = (high is None or part.first < high) and (low is None or part.last >= low)
-            if overlaps:
-                tables.append(read_run(self.path(part), low, high))
-        return pa.concat_tables(tables).combine_chunks()
+        paths = [
+            self.path(part)
+            for part in self.parts(name)
+            if (high is None or part.first < high) and (low is None or part.last >= low)
+        ]
+        return read_runs(paths, schema, low, high)
 
     def parts(self, name: str) -> list[Part]:
         return self.run.find_parts(self.phase, name)
