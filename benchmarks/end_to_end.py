@@ -122,7 +122,7 @@ def report(output: Path, printed: str, size: int, workers: int) -> None:
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.run.status import accounts, funnel, overheads, run_facts
 
-    opened = RunDirectory.open(output)
+    opened = RunDirectory.open(str(output))
     print(printed[printed.index("Funnel") :])
     print(f"{'source':8} {'read':>8} {'dropped':>8} {'kept':>8} {'missing':>8}")
     for one in accounts(opened):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from corpuskit import registry
 from corpuskit.errors import ConfigError, UsageError, suggest
+from corpuskit.settings import Pipeline
 from corpuskit.stage import Source, Stage
 
 if TYPE_CHECKING:
@@ -24,53 +25,6 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=BaseModel)
 Place = tuple[str | int, ...]
 MATERIALIZE = "materialize"
-
-
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Executor(_Settings):
-    """Where tasks run; nothing here changes an output byte."""
-
-    kind: Literal["local"] = "local"
-    """Which launcher runs the tasks."""
-    workers: int = Field(2, ge=1, le=1024)
-    """Worker processes on this machine."""
-    tasks: int | None = Field(None, ge=1)
-    """Tasks per phase; the planner chooses when absent."""
-    retries: int = Field(1, ge=0, le=10)
-    """How often a task is tried again after an unexpected failure."""
-
-
-class Ledger(_Settings):
-    """What the ledger keeps besides its rows."""
-
-    keep_text: bool = False
-    """Keep the text of everything that left, not only of a small sample."""
-
-
-class Pipeline(_Settings):
-    """A pipeline file, without its sources and stages."""
-
-    name: str = Field("", pattern=r"^[\w.-]*$")
-    """Name of the run; the file's stem when absent."""
-    output: str = Field(pattern=r"^[^\x00]+$")
-    """The run directory."""
-    seed: int = Field(0, ge=0, lt=2**32)
-    """Seed of everything random: samples, shuffle, mixture."""
-    documents: bool | None = None
-    """Write `documents/`; by default when the input is below 100 GB."""
-    max_document_bytes: int = Field(16 << 20, ge=1, le=1 << 30)
-    """Longer documents go to the ledger, in bytes of UTF-8."""
-    cell_bytes: int = Field(64 << 20, ge=1024)
-    """Text per cell: the unit of work, of parts and of packing windows; changes output files."""
-    task_memory_bytes: int = Field(1 << 30, ge=1 << 20)
-    """Memory that one task of a global stage may plan with."""
-    executor: Executor = Executor()
-    """Where tasks run."""
-    ledger: Ledger = Ledger()
-    """What the ledger keeps."""
 
 
 @dataclasses.dataclass(frozen=True)

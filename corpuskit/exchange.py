@@ -16,12 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import DataError
+from corpuskit.storage import open_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from corpuskit.storage import Readable
 
 BATCH_ROWS = 8192
 """Most rows per record batch."""
@@ -57,14 +60,14 @@ def write_run(
     return table
 
 
-def read_run(path: Path, low: int | None = None, high: int | None = None) -> pa.Table:
+def read_run(path: Readable, low: int | None = None, high: int | None = None) -> pa.Table:
     """Return the rows of a run whose first column is in `[low, high)`, sorted by it.
 
     Raises:
         DataError: the file is not a run.
     """
     try:
-        with pa.OSFile(str(path), "rb") as file:
+        with open_place(path) as file:
             reader = pa.ipc.open_file(file)
             header = json.loads(reader.schema.metadata[b"corpuskit"])
             first = [int(value) for value in header["first"]]
@@ -81,7 +84,7 @@ def read_run(path: Path, low: int | None = None, high: int | None = None) -> pa.
 
 
 def read_runs(
-    paths: Iterable[Path], schema: pa.Schema, low: int | None = None, high: int | None = None
+    paths: Iterable[Readable], schema: pa.Schema, low: int | None = None, high: int | None = None
 ) -> pa.Table:
     """Return the rows of many runs in `[low, high)`, run after run; `schema` serves when none."""
     tables = [read_run(path, low, high) for path in paths]

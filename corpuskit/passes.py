@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from corpuskit.ledger import Entries
     from corpuskit.manifest import Part
+    from corpuskit.storage import Readable
     from corpuskit.view import View
 
 
@@ -103,8 +104,8 @@ class PassContext(UnitContext):
         """
 
     @abstractmethod
-    def path(self, part: Part) -> Path:
-        """Return where the file of a part can be read."""
+    def path(self, part: Part) -> Readable:
+        """Return the file of a part, for `shards.open_parquet` and its like."""
 
     @abstractmethod
     def parts(self, name: str) -> list[Part]:

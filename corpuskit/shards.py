@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from corpuskit.batch import numbers
 from corpuskit.errors import DataError
+from corpuskit.storage import Stored, open_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from numpy.typing import NDArray
+
+    from corpuskit.storage import Readable
 
 BATCH_TEXT_BYTES = 8 << 20
 """Text per row group and per batch: bounds the memory of a worker."""
@@ -90,7 +93,7 @@ class DocumentWriter:
 
 
 def read_documents(
-    path: Path, columns: Sequence[str] | None = None, *, sidecars: Sequence[Path] = ()
+    path: Readable, columns: Sequence[str] | None = None, *, sidecars: Sequence[Readable] = ()
 ) -> Iterator[pa.RecordBatch]:
     """Yield a document shard batch by batch, masks applied and sidecar columns appended.
 
@@ -123,14 +126,14 @@ def read_documents(
 
 
 def read_sidecars(
-    sidecars: Sequence[Path],
+    sidecars: Sequence[Readable],
 ) -> tuple[NDArray[np.bool_] | None, dict[str, pa.Array]]:
     """Return the combined mask (None = all kept) and the added columns of a part's sidecars."""
     keep: NDArray[np.bool_] | None = None
     added: dict[str, pa.Array] = {}
     for path in sidecars:
         try:
-            with pa.OSFile(str(path), "rb") as file:
+            with open_place(path) as file:
                 table = pa.ipc.open_file(file).read_all()
         except pa.ArrowInvalid as error:
             raise DataError(f"{path}: not a sidecar: {error}.") from None
@@ -182,12 +185,22 @@ def write_tokens(path: Path, table: pa.Table) -> None:
     )
 
 
-def _batches(path: Path, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+def open_parquet(source: pa.NativeFile, path: Readable) -> pq.ParquetFile:
+    """Open a Parquet part whose pages are checked as they are read.
+
+    Over a network the column chunks of a row group are fetched in few large requests.
+
+    Raises:
+        pa.ArrowInvalid: it is no whole Parquet file.
+    """
+    is_remote = isinstance(path, Stored) and path.is_remote
+    return pq.ParquetFile(source, pre_buffer=is_remote, page_checksum_verification=True)
+
+
+def _batches(path: Readable, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
     """Yield one batch per row group, so memory is bounded by the writer's BATCH_TEXT_BYTES."""
     try:
-        with pq.ParquetFile(
-            path, memory_map=False, pre_buffer=False, page_checksum_verification=True
-        ) as file:
+        with open_place(path) as source, open_parquet(source, path) as file:
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group, columns=columns, use_threads=False)
                 yield from table.combine_chunks().to_batches()

@@ -10,6 +10,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from corpuskit.run.failures import FailureNote
+    from corpuskit.run.jobs import Jobs
     from corpuskit.run.phase import Prospect
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.run.status import FunnelRow
@@ -28,7 +30,7 @@ def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
     """Print what would happen to every phase."""
     files, size = len(run.inputs.files), run.inputs.size_bytes()
     out = console()
-    out.print(f"{files} input files, {size / 1e6:,.1f} MB on disk -> {run.store.root}")
+    out.print(f"{files} input files, {size / 1e6:,.1f} MB on disk -> {run.store.address}")
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("phase", "stages"):
         table.add_column(name, overflow="fold")
@@ -59,6 +61,36 @@ def print_status(found: Sequence[Prospect]) -> None:
         state = "finished" if one.state == "reuse" else one.reason or one.state
         table.add_row(one.phase.name, done, state)
     console().print(table)
+
+
+def print_jobs(jobs: Jobs) -> None:
+    """Print the jobs of a run in Slurm; nothing when it has none."""
+    if not jobs.states:
+        return
+    out = console()
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("job", "works on"):
+        table.add_column(name)
+    table.add_column("slots", justify="right")
+    table.add_column("", overflow="fold")
+    is_alive = any(state.is_alive for state in jobs.states)
+    for state in jobs.states:
+        words = "unknown" if jobs.problem else jobs.words(state)
+        table.add_row(state.job.number, state.job.phase, str(state.job.slots), words)
+    out.print()
+    out.print(table)
+    if jobs.problem:
+        out.print(jobs.problem, markup=False)
+    elif not is_alive:
+        out.print("No job is left: they were cancelled, or failed. Run the same command again.")
+
+
+def print_failures(notes: Sequence[FailureNote]) -> None:
+    """Print the tasks that failed and have not succeeded since."""
+    out = console()
+    for note in notes:
+        out.print(f"failed: {note.phase}, units {note.units[0]}...: {note.error}", markup=False)
+        out.print(f"  on {note.host}, log: {note.log}", markup=False)
 
 
 def print_funnel(rows: Sequence[FunnelRow]) -> None:

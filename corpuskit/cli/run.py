@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from corpuskit.run.pipeline import Submission
 
 
 @click.command("run")
 @click.argument("pipeline", type=click.Path(dir_okay=False))
 @click.option("--workers", type=click.IntRange(1), help="Worker processes (executor.workers).")
-@click.option("--executor", type=click.Choice(["local"]), help="Where tasks run (executor.kind).")
+@click.option("--executor", type=click.Choice(["local", "slurm", "ray"]),
+              help="Where tasks run (executor.kind).")  # fmt: skip
+@click.option("--wait", is_flag=True, help="Slurm: stay and show progress until the run ends.")
 @click.option(
     "--set",
     "overrides",
@@ -27,6 +34,7 @@ def command(
     pipeline: str,
     workers: int | None,
     executor: str | None,
+    wait: bool,
     overrides: tuple[str, ...],
     until: str | None,
     accept_code_change: bool,
@@ -43,27 +51,53 @@ def command(
       corpuskit run pipelines/quickstart.yaml
       corpuskit run p.yaml --workers 8 --set minhash_dedup.bands=20
       corpuskit run p.yaml --until exact_dedup
+      corpuskit run p.yaml --executor slurm --set executor.slurm.slots=32
     """
     import json
 
     from corpuskit.cli._progress import observer
     from corpuskit.cli._tables import print_funnel, print_mixture
     from corpuskit.plan import read_plan
-    from corpuskit.run.pipeline import run
+    from corpuskit.run.pipeline import run, submit
     from corpuskit.run.status import funnel, mixture, run_facts
 
     more = [f"executor.workers={workers}"] if workers else []
     more += [f"executor.kind={executor}"] if executor else []
     plan = read_plan(pipeline, [*overrides, *more], until=until)
+    is_slurm = plan.settings.executor.kind == "slurm"
     try:
         with observer(quiet=as_json) as watch:
+            if is_slurm and not wait:
+                _print_jobs(submit(plan, watch, accept_code=accept_code_change), as_json=as_json)
+                return
             result = run(plan, watch, accept_code=accept_code_change)
     except KeyboardInterrupt:
-        click.echo("Stopped. Run the same command again to continue.", err=True)
+        hint = "The jobs go on." if is_slurm else "Run the same command again to continue."
+        click.echo(f"Stopped. {hint}", err=True)
         raise click.Abort from None
     if as_json:
         click.echo(json.dumps(run_facts(result.run), indent=1))
         return
     print_funnel(funnel(result.run))
     print_mixture(mixture(result.run))
-    click.echo(f"Run directory: {result.run.store.root}")
+    click.echo(f"Run directory: {result.run.store.address}")
+
+
+def _print_jobs(submitted: Submission, *, as_json: bool) -> None:
+    """Say what was submitted and how to go on from here."""
+    import dataclasses
+    import json
+
+    address = submitted.run.store.address
+    if as_json:
+        jobs = [dataclasses.asdict(job) for job in submitted.jobs]
+        click.echo(json.dumps({"directory": address, "jobs": jobs}, indent=1))
+        return
+    for job in submitted.jobs:
+        click.echo(f"{job.phase}: job {job.number}, {job.slots} slots")
+    if not submitted.jobs:
+        click.echo("Nothing to do: every phase is finished.")
+        return
+    numbers = " ".join(job.number for job in submitted.jobs)
+    click.echo(f"Follow it:  corpuskit status {address}")
+    click.echo(f"Cancel it:  scancel {numbers}")

@@ -6,24 +6,35 @@ import click
 
 
 @click.command("status")
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.argument("directory", metavar="DIRECTORY")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(directory: str, as_json: bool) -> None:
     """Show how far the run in DIRECTORY is: phases, tasks, and the funnel so far.
 
-    Reads manifests only, so it is right whoever runs the tasks, and wherever.
+    Reads manifests only, so it is right whoever runs the tasks, and wherever. For a run in Slurm it
+    also shows the jobs, and names those that wait for something that will never come.
     """
     import json
-    from pathlib import Path
 
-    from corpuskit.cli._tables import print_funnel, print_mixture, print_status
+    from corpuskit.cli._tables import (
+        print_failures,
+        print_funnel,
+        print_jobs,
+        print_mixture,
+        print_status,
+    )
+    from corpuskit.run.jobs import failures_of, jobs_of
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.run.status import funnel, mixture, prospects_of, run_facts
 
-    run = RunDirectory.open(Path(directory))
+    run = RunDirectory.open(directory)
     if as_json:
-        click.echo(json.dumps(run_facts(run), indent=1))
+        facts = {**run_facts(run), **jobs_of(run).facts()}
+        facts["failures"] = [note.__dict__ for note in failures_of(run)]
+        click.echo(json.dumps(facts, indent=1))
         return
     print_status(prospects_of(run))
+    print_jobs(jobs_of(run))
+    print_failures(failures_of(run))
     print_funnel(funnel(run))
     print_mixture(mixture(run))

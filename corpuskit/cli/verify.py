@@ -8,7 +8,7 @@ import click
 
 
 @click.command("verify")
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.argument("directory", metavar="DIRECTORY")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(directory: str, as_json: bool) -> None:
     """Read every file of the run in DIRECTORY and compare it with the hashes in the seals.
@@ -16,12 +16,11 @@ def command(directory: str, as_json: bool) -> None:
     Exit code 3 when a file is missing, changed or not named by any seal.
     """
     import json
-    from pathlib import Path
 
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.run.status import verify
 
-    found = verify(RunDirectory.open(Path(directory)))
+    found = verify(RunDirectory.open(directory))
     if as_json:
         click.echo(json.dumps(found.__dict__, indent=1))
     else:

@@ -6,18 +6,17 @@ import click
 
 
 @click.command("why")
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.argument("directory", metavar="DIRECTORY")
 @click.argument("document")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(directory: str, document: str, as_json: bool) -> None:
     """Show all that happened to DOCUMENT (an id, or a key number) in the run in DIRECTORY."""
     import json
-    from pathlib import Path
 
     from corpuskit.report.history import history
     from corpuskit.run.rundir import RunDirectory
 
-    found = history(RunDirectory.open(Path(directory)), document)
+    found = history(RunDirectory.open(directory), document)
     if as_json:
         click.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return

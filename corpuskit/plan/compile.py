@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
 from corpuskit.batch import document_schema
-from corpuskit.config import Pipeline, PipelineFile, Step, read_pipeline
+from corpuskit.config import PipelineFile, Step, read_pipeline
 from corpuskit.errors import ConfigError, DataError, UsageError, suggest
 from corpuskit.plan.fingerprint import file_digest
+from corpuskit.settings import Pipeline
 from corpuskit.stage import CellStage, GlobalStage, Pass, Source, StreamingStage
 
 if TYPE_CHECKING:

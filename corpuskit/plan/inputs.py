@@ -7,6 +7,7 @@ import functools
 import glob
 import json
 import os
+import posixpath
 from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
@@ -14,12 +15,13 @@ from corpuskit.batch import MAX_ORDINAL
 from corpuskit.errors import DataError, UsageError
 from corpuskit.plan.fingerprint import code_digest
 from corpuskit.stage import InputFile, Slice, Source
+from corpuskit.storage import Found, find_objects, is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from corpuskit.config import Step
-    from corpuskit.storage import LocalStore
+    from corpuskit.storage import Store
 
 INPUTS = "inputs.json"
 _GLOB = "*?["
@@ -52,7 +54,7 @@ class Inputs:
 
 
 def find_inputs(
-    store: LocalStore,
+    store: Store,
     sources: Iterable[Step],
     cell_bytes: int,
     *,
@@ -68,20 +70,20 @@ def find_inputs(
         DataError: a footer cannot be read.
     """
     known, cuts = _earlier(store)
-    found: list[tuple[Step, str, str]] = []
+    found: list[tuple[Step, Found, str]] = []
     for step in sources:
-        found += [(step, path, name) for path, name in _expand(step)]
+        found += [(step, one, name) for one, name in _expand(step)]
     ordinal = max(known.values(), default=-1)
     files: list[tuple[InputFile, tuple[Slice, ...]]] = []
-    for done, (step, path, name) in enumerate(found):
+    for done, (step, one, name) in enumerate(found):
         if (step.label, name) not in known:
             ordinal += 1
             known[step.label, name] = ordinal
-        status = os.stat(path)
-        stamp = str(status.st_mtime_ns)
         if ordinal > MAX_ORDINAL:
             raise UsageError(f"{ordinal + 1} input files: at most {MAX_ORDINAL + 1} are possible.")
-        file = InputFile(known[step.label, name], step.label, path, name, status.st_size, stamp)
+        file = InputFile(
+            known[step.label, name], step.label, one.address, name, one.size_bytes, one.stamp
+        )
         assert isinstance(step.stage, Source), "config.py makes sure of it"
         mark = _mark(file, step, cell_bytes)
         if mark not in cuts:
@@ -92,7 +94,7 @@ def find_inputs(
     return Inputs(tuple(f for f, _ in files), tuple(s for _, s in files))
 
 
-def save_inputs(store: LocalStore, inputs: Inputs, sources: Iterable[Step], cell: int) -> None:
+def save_inputs(store: Store, inputs: Inputs, sources: Iterable[Step], cell: int) -> None:
     """Remember ordinals and slices, those of vanished files included."""
     known, _ = _earlier(store)
     steps = {step.label: step for step in sources}
@@ -111,20 +113,20 @@ def save_inputs(store: LocalStore, inputs: Inputs, sources: Iterable[Step], cell
 
 
 def _earlier(
-    store: LocalStore,
+    store: Store,
 ) -> tuple[dict[tuple[str, str], int], dict[str, tuple[Slice, ...]]]:
     if not store.exists(INPUTS):
         return {}, {}
     try:
         content = json.loads(store.read(INPUTS))
         if content["format"] != 1:
-            raise DataError(f"{store.path(INPUTS)}: not of format 1.")
+            raise DataError(f"{store.where(INPUTS)}: not of format 1.")
         entries = content["files"]
         known = {(e["source"], e["name"]): int(e["ordinal"]) for e in entries}
         cuts = {e["mark"]: tuple(Slice(*s) for s in e["slices"]) for e in entries if "mark" in e}
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{store.path(INPUTS)}: cannot be read: {error!r}. Without it, keys would "
+            f"{store.where(INPUTS)}: cannot be read: {error!r}. Without it, keys would "
             "change: restore it, or start in another output."
         ) from None
     return known, cuts
@@ -138,55 +140,68 @@ def _mark(file: InputFile, step: Step, cell_bytes: int) -> str:
     return "|".join(facts)
 
 
-def _expand(step: Step) -> list[tuple[str, str]]:
-    """Return (path, path relative to the source's root) of a source's files, sorted by the latter.
+def _expand(step: Step) -> list[tuple[Found, str]]:
+    """Return a source's files, each with its path relative to the source's root, sorted by it.
 
-    The root is the deepest folder that is common to all patterns, wildcards left out.
+    The root is the deepest folder that is common to all patterns, wildcards left out; so names, and
+    with them keys and ids, are the same on disk and in object storage.
     """
     assert isinstance(step.stage, Source), "config.py makes sure of it"
-    roots: list[str] = []
-    paths: set[str] = set()
-    for pattern in step.stage.paths:
-        if "://" in pattern:
-            scheme = pattern.partition("://")[0]
-            raise UsageError(
-                f"{step.where}: {scheme}:// inputs are not supported. Use local paths."
-            )
-        matches = _matches(pattern, step)
+    patterns = step.stage.paths
+    try:
+        kinds = {is_remote(pattern) for pattern in patterns}
+    except UsageError as error:
+        raise UsageError(f"{step.where}: source {step.label!r}: {error}") from None
+    if len(kinds) > 1:
+        raise UsageError(
+            f"{step.where}: source {step.label!r} mixes local paths and addresses. Make two of it."
+        )
+    remote = kinds.pop()
+    found: dict[str, Found] = {}
+    for pattern in patterns:
+        matches = find_objects(pattern) if remote else _matches(pattern, step)
         if not matches:
             hint = "Check the path" if not set(pattern) & set(_GLOB) else "Check the pattern"
+            hint += "." if remote else f"; it is relative to the working directory {os.getcwd()!r}."
             raise UsageError(
-                f"{step.where}: source {step.label!r}: no file matches {pattern!r}. "
-                f"{hint}; it is relative to the working directory {os.getcwd()!r}."
+                f"{step.where}: source {step.label!r}: no file matches {pattern!r}. {hint}"
             )
-        paths.update(os.path.normpath(path) for path in matches)
-        roots.append(_root(pattern))
-    root = os.path.commonpath([os.path.abspath(one) for one in roots])
-    named = [(path, os.path.relpath(os.path.abspath(path), root)) for path in paths]
+        found.update((one.address, one) for one in matches)
+    if remote:
+        root = posixpath.commonpath([_root(pattern, "/") for pattern in patterns])
+        named = [(one, one.address[len(root) :].lstrip("/")) for one in found.values()]
+    else:
+        root = os.path.commonpath([os.path.abspath(_root(one, os.sep)) for one in patterns])
+        named = [(one, os.path.relpath(os.path.abspath(path), root)) for path, one in found.items()]
     return sorted(named, key=lambda pair: pair[1])
 
 
-def _matches(pattern: str, step: Step) -> list[str]:
+def _matches(pattern: str, step: Step) -> list[Found]:
     """Return the files that a pattern names; a file of that very name comes first."""
+    pattern = pattern.removeprefix("file://")
     if os.path.isdir(pattern):
         hint = os.path.join(pattern, "*")
         raise UsageError(f"{step.where}: {pattern!r} is a folder. Name its files, as in {hint!r}.")
-    found = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
-    files = [path for path in found if not os.path.isdir(path)]
-    for path in files:
+    listed = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
+    found = []
+    for path in listed:
+        if os.path.isdir(path):
+            continue
         if not os.path.exists(path):
             raise UsageError(f"{step.where}: {path!r} is a link that leads nowhere.")
         try:
             path.encode()
         except UnicodeEncodeError:
             raise UsageError(f"{step.where}: the name {path!r} is not UTF-8. Rename it.") from None
-    return files
+        status = os.stat(path)
+        found.append(Found(os.path.normpath(path), status.st_size, str(status.st_mtime_ns)))
+    return found
 
 
-def _root(pattern: str) -> str:
+def _root(pattern: str, separator: str) -> str:
     """Return the folder in front of the first wildcard, or of the file."""
-    parts = pattern.split(os.sep)
+    parts = pattern.removeprefix("file://").split(separator)
     for index, part in enumerate(parts[:-1]):
         if set(part) & set(_GLOB):
-            return os.sep.join(parts[:index]) or ("/" if pattern.startswith("/") else ".")
-    return os.path.dirname(pattern) or "."
+            return separator.join(parts[:index]) or ("/" if pattern.startswith("/") else ".")
+    return separator.join(parts[:-1]) or ("/" if pattern.startswith("/") else ".")

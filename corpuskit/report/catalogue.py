@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 from corpuskit import registry
-from corpuskit.config import MATERIALIZE, Pipeline
+from corpuskit.config import MATERIALIZE
+from corpuskit.settings import Pipeline
 
 
 def stage_schema(name: str) -> dict[str, Any]:

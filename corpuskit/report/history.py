@@ -32,7 +32,7 @@ def history(run: RunDirectory, document: str) -> dict[str, Any]:
     if found is None and document.isdigit():
         found = _history(run, document, int(document))
     if found is None:
-        raise UsageError(f"{document!r}: no document has this id or key in {run.store.root}.")
+        raise UsageError(f"{document!r}: no document has this id or key in {run.store.address}.")
     return found
 
 
@@ -75,7 +75,8 @@ def _find(
     condition = pc.field(names[1]) == document
     if key is not None:
         condition = pc.field(names[0]) == pa.scalar(key, pa.int64())
-    table = pq.read_table(run.store.path(part.path), filters=condition, partitioning=None)
+    with run.store.open(part.path) as source:
+        table = pq.read_table(source, filters=condition, partitioning=None)
     return table.to_pylist()  # type: ignore[no-any-return]
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from corpuskit.exchange import read_runs, write_run
 from corpuskit.ledger import LedgerWriter
 from corpuskit.manifest import Part
-from corpuskit.shards import read_documents, read_sidecars, write_sidecar
+from corpuskit.shards import open_parquet, read_documents, read_sidecars, write_sidecar
 from corpuskit.stage import PassContext, UnitContext, View
-from corpuskit.storage import digest_file
+from corpuskit.storage import digest_file, open_place
+from corpuskit.storage.faults import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corpuskit.plan.compile import Phase
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.stage import Unit
+    from corpuskit.storage import Readable
 
 
 class UnitWork(UnitContext):
@@ -124,6 +125,7 @@ class UnitWork(UnitContext):
         self, path: Path, role: str, folder: str, *, prefix: str = "", unit: int | None = None,
         **fields: Any,
     ) -> None:  # fmt: skip
+        reach("write:after", str(path))
         number = self.unit.number if unit is None else unit
         digest = digest_file(path)
         name = f"{folder}/{prefix}part-{unit_name(number)}-{digest[:12]}{path.suffix}"
@@ -133,7 +135,9 @@ class UnitWork(UnitContext):
 
     def _scratch_path(self, suffix: str) -> Path:
         self._written += 1
-        return self.scratch / f"{self.unit.number}-{self._written}{suffix}"
+        path = self.scratch / f"{self.unit.number}-{self._written}{suffix}"
+        reach("write:before", str(path))
+        return path
 
 
 class PassWork(UnitWork, PassContext):
@@ -143,7 +147,7 @@ class PassWork(UnitWork, PassContext):
         super().__init__(run, phase, unit, scratch)
         self.memory_bytes = run.plan.settings.task_memory_bytes
 
-    def sidecar_paths(self) -> list[Path]:
+    def sidecar_paths(self) -> list[Readable]:
         """Return the sidecars of this unit's part, oldest first."""
         return cell_sidecars(self.run, self.phase, self.unit)
 
@@ -160,12 +164,9 @@ class PassWork(UnitWork, PassContext):
 
     def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         assert self.unit.part is not None, "only cells have a part"
-        table = pq.read_table(
-            self.path(self.unit.part),
-            columns=["key"],
-            use_threads=False,
-            page_checksum_verification=True,
-        )
+        path = self.path(self.unit.part)
+        with open_place(path) as source, open_parquet(source, path) as file:
+            table = file.read(columns=["key"], use_threads=False)
         keys = table.column("key").to_numpy()
         keep, _ = read_sidecars(self.sidecar_paths())
         return keys, np.ones(len(keys), np.bool_) if keep is None else keep
@@ -186,12 +187,13 @@ class PassWork(UnitWork, PassContext):
     def counters(self, name: str) -> Mapping[str, int]:
         return self.run.find_counters(self.phase, name)
 
-    def path(self, part: Part) -> Path:
-        return self.run.store.path(part.path)
+    def path(self, part: Part) -> Readable:
+        return self.run.store.at(part.path)
 
     def write_file(self, name: str, content: bytes) -> None:
         path = self._scratch_path(".fixed")
         path.write_bytes(content)
+        reach("write:after", str(path))
         digest = digest_file(path)
         self.run.store.publish(path, name)
         role = f"file:{name}"
@@ -211,11 +213,11 @@ class PassWork(UnitWork, PassContext):
         )  # fmt: skip
 
 
-def cell_sidecars(run: RunDirectory, phase: Phase, unit: Unit) -> list[Path]:
+def cell_sidecars(run: RunDirectory, phase: Phase, unit: Unit) -> list[Readable]:
     """Return the sidecars that apply to a cell, oldest first."""
-    found: list[Path] = []
+    found: list[Readable] = []
     for index in phase.sidecars:
-        found += [run.store.path(part.path) for part in run.sidecars(index).get(unit.number, ())]
+        found += [run.store.at(part.path) for part in run.sidecars(index).get(unit.number, ())]
     return found
 
 

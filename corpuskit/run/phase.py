@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Literal
 
 from corpuskit.errors import DataError
 from corpuskit.manifest import Seal
 from corpuskit.plan.fingerprint import same_but_code
-from corpuskit.run.launch.local import Task
+from corpuskit.run.cutting import cut_tasks, cut_units
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from corpuskit.manifest import Manifest
     from corpuskit.plan.compile import Phase
+    from corpuskit.run.launch.contract import Task
     from corpuskit.run.rundir import RunDirectory
-    from corpuskit.stage import Unit
 
 State = Literal["reuse", "run", "continue", "later"]
 
 FOLDERS = ("documents", "holdout", "ledger", "manifests", "mix", "tokens", "work")
 """Folders of a run directory that hold nothing but what seals name."""
-
-TASK_BYTES = 256 << 20
-"""A task holds at most about this much text: minutes of work, not hours."""
-
-TASKS_PER_WORKER = 4
-"""At least this many tasks a worker when there are units enough, so that the end is not ragged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +56,20 @@ class PhaseWork:
     def __init__(self, run: RunDirectory, phase: Phase, *, accept_code: bool = False) -> None:
         self.run, self.phase = run, phase
         self.mark = run.fingerprint(phase)
-        self.units = run.units(phase)
+        self.units = cut_units(run, phase)
         self.before = run.usable_seal(phase)
         self.reused = self._reusable(accept_code)
-        self.manifests = {} if self.reused else run.manifests(phase, self.mark)
+
+    @functools.cached_property
+    def manifests(self) -> dict[str, Manifest]:
+        """The usable manifests at the first time of asking."""
+        return {} if self.reused else self.run.manifests(self.phase, self.mark)
+
+    @functools.cached_property
+    def all_tasks(self) -> list[Task]:
+        """Every task of the phase, done or not."""
+        num = self.run.plan.settings.executor.tasks
+        return cut_tasks(self.phase, self.mark, self.units, num)
 
     def _reusable(self, accept_code: bool) -> Seal | None:
         seal = self.before
@@ -77,21 +81,16 @@ class PhaseWork:
             return dataclasses.replace(seal, fingerprint=self.mark, accepted_code_change=True)
         return None
 
-    def left(self) -> list[Unit]:
-        """Return the units that no manifest names yet."""
-        done = {number for one in self.manifests.values() for number in one.units}
-        return [unit for unit in self.units if unit.number not in done]
-
     def tasks(self) -> list[Task]:
-        """Cut what is left into tasks of neighbouring units; the cut changes no output byte."""
-        left = self.left()
-        settings = self.run.plan.settings.executor
-        wanted = settings.tasks or _num_tasks(left, settings.workers)
-        groups = _cut(left, min(wanted, len(left)))
-        return [
-            Task(self.phase.index, self.mark, tuple(unit.number for unit in group))
-            for group in groups
-        ]
+        """Return what is left to do: tasks, without the units that some manifest names."""
+        if self.reused is not None:
+            return []
+        done = {number for one in self.manifests.values() for number in one.units}
+        left = (
+            dataclasses.replace(task, units=tuple(n for n in task.units if n not in done))
+            for task in self.all_tasks
+        )
+        return [task for task in left if task.units]
 
     def prospect(self) -> Prospect:
         """Return what would happen now."""
@@ -100,19 +99,26 @@ class PhaseWork:
         num = len(self.units)
         if self.reused is not None:
             return Prospect(self.phase, "reuse", "", self.mark, num, 0, 0, rows, size)
-        left = self.left()
-        state: State = "continue" if len(left) < num else "run"
+        tasks = self.tasks()
+        left = sum(len(task.units) for task in tasks)
+        state: State = "continue" if left < num else "run"
         reason = _reason(self.before, self.mark)
-        tasks = len(self.tasks())
-        return Prospect(self.phase, state, reason, self.mark, num, len(left), tasks, rows, size)
+        return Prospect(self.phase, state, reason, self.mark, num, left, len(tasks), rows, size)
 
     def discard_broken(self) -> None:
         """Delete manifests that cannot be used; only the holder of the lock may call it."""
         if self.reused is None:
             self.run.discard_broken(self.phase, self.mark)
 
+    def is_done(self) -> bool:
+        """Return whether a look at the folder says that every task has a manifest."""
+        listed = self.run.store.list(f"manifests/{self.phase.name}/{self.mark}")
+        return sum("/task-" in name for name in listed) >= len(self.all_tasks)
+
     def finish(self) -> Seal:
         """Seal the phase, then delete what its seal does not name.
+
+        Whoever does it, it is the same seal, so two may.
 
         Raises:
             DataError: a manifest is gone that a worker has just written.
@@ -121,7 +127,7 @@ class PhaseWork:
         if self.reused is not None:
             seal = self.reused
         else:
-            found = self.run.manifests(self.phase, self.mark)
+            found = self.run.manifests(self.phase, self.mark, self.all_tasks)
             merged = Seal.merge(self.phase.name, self.mark, found.values())
             seal = dataclasses.replace(merged, inputs=self.run.input_contents(self.phase))
             if len(seal.units) != len(self.units):
@@ -134,16 +140,24 @@ class PhaseWork:
         return seal
 
     def _clear(self, seal: Seal) -> None:
+        """Delete what earlier attempts and earlier seals left in the folders of the phase.
+
+        Folders that phases share (`ledger/`) are not listed here, but once, by `sweep`.
+        """
         store = self.run.store
         named = {part.path for part in seal.parts}
-        folders = {prefix.partition("/")[0] for prefix in self.phase.owns}
-        for folder in sorted(folders):
-            for name in store.list(folder):
-                if name.startswith(self.phase.owns) and name not in named:
-                    store.delete(name)
-        for name in store.list(f"manifests/{self.phase.name}"):
-            if name != self.run.seal_name(self.phase) and f"/{self.mark}/" not in name:
-                store.delete(name)
+        old = {part.path for part in self.before.parts} if self.before else set()
+        for prefix in self.phase.owns:
+            if prefix.endswith("/"):
+                old.update(store.list(prefix.rstrip("/")))
+        owned = (name for name in old if name.startswith(self.phase.owns))
+        store.delete(name for name in sorted(owned) if name not in named)
+        kept = f"/{self.mark}/task-"
+        store.delete(
+            name
+            for name in store.list(f"manifests/{self.phase.name}")
+            if name != self.run.seal_name(self.phase) and kept not in name
+        )
 
 
 def sweep(run: RunDirectory) -> None:
@@ -158,9 +172,10 @@ def sweep(run: RunDirectory) -> None:
         named.update(part.path for part in seal.parts)
         kept.append(f"manifests/{phase.name}/{seal.fingerprint}/")
     for folder in FOLDERS:
-        for name in run.store.list(folder):
-            if name not in named and not name.startswith(tuple(kept)):
-                run.store.delete(name)
+        listed = run.store.list(folder)
+        run.store.delete(
+            name for name in listed if name not in named and not name.startswith(tuple(kept))
+        )
 
 
 def _reason(before: Seal | None, mark: str) -> str:
@@ -171,26 +186,3 @@ def _reason(before: Seal | None, mark: str) -> str:
     if same_but_code(before.fingerprint, mark):
         return "its code changed"
     return "its parameters, files or inputs changed"
-
-
-def _num_tasks(units: Sequence[Unit], workers: int) -> int:
-    size = sum(unit.text_bytes for unit in units)
-    return max(-(-size // TASK_BYTES), workers * TASKS_PER_WORKER)
-
-
-def _cut(units: Sequence[Unit], num: int) -> list[list[Unit]]:
-    """Cut units into `num` groups of neighbours, about equal in text."""
-    groups: list[list[Unit]] = []
-    left = sum(max(unit.text_bytes, 1) for unit in units)
-    current: list[Unit] = []
-    size = 0
-    for index, unit in enumerate(units):
-        current.append(unit)
-        size += max(unit.text_bytes, 1)
-        to_come = num - len(groups) - 1
-        is_full = to_come and (size * (to_come + 1) >= left or len(units) - index - 1 <= to_come)
-        if is_full:
-            groups.append(current)
-            left -= size
-            current, size = [], 0
-    return [*groups, current] if current else groups

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
-from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError
-from corpuskit.plan.compile import DOCUMENTS_BELOW_BYTES, Plan
+from corpuskit.errors import UsageError
+from corpuskit.plan.compile import DOCUMENTS_BELOW_BYTES, PLAN, Plan
 from corpuskit.plan.fingerprint import code_digest
-from corpuskit.plan.inputs import find_inputs, save_inputs
-from corpuskit.run.launch.local import Failure, Pool
+from corpuskit.plan.inputs import INPUTS, find_inputs, save_inputs
+from corpuskit.run.failures import failure_error, note_failures
+from corpuskit.run.following import Follower
+from corpuskit.run.launch import slurm
+from corpuskit.run.launch.local import Pool
 from corpuskit.run.phase import PhaseWork, Prospect, sweep
-from corpuskit.run.rundir import RunDirectory, lock
+from corpuskit.run.rundir import RunDirectory
 from corpuskit.run.status import prospects_of
-from corpuskit.storage import open_store
+from corpuskit.storage import SCRATCH, Store, is_remote, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase
-
-SHOWN_FAILURES = 5
+    from corpuskit.run.launch.contract import Launcher
+    from corpuskit.run.launch.slurm import Job
 
 
 class Observer:
@@ -83,7 +87,13 @@ def prospects(plan: Plan, *, accept_code: bool = False) -> tuple[RunDirectory, l
     return run, prospects_of(run, accept_code=accept_code)
 
 
-def run(plan: Plan, observer: Observer | None = None, *, accept_code: bool = False) -> RunResult:
+def run(
+    plan: Plan,
+    observer: Observer | None = None,
+    *,
+    accept_code: bool = False,
+    launcher: Launcher | None = None,
+) -> RunResult:
     """Run a plan, or continue where an earlier run stopped.
 
     Phases whose inputs, parameters, files and code are those of their seal are reused.
@@ -91,6 +101,7 @@ def run(plan: Plan, observer: Observer | None = None, *, accept_code: bool = Fal
     Args:
         observer: is told what happens.
         accept_code: reuse results that differ in nothing but corpuskit's code.
+        launcher: runs the tasks; that of the plan's executor when absent.
 
     Raises:
         UsageError: nothing was run.
@@ -98,33 +109,106 @@ def run(plan: Plan, observer: Observer | None = None, *, accept_code: bool = Fal
         DataError: all failed tasks failed for broken data.
     """
     observer = observer or Observer()
-    _pin_code(plan)
-    with lock(open_store(plan.settings.output).root):
-        directory = open_run(plan, observer)
-        _refuse_inputs_inside(directory)
-        directory.store.clear_scratch()
-        directory.save()
-        settings, sources = directory.plan.settings, directory.plan.file.sources
-        save_inputs(directory.store, directory.inputs, sources, settings.cell_bytes)
-        result = _run_phases(directory, observer, accept_code=accept_code)
+    if launcher is None and plan.settings.executor.kind == "slurm":
+        return submit(plan, observer, accept_code=accept_code).follow(observer)
+    with prepared(plan, observer) as directory:
+        launcher = launcher or open_launcher(directory)
+        result = _run_phases(directory, launcher, observer, accept_code=accept_code)
         if plan.until is None:
             sweep(directory)
         directory.store.clear_scratch()
     return result
 
 
-def _run_phases(directory: RunDirectory, observer: Observer, *, accept_code: bool) -> RunResult:
-    executor = directory.plan.settings.executor
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """A run that was handed to Slurm.
+
+    Attributes:
+        reused: seals of the phases that need not run.
+        phases: those that were submitted, in order.
+        jobs: one for each of them, and the closing one; none when there was nothing to do.
+    """
+
+    run: RunDirectory
+    reused: tuple[Seal, ...]
+    phases: tuple[Phase, ...]
+    jobs: tuple[Job, ...]
+
+    def follow(self, observer: Observer) -> RunResult:
+        """Wait until the run is finished.
+
+        Raises:
+            TaskError: tasks failed, or the jobs are gone.
+            DataError: all failed tasks failed for broken data.
+        """
+        seals = Follower(self.run, self.jobs, self.phases, observer).follow()
+        is_reused = [True] * len(self.reused) + [False] * len(seals)
+        return RunResult(self.run, (*self.reused, *seals), tuple(is_reused))
+
+
+def submit(
+    plan: Plan, observer: Observer | None = None, *, accept_code: bool = False
+) -> Submission:
+    """Submit a plan to Slurm and return; the jobs need nobody to watch them.
+
+    Raises:
+        UsageError: nothing was submitted.
+        TaskError: Slurm refused a job; nothing is left in the queue.
+    """
+    observer = observer or Observer()
+    reused: list[Seal] = []
+    with prepared(plan, observer) as directory:
+        for phase in directory.plan.phases:
+            work = PhaseWork(directory, phase, accept_code=accept_code)
+            if work.reused is None:
+                work.discard_broken()
+                break
+            observer.phase_starts(work.prospect())
+            reused.append(work.finish())
+            observer.phase_ends(phase, reused[-1])
+        phases = directory.plan.phases[len(reused) :]
+        jobs = slurm.submit(directory, phases, accept_code=accept_code) if phases else []
+        if not phases and plan.until is None:
+            sweep(directory)
+    return Submission(directory, tuple(reused), tuple(phases), tuple(jobs))
+
+
+@contextlib.contextmanager
+def prepared(plan: Plan, observer: Observer) -> Iterator[RunDirectory]:
+    """Yield the run directory of a plan, locked and ready for its tasks.
+
+    Raises:
+        UsageError: nothing may be run there.
+    """
+    _pin_code(plan)
+    store = open_store(plan.settings.output)
+    _refuse_foreign(store)
+    with store.lock():
+        slurm.refuse_live_jobs(store)
+        directory = open_run(plan, observer)
+        _refuse_inputs_inside(directory)
+        directory.store.clear_scratch()
+        directory.save()
+        settings, sources = directory.plan.settings, directory.plan.file.sources
+        save_inputs(directory.store, directory.inputs, sources, settings.cell_bytes)
+        yield directory
+
+
+def _run_phases(
+    directory: RunDirectory, launcher: Launcher, observer: Observer, *, accept_code: bool
+) -> RunResult:
     seals: list[Seal] = []
     reused: list[bool] = []
-    with Pool(directory.store.root, executor.workers, executor.retries) as pool:
+    with launcher:
         for phase in directory.plan.phases:
             work = PhaseWork(directory, phase, accept_code=accept_code)
             work.discard_broken()
             observer.phase_starts(work.prospect())
-            failures = [] if work.reused else pool.run(work.tasks(), _forward(observer))
+            failures = [] if work.reused else launcher.run(work.tasks(), _forward(observer))
             if failures:
-                raise _failed(work, failures)
+                note_failures(directory, phase, failures)
+                raise failure_error(phase, failures)
             seals.append(work.finish())
             reused.append(work.reused is not None)
             observer.phase_ends(phase, seals[-1])
@@ -137,11 +221,33 @@ def _pin_code(plan: Plan) -> None:
         code_digest(registry.path(step.name))
 
 
+def open_launcher(directory: RunDirectory) -> Launcher:
+    """Return the launcher that the plan asks for."""
+    executor = directory.plan.settings.executor
+    return Pool(directory.store, executor.workers, executor.retries)
+
+
+def _refuse_foreign(store: Store) -> None:
+    """Refuse a folder that holds something, but no run: a run deletes what is not its own."""
+    found = store.top()
+    if PLAN not in found and (strange := sorted(found - {"lock", "logs", SCRATCH, INPUTS})):
+        raise UsageError(
+            f"{store.address}: not a run directory, but it holds {strange[0]!r}. A run deletes "
+            "what is not its own: set another output, or empty it."
+        )
+
+
 def _refuse_inputs_inside(directory: RunDirectory) -> None:
     """Refuse inputs inside the run directory: what no seal names is deleted there."""
-    root = directory.store.root.resolve()
+    root = directory.store.address
     for file in directory.inputs.files:
-        if Path(file.path).resolve().is_relative_to(root):
+        if is_remote(root) != is_remote(file.path):
+            continue
+        if is_remote(root):
+            is_inside = file.path.startswith(root.rstrip("/") + "/")
+        else:
+            is_inside = Path(file.path).resolve().is_relative_to(Path(root).resolve())
+        if is_inside:
             raise UsageError(
                 f"{file.path}: source {file.source!r} reads a file inside the output {root}, where "
                 "a run deletes what is not its own. Set another output."
@@ -156,24 +262,3 @@ def _forward(observer: Observer) -> Any:
             observer.task_ends(kind, fields)
 
     return on_event
-
-
-def _failed(work: PhaseWork, failures: Sequence[Failure]) -> CorpuskitError:
-    """Return the error that names the failed tasks, their logs, and how to go on."""
-    lines = [
-        f"phase {work.phase.name}: {len(failures)} of its tasks failed; "
-        "the others finished and are kept."
-    ]
-    for failure in failures[:SHOWN_FAILURES]:
-        lines.append(f"  units {_span(failure.task.units)}: {failure.error}")
-        if failure.code == 1:
-            lines.append(f"    log: {failure.log}")
-    if len(failures) > SHOWN_FAILURES:
-        lines.append(f"  and {len(failures) - SHOWN_FAILURES} more.")
-    lines.append("Run the same command again to continue.")
-    kind = DataError if all(failure.code == 3 for failure in failures) else TaskError
-    return kind("\n".join(lines))
-
-
-def _span(units: Sequence[int]) -> str:
-    return str(units[0]) if len(units) == 1 else f"{units[0]}-{units[-1]}"

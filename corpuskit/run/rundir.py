@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.errors import DataError, UsageError
+from corpuskit import registry
+from corpuskit.errors import DataError, TaskError, UsageError
 from corpuskit.manifest import Manifest, Seal
 from corpuskit.plan.compile import PLAN, Phase, Plan
-from corpuskit.plan.fingerprint import fingerprint
-from corpuskit.plan.inputs import INPUTS, Inputs
-from corpuskit.stage import InputFile, PassPlan, Slice, Unit
-from corpuskit.storage import SCRATCH, digest_file, open_store
+from corpuskit.plan.fingerprint import code_digest, fingerprint
+from corpuskit.plan.inputs import Inputs
+from corpuskit.stage import InputFile, Slice, Unit
+from corpuskit.storage import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
     from corpuskit.manifest import Part
+    from corpuskit.run.launch.contract import Task
 
 CELLS_PER_SLICE = 1 << 16
 """A slice that cannot be split in advance becomes several cells: number = slice * this + i."""
@@ -39,44 +40,73 @@ class RunDirectory:
         self.store = open_store(plan.settings.output)
         self._seals: dict[int, Seal] = {}
         self._sidecars: dict[int, dict[int, list[Part]]] = {}
+        self._sizes: dict[str, dict[str, int]] = {}
+        self._code: dict[str, str] = {}
+        self.folder = os.getcwd()
+        """The working directory of the run: relative paths of the plan start there."""
 
     def save(self) -> None:
         """Write `plan.json`, from which workers rebuild this object."""
         files = [dataclasses.astuple(file) for file in self.inputs.files]
         slices = [[dataclasses.astuple(s) for s in cut] for cut in self.inputs.slices]
-        content = {**self.plan.to_json(), "files": files, "slices": slices}
+        content = {
+            **self.plan.to_json(), "files": files, "slices": slices, "code": self.code(),
+            "folder": os.getcwd(),
+        }  # fmt: skip
         self.store.put(PLAN, json.dumps(content).encode())
 
+    def code(self) -> dict[str, str]:
+        """Return the digest of the code of every source and stage, here and now."""
+        steps = (*self.plan.file.sources, *self.plan.file.steps)
+        return {step.name: code_digest(registry.path(step.name)) for step in steps}
+
+    def check_code(self) -> None:
+        """Refuse to work with other code than the run was planned with.
+
+        Raises:
+            TaskError: corpuskit was edited since, or another version is installed here.
+        """
+        here = self.code()
+        changed = [name for name, digest in self._code.items() if here.get(name) != digest]
+        if changed:
+            raise TaskError(
+                f"{self.store.address}: the code of {', '.join(changed)} is not what this run was "
+                "planned with. Install the same version everywhere, or run the pipeline again."
+            )
+
     @classmethod
-    def open(cls, root: Path) -> RunDirectory:
-        """Open the run directory at `root` as its last run planned it.
+    def open(cls, address: str) -> RunDirectory:
+        """Open the run directory at a path or address as its last run planned it.
 
         Raises:
             UsageError: there is no run there.
         """
-        path = root / PLAN
+        store = open_store(address)
+        path = store.where(PLAN)
+        if not store.exists(PLAN):
+            raise UsageError(f"{address}: not a run directory, it has no {PLAN}.")
         try:
-            content = json.loads(path.read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            raise UsageError(f"{root}: not a run directory, it has no {PLAN}.") from None
+            content = json.loads(store.read(PLAN))
         except ValueError as error:
             raise DataError(f"{path}: cannot be read: {error}.") from None
         if not isinstance(content, dict) or content.get("format") != 1:
             raise DataError(f"{path}: not a plan of format 1. Run the pipeline again.")
         try:
-            return cls._from_json(content, str(path), root)
+            return cls._from_json(content, path, address)
         except (KeyError, TypeError, ValueError) as error:
             message = f"{path}: was written by another version: {error!r}. Run the pipeline again."
             raise DataError(message) from None
 
     @classmethod
-    def _from_json(cls, content: dict[str, Any], where: str, root: Path) -> RunDirectory:
+    def _from_json(cls, content: dict[str, Any], where: str, address: str) -> RunDirectory:
         plan = Plan.from_json(content, where)
-        settings = plan.settings.model_copy(update={"output": str(root)})
+        settings = plan.settings.model_copy(update={"output": address})
         plan = dataclasses.replace(plan, file=dataclasses.replace(plan.file, settings=settings))
         files = tuple(InputFile(*row) for row in content["files"])
         slices = tuple(tuple(Slice(*s) for s in cut) for cut in content["slices"])
-        return cls(plan, Inputs(files, slices))
+        run = cls(plan, Inputs(files, slices))
+        run._code, run.folder = dict(content["code"]), str(content["folder"])
+        return run
 
     def seal_name(self, phase: Phase) -> str:
         """Return the name of a phase's seal."""
@@ -87,7 +117,7 @@ class RunDirectory:
         name = self.seal_name(phase)
         if not self.store.exists(name):
             return None
-        return Seal.from_json(self.store.read(name), str(self.store.path(name)))
+        return Seal.from_json(self.store.read(name), self.store.where(name))
 
     def usable_seal(self, phase: Phase) -> Seal | None:
         """Return the seal of a phase; None if there is none, or if it cannot be read.
@@ -115,39 +145,62 @@ class RunDirectory:
         """Remember the current seal of a phase."""
         self._seals[phase.index] = seal
 
-    def manifests(self, phase: Phase, mark: str) -> dict[str, Manifest]:
-        """Return the manifests of a phase with this fingerprint whose parts are all there."""
+    def manifests(self, phase: Phase, mark: str, tasks: Iterable[Task] = ()) -> dict[str, Manifest]:
+        """Return the usable manifests of a phase with this fingerprint; no unit is in two of them.
+
+        Args:
+            tasks: whose manifests are asked for by name, should the listing lack them.
+        """
+        folder = f"manifests/{phase.name}/{mark}"
+        listed = [name for name in self.store.list(folder) if "/task-" in name]
+        names = dict.fromkeys([*listed, *(manifest_name(phase, task) for task in tasks)])
         found: dict[str, Manifest] = {}
-        for name in self.store.list(f"manifests/{phase.name}/{mark}"):
-            if name.endswith(".json"):
-                with contextlib.suppress(DataError):  # unreadable: its task runs again
-                    content, where = self.store.read(name), str(self.store.path(name))
-                    manifest = Manifest.from_json(content, where)
-                    if self.has_parts(manifest.parts):
-                        found[name] = manifest
+        seen: set[int] = set()
+        for name in names:
+            manifest = self.read_manifest(name)
+            if manifest is not None and seen.isdisjoint(manifest.units):
+                seen.update(manifest.units)
+                found[name] = manifest
         return found
 
-    def has_parts(self, parts: tuple[Part, ...]) -> bool:
-        """Return whether all files of `parts` are there in their full size."""
-        try:
-            return all(
-                self.store.size(part.path) == part.size_bytes
-                # Names of other parts hold their content's hash; these are fixed.
-                and (not part.role.startswith("file:") or self._is_intact(part))
-                for part in parts
-            )
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+    def read_manifest(self, name: str) -> Manifest | None:
+        """Return a manifest whose parts are all there; None if it cannot be used.
 
-    def _is_intact(self, part: Part) -> bool:
-        return digest_file(self.store.path(part.path)) == part.digest
+        What cannot be used is made again: the work is the same, and so are the bytes.
+        """
+        with contextlib.suppress(DataError):
+            manifest = Manifest.from_json(self.store.read(name), self.store.where(name))
+            if self.has_parts(manifest.parts):
+                return manifest
+        return None
+
+    def has_parts(self, parts: Iterable[Part]) -> bool:
+        """Return whether all files of `parts` are there in their full size."""
+        return all(map(self._is_there, parts))
+
+    def _is_there(self, part: Part) -> bool:
+        if not part.role.startswith("file:"):
+            return self._size(part.path) == part.size_bytes
+        # Other names hold the hash of their content; these are fixed.
+        is_sized = self.store.size(part.path) == part.size_bytes
+        return is_sized and self.store.digest(part.path) == part.digest
+
+    def _size(self, name: str) -> int | None:
+        """Return a size from the listing of the folder, read once; ask for what it lacks.
+
+        Only the holder of the run deletes parts, so what was there still is.
+        """
+        folder = name.rpartition("/")[0]
+        if folder not in self._sizes:
+            self._sizes[folder] = self.store.sizes(folder)
+        found = self._sizes[folder].get(name)
+        return self.store.size(name) if found is None else found
 
     def discard_broken(self, phase: Phase, mark: str) -> None:
         """Delete manifests that cannot be used: were a part to come back, they would count."""
         usable = self.manifests(phase, mark)
-        for name in self.store.list(f"manifests/{phase.name}/{mark}"):
-            if name not in usable:
-                self.store.delete(name)
+        listed = self.store.list(f"manifests/{phase.name}/{mark}")
+        self.store.delete(name for name in listed if "/task-" in name and name not in usable)
 
     def fingerprint(self, phase: Phase) -> str:
         """Return the fingerprint of a phase; the phases it waits for must be sealed."""
@@ -184,19 +237,6 @@ class RunDirectory:
             Unit(p.unit, p.source, p.first, p.last + 1, p.rows, p.text_bytes, p)
             for p in self.seal(phase.base).by_role(phase.role)
         ]
-
-    def units(self, phase: Phase) -> list[Unit]:
-        """Return the units of a phase: a function of what it waits for, nothing else."""
-        if phase.base is None:
-            return [
-                Unit(number, file.source, text_bytes=piece.size_bytes)
-                for number, (file, piece) in enumerate(self.inputs.numbered)
-            ]
-        if phase.pass_name:
-            cut = self.plan.current_pass(phase).units
-            if cut is not None:
-                return cut(UnitCutter(self, phase))
-        return self.cells(phase)
 
     def sidecars(self, index: int) -> Mapping[int, list[Part]]:
         """Return the sidecars of a finished phase by the cell they belong to."""
@@ -243,46 +283,6 @@ class RunDirectory:
         raise DataError(f"there is no phase {name!r} in this plan.")
 
 
-@contextlib.contextmanager
-def lock(root: Path) -> Iterator[None]:
-    """Hold a run directory alone; the lock goes with the process that holds it.
-
-    Raises:
-        UsageError: another run holds it, or the folder holds something that is no run.
-    """
-    if root.exists() and not root.is_dir():
-        raise UsageError(f"{root}: the output is a file. Set another output.")
-    found = {path.name for path in root.iterdir()} if root.exists() else set()
-    if PLAN not in found and (strange := sorted(found - {"lock", "logs", SCRATCH, INPUTS})):
-        raise UsageError(
-            f"{root}: not a run directory, but it holds {strange[0]!r}. A run deletes what is not "
-            "its own: set another output, or empty it."
-        )
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(
-                f"{root}: another run is using this directory. Wait for it, or set another output."
-            ) from None
-        yield
-
-
-class UnitCutter(PassPlan):
-    """What a pass may ask when its units are cut."""
-
-    def __init__(self, run: RunDirectory, phase: Phase) -> None:
-        self._run, self._phase = run, phase
-        self.seed = run.plan.settings.seed
-        self.given = run.given(phase)
-        self.memory_bytes = run.plan.settings.task_memory_bytes
-
-    def cells(self) -> list[Unit]:
-        return self._run.cells(self._phase)
-
-    def parts(self, name: str) -> list[Part]:
-        return self._run.find_parts(self._phase, name)
-
-    def counters(self, name: str) -> Mapping[str, int]:
-        return self._run.find_counters(self._phase, name)
+def manifest_name(phase: Phase, task: Task) -> str:
+    """Return the name of a task's manifest."""
+    return f"manifests/{phase.name}/{task.mark}/task-{task.name}.json"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from corpuskit.errors import DataError
 from corpuskit.plan.fingerprint import same_but_code
 from corpuskit.run.phase import PhaseWork, Prospect
-from corpuskit.storage import digest_file
 
 if TYPE_CHECKING:
     from corpuskit.manifest import Seal
@@ -171,14 +170,14 @@ def verify(run: RunDirectory) -> Verification:
     for _, seal in sealed(run):
         for part in seal.parts:
             named.add(part.path)
-            path = run.store.path(part.path)
-            if not path.exists():
+            found = run.store.size(part.path)
+            if found is None:
                 problems.append(f"{part.path}: missing.")
                 continue
             size += part.size_bytes
-            if path.stat().st_size != part.size_bytes:
-                problems.append(f"{part.path}: {path.stat().st_size} bytes, not {part.size_bytes}.")
-            elif digest_file(path) != part.digest:
+            if found != part.size_bytes:
+                problems.append(f"{part.path}: {found} bytes, not {part.size_bytes}.")
+            elif run.store.digest(part.path) != part.digest:
                 problems.append(
                     f"{part.path}: the content is not what was written. Delete it, run again."
                 )
@@ -221,7 +220,7 @@ def mixture(run: RunDirectory) -> list[MixtureRow]:
     try:
         return mixture_table(json.loads(run.store.read("mix/plan.json")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        where = run.store.path("mix/plan.json")
+        where = run.store.where("mix/plan.json")
         raise DataError(f"{where}: cannot be read: {error!r}. Run again to rebuild.") from None
 
 
@@ -229,7 +228,7 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
     """Return all of the above as JSON values, for programs."""
     peak = max((seal.timing.get("peak_rss_bytes", 0.0) for _, seal in sealed(run)), default=0.0)
     return {
-        "directory": str(run.store.root),
+        "directory": run.store.address,
         "phases": [prospect_facts(one) for one in prospects_of(run)],
         "funnel": [dataclasses.asdict(row) for row in funnel(run)],
         "accounts": [

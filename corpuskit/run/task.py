@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from corpuskit.manifest import Manifest, Part
 from corpuskit.run.context import PassWork, Stopwatch
+from corpuskit.run.rundir import manifest_name
 from corpuskit.run.stream import Stream
+from corpuskit.storage.faults import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,26 +20,29 @@ if TYPE_CHECKING:
 
     from corpuskit.plan.compile import Phase
     from corpuskit.run.context import UnitWork
+    from corpuskit.run.launch.contract import Task
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.stage import Unit
 
 
 def run_task(
     run: RunDirectory,
-    phase: Phase,
-    mark: str,
+    task: Task,
     units: Sequence[Unit],
     progress: Callable[[int, int], None] = lambda documents, size: None,
 ) -> Manifest:
     """Run a phase over some of its units and commit the manifest.
 
+    Of two attempts at the same task, one commits; the other finds its own parts named there.
+
     Args:
-        mark: the fingerprint of the phase.
+        units: those of the task.
         progress: called with (documents, bytes of text) as they are read.
 
     Returns:
         The manifest, which is on disk by then.
     """
+    phase = run.plan.phases[task.phase]
     counters: Counter[str] = Counter()
     timing: defaultdict[str, float] = defaultdict(float)
     parts: list[Part] = []
@@ -53,10 +58,15 @@ def run_task(
     measured["cpu_seconds"] = time.process_time() - began_cpu
     measured["wall_seconds"] = time.perf_counter() - began
     measured["peak_rss_bytes"] = float(peak_rss_bytes())
-    numbers = tuple(unit.number for unit in units)
-    manifest = Manifest(phase.name, mark, numbers, tuple(parts), dict(counters), measured)
-    name = f"manifests/{phase.name}/{mark}/task-{numbers[0]:08d}-{len(numbers)}.json"
-    run.store.put(name, manifest.to_json())
+    manifest = Manifest(phase.name, task.mark, task.units, tuple(parts), dict(counters), measured)
+    name = manifest_name(phase, task)
+    reach("task:manifest", name)
+    if run.store.put_new(name, manifest.to_json()):
+        return manifest
+    winner = run.read_manifest(name)
+    if winner is not None:
+        return winner
+    run.store.put(name, manifest.to_json())  # what was there cannot be used
     return manifest
 
 

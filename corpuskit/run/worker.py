@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,15 +54,16 @@ class Reporter:
         self._last = time.monotonic()
 
 
-def serve(root: Path) -> None:
-    """Run tasks until standard input ends."""
+def serve(address: str) -> None:
+    """Run tasks of the run directory at `address` until standard input ends."""
     from corpuskit.errors import CorpuskitError, describe
     from corpuskit.run.rundir import RunDirectory
 
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a stage that prints must not break the protocol
     reporter = Reporter(out)
-    run = RunDirectory.open(root)
+    run = RunDirectory.open(address)
+    run.check_code()
     cache: dict[tuple[int, str], dict[int, Unit]] = {}
     for line in sys.stdin:
         request = json.loads(line)
@@ -84,15 +84,17 @@ def _run(
     cache: dict[tuple[int, str], dict[int, Unit]],
     reporter: Reporter,
 ) -> None:
+    from corpuskit.run.cutting import cut_units
+    from corpuskit.run.launch.contract import Task
     from corpuskit.run.task import run_task
 
-    phase = run.plan.phases[request["phase"]]
-    key = (phase.index, request["mark"])
+    task = Task(request["phase"], request["mark"], tuple(request["units"]))
+    key = (task.phase, task.mark)
     if key not in cache:
         cache.clear()  # phases come one after another
-        cache[key] = {unit.number: unit for unit in run.units(phase)}
-    units = [cache[key][number] for number in request["units"]]
-    manifest = run_task(run, phase, request["mark"], units, reporter.progress)
+        cache[key] = {unit.number: unit for unit in cut_units(run, run.plan.phases[task.phase])}
+    units = [cache[key][number] for number in task.units]
+    manifest = run_task(run, task, units, reporter.progress)
     reporter.flush()
     reporter.send("done", cpu=manifest.timing["cpu_seconds"], rss=manifest.timing["peak_rss_bytes"])
 
@@ -110,4 +112,4 @@ def exit_with_parent(parent: int) -> None:
 
 if __name__ == "__main__":
     exit_with_parent(int(sys.argv[2]))  # before the heavy imports
-    serve(Path(sys.argv[1]))
+    serve(sys.argv[1])

@@ -13,37 +13,23 @@ import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import time
 from typing import IO, TYPE_CHECKING, Any
 
 from corpuskit.closure import PACKAGE
 from corpuskit.errors import TaskError
+from corpuskit.run.launch.contract import Failure, Launcher, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
     from types import TracebackType
 
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """A restartable piece of a phase."""
-
-    phase: int
-    mark: str
-    units: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """Why a task failed for good; `code` is the exit code that it asks for."""
-
-    task: Task
-    error: str
-    log: str
-    code: int = 1
+    from corpuskit.run.launch.contract import OnEvent
+    from corpuskit.storage import Store
 
 
 @dataclasses.dataclass
@@ -54,23 +40,22 @@ class _Worker:
     pending: bytes = b""
 
 
-OnEvent = Callable[[str, dict[str, Any]], None]
-
-
-class Pool:
+class Pool(Launcher):
     """Worker processes that stay for all phases of a run.
 
     Args:
-        root: the run directory, which holds `plan.json`.
+        store: the run directory, which holds `plan.json`.
         workers: how many processes.
         retries: how often a task is tried again after an unexpected failure.
     """
 
-    def __init__(self, root: Path, workers: int, retries: int) -> None:
-        self.root, self.size, self.retries = root, workers, retries
+    def __init__(self, store: Store, workers: int, retries: int) -> None:
+        self.store, self.size, self.retries = store, workers, retries
         self.workers: list[_Worker] = []
         self._started = 0
         self.has_worked = False
+        self.deadline: float | None = None
+        """Set (time.monotonic) to have `run` begin nothing more and return by then."""
 
     def __enter__(self) -> Pool:
         return self
@@ -81,9 +66,9 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None:
+            self.kill()
         for worker in self.workers:
-            if kind is not None:
-                worker.process.kill()
             _close(worker.process.stdin)
         for worker in self.workers:
             try:
@@ -93,27 +78,32 @@ class Pool:
                 worker.process.wait()
             _close(worker.process.stdout)
 
-    def run(self, tasks: Iterable[Task], on_event: OnEvent) -> list[Failure]:
-        """Run tasks; return those that failed for good.
-
-        Args:
-            on_event: called with `progress`, `done`, `retry` or `failed` and the event's fields.
-        """
+    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[Failure]:
         with selectors.DefaultSelector() as selector:
             return _Round(self, selector, tasks, on_event).run()
+
+    def kill(self) -> None:
+        """End all workers, whatever they are doing."""
+        for worker in self.workers:
+            worker.process.kill()
 
     def start(self) -> _Worker:
         """Start one more worker."""
         self._started += 1
-        log = self.root / "logs" / f"worker-{os.getpid()}-{self._started}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log = self.store.logs() / f"worker-{socket.gethostname()}-{os.getpid()}-{self._started}.log"
         environment = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **os.environ}
         # The same corpuskit as here, however it came to be importable.
         paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         with log.open("ab") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "corpuskit.run.worker", str(self.root), str(os.getpid())],
+                [
+                    sys.executable,
+                    "-m",
+                    "corpuskit.run.worker",
+                    self.store.address,
+                    str(os.getpid()),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -145,6 +135,11 @@ class _Round:
         for worker in self.pool.workers:
             self.selector.register(_out(worker), selectors.EVENT_READ, worker)
         while True:
+            if self.pool.deadline is not None:
+                self.waiting.clear()
+                if time.monotonic() >= self.pool.deadline:
+                    self.pool.kill()
+                    return self.failures
             self._feed()
             if not (self.waiting or any(worker.task for worker in self.pool.workers)):
                 return self.failures

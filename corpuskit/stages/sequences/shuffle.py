@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from corpuskit.batch import numbers
 from corpuskit.errors import DataError
 from corpuskit.loader.order import permute
-from corpuskit.shards import TOKEN_GROUP_ROWS, write_tokens
+from corpuskit.shards import TOKEN_GROUP_ROWS, open_parquet, write_tokens
 from corpuskit.stage import GlobalStage, Pass, Unit
 from corpuskit.stages.sequences._rows import packed_schema
+from corpuskit.storage import open_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from corpuskit.stage import PassContext, PassPlan
+    from corpuskit.storage import Readable
 
 PART_BYTES = 64 << 20
 """Tokens in a part, unless `rows_per_part` says otherwise; also what is sorted at a time."""
@@ -141,12 +140,12 @@ class Shuffle(GlobalStage):
         )
 
 
-def _read_rows(path: Path, given: Mapping[str, Any]) -> Iterator[pa.Table]:
+def _read_rows(path: Readable, given: Mapping[str, Any]) -> Iterator[pa.Table]:
     """Yield the rows of a packed part, about PART_BYTES at a time, page CRCs checked."""
     width = packed_schema(given).field("tokens").type.byte_width
     step = max(PART_BYTES // (width * TOKEN_GROUP_ROWS), 1)
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with open_place(path) as source, open_parquet(source, path) as file:
             for first in range(0, file.num_row_groups, step):
                 groups = range(first, min(first + step, file.num_row_groups))
                 yield file.read_row_groups(list(groups), use_threads=False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import zlib
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from corpuskit.errors import DataError
+from corpuskit.storage import open_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedIOBase
     from types import TracebackType
 
 READ_BYTES = 1 << 18
@@ -37,7 +39,7 @@ def compression(path: str) -> str:
         DataError: name and content disagree, or the compression is not supported.
     """
     named = ENDINGS.get(os.path.splitext(path)[1].lower(), "")
-    with open(path, "rb") as file:
+    with open_input(path) as file:
         head = file.read(6)
     if not head:
         return named
@@ -74,7 +76,7 @@ class Stream:
         self.path, self.consumed = path, 0
         kind = compression(path)
         assert not (kind and begin), "compressed files are one slice"
-        self._file = open(path, "rb", buffering=READ_BYTES)  # noqa: SIM115
+        self._file = open_input(path)
         self._file.seek(begin)
         self._begin = begin
         self._rest = b""
@@ -108,12 +110,12 @@ class Stream:
         self._file.close()
 
 
-def _plain(file: BinaryIO, path: str) -> Iterator[bytes]:
+def _plain(file: BufferedIOBase, path: str) -> Iterator[bytes]:
     while piece := file.read(READ_BYTES):
         yield piece
 
 
-def _gunzip(file: BinaryIO, path: str) -> Iterator[bytes]:
+def _gunzip(file: BufferedIOBase, path: str) -> Iterator[bytes]:
     """Yield the content of all gzip members; zeros between and behind them are padding."""
     decoder, is_fresh = zlib.decompressobj(31), True
     while compressed := file.read(READ_BYTES):
@@ -140,7 +142,7 @@ def _gunzip(file: BinaryIO, path: str) -> Iterator[bytes]:
         raise _broken(file, path, "gzip", "the file ends within a member")
 
 
-def _unzstd(file: BinaryIO, path: str) -> Iterator[bytes]:
+def _unzstd(file: BufferedIOBase, path: str) -> Iterator[bytes]:
     """Yield the content of all zstd frames, block by block.
 
     The library's readers either take an early end of the file for the end of the data, or return
@@ -169,7 +171,7 @@ def _unzstd(file: BinaryIO, path: str) -> Iterator[bytes]:
             raise _broken(file, path, "zstd", "a frame does not end where it should")
 
 
-def _blocks(file: BinaryIO, path: str, magic: bytes) -> Iterator[bytes]:
+def _blocks(file: BufferedIOBase, path: str, magic: bytes) -> Iterator[bytes]:
     """Yield header, blocks and checksum of one frame as they lie in the file."""
     descriptor = _exactly(file, path, 1)
     flags = descriptor[0]
@@ -188,7 +190,7 @@ def _blocks(file: BinaryIO, path: str, magic: bytes) -> Iterator[bytes]:
         yield _exactly(file, path, 4)
 
 
-def _exactly(file: BinaryIO, path: str, size: int) -> bytes:
+def _exactly(file: BufferedIOBase, path: str, size: int) -> bytes:
     content = file.read(size)
     if len(content) < size:
         raise _broken(file, path, "zstd", "the file ends within a frame")
@@ -199,7 +201,7 @@ def _is_skippable(head: bytes) -> bool:
     return len(head) >= 4 and int.from_bytes(head[:4], "little") & ~0xF == SKIPPABLE
 
 
-def _broken(file: BinaryIO, path: str, kind: str, reason: str) -> DataError:
+def _broken(file: BufferedIOBase, path: str, kind: str, reason: str) -> DataError:
     return DataError(
         f"{path}: broken {kind} data before byte {file.tell()}: {reason.rstrip('.')}. "
         "Fetch the file again."

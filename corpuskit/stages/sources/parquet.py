@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import contextlib
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, as_s
 from corpuskit.stages.sources._extra import json_objects
 from corpuskit.stages.sources._findings import Findings, pick
 from corpuskit.stages.sources._records import BLOCK_BYTES, BLOCK_ROWS, HEAD_BYTES
+from corpuskit.storage import is_remote, open_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -180,17 +182,26 @@ def _rejects(
             yield Reject(first + row, rule, text=text)
 
 
-def _open(path: str) -> pq.ParquetFile:
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
-    try:
-        return pq.ParquetFile(
-            path, buffer_size=BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
-        )
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise DataError(f"{path}: no whole Parquet file: {error}. Fetch it again.") from None
+    with contextlib.ExitStack() as stack:
+        source: Any = path
+        if is_remote(path):  # column chunks of a row group in few large requests
+            source = stack.enter_context(open_input(path))
+        try:
+            reader = pq.ParquetFile(
+                source,
+                buffer_size=BUFFER_BYTES,
+                pre_buffer=is_remote(path),
+                page_checksum_verification=True,
+            )
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise DataError(f"{path}: no whole Parquet file: {error}. Fetch it again.") from None
+        yield stack.enter_context(reader)
 
 
 def _batches(

@@ -1,0 +1,96 @@
+"""What is remembered of tasks that failed: why, where, and which log tells more.
+
+One small file beside the manifests of the phase, `failed-<task>.json`; it decides nothing, and the
+seal of the phase deletes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.errors import CorpuskitError, DataError, TaskError
+from corpuskit.run.launch.contract import Failure, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corpuskit.plan.compile import Phase
+    from corpuskit.run.rundir import RunDirectory
+
+SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class FailureNote:
+    """A failure as `status` shows it."""
+
+    phase: str
+    units: tuple[int, ...]
+    error: str
+    log: str
+    code: int
+    host: str
+
+
+def note_failures(run: RunDirectory, phase: Phase, failures: Sequence[Failure]) -> None:
+    """Remember the failures of a phase; best effort, a full disk must not hide them."""
+    for failure in failures:
+        content = {
+            "format": 1, "units": failure.task.units, "error": failure.error, "log": failure.log,
+            "code": failure.code, "host": socket.gethostname(),
+        }  # fmt: skip
+        try:
+            run.store.put(_name(phase, failure.task), json.dumps(content).encode())
+        except OSError:
+            return
+
+
+def read_failures(run: RunDirectory, phase: Phase) -> list[FailureNote]:
+    """Return what is remembered of a phase, without the tasks that have succeeded since."""
+    listed = run.store.list(f"manifests/{phase.name}")
+    done = {name.replace("/task-", "/failed-") for name in listed if "/task-" in name}
+    notes = []
+    for name in listed:
+        if "/failed-" not in name or name in done:
+            continue
+        try:
+            content: dict[str, Any] = json.loads(run.store.read(name))
+            units = tuple(int(number) for number in content["units"])
+            note = FailureNote(
+                phase.name, units, str(content["error"]), str(content["log"]),
+                int(content["code"]), str(content["host"]),
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError, DataError):
+            continue  # half written by a dying node: the log has it
+        notes.append(note)
+    return notes
+
+
+def failure_error(phase: Phase, failures: Sequence[Failure | FailureNote]) -> CorpuskitError:
+    """Return the error that names the failed tasks, their logs, and how to go on."""
+    lines = [
+        f"phase {phase.name}: {len(failures)} of its tasks failed; "
+        "the others finished and are kept."
+    ]
+    for failure in failures[:SHOWN]:
+        units = failure.task.units if isinstance(failure, Failure) else failure.units
+        lines.append(f"  units {span(units)}: {failure.error}")
+        if failure.code == 1:
+            lines.append(f"    log: {failure.log}")
+    if len(failures) > SHOWN:
+        lines.append(f"  and {len(failures) - SHOWN} more.")
+    lines.append("Run the same command again to continue.")
+    kind = DataError if all(failure.code == 3 for failure in failures) else TaskError
+    return kind("\n".join(lines))
+
+
+def span(units: Sequence[int]) -> str:
+    """Return units as people write them."""
+    return str(units[0]) if len(units) == 1 else f"{units[0]}-{units[-1]}"
+
+
+def _name(phase: Phase, task: Task) -> str:
+    return f"manifests/{phase.name}/{task.mark}/failed-{task.name}.json"

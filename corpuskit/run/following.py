@@ -1,0 +1,117 @@
+"""Follows a run whose tasks somebody else drives: progress from manifests, its end from seals."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from corpuskit.errors import CorpuskitError, DataError, TaskError
+from corpuskit.manifest import Manifest
+from corpuskit.run.failures import failure_error, read_failures
+from corpuskit.run.launch.slurm import JOBS, job_states
+from corpuskit.run.phase import PhaseWork
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corpuskit.manifest import Seal
+    from corpuskit.plan.compile import Phase
+    from corpuskit.run.launch.slurm import Job
+    from corpuskit.run.pipeline import Observer
+    from corpuskit.run.rundir import RunDirectory
+
+POLL_SECONDS = 2.0
+ASK_SECONDS = 10.0
+"""How often Slurm is asked whether the jobs are still there; a controller serves many."""
+
+PATIENCE_SECONDS = 30.0
+"""How long a seal may take to show here after the last job has ended (network file systems)."""
+
+
+class Follower:
+    """Watches the jobs of a submitted run.
+
+    Args:
+        phases: those that were submitted, in order.
+    """
+
+    def __init__(
+        self, run: RunDirectory, jobs: Sequence[Job], phases: Sequence[Phase], observer: Observer
+    ) -> None:
+        self.run, self.jobs, self.phases, self.observer = run, jobs, phases, observer
+        self._asked = time.monotonic()
+        self._gone: float | None = None
+
+    def follow(self) -> list[Seal]:
+        """Wait for every phase to be sealed, and for the run to be closed.
+
+        Raises:
+            TaskError: tasks failed, or the jobs are gone.
+            DataError: all failed tasks failed for broken data.
+        """
+        seals = [self._phase(phase) for phase in self.phases]
+        while self.run.store.exists(JOBS):
+            self._pause(None)
+        return seals
+
+    def _phase(self, phase: Phase) -> Seal:
+        work = PhaseWork(self.run, phase)
+        self.observer.phase_starts(work.prospect())
+        seen = set(self._manifests(work)) if work.reused is None else set()
+        while True:
+            seal = self.run.usable_seal(phase)
+            for name in self._manifests(work):
+                if name not in seen:
+                    seen.add(name)
+                    self._tell(name)
+            if seal is not None and seal.fingerprint == work.mark:
+                self.run.set_seal(phase, seal)
+                self.observer.phase_ends(phase, seal)
+                return seal
+            self._pause(phase)
+
+    def _manifests(self, work: PhaseWork) -> list[str]:
+        listed = self.run.store.list(f"manifests/{work.phase.name}/{work.mark}")
+        return [name for name in listed if "/task-" in name]
+
+    def _tell(self, name: str) -> None:
+        """Pass on what a new manifest says."""
+        with contextlib.suppress(DataError):  # gone or not whole yet: the seal will tell
+            counters = Manifest.from_json(self.run.store.read(name), name).counters
+            documents = sum(n for key, n in counters.items() if key.startswith("read/"))
+            size = sum(n for key, n in counters.items() if key.startswith("read_bytes/"))
+            self.observer.progress(documents, size)
+        self.observer.task_ends("done", {})
+
+    def _pause(self, phase: Phase | None) -> None:
+        """Wait a little; raise when nobody works on the run any more.
+
+        Raises:
+            CorpuskitError: the jobs are gone, with the failures that they left.
+        """
+        time.sleep(POLL_SECONDS)
+        if time.monotonic() - self._asked < ASK_SECONDS and self._gone is None:
+            return
+        self._asked = time.monotonic()
+        states = job_states(self.jobs)
+        if any(state.is_alive and not state.is_hopeless for state in states):
+            self._gone = None
+            return
+        self._gone = self._gone or time.monotonic()
+        if time.monotonic() - self._gone > PATIENCE_SECONDS or self._has_failed(phase):
+            raise self._stopped(phase)
+
+    def _has_failed(self, phase: Phase | None) -> bool:
+        return phase is not None and bool(read_failures(self.run, phase))
+
+    def _stopped(self, phase: Phase | None) -> CorpuskitError:
+        failures = [] if phase is None else read_failures(self.run, phase)
+        if phase is not None and failures:
+            return failure_error(phase, failures)
+        what = "the run was closed" if phase is None else f"phase {phase.name} was finished"
+        return TaskError(
+            f"{self.run.store.address}: no job is left in Slurm, but not before {what}: they were "
+            f"cancelled, or ended without a word. Logs: {self.run.store.logs()}. Run the same "
+            "command again to continue."
+        )

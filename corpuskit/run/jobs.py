@@ -1,0 +1,58 @@
+"""What `status` says beyond manifests: jobs in Slurm, and tasks that failed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.errors import UsageError
+from corpuskit.run.failures import read_failures
+from corpuskit.run.launch.slurm import JobState, job_states, read_jobs
+
+if TYPE_CHECKING:
+    from corpuskit.run.failures import FailureNote
+    from corpuskit.run.rundir import RunDirectory
+
+
+@dataclasses.dataclass(frozen=True)
+class Jobs:
+    """The jobs of a run in Slurm, and why they could not be asked about, if so."""
+
+    states: tuple[JobState, ...]
+    problem: str = ""
+
+    def words(self, state: JobState) -> str:
+        """Return the state of a job in words."""
+        parts = [f"{num} {name.lower()}" for name, num in sorted(state.elements.items())]
+        said = ", ".join(parts) or "ended"
+        if state.is_hopeless:
+            reasons = ", ".join(state.reasons)
+            return f"{said}: blocked ({reasons}). scancel {state.job.number}, then run again."
+        if state.is_alive and state.reasons:
+            return f"{said} ({', '.join(state.reasons)})"
+        return said
+
+    def facts(self) -> dict[str, Any]:
+        """Return the same as JSON values."""
+        jobs = [
+            {
+                **dataclasses.asdict(one.job), "elements": one.elements, "reasons": one.reasons,
+                "is_alive": one.is_alive, "is_blocked": one.is_hopeless, "words": self.words(one),
+            }
+            for one in self.states
+        ]  # fmt: skip
+        return {"jobs": jobs, "jobs_problem": self.problem}
+
+
+def jobs_of(run: RunDirectory) -> Jobs:
+    """Return what Slurm knows of a run's jobs; without Slurm, what is known here."""
+    jobs = read_jobs(run.store)
+    try:
+        return Jobs(tuple(job_states(jobs)))
+    except UsageError as error:
+        return Jobs(tuple(JobState(job, {}, ()) for job in jobs), str(error))
+
+
+def failures_of(run: RunDirectory) -> list[FailureNote]:
+    """Return the tasks that failed and have not succeeded since."""
+    return [note for phase in run.plan.phases for note in read_failures(run, phase)]

@@ -1,0 +1,73 @@
+"""What every launcher does: run the tasks of a phase somewhere, and say what became of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A restartable piece of a phase: its manifest, on disk, is its completion.
+
+    Attributes:
+        phase: index of the phase in the plan.
+        mark: fingerprint of the phase.
+        units: numbers of neighbouring units, ascending.
+    """
+
+    phase: int
+    mark: str
+    units: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """What the task is called in the names of its files."""
+        return f"{self.units[0]:08d}-{len(self.units)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why a task failed for good; `code` is the exit code that it asks for."""
+
+    task: Task
+    error: str
+    log: str
+    code: int = 1
+
+
+OnEvent = Callable[[str, dict[str, Any]], None]
+"""Called with `progress` (documents, bytes), `done` (cpu, rss), `retry` (error) or `failed`."""
+
+
+class Launcher(ABC):
+    """Runs tasks of one phase after another; entered once for a run.
+
+    A worker that dies costs one attempt of the tasks it held. A task that fails is tried again when
+    the failure was unexpected, then reported; the others go on.
+    """
+
+    @abstractmethod
+    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[Failure]:
+        """Run tasks to their end; return those that failed for good.
+
+        Raises:
+            TaskError: workers cannot start here.
+        """
+
+    @abstractmethod
+    def __enter__(self) -> Launcher: ...
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...

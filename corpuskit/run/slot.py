@@ -1,0 +1,204 @@
+"""What an element of a Slurm array runs: `python -m corpuskit.run.slot RUN_DIRECTORY PHASE_INDEX`.
+
+Slot k of S runs the tasks k, k + S, ... of the phase that have no manifest yet, in as many worker
+processes as the plan says. The tasks are cut anew here, from the seals of the phases before, so a
+phase can be submitted before it is known what it will have to do. An index behind the last phase
+closes the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.errors import CorpuskitError, TaskError, describe
+from corpuskit.run.failures import note_failures
+from corpuskit.run.launch.local import Pool
+from corpuskit.run.phase import PhaseWork, sweep
+from corpuskit.run.rundir import RunDirectory, manifest_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corpuskit.run.launch.contract import Failure, Task
+
+LINE_SECONDS = 60.0
+LEAVE_SECONDS = 10.0
+"""What is left of the grace after the tasks in hand were killed."""
+
+VISIBLE_SECONDS = 60.0
+"""How long a network file system may take to show on one node what another has written."""
+
+REQUEUE_SECONDS = 180.0
+"""How long Slurm may take to end a slot that it has requeued."""
+
+
+class Slot:
+    """One place of a job array at work.
+
+    Args:
+        number, num: which slot, of how many.
+        restarts: how often Slurm has started this slot before.
+    """
+
+    def __init__(
+        self, run: RunDirectory, number: int, num: int, restarts: int, *, accept_code: bool
+    ) -> None:
+        self.run, self.number, self.num, self.restarts = run, number, num, restarts
+        self.accept_code = accept_code
+        self.documents = self.size = self.done = 0
+        self._last = time.monotonic()
+        executor = run.plan.settings.executor
+        self.grace = executor.slurm.grace_seconds
+        self.pool = Pool(run.store, executor.workers, executor.retries)
+
+    def work(self, index: int) -> int:
+        """Run this slot's share of a phase; return the exit code."""
+        self.see_sealed(index - 1)
+        work = PhaseWork(self.run, self.run.plan.phases[index], accept_code=self.accept_code)
+        if work.reused is not None:
+            work.finish()
+            return 0
+        tasks = self._share(work)
+        _say(f"{work.phase.name}: slot {self.number} of {self.num}, {len(tasks)} tasks to do")
+        with self.pool:
+            failures = self.pool.run(tasks, self._on_event)
+        if self.pool.deadline is not None and self._share(work):
+            return self._hand_over(len(tasks))
+        if failures:
+            return self._report(work, failures)
+        if work.is_done():
+            work.finish()
+            _say(f"{work.phase.name}: sealed")
+        return 0
+
+    def close(self) -> int:
+        """Seal what is left to seal, delete what no seal names, and forget the jobs."""
+        from corpuskit.run.launch.slurm import JOBS
+
+        self.see_sealed(len(self.run.plan.phases) - 1)
+        if self.run.plan.until is None:
+            sweep(self.run)
+        self.run.store.clear_scratch()
+        self.run.store.delete([JOBS])
+        _say("the run is finished")
+        return 0
+
+    def see_sealed(self, index: int) -> None:
+        """See to it that a phase is sealed: its last two slots may each have missed the other.
+
+        Raises:
+            TaskError: tasks of it are missing although its jobs have ended.
+        """
+        if index < 0:
+            return
+        phase = self.run.plan.phases[index]
+        seal = self.run.usable_seal(phase)
+        if seal is not None and seal.fingerprint == self.run.fingerprint(phase):
+            self.run.set_seal(phase, seal)
+            return
+        work = PhaseWork(self.run, phase, accept_code=self.accept_code)
+        end = time.monotonic() + VISIBLE_SECONDS
+        while work.reused is None and not work.is_done():
+            if time.monotonic() > end:
+                raise TaskError(
+                    f"phase {work.phase.name}: not all of its tasks are done, although its jobs "
+                    "have ended. Run the same command again."
+                )
+            time.sleep(1)
+        work.finish()
+
+    def _share(self, work: PhaseWork) -> list[Task]:
+        """Return this slot's tasks that have no usable manifest."""
+        listed = work.run.store.list(f"manifests/{work.phase.name}/{work.mark}")
+        names = {manifest_name(work.phase, task) for task in work.all_tasks}
+        if any("/task-" in name and name not in names for name in listed):
+            return work.tasks()[self.number :: self.num]  # made by a run that cut otherwise
+        mine = work.all_tasks[self.number :: self.num]
+        return [t for t in mine if self.run.read_manifest(manifest_name(work.phase, t)) is None]
+
+    def _on_event(self, kind: str, fields: dict[str, Any]) -> None:
+        if kind == "progress":
+            self.documents += fields["documents"]
+            self.size += fields["bytes"]
+        else:
+            self.done += kind == "done"
+            if kind != "done":
+                _say(f"task {kind}: {fields.get('error', '')}")
+        if time.monotonic() - self._last >= LINE_SECONDS:
+            self._last = time.monotonic()
+            _say(f"{self.done} tasks, {self.documents:,} documents, {self.size / 1e6:,.1f} MB")
+
+    def _report(self, work: PhaseWork, failures: Sequence[Failure]) -> int:
+        note_failures(self.run, work.phase, failures)
+        for failure in failures:
+            _say(f"failed: units {failure.task.units[0]}...: {failure.error} log: {failure.log}")
+        return 3 if all(failure.code == 3 for failure in failures) else 1
+
+    def on_warning(self, *_: object) -> None:
+        """Take the warning that the time limit is near: finish what is in hand, begin nothing."""
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a second one must not disturb the first
+        _say("the time limit is near: finishing the tasks in hand")
+        self.pool.deadline = time.monotonic() + self.grace - LEAVE_SECONDS
+
+    def _hand_over(self, num_tasks: int) -> int:
+        """Have Slurm start this slot again, and wait to be ended."""
+        if num_tasks and self.done == 0 and self.restarts:
+            _say(
+                "no task was finished within a whole time limit. Raise executor.slurm.time, or "
+                "lower cell_bytes."
+            )
+            return 1
+        job = os.environ["SLURM_JOB_ID"]
+        _say(f"requeue {job} after {self.done} tasks")
+        asked = subprocess.run(
+            ["scontrol", "requeue", job], text=True, capture_output=True, check=False
+        )
+        if asked.returncode == 0:
+            time.sleep(REQUEUE_SECONDS)  # TERM ends this process meanwhile
+        _say(f"requeue failed: {asked.stderr.strip()}. Run the same command again.")
+        return 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one slot; return the exit code."""
+    parser = argparse.ArgumentParser(prog="corpuskit.run.slot")
+    parser.add_argument("directory")
+    parser.add_argument("phase", type=int)
+    parser.add_argument("--accept-code-change", action="store_true")
+    given = parser.parse_args(arguments)
+    facts = os.environ
+    first = int(facts.get("SLURM_ARRAY_TASK_MIN", "0"))
+    number = int(facts.get("SLURM_ARRAY_TASK_ID", "0")) - first
+    num = int(facts.get("SLURM_ARRAY_TASK_COUNT", "1"))
+    try:
+        run = RunDirectory.open(given.directory)
+        os.chdir(run.folder)
+        run.check_code()
+        slot = Slot(
+            run, number, num, int(facts.get("SLURM_RESTART_COUNT", "0")),
+            accept_code=given.accept_code_change,
+        )  # fmt: skip
+        signal.signal(signal.SIGUSR1, slot.on_warning)
+        is_last = given.phase >= len(run.plan.phases)
+        return slot.close() if is_last else slot.work(given.phase)
+    except CorpuskitError as error:
+        _say(f"error: {error}")
+        return error.exit_code
+    except OSError as error:
+        _say(f"error: {describe(error)}")
+        return 1
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""What a pipeline file may say besides its sources and stages: typed, bounded, frozen."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Slurm(_Settings):
+    """How to ask Slurm for places to work; what is absent is left to the cluster's defaults."""
+
+    slots: int = Field(4, ge=1, le=100_000)
+    """Places that work at the same time: elements of the job array of a phase."""
+    partition: str | None = None
+    """Partition to submit to."""
+    account: str | None = None
+    """Account to charge."""
+    qos: str | None = None
+    """Quality of service."""
+    time: str | None = Field(None, pattern=r"^[0-9:-]+$")
+    """Time limit of a slot, as Slurm writes it; a slot that reaches it is requeued."""
+    mem: str | None = Field(None, pattern=r"^[0-9]+[KMGT]?$")
+    """Memory of a slot, as Slurm writes it (`32G`)."""
+    cpus: int | None = Field(None, ge=1)
+    """CPUs of a slot; as many as it has workers when absent."""
+    constraint: str | None = None
+    """Features that nodes must have."""
+    flags: tuple[str, ...] = ()
+    """More options for sbatch, as they are (`--exclusive`)."""
+    grace_seconds: int = Field(120, ge=20, le=3600)
+    """How long before its time limit a slot is warned, so that it hands over."""
+
+
+class Ray(_Settings):
+    """Which Ray cluster to use, and how much of it."""
+
+    address: str | None = None
+    """Address (`auto`, `ray://host:10001`); RAY_ADDRESS, or a Ray on this machine, when absent."""
+    cpus_per_task: float = Field(1.0, gt=0)
+    """CPUs that one task reserves."""
+    memory: int | None = Field(None, ge=1)
+    """Bytes of memory that one task reserves."""
+
+
+class Executor(_Settings):
+    """Where tasks run; nothing here changes an output byte."""
+
+    kind: Literal["local", "slurm", "ray"] = "local"
+    """Which launcher runs the tasks."""
+    workers: int = Field(2, ge=1, le=1024)
+    """Worker processes on this machine, or in a Slurm slot."""
+    tasks: int | None = Field(None, ge=1)
+    """Tasks per phase; the planner chooses when absent."""
+    retries: int = Field(1, ge=0, le=10)
+    """How often a task is tried again after an unexpected failure."""
+    slurm: Slurm = Slurm()
+    """Used by `kind: slurm`."""
+    ray: Ray = Ray()
+    """Used by `kind: ray`."""
+
+
+class Ledger(_Settings):
+    """What the ledger keeps besides its rows."""
+
+    keep_text: bool = False
+    """Keep the text of everything that left, not only of a small sample."""
+
+
+class Pipeline(_Settings):
+    """A pipeline file, without its sources and stages."""
+
+    name: str = Field("", pattern=r"^[\w.-]*$")
+    """Name of the run; the file's stem when absent."""
+    output: str = Field(pattern=r"^[^\x00]+$")
+    """The run directory."""
+    seed: int = Field(0, ge=0, lt=2**32)
+    """Seed of everything random: samples, shuffle, mixture."""
+    documents: bool | None = None
+    """Write `documents/`; by default when the input is below 100 GB."""
+    max_document_bytes: int = Field(16 << 20, ge=1, le=1 << 30)
+    """Longer documents go to the ledger, in bytes of UTF-8."""
+    cell_bytes: int = Field(64 << 20, ge=1024)
+    """Text per cell: the unit of work, of parts and of packing windows; changes output files."""
+    task_memory_bytes: int = Field(1 << 30, ge=1 << 20)
+    """Memory that one task of a global stage may plan with."""
+    executor: Executor = Executor()
+    """Where tasks run."""
+    ledger: Ledger = Ledger()
+    """What the ledger keeps."""

@@ -1,0 +1,77 @@
+"""Where a run lives and where its inputs lie: a file system or an object store behind one contract.
+
+store.py    the contract: names, whole files, commits that appear at once or not at all
+local.py    a run directory on a file system
+remote.py   a run directory in an object store (`s3://bucket/prefix`), needs the extra `s3`
+faults.py   where a test may make a step of a commit fail or die
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from corpuskit.errors import UsageError
+from corpuskit.storage.local import LocalStore
+from corpuskit.storage.store import SCRATCH, Found, Readable, Store, Stored, digest_file, open_place
+
+if TYPE_CHECKING:
+    from io import BufferedIOBase
+
+__all__ = [
+    "SCRATCH", "Found", "LocalStore", "Readable", "Store", "Stored", "digest_file", "find_objects",
+    "is_remote", "open_input", "open_place", "open_store",
+]  # fmt: skip
+
+SCHEMES = ("s3",)
+
+
+def is_remote(address: str) -> bool:
+    """Return whether an address names an object store.
+
+    Raises:
+        UsageError: its scheme is not supported.
+    """
+    scheme, separator, _ = address.partition("://")
+    if not separator or scheme == "file":
+        return False
+    if scheme not in SCHEMES:
+        raise UsageError(
+            f"{address}: {scheme}:// is not supported. Use a local path or s3://bucket/prefix."
+        )
+    return True
+
+
+def open_store(address: str) -> Store:
+    """Return the store at a path or address; nothing is touched.
+
+    Raises:
+        UsageError: the scheme is not supported, or the extra that reads it is not installed.
+    """
+    if not is_remote(address):
+        return LocalStore(address.removeprefix("file://"))
+    from corpuskit.storage.remote import RemoteStore
+
+    return RemoteStore(address)
+
+
+def open_input(address: str) -> BufferedIOBase:
+    """Open an input file for reading from any position, by path or address.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    if not is_remote(address):
+        return open(address.removeprefix("file://"), "rb")
+    from corpuskit.storage.remote import open_object
+
+    return open_object(address)
+
+
+def find_objects(pattern: str) -> list[Found]:
+    """Return the objects that an `s3://` pattern matches, sorted by address.
+
+    `*` and `?` stop at `/`, `**` does not.
+    """
+    from corpuskit.storage.remote import find
+
+    return find(pattern)

@@ -1,0 +1,356 @@
+"""The door of obstore: requests to a bucket, retried, with errors that a user understands.
+
+Every failure leaves here as an OSError with one line: which object, which server, what it said and
+what to do. Nothing of the request goes into it, so nothing secret does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import errno
+import functools
+import os
+import re
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from corpuskit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+Answer = TypeVar("Answer")
+
+PART_BYTES = 8 << 20
+MAX_PARTS = 9_000  # S3 allows 10,000 parts
+PARTS_AT_ONCE = 4
+ATTEMPTS = 3
+"""How often a request is repeated that obstore itself does not: its answer may have been lost."""
+
+WRITER = "corpuskit-writer"
+METADATA_SERVICE = re.compile(r"169\.254\.169\.254|/latest/api/token|/latest/meta-data")
+
+
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """How long to wait for a server.
+
+    Attributes:
+        answer_seconds: for one answer, its content included.
+        retry_seconds: from the first try to the last one.
+        max_retries: of one request.
+        first_pause_seconds: before the first retry; it doubles.
+    """
+
+    answer_seconds: float = 60.0
+    retry_seconds: float = 180.0
+    max_retries: int = 8
+    first_pause_seconds: float = 0.2
+    longest_pause_seconds: float = 15.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """An object as a listing or a HEAD shows it; `tag` is its ETag."""
+
+    key: str
+    size_bytes: int
+    tag: str
+
+
+def split(address: str) -> tuple[str, str]:
+    """Return bucket and key of `s3://bucket/key`; the key may be empty.
+
+    Raises:
+        UsageError: the address names no bucket.
+    """
+    bucket, _, key = address.removeprefix("s3://").partition("/")
+    if "@" in bucket or ":" in bucket:
+        raise UsageError(
+            "an s3:// address holds more than a bucket and a key. Set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, and for another server AWS_ENDPOINT_URL, instead."
+        )
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]+", bucket):
+        raise UsageError(f"{address}: {bucket!r} is no bucket. Write s3://bucket/prefix.")
+    return bucket, key
+
+
+def open_bucket(name: str, patience: Patience | None = None) -> Bucket:
+    """Return a bucket as the environment reaches it; its connections are shared in the process.
+
+    Raises:
+        UsageError: the extra `s3` is not installed.
+    """
+    settings = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
+    return _open_bucket(name, patience or Patience(), settings, os.getpid())
+
+
+@functools.lru_cache(maxsize=32)
+def _open_bucket(
+    name: str, patience: Patience, settings: frozenset[tuple[str, str]], process: int
+) -> Bucket:
+    return Bucket(name, patience)
+
+
+class Bucket:
+    """A bucket of an object store.
+
+    Keys hold no empty, `.` or `..` segments, and no control characters.
+    """
+
+    def __init__(self, name: str, patience: Patience) -> None:
+        try:
+            import obstore
+            from obstore.store import S3Store
+        except ImportError:
+            raise UsageError(
+                f"s3://{name}: object storage needs the extra s3. Run: pip install 'corpuskit[s3]'"
+            ) from None
+        self.name, self.patience, self._library = name, patience, obstore
+        given = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        self.endpoint = _without_secrets(given) if given else "Amazon S3"
+        seconds = functools.partial(dt.timedelta, seconds=1)
+        self._client = S3Store(
+            name,
+            client_options={
+                "allow_http": bool(given and given.startswith("http://")),
+                "timeout": seconds() * patience.answer_seconds,
+                "connect_timeout": seconds() * min(10.0, patience.answer_seconds),
+            },
+            retry_config={
+                "max_retries": patience.max_retries,
+                "retry_timeout": seconds() * patience.retry_seconds,
+                "backoff": {
+                    "init_backoff": seconds() * patience.first_pause_seconds,
+                    "max_backoff": seconds() * patience.longest_pause_seconds,
+                    "base": 2,
+                },
+            },
+        )
+
+    def place(self, key: str) -> str:
+        """Return the address of an object."""
+        return f"s3://{self.name}/{key}"
+
+    def head(self, key: str) -> Entry | None:
+        """Return what is known about an object, None if there is none."""
+        try:
+            return _entry(self._ask(key, lambda: self._library.head(self._client, key)))
+        except FileNotFoundError:
+            return None
+
+    def read(self, key: str) -> tuple[bytes, Entry] | None:
+        """Return the whole content of an object, None if there is none."""
+
+        def request() -> tuple[bytes, Entry]:
+            answer = self._library.get(self._client, key)
+            return answer.bytes().to_bytes(), _entry(answer.meta)
+
+        try:
+            return self._ask(key, request)
+        except FileNotFoundError:
+            return None
+
+    def read_range(self, key: str, begin: int, end: int, tag: str) -> memoryview:
+        """Return bytes `begin` to `end` of an object.
+
+        Raises:
+            OSError: ESTALE, it was replaced since it had this tag.
+        """
+        options = {"range": (begin, end), "if_match": tag}
+
+        def request() -> memoryview:
+            return memoryview(self._library.get(self._client, key, options=options).bytes())
+
+        content = self._ask(key, request)
+        if len(content) != end - begin:
+            raise OSError(errno.EIO, f"{end - begin} bytes asked for, {len(content)} came", key)
+        return content
+
+    def read_tail(self, key: str, size: int) -> tuple[memoryview, Entry]:
+        """Return the last bytes of an object that is not empty, at most `size`.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        options = {"range": {"suffix": size}}
+
+        def request() -> tuple[memoryview, Entry]:
+            answer = self._library.get(self._client, key, options=options)
+            return memoryview(answer.bytes()), _entry(answer.meta)
+
+        return self._ask(key, request)
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object in one step, over an older one if there is one."""
+        self._ask(key, lambda: self._library.put(self._client, key, content, use_multipart=False))
+
+    def put_new(self, key: str, content: bytes) -> str | None:
+        """Write an object unless it is there; return its tag if this call wrote it.
+
+        A put whose answer is lost is sent again and then finds its own object there. So every
+        object says who wrote it, and a refusal is believed only if that is somebody else.
+        """
+        writer = secrets.token_hex(8)
+
+        def request() -> str | None:
+            exists = self._library.exceptions.AlreadyExistsError
+            for _ in range(ATTEMPTS):
+                with contextlib.suppress(exists):  # also 409: two puts got in each other's way
+                    done = self._library.put(
+                        self._client, key, content, mode="create", attributes={WRITER: writer},
+                        use_multipart=False,
+                    )  # fmt: skip
+                    return str(done["e_tag"])
+                with contextlib.suppress(FileNotFoundError):
+                    there = self._library.get(self._client, key, options={"head": True})
+                    is_mine = there.attributes.get(WRITER) == writer
+                    return str(there.meta["e_tag"]) if is_mine else None
+                time.sleep(self.patience.first_pause_seconds)
+            raise OSError(errno.EIO, "others keep getting in between. Run again", self.place(key))
+
+        return self._ask(key, request)
+
+    def replace(self, key: str, content: bytes, tag: str) -> str | None:
+        """Write an object if it still has this tag; return the new tag.
+
+        None may also mean that it was written, and the answer lost; or that two requests got in
+        each other's way.
+        """
+
+        def request() -> str | None:
+            try:
+                done = self._library.put(
+                    self._client, key, content, mode={"e_tag": tag}, use_multipart=False
+                )
+            except self._library.exceptions.PreconditionError:
+                return None
+            return str(done["e_tag"])
+
+        try:
+            return self._ask(key, request)
+        except FileNotFoundError:
+            return None
+
+    def put_file(self, path: Path, key: str) -> None:
+        """Write a file of any size; the object appears complete or not at all.
+
+        Holds PARTS_AT_ONCE parts in memory.
+        """
+        size = path.stat().st_size
+        part = max(PART_BYTES, -(-size // MAX_PARTS))
+        self._ask(
+            key,
+            lambda: self._library.put(
+                self._client, key, path, use_multipart=size > part, chunk_size=part,
+                max_concurrency=PARTS_AT_ONCE,
+            ),
+            is_upload=True,
+        )  # fmt: skip
+
+    def walk(self, folder: str) -> Iterator[Entry]:
+        """Yield the objects below a folder; markers of empty folders are among them."""
+        pages = iter(self._library.list(self._client, folder or None))
+        while page := self._ask(folder, lambda: next(pages, None)):
+            yield from map(_entry, page)
+
+    def level(self, folder: str) -> tuple[list[str], list[Entry]]:
+        """Return the keys of the folders and the objects right below a folder."""
+        found = self._ask(
+            folder, lambda: self._library.list_with_delimiter(self._client, folder or None)
+        )
+        return list(found["common_prefixes"]), [_entry(one) for one in found["objects"]]
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects that may exist."""
+        if keys:
+            self._ask(keys[0], lambda: self._library.delete(self._client, list(keys)))
+
+    def _ask(self, key: str, request: Callable[[], Answer], *, is_upload: bool = False) -> Answer:
+        """Return what a request returns, repeated while that may help; translate its failure."""
+        began, pause = time.monotonic(), self.patience.first_pause_seconds
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return request()
+            except (self._library.exceptions.BaseError, FileNotFoundError, ValueError) as error:
+                is_late = time.monotonic() - began > self.patience.retry_seconds
+                if attempt == ATTEMPTS or is_late or not _may_pass(error, is_upload=is_upload):
+                    raise self._translate(error, key) from None
+            time.sleep(pause)
+            pause *= 2
+        raise AssertionError("the last attempt returns or raises")
+
+    def _translate(self, error: Exception, key: str) -> OSError:
+        """Return a failure of the library as an error of the system, in one line."""
+        text, place = str(error), self.place(key)
+        said = _said(text)
+        kinds = self._library.exceptions
+        if "NoSuchBucket" in text:
+            problem = f"there is no bucket {self.name!r} at {self.endpoint}. Make it first."
+            return OSError(errno.ENOENT, problem, place)
+        if isinstance(error, FileNotFoundError):
+            return FileNotFoundError(errno.ENOENT, "there is no such object", place)
+        if METADATA_SERVICE.search(text):
+            return PermissionError(
+                errno.EACCES,
+                "no credentials were found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+                "AWS_SKIP_SIGNATURE=true for a public bucket",
+                place,
+            )
+        if isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError):
+            return PermissionError(
+                errno.EACCES,
+                f"{self.endpoint} refuses it: {said}. Check the key in AWS_ACCESS_KEY_ID, what it "
+                "may do in this bucket, and the clock of this machine",
+                place,
+            )
+        if isinstance(error, kinds.PreconditionError):
+            return OSError(errno.ESTALE, "it was replaced while it was read. Run again", place)
+        if isinstance(error, kinds.InvalidPathError | ValueError):
+            name = text.partition("\n\nDebug")[0].replace("\n", " ")
+            return OSError(errno.EINVAL, f"a name cannot be used: {name}", place)
+        if "status code: 507" in text:
+            return OSError(errno.ENOSPC, f"{self.endpoint} has no space left: {said}", place)
+        advice = " Check AWS_DEFAULT_REGION." if "redirect" in text.lower() else ""
+        problem = f"{self.endpoint}: {said}, after all retries.{advice} Run again when it is up"
+        return OSError(errno.EIO, problem, place)
+
+
+def _entry(meta: Any) -> Entry:
+    return Entry(meta["path"], meta["size"], meta["e_tag"] or "")
+
+
+def _may_pass(error: Exception, *, is_upload: bool) -> bool:
+    """Return whether a request may succeed next time that obstore has given up."""
+    text = str(error)
+    if is_upload and "NoSuchUpload" in text:  # completed, and the answer was lost
+        return True
+    return re.search(r"kind: (Timeout|Interrupted)\b", text) is not None
+
+
+def _said(text: str) -> str:
+    """Return what a server answered, or why it did not, in a few words."""
+    status = re.search(r"status code: (\d{3})", text)
+    code = re.search(r"<Code>([\w.]{1,60})</Code>", text)
+    message = re.search(r"<Message>([^<]{1,200})</Message>", text)
+    if status:
+        words = [status[1], code[1] if code else ""]
+        said = " ".join(filter(None, words))
+        return f"{said} ({message[1].rstrip('.')})" if message else said
+    kind = re.search(r"kind: (Timeout|Connect|Interrupted|Decode)\b", text)
+    return {
+        "Timeout": "no answer in time",
+        "Connect": "no connection",
+        "Interrupted": "the connection broke",
+        "Decode": "the answer broke off",
+    }.get(kind[1] if kind else "", "the request failed")
+
+
+def _without_secrets(url: str) -> str:
+    """Return an endpoint without a user and a query."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2].rstrip('/')}"

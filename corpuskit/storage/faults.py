@@ -1,0 +1,43 @@
+"""Fault points: the steps of a commit, where a test may fail, die or wait.
+
+Production code says `reach("publish:moved", name)` where it matters; nothing happens unless a test
+has armed a hook. A hook may raise OSError (the disk is full, the store answers 503), raise `Death`
+(the process is gone: nothing after this point happens, no clean-up either), or sleep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Hook = Callable[[str, str], None]
+
+STEPS = (
+    "write:before", "write:after",
+    "publish:before", "publish:synced", "publish:moved", "publish:after",
+    "put:before", "put:written", "put:synced", "put:moved", "put:after",
+    "read:before", "delete:before", "delete:after", "task:manifest",
+)  # fmt: skip
+"""Every step there is; a store reaches those that it has."""
+
+_hook: Hook | None = None
+
+
+class Death(BaseException):
+    """A process that dies here: whoever would clean up lets it pass and leaves things lie."""
+
+
+def reach(step: str, name: str) -> None:
+    """Pass a fault point.
+
+    Args:
+        step: one of STEPS.
+        name: the file that is being committed.
+    """
+    if _hook is not None:
+        _hook(step, name)
+
+
+def arm(hook: Hook | None) -> None:
+    """Have `hook(step, name)` called at every fault point; None disarms."""
+    global _hook  # noqa: PLW0603 - one switch for the process, as a fault is
+    _hook = hook

@@ -1,0 +1,210 @@
+"""A lease in an object store: who holds it says so every few seconds, or loses it.
+
+No clocks are compared between machines. The holder replaces the object every `renew_seconds`, on
+condition that it is still its own. A contender watches: if the object changes, somebody is alive;
+if it stays as it is for `lease_seconds` by the contender's own clock, the contender replaces it on
+the same condition, so one of many contenders wins. A holder that could not renew for so long by its
+own clock must assume the same, and `check` says so before anything is written or deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.errors import TaskError, UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from corpuskit.storage.client import Bucket
+
+RENEW_SECONDS = 10.0
+LEASE_SECONDS = 60.0
+
+
+class Lease:
+    """The right to be the only one, while it is entered.
+
+    Args:
+        key: of the object that stands for it.
+        address: what the user calls that which is held.
+    """
+
+    def __init__(
+        self, bucket: Bucket, key: str, address: str, renew_seconds: float, lease_seconds: float
+    ) -> None:
+        self.bucket, self.key, self.address = bucket, key, address
+        self.renew_seconds, self.lease_seconds = renew_seconds, lease_seconds
+        self._owner, self._beat, self._tag = secrets.token_hex(8), 0, ""
+        self._is_lost, self._renewed = False, 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    def __enter__(self) -> Lease:
+        """Take the lease.
+
+        Raises:
+            UsageError: somebody else holds it, or the server cannot keep one.
+        """
+        self._renewed = _clock()
+        self._tag = self._take()
+        self._refuse_unconditional()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        if not self._is_lost and self._age() < self.lease_seconds:
+            self.bucket.delete([self.key])
+
+    def check(self) -> None:
+        """Make sure that nobody else has the right.
+
+        Raises:
+            TaskError: somebody has, or may have.
+        """
+        if self._is_lost or self._age() >= self.lease_seconds:
+            raise TaskError(
+                f"{self.address}: this run could not renew its lease for "
+                f"{self.lease_seconds:.0f} s, so another one may have taken over. Nothing more is "
+                "written. Run the same command again to continue."
+            )
+
+    def _age(self) -> float:
+        return _clock() - self._renewed
+
+    def _take(self) -> str:
+        """Return the tag of the lease, taken as soon as nobody holds it."""
+        watched, since = "", 0.0
+        while True:
+            self._renewed = _clock()
+            if tag := self.bucket.put_new(self.key, self._content()):
+                return tag
+            found = self.bucket.read(self.key)
+            if found is None:  # given back in between
+                continue
+            holder, tag = _parse(found[0]), found[1].tag
+            if holder.get("owner") == self._owner:  # taken over, and the answer was lost
+                return tag
+            if watched and tag != watched:
+                raise self._held_by(holder)
+            if not watched:
+                watched, since = tag, _clock()
+            if _is_dead(holder) or _clock() - since >= self.lease_seconds:
+                self._renewed = _clock()
+                if taken := self.bucket.replace(self.key, self._content(), tag):
+                    return taken
+                continue
+            left = self.lease_seconds - (_clock() - since)
+            time.sleep(max(0.0, min(self.renew_seconds / 2, left)))
+
+    def _held_by(self, holder: dict[str, Any]) -> UsageError:
+        who = f"process {holder.get('pid')!r} on {holder.get('host')!r}"[:120]
+        return UsageError(
+            f"{self.address}: another run is using this directory ({who}). Wait for it, or set "
+            "another output."
+        )
+
+    def _refuse_unconditional(self) -> None:
+        """Refuse a server that takes no notice of conditions: the lease itself is the probe."""
+        content = self._content()
+        broken = [
+            name
+            for name, done in (
+                ("If-None-Match", self.bucket.put_new(self.key, content)),
+                ("If-Match", self.bucket.replace(self.key, content, '"0"')),
+            )
+            if done is not None
+        ]
+        if broken:
+            self.bucket.delete([self.key])
+            raise UsageError(
+                f"{self.address}: the server at {self.bucket.endpoint} ignores {broken[0]}, so of "
+                "two writers both could win. Use a server with conditional writes "
+                "(docs/object_storage.md), or a local output."
+            )
+
+    def _keep(self) -> None:
+        """Renew until the end, or until it is lost."""
+        pause = self.renew_seconds
+        while not self._ended.wait(pause) and not self._is_lost:
+            began = _clock()
+            is_renewed = False
+            with contextlib.suppress(OSError):  # perhaps it passes; `check` knows how long it may
+                is_renewed = self._renew()
+            if is_renewed:
+                self._renewed = began
+            pause = self.renew_seconds / (1 if is_renewed else 4)
+
+    def _renew(self) -> bool:
+        """Write a sign of life; return whether it is there."""
+        self._beat += 1
+        tag = self.bucket.replace(self.key, self._content(), self._tag)
+        if tag is None:
+            found = self.bucket.read(self.key)
+            holder = _parse(found[0]) if found else {}
+            if found is None or holder.get("owner") != self._owner:
+                self._is_lost = True
+                return False
+            self._tag = found[1].tag
+            return holder.get("beat") == self._beat  # it was renewed, and the answer was lost
+        self._tag = tag
+        return True
+
+    def _content(self) -> bytes:
+        holder = {"owner": self._owner, "beat": self._beat, "pid": os.getpid()}
+        return json.dumps({**holder, "host": socket.gethostname(), "machine": _machine()}).encode()
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    try:
+        holder = json.loads(content)
+    except ValueError:
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _is_dead(holder: dict[str, Any]) -> bool:
+    """Return whether the holder was a process of this machine that is gone."""
+    pid = holder.get("pid")
+    if holder.get("machine") != _machine() or not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
+
+
+@functools.cache
+def _machine() -> str:
+    """Return what two processes share exactly if each can see whether the other one lives."""
+    facts = [socket.gethostname()]
+    for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        place = Path(path)
+        if place.exists():
+            facts.append(os.readlink(path) if place.is_symlink() else place.read_text("ascii"))
+    return hashlib.blake2b("\n".join(facts).encode(), digest_size=8).hexdigest()
+
+
+def _clock() -> float:
+    """Return seconds that go on while the machine sleeps, where the system counts them."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

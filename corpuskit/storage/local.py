@@ -1,0 +1,231 @@
+"""A run directory on a file system: fsync, then a rename."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corpuskit.errors import DataError, UsageError
+from corpuskit.storage.faults import Death, reach
+from corpuskit.storage.store import SCRATCH, Store, digest_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+class LocalStore(Store):
+    """A run directory on a file system.
+
+    Args:
+        root: the run directory; created on first write.
+    """
+
+    is_remote = False
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        self.address = str(root)
+
+    def path(self, name: str) -> Path:
+        """Return the absolute place of `name`.
+
+        Raises:
+            DataError: the name would leave the run directory.
+        """
+        self.check(name)
+        return self.root / name
+
+    def where(self, name: str) -> str:
+        return str(self.path(name))
+
+    def size(self, name: str) -> int | None:
+        try:
+            return self.path(name).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def read(self, name: str) -> bytes:
+        reach("read:before", name)
+        try:
+            return self.path(name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError(f"{self.path(name)}: the file is missing.") from None
+
+    def open(self, name: str) -> pa.NativeFile:
+        import pyarrow as pa
+
+        reach("read:before", name)
+        return pa.OSFile(str(self.path(name)), "rb")
+
+    def put(self, name: str, content: bytes) -> None:
+        with self._written(name, content) as (scratch, final):
+            os.replace(scratch, final)
+
+    def put_new(self, name: str, content: bytes) -> bool:
+        with self._written(name, content) as (scratch, final):
+            try:
+                os.link(scratch, final)  # fails if the name is taken, a rename does not
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                return _move_new(scratch, final)
+        return True
+
+    @contextlib.contextmanager
+    def _written(self, name: str, content: bytes) -> Iterator[tuple[str, Path]]:
+        """Yield a durable scratch file beside the final name; the caller gives it that name."""
+        reach("put:before", name)
+        final = self.path(name)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        handle, scratch = tempfile.mkstemp(prefix=".put-", dir=final.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                reach("put:written", scratch)
+                file.flush()
+                os.fsync(file.fileno())
+            reach("put:synced", name)
+            yield scratch, final
+            reach("put:moved", name)
+            _sync_folder(final.parent)
+            reach("put:after", name)
+        except Death:
+            raise
+        except BaseException:
+            _unlink(scratch)
+            raise
+        _unlink(scratch)
+
+    def publish(self, scratch: Path, name: str) -> None:
+        reach("publish:before", str(scratch))
+        final = self.path(name)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with scratch.open("rb") as file:
+            os.fsync(file.fileno())
+        reach("publish:synced", name)
+        os.replace(scratch, final)
+        reach("publish:moved", name)
+        _sync_folder(final.parent)
+        reach("publish:after", name)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        found = {name: size for name, size in self._walk(folder) if not _is_unfinished(name)}
+        return dict(sorted(found.items()))
+
+    def _walk(self, folder: str) -> Iterator[tuple[str, int]]:
+        """Yield (name, size) of all files below a folder; what is deleted meanwhile may lack."""
+        stack = [folder]
+        while stack:
+            prefix = stack.pop()
+            try:
+                entries = list(os.scandir(self.path(prefix) if prefix else self.root))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            for entry in entries:
+                name = f"{prefix}/{entry.name}" if prefix else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    stack.append(name)
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    yield name, entry.stat().st_size
+
+    def top(self) -> set[str]:
+        if self.root.exists() and not self.root.is_dir():
+            raise UsageError(f"{self.root}: the output is a file. Set another output.")
+        return {path.name for path in self.root.iterdir()} if self.root.exists() else set()
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            reach("delete:before", name)
+            path = self.path(name)
+            path.unlink(missing_ok=True)
+            for parent in path.parents:
+                if parent == self.root:
+                    break
+                try:
+                    parent.rmdir()
+                except OSError:
+                    break
+            reach("delete:after", name)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        parent = self.root / SCRATCH
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+        try:
+            yield folder
+        except Death:
+            raise
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def clear_scratch(self) -> None:
+        shutil.rmtree(self.root / SCRATCH, ignore_errors=True)
+        for name, _ in self._walk(""):
+            if _is_unfinished(name):
+                self.path(name).unlink(missing_ok=True)
+
+    def logs(self) -> Path:
+        folder = self.root / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UsageError(
+                    f"{self.root}: another run is using this directory. Wait for it, or set "
+                    "another output."
+                ) from None
+            yield
+
+    def digest(self, name: str) -> str:
+        return digest_file(self.path(name))
+
+
+def _move_new(scratch: str, final: Path) -> bool:
+    """Claim a name where there are no hard links: two claims in the same instant may both win.
+
+    They hold the same work, so this is harmless; it happens on some network file systems only.
+    """
+    if final.exists():
+        return False
+    os.replace(scratch, final)
+    return True
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.rpartition("/")[2].startswith(".put-")
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable: the entry lives in the folder, not in the file."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

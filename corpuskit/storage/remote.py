@@ -1,0 +1,255 @@
+"""A run directory in an object store, and input objects.
+
+A put is whole or not at all, a large one too (multipart: its parts are no object until the last
+request). So publishing is one put under the final name; nothing is renamed or copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.errors import DataError, UsageError
+from corpuskit.storage.client import Patience, open_bucket, split
+from corpuskit.storage.faults import Death, reach
+from corpuskit.storage.lease import LEASE_SECONDS, RENEW_SECONDS, Lease
+from corpuskit.storage.reader import ObjectFile
+from corpuskit.storage.search import find
+from corpuskit.storage.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+__all__ = ["RemoteStore", "find", "open_object"]
+
+LOCK = "lock"
+DELETED_AT_ONCE = 1_000
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class RemoteStore(Store):
+    """A run directory in an object store that speaks S3.
+
+    Credentials, region and endpoint come from the environment (`AWS_...`) alone.
+
+    Args:
+        address: `s3://bucket/prefix`.
+        patience: how long requests are retried.
+        renew_seconds: between two signs of life of the holder of the lock.
+        lease_seconds: without a sign of life after which the lock is free.
+
+    Raises:
+        UsageError: the address cannot be used, or the extra `s3` is not installed.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        patience: Patience | None = None,
+        renew_seconds: float = RENEW_SECONDS,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        bucket, prefix = split(address)
+        self.address, self._prefix = address.rstrip("/"), prefix.strip("/")
+        if self._prefix and not _is_plain(self._prefix):
+            raise UsageError(f"{address}: empty, '.' and '..' folders are no use. Leave them out.")
+        self._patience, self._renew, self._lease_time = patience, renew_seconds, lease_seconds
+        self._bucket = open_bucket(bucket, patience)
+        self._lease: Lease | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.address, self._patience, self._renew, self._lease_time)
+
+    def _key(self, name: str) -> str:
+        self.check(name)
+        if not _is_plain(name):
+            raise DataError(f"{self.address}: the path {name!r} is no name of an object.")
+        return f"{self._prefix}/{name}" if self._prefix else name
+
+    def _folder(self, folder: str) -> str:
+        return self._key(folder) if folder else self._prefix
+
+    def where(self, name: str) -> str:
+        return self._bucket.place(self._key(name))
+
+    def size(self, name: str) -> int | None:
+        found = self._bucket.head(self._key(name))
+        return None if found is None else found.size_bytes
+
+    def read(self, name: str) -> bytes:
+        key = self._key(name)
+        reach("read:before", name)
+        found = self._bucket.read(key)
+        if found is None:
+            raise DataError(f"{self._bucket.place(key)}: the file is missing.")
+        return found[0]
+
+    def open(self, name: str) -> pa.NativeFile:
+        import pyarrow as pa
+
+        key = self._key(name)
+        reach("read:before", name)
+        return pa.PythonFile(ObjectFile(self._bucket, key), mode="r")
+
+    def put(self, name: str, content: bytes) -> None:
+        key = self._key(name)
+        self._check_held()
+        reach("put:before", name)
+        self._bucket.put(key, content)
+        reach("put:after", name)
+
+    def put_new(self, name: str, content: bytes) -> bool:
+        key = self._key(name)
+        self._check_held()
+        reach("put:before", name)
+        is_new = self._bucket.put_new(key, content) is not None
+        reach("put:after", name)
+        return is_new
+
+    def publish(self, scratch: Path, name: str) -> None:
+        key = self._key(name)
+        self._check_held()
+        reach("publish:before", str(scratch))
+        self._bucket.put_file(scratch, key)
+        reach("publish:after", name)
+        scratch.unlink()
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        start = f"{self._prefix}/" if self._prefix else ""
+        found = {
+            entry.key.removeprefix(start): entry.size_bytes
+            for entry in self._bucket.walk(self._folder(folder))
+            if entry.key.startswith(start)
+        }
+        return dict(sorted(found.items()))
+
+    def top(self) -> set[str]:
+        folders, objects = self._bucket.level(self._prefix)
+        if self._prefix and not folders and not objects and self._bucket.head(self._prefix):
+            raise UsageError(f"{self.address}: the output is an object. Set another output.")
+        start = f"{self._prefix}/" if self._prefix else ""
+        keys = [*folders, *(entry.key for entry in objects)]
+        return {key.removeprefix(start) for key in keys if key.startswith(start)}
+
+    def delete(self, names: Iterable[str]) -> None:
+        waiting: list[str] = []
+        for name in names:
+            key = self._key(name)
+            reach("delete:before", name)
+            waiting.append(key)
+            if len(waiting) == DELETED_AT_ONCE:
+                self._delete(waiting)
+                waiting = []
+        self._delete(waiting)
+
+    def _delete(self, keys: list[str]) -> None:
+        self._check_held()
+        self._bucket.delete(keys)
+        for key in keys:
+            reach("delete:after", key)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        folder, handle = _make_scratch(self._scratch_prefix())
+        try:
+            yield folder
+        except Death:
+            os.close(handle)
+            raise
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(handle)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+    def clear_scratch(self) -> None:
+        """Delete what killed writers left on this machine; parts of uploads are not seen here."""
+        for folder in Path(tempfile.gettempdir()).glob(f"{self._scratch_prefix()}*"):
+            with contextlib.suppress(OSError):
+                handle = os.open(folder, os.O_RDONLY)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(handle)
+
+    def _scratch_prefix(self) -> str:
+        return f"corpuskit-{_short(self.address)}-"
+
+    def logs(self) -> Path:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        name = f"{self.address.rpartition('/')[2][:40]}-{_short(self.address)}"
+        folder = Path(home) / "corpuskit" / "logs" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run directory alone.
+
+        What this store writes or deletes meanwhile fails with a TaskError as soon as the lease may
+        be somebody else's.
+        """
+        key, times = self._key(LOCK), (self._renew, self._lease_time)
+        with Lease(self._bucket, key, self.address, *times) as self._lease:
+            try:
+                yield
+            finally:
+                self._lease = None
+
+    def _check_held(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+
+
+def open_object(address: str) -> ObjectFile:
+    """Open an object for reading from any position.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    bucket, key = split(address)
+    if not _is_plain(key):
+        raise FileNotFoundError(2, "no name of an object", address)
+    return ObjectFile(open_bucket(bucket), key)
+
+
+def _again(address: str, patience: Patience | None, renew: float, lease: float) -> RemoteStore:
+    return RemoteStore(address, patience=patience, renew_seconds=renew, lease_seconds=lease)
+
+
+def _is_plain(key: str) -> bool:
+    """Return whether a key has only segments that mean themselves."""
+    return not any(part in ("", ".", "..") or CONTROL.search(part) for part in key.split("/"))
+
+
+def _make_scratch(prefix: str) -> tuple[Path, int]:
+    """Make a folder that is locked while its maker lives, whatever processes can see of it."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # somebody is just clearing it
+            os.close(handle)
+            continue
+        if folder.exists():
+            return folder, handle
+        os.close(handle)
+
+
+def _short(address: str) -> str:
+    return hashlib.blake2b(address.encode(), digest_size=6).hexdigest()

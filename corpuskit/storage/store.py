@@ -1,0 +1,209 @@
+"""The contract of a store: names under a root, files that appear whole or not at all.
+
+A file is made in a scratch folder on this machine and published in one step under its final name.
+Whoever dies before that step leaves only scratch; whoever dies after it leaves a whole file. Small
+files are `put`; `put_new` is the one step that two writers can race for, and one of them wins.
+
+A listing is a hint: it may lack what was just written. What decides is asked for by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corpuskit.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    import pyarrow as pa
+
+SCRATCH = "scratch"
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A file that was found: `stamp` changes when its content does (time in ns, or an ETag)."""
+
+    address: str
+    size_bytes: int
+    stamp: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A published file: something to open and read ranges of."""
+
+    store: Store
+    name: str
+
+    def __str__(self) -> str:
+        return self.store.where(self.name)
+
+    def open(self) -> pa.NativeFile:
+        """Open it for reading from any position."""
+        return self.store.open(self.name)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a read is a request over a network: few large ones are better."""
+        return self.store.is_remote
+
+
+Readable = Path | Stored
+"""What readers of parts take: a published file, or a file on this machine."""
+
+
+def open_place(place: Readable) -> pa.NativeFile:
+    """Open a file for reading from any position."""
+    import pyarrow as pa
+
+    return place.open() if isinstance(place, Stored) else pa.OSFile(str(place), "rb")
+
+
+class Store(ABC):
+    """A run directory, wherever it lives; names are relative to it and use `/`.
+
+    Errors of the system (no space, no permission, no answer after retries) pass through as OSError.
+
+    Attributes:
+        address: what the user calls the root.
+        is_remote: whether reads are requests over a network.
+    """
+
+    address: str
+    is_remote: bool
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address!r})"
+
+    @abstractmethod
+    def where(self, name: str) -> str:
+        """Return the absolute place of `name`, for messages.
+
+        Raises:
+            DataError: the name would leave the run directory.
+        """
+
+    def at(self, name: str) -> Stored:
+        """Return `name` as something to read.
+
+        Raises:
+            DataError: the name would leave the run directory.
+        """
+        self.check(name)
+        return Stored(self, name)
+
+    def check(self, name: str) -> None:
+        """Refuse names that leave the run directory.
+
+        Raises:
+            DataError: it does.
+        """
+        if not name or name.startswith("/") or ".." in name.split("/") or "\0" in name:
+            raise DataError(f"{self.address}: the path {name!r} leaves the run directory.")
+
+    @abstractmethod
+    def size(self, name: str) -> int | None:
+        """Return the size of `name` in bytes, None if it is not there."""
+
+    def exists(self, name: str) -> bool:
+        """Return whether `name` was published."""
+        return self.size(name) is not None
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """Return the whole content of `name`.
+
+        Raises:
+            DataError: it does not exist.
+        """
+
+    @abstractmethod
+    def open(self, name: str) -> pa.NativeFile:
+        """Open `name` for reading from any position.
+
+        Raises:
+            OSError: it does not exist.
+        """
+
+    @abstractmethod
+    def put(self, name: str, content: bytes) -> None:
+        """Write a small file atomically and durably, over an older one if there is one."""
+
+    @abstractmethod
+    def put_new(self, name: str, content: bytes) -> bool:
+        """Write a small file unless it is there; return whether this call wrote it.
+
+        Of many writers at the same time, on any machines, one gets True.
+        """
+
+    @abstractmethod
+    def publish(self, scratch: Path, name: str) -> None:
+        """Give a complete scratch file its final name, durably; the scratch file may be gone."""
+
+    @abstractmethod
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return name -> size of all files below `folder`, sorted; empty if there is no folder."""
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names of all files below `folder`, sorted; none if there is no folder."""
+        return list(self.sizes(folder))
+
+    @abstractmethod
+    def top(self) -> set[str]:
+        """Return the names of files and folders right below the root.
+
+        Raises:
+            UsageError: the root is a file.
+        """
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files that may exist, and the folders that this leaves empty."""
+
+    @abstractmethod
+    def scratch(self) -> AbstractContextManager[Path]:
+        """Yield a private folder on this machine, from which `publish` is cheap; gone afterwards.
+
+        On object stores it is below the system's folder for temporary files (TMPDIR).
+        """
+
+    @abstractmethod
+    def clear_scratch(self) -> None:
+        """Delete what killed writers left behind; only the holder of the lock may call it."""
+
+    @abstractmethod
+    def logs(self) -> Path:
+        """Return a folder on this machine for the logs of worker processes; created."""
+
+    @abstractmethod
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the run directory alone; a holder that dies loses it.
+
+        Raises:
+            UsageError: another run holds it.
+        """
+
+    def digest(self, name: str) -> str:
+        """Return the blake2b-128 of a file as hex."""
+        digest = hashlib.blake2b(digest_size=16)
+        for piece in self._pieces(name):
+            digest.update(piece)
+        return digest.hexdigest()
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        with self.open(name) as file:
+            while piece := file.read(8 << 20):
+                yield piece
+
+
+def digest_file(path: Path) -> str:
+    """Return the blake2b-128 of a file as hex (about 1.3 GB/s)."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -1,0 +1,236 @@
+"""An S3 server on the loopback for tests and benchmarks, with faults to order.
+
+    python tests/s3_server.py PORT      PORT 0 takes a free one; the port is printed when it is up
+
+It is moto's server behind a layer that reads a request whole before it is worked on, works on one
+at a time (so that conditions hold under races, as they do on S3), counts requests, and does what
+`S3Server.fail` asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+CONTROL = "/_control"
+KEY, SECRET = "test-key-id", "test-secret-never-shown"
+
+ERRORS = {
+    "500": ("500 Internal Server Error", "InternalError", "We encountered an internal error."),
+    "503": ("503 Service Unavailable", "SlowDown", "Please reduce your request rate."),
+    "403": ("403 Forbidden", "AccessDenied", "Access Denied"),
+    "409": ("409 Conflict", "ConditionalRequestConflict", "Another request got in between."),
+    "501": ("501 Not Implemented", "NotImplemented", "A header is not implemented."),
+}
+
+
+@dataclasses.dataclass
+class Fault:
+    """What happens to `num` requests with this method and a path that matches `key`, after `skip`.
+
+    Kinds: a status of ERRORS is answered, and nothing done; `done500` does the work and answers 500; `drop` does the work and answers nothing; `lose` does neither; `cut` sends half of the
+    answer; `hang` waits `seconds`, then does the work; `unconditional` takes no notice of If-Match
+    and If-None-Match.
+    """
+
+    kind: str
+    method: str = ""
+    key: str = ""
+    num: int = 1
+    seconds: float = 0.0
+    skip: int = 0
+
+
+class FaultyApp:
+    """A WSGI application around another one."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.faults: list[Fault] = []
+        self.requests: list[tuple[str, str]] = []
+        self.work, self.book = threading.Lock(), threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        size = int(environ.get("CONTENT_LENGTH") or 0)
+        body = environ["wsgi.input"].read(size)
+        if len(body) < size:
+            raise ConnectionError("the client died while it sent")
+        path = environ["PATH_INFO"]
+        if path.startswith(CONTROL):
+            return self._control(body, start_response)
+        environ["wsgi.input"] = io.BytesIO(body)
+        with self.book:
+            query = environ.get("QUERY_STRING", "")
+            self.requests.append((environ["REQUEST_METHOD"], f"{path}?{query}" if query else path))
+            fault = self._take(environ["REQUEST_METHOD"], path)
+        return self._answer(fault, environ, start_response)
+
+    def _take(self, method: str, path: str) -> Fault | None:
+        for fault in self.faults:
+            if fault.num > 0 and fault.method in ("", method) and re.search(fault.key, path):
+                if fault.skip > 0:
+                    fault.skip -= 1
+                    return None
+                fault.num -= 1
+                return fault
+        return None
+
+    def _answer(self, fault: Fault | None, environ: dict[str, Any], start_response: Any) -> Any:
+        kind = fault.kind if fault else ""
+        if kind in ERRORS:
+            status, code, message = ERRORS[kind]
+            content = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+            size = ("Content-Length", str(len(content)))
+            start_response(status, [size, ("Content-Type", "application/xml")])
+            return [b"" if environ["REQUEST_METHOD"] == "HEAD" else content]
+        if kind == "lose":
+            self._hang_up(environ)
+        if kind == "hang" and fault:
+            time.sleep(fault.seconds)
+        if kind == "unconditional":
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+            environ.pop("HTTP_IF_MATCH", None)
+        with self.work:
+            held: list[Any] = []
+            body = self.app(environ, lambda *answer: held.append(answer))
+            content = b"".join(body)
+        if kind == "drop":
+            self._hang_up(environ)
+        if kind == "done500":
+            return self._answer(Fault("500"), environ, start_response)
+        write = start_response(*held[0][:2])
+        if kind == "cut":
+            write(content[: len(content) // 2])
+            self._hang_up(environ)
+        return [content]
+
+    @staticmethod
+    def _hang_up(environ: dict[str, Any]) -> None:
+        environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        raise ConnectionError("a fault was asked for")
+
+    def _control(self, body: bytes, start_response: Any) -> list[bytes]:
+        with self.book:
+            asked = json.loads(body or b"{}")
+            if "faults" in asked:
+                self.faults = [Fault(**fault) for fault in asked["faults"]]
+            answer = {"requests": self.requests, "left": sum(one.num for one in self.faults)}
+            if asked.get("forget"):
+                self.requests = []
+            content = json.dumps(answer).encode()
+        start_response("200 OK", [("Content-Length", str(len(content)))])
+        return [content]
+
+
+class S3Server:
+    """A server in a process of its own; everything in it is gone when it stops.
+
+    Attributes:
+        env: the variables with which clients find it.
+    """
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    def start(self) -> S3Server:
+        """Start it on a free port and wait until it answers."""
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).resolve()), "0", "--with-parent"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        port = int(self.process.stdout.readline())
+        self.url = f"http://127.0.0.1:{port}"
+        return self
+
+    def stop(self) -> None:
+        """Stop it."""
+        assert self.process is not None, "it was started"
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+    def make_bucket(self, name: str) -> str:
+        """Make a bucket; return its address."""
+        self.put_raw(name, "")
+        return f"s3://{name}"
+
+    def put_raw(self, bucket: str, key: str, content: bytes = b"") -> None:
+        """Put an object whose key no client would take."""
+        place = f"{self.url}/{bucket}/{urllib.parse.quote(key)}".rstrip("/" if not key else "")
+        request = urllib.request.Request(place, content, method="PUT")
+        request.add_header("Content-Type", "application/octet-stream")
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            answer.read()
+
+    def fail(self, kind: str, method: str = "", key: str = "", **more: Any) -> None:
+        """Have requests fail; replaces what was asked for before."""
+        self._control({"faults": [dataclasses.asdict(Fault(kind, method, key, **more))]})
+
+    def calm(self) -> int:
+        """Have no more requests fail; return how many faults were left over."""
+        left = self._control({})["left"]
+        self._control({"faults": []})
+        return int(left)
+
+    def requests(self, *, forget: bool = True) -> list[tuple[str, str]]:
+        """Return (method, path) of the requests since the last call."""
+        return [(method, path) for method, path in self._control({"forget": forget})["requests"]]
+
+    def _control(self, asked: dict[str, Any]) -> dict[str, Any]:
+        body = json.dumps(asked).encode()
+        with urllib.request.urlopen(self.url + CONTROL, body, timeout=20) as answer:
+            return dict(json.load(answer))
+
+
+def serve(port: int, *, with_parent: bool) -> None:
+    """Serve until killed, or until the parent is gone."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    app = FaultyApp(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", port, app, threaded=True)
+    sys.stdout.write(f"{server.server_port}\n")
+    sys.stdout.flush()
+    if with_parent:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    server.serve_forever()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int)
+    parser.add_argument("--with-parent", action="store_true", help="end when stdin ends")
+    given = parser.parse_args()
+    serve(given.port, with_parent=given.with_parent)
