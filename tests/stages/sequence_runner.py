@@ -66,7 +66,8 @@ class Run(PassPlan):
         return self.phases[f"shuffle.{phase}"].by_role(f"run:{role}")
 
     def counters(self, name: str) -> Mapping[str, int]:
-        return self.phases[name].counters
+        phase = self.phases.get(name) or self.phases[f"shuffle.{name}"]
+        return phase.counters
 
     def run_stage(self, stage: GlobalStage, *, backwards: bool = False) -> None:
         """Run all passes of a stage; `backwards` takes the units last to first."""

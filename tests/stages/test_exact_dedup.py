@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import DataError
+from corpuskit.stages import _routing
+from corpuskit.stages.dedup import _clusters
 from corpuskit.stages.dedup.exact_dedup import ExactDedup
 from tests.stages.global_runner import GlobalRun, check_ledger, key_of, run_global
 
@@ -117,11 +119,24 @@ def test_of_equal_documents_one_stays() -> None:
     assert decided.counters["group"] == {"clusters": 1, "clustered_documents": 50}
 
 
+def test_a_second_level_of_the_exchange_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"text {n % 7}" for n in range(40)]
+    bounds = [4, 9, 15, 22, 30]
+    expected = run_global(ExactDedup(), texts, bounds=bounds)
+    monkeypatch.setattr(_routing, "MAX_OPENS", 0)
+    memory = {"route": 12 * _clusters.DECISION_BYTES}
+    decided = run_global(ExactDedup(), texts, bounds=bounds, memory_bytes=memory)
+    assert (expected.num_units["route"], decided.num_units["route"]) == (0, 5)
+    assert decided.keep.tolist() == expected.keep.tolist()
+    assert decided.ledger == expected.ledger
+    assert decided.columns["cluster_id"].tolist() == expected.columns["cluster_id"].tolist()
+
+
 @pytest.mark.parametrize(
     ("last_pass", "kept", "message"),
     [
         ("group", slice(1, 2), "1 survivors should live here, 0 do"),
-        ("survivors", slice(0, 1), "decided about documents that it lacks"),
+        ("route", slice(0, 1), "decided about documents that it lacks"),
     ],
 )
 def test_decisions_about_other_documents_are_refused(

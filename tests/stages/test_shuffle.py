@@ -15,7 +15,9 @@ from corpuskit.errors import DataError
 from corpuskit.exchange import read_run
 from corpuskit.loader.order import permute
 from corpuskit.shards import TOKEN_GROUP_ROWS
+from corpuskit.stages import _routing
 from corpuskit.stages.sequences import shuffle as module
+from corpuskit.stages.sequences._rows import packed_schema
 from corpuskit.stages.sequences.pack import Pack
 from corpuskit.stages.sequences.shuffle import Shuffle
 from corpuskit.stages.sequences.tokenize import Tokenize
@@ -95,6 +97,26 @@ def test_rows_that_do_not_fit_at_once_are_shuffled_the_same(
     pieces = digests()
     assert (whole[0], pieces[0]) == (1, -(-200 // TOKEN_GROUP_ROWS))
     assert whole[1] == pieces[1]
+
+
+def test_a_second_level_of_the_exchange_changes_nothing(byte_tokenizer, new_folder, monkeypatch):
+    texts = {"web": [numbered(0, 40), numbered(40, 50)], "books": [numbered(100, 30)]}
+
+    def found(memory_bytes):
+        run = packed(new_folder(), texts, byte_tokenizer)
+        run.memory_bytes = memory_bytes
+        run.run_stage(Shuffle(rows_per_part=13))
+        routes = len({part.unit for part in run.phases["shuffle.route"].parts})
+        tokens = run.parts("shuffle.gather/tokens") + run.parts("shuffle.gather/run:doc_rows")
+        return routes, tokens
+
+    expected = found(1 << 30)
+    monkeypatch.setattr(_routing, "MAX_OPENS", 0)
+    row_bytes = packed_schema(packed(new_folder(), texts, byte_tokenizer).given).field("tokens")
+    routed = found(30 * module.ROUTE_COPIES * row_bytes.type.byte_width)
+    assert expected[0] == 0
+    assert routed[0] > 3
+    assert routed[1] == expected[1]
 
 
 def test_sources_are_shuffled_apart_and_by_their_names(byte_tokenizer, tmp_path):

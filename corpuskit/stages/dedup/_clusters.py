@@ -2,6 +2,7 @@
 
     <the stage's own passes>   rows of CLUSTERS, sorted by survivor
     survivors (cells)          joins ids of survivors that live here: rows of DECISIONS
+    route (ranges of keys)     merges them where there are very many cells
     apply (cells)              sidecar and ledger rows of the documents that live here
 
 Keys and ids move, documents don't.
@@ -19,6 +20,7 @@ from corpuskit.errors import DataError
 from corpuskit.exchange import hash_ranges
 from corpuskit.ledger import Entries
 from corpuskit.stage import Unit
+from corpuskit.stages import _routing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,6 +51,9 @@ DECISIONS = pa.schema(
         ("rank", pa.int32()),
     ]
 )
+
+DECISION_BYTES = 240
+"""Memory of a decision while it is routed: read, sorted and written, ids of 60 bytes."""
 
 RANGE_ROWS = 1 << 24
 """The most rows of a hash range, whatever the memory: seconds of work for one task."""
@@ -137,6 +142,18 @@ def find_survivors(context: PassContext, clusters: str) -> None:
     context.write_run("decisions", columns)
 
 
+def cut_decisions(plan: PassPlan) -> list[Unit]:
+    """Return ranges of keys, one or more cells each, in which decisions are merged."""
+    cells = [Unit(c.number, "", c.low, c.high, c.rows) for c in plan.cells()]
+    producers = len(plan.parts("survivors/decisions"))
+    return _routing.cut_routes(producers, cells, DECISION_BYTES, plan.memory_bytes)
+
+
+def route_decisions(context: PassContext) -> None:
+    """Merge the decisions about documents of a range of keys."""
+    _routing.route(context, "survivors/decisions", "decisions", DECISIONS)
+
+
 def apply_decisions(context: PassContext, rule: str, action: Action) -> None:
     """Write the sidecar of this cell, and the ledger rows of what it drops.
 
@@ -146,7 +163,8 @@ def apply_decisions(context: PassContext, rule: str, action: Action) -> None:
         DataError: a decision is about a document that the part doesn't hold.
     """
     unit = context.unit
-    rows = context.run_range("survivors/decisions", unit.low, unit.high, DECISIONS)
+    run = _routing.routed(context, "survivors/decisions", "decisions")
+    rows = context.run_range(run, unit.low, unit.high, DECISIONS)
     keys, _ = context.part_keys()
     decided = numbers(rows.column("key"))
     places = np.searchsorted(keys, decided)

@@ -72,6 +72,7 @@ class MinhashDedup(GlobalStage):
             Pass("edges", self.link_range, self.cut_ranges),
             Pass("cluster", self.merge_forests, self.cut_nothing),
             Pass("survivors", self.find_survivors),
+            Pass("route", self.route_decisions, self.cut_routes),
             Pass("apply", self.apply_decisions),
         )
 
@@ -140,6 +141,14 @@ class MinhashDedup(GlobalStage):
     def find_survivors(self, context: PassContext) -> None:
         """Join survivors' ids to their duplicates."""
         _clusters.find_survivors(context, "cluster/clusters")
+
+    def cut_routes(self, plan: PassPlan) -> list[Unit]:
+        """Return ranges of keys where there are very many cells, else none."""
+        return _clusters.cut_decisions(plan)
+
+    def route_decisions(self, context: PassContext) -> None:
+        """Merge the decisions about a range of keys."""
+        _clusters.route_decisions(context)
 
     def apply_decisions(self, context: PassContext) -> None:
         """Write the sidecar and the ledger."""

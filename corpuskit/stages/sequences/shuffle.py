@@ -14,11 +14,13 @@ from corpuskit.errors import DataError
 from corpuskit.loader.order import permute
 from corpuskit.shards import TOKEN_GROUP_ROWS, open_parquet, write_tokens
 from corpuskit.stage import GlobalStage, Pass, Unit
+from corpuskit.stages import _routing
 from corpuskit.stages.sequences._rows import packed_schema
 from corpuskit.storage import open_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
     from numpy.typing import NDArray
 
     from corpuskit.stage import PassContext, PassPlan
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 PART_BYTES = 64 << 20
 """Tokens in a part, unless `rows_per_part` says otherwise; also what is sorted at a time."""
+
+
+ROUTE_COPIES = 4
+"""Memory of a row while it is routed, in sizes of its tokens: read, joined, sorted, written."""
 
 
 class Shuffle(GlobalStage):
@@ -54,6 +60,7 @@ class Shuffle(GlobalStage):
     def passes(self) -> tuple[Pass, ...]:
         return (
             Pass("scatter", self._scatter, self._scatter_units),
+            Pass("route", self._route, self._route_units),
             Pass("gather", self._gather, self._gather_units, owns=("tokens/",)),
         )
 
@@ -88,6 +95,24 @@ class Shuffle(GlobalStage):
                 f"{unit.part.path}: {low - unit.low} rows, its seal says {unit.rows}. Run again."
             )
 
+    def _route_units(self, plan: PassPlan) -> list[Unit]:
+        """Return ranges of rows of one source each, where there are very many parts to read."""
+        units: list[Unit] = []
+        parts = self._gather_units(plan)
+        for source in dict.fromkeys(part.source for part in parts):
+            units += _routing.cut_routes(
+                len(plan.parts(f"scatter/rows-{source}")),
+                [part for part in parts if part.source == source],
+                ROUTE_COPIES * packed_schema(plan.given).field("tokens").type.byte_width,
+                plan.memory_bytes,
+            )
+        return [dataclasses.replace(unit, number=number) for number, unit in enumerate(units)]
+
+    def _route(self, context: PassContext) -> None:
+        """Merge the rows of a range of places."""
+        run, schema = _rows_run(context.unit.source, context.given)
+        _routing.route(context, f"scatter/{run}", run, schema)
+
     def _gather_units(self, plan: PassPlan) -> list[Unit]:
         """Return the output parts: ranges of rows, source after source."""
         step = self._rows_per_part(plan.given)
@@ -116,8 +141,9 @@ class Shuffle(GlobalStage):
         schema = packed_schema(
             context.given, source=unit.source, shuffled=shuffled, first_row=unit.low
         )
-        run = pa.schema([("place", pa.int64()), *((f.name, f.type) for f in schema)])
-        found = context.run_range(f"scatter/rows-{unit.source}", unit.low, unit.high, run)
+        run, rows = _rows_run(unit.source, context.given)
+        run = _routing.routed(context, f"scatter/{run}", run)
+        found = context.run_range(run, unit.low, unit.high, rows)
         found = found.take(pa.array(np.argsort(found.column("place").to_numpy())))
         if not np.array_equal(found.column("place"), np.arange(unit.low, unit.high)):
             raise DataError(
@@ -138,6 +164,12 @@ class Shuffle(GlobalStage):
         context.write_run(
             "doc_rows", _doc_rows(table, unit.low, context.given["packing"]["seq_len"] + 1)
         )
+
+
+def _rows_run(source: str, given: Mapping[str, Any]) -> tuple[str, pa.Schema]:
+    """Return name and schema of the run that carries the rows of a source."""
+    fields = [("place", pa.int64()), *((f.name, f.type) for f in packed_schema(given))]
+    return f"rows-{source}", pa.schema(fields)
 
 
 def _read_rows(path: Readable, given: Mapping[str, Any]) -> Iterator[pa.Table]:
