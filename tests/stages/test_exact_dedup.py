@@ -126,7 +126,7 @@ def test_a_second_level_of_the_exchange_changes_nothing(monkeypatch: pytest.Monk
     monkeypatch.setattr(_routing, "MAX_OPENS", 0)
     memory = {"route": 12 * _clusters.DECISION_BYTES}
     decided = run_global(ExactDedup(), texts, bounds=bounds, memory_bytes=memory)
-    assert (expected.num_units["route"], decided.num_units["route"]) == (0, 5)
+    assert (expected.units["route"], decided.units["route"]) == (0, 5)
     assert decided.keep.tolist() == expected.keep.tolist()
     assert decided.ledger == expected.ledger
     assert decided.columns["cluster_id"].tolist() == expected.columns["cluster_id"].tolist()
