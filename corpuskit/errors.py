@@ -75,7 +75,8 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
         advice = _ADVICE.get(error.errno or 0, "")
-        return f"{place}{error.strerror.lower()} (errno {error.errno}).{advice}"
+        reason = error.strerror[:1].lower() + error.strerror[1:]
+        return f"{place}{reason} (errno {error.errno}).{advice}"
     if isinstance(error, MemoryError):
         return "out of memory. Use fewer workers or smaller cells (cell_bytes)."
     return f"{type(error).__name__}: {error}"

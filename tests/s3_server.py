@@ -39,11 +39,12 @@ ERRORS = {
 
 @dataclasses.dataclass
 class Fault:
-    """What happens to `num` requests with this method and a path that matches `key`, after `skip`.
+    """What happens to `num` requests with this method and a path like `key`, after `skip` of them.
 
-    Kinds: a status of ERRORS is answered, and nothing done; `done500` does the work and answers 500; `drop` does the work and answers nothing; `lose` does neither; `cut` sends half of the
-    answer; `hang` waits `seconds`, then does the work; `unconditional` takes no notice of If-Match
-    and If-None-Match.
+    Kinds: a key of ERRORS is answered, and nothing done. `done500` does the work and answers 500;
+    `drop` does the work and answers nothing; `lose` does neither; `cut` sends half of the answer;
+    `hang` waits `seconds`, then does the work; `stall` waits, then hangs up; `unconditional` takes
+    no notice of If-Match and If-None-Match.
     """
 
     kind: str
@@ -64,9 +65,12 @@ class FaultyApp:
         self.work, self.book = threading.Lock(), threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
-        size = int(environ.get("CONTENT_LENGTH") or 0)
-        body = environ["wsgi.input"].read(size)
-        if len(body) < size:
+        if environ.get("wsgi.input_terminated"):  # chunked
+            body = environ["wsgi.input"].read()
+            environ["CONTENT_LENGTH"] = str(len(body))
+        else:
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        if len(body) < int(environ.get("CONTENT_LENGTH") or 0):
             raise ConnectionError("the client died while it sent")
         path = environ["PATH_INFO"]
         if path.startswith(CONTROL):
@@ -96,10 +100,10 @@ class FaultyApp:
             size = ("Content-Length", str(len(content)))
             start_response(status, [size, ("Content-Type", "application/xml")])
             return [b"" if environ["REQUEST_METHOD"] == "HEAD" else content]
-        if kind == "lose":
-            self._hang_up(environ)
-        if kind == "hang" and fault:
+        if fault and kind in ("hang", "stall"):
             time.sleep(fault.seconds)
+        if kind in ("lose", "stall"):
+            self._hang_up(environ)
         if kind == "unconditional":
             environ.pop("HTTP_IF_NONE_MATCH", None)
             environ.pop("HTTP_IF_MATCH", None)
@@ -191,7 +195,11 @@ class S3Server:
 
     def fail(self, kind: str, method: str = "", key: str = "", **more: Any) -> None:
         """Have requests fail; replaces what was asked for before."""
-        self._control({"faults": [dataclasses.asdict(Fault(kind, method, key, **more))]})
+        self.order(Fault(kind, method, key, **more))
+
+    def order(self, *faults: Fault) -> None:
+        """Have faults happen one after another; replaces what was asked for before."""
+        self._control({"faults": [dataclasses.asdict(fault) for fault in faults]})
 
     def calm(self) -> int:
         """Have no more requests fail; return how many faults were left over."""

@@ -168,8 +168,10 @@ def _expand(step: Step) -> list[tuple[Found, str]]:
             )
         found.update((one.address, one) for one in matches)
     if remote:
-        root = posixpath.commonpath([_root(pattern, "/") for pattern in patterns])
-        named = [(one, one.address[len(root) :].lstrip("/")) for one in found.values()]
+        bare = [pattern.partition("://")[2] for pattern in patterns]
+        root = posixpath.commonpath([_root(pattern, "/") for pattern in bare])
+        places = [(one, one.address.partition("://")[2]) for one in found.values()]
+        named = [(one, place[len(root) :].lstrip("/")) for one, place in places]
     else:
         root = os.path.commonpath([os.path.abspath(_root(one, os.sep)) for one in patterns])
         named = [(one, os.path.relpath(os.path.abspath(path), root)) for path, one in found.items()]

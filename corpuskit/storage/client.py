@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from corpuskit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 Answer = TypeVar("Answer")
@@ -252,11 +252,15 @@ class Bucket:
             is_upload=True,
         )  # fmt: skip
 
-    def walk(self, folder: str) -> Iterator[Entry]:
-        """Yield the objects below a folder; markers of empty folders are among them."""
-        pages = iter(self._library.list(self._client, folder or None))
-        while page := self._ask(folder, lambda: next(pages, None)):
-            yield from map(_entry, page)
+    def walk(self, folder: str) -> list[Entry]:
+        """Return the objects below a folder; markers of empty folders are among them."""
+
+        def request() -> list[Entry]:
+            # From the start each time: a stream of pages that has failed may end as if complete.
+            pages = self._library.list(self._client, folder or None)
+            return [_entry(one) for page in pages for one in page]
+
+        return self._ask(folder, request)
 
     def level(self, folder: str) -> tuple[list[str], list[Entry]]:
         """Return the keys of the folders and the objects right below a folder."""
@@ -290,7 +294,7 @@ class Bucket:
         said = _said(text)
         kinds = self._library.exceptions
         if "NoSuchBucket" in text:
-            problem = f"there is no bucket {self.name!r} at {self.endpoint}. Make it first."
+            problem = f"there is no bucket {self.name!r} at {self.endpoint}. Make it first"
             return OSError(errno.ENOENT, problem, place)
         if isinstance(error, FileNotFoundError):
             return FileNotFoundError(errno.ENOENT, "there is no such object", place)

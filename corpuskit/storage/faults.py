@@ -15,7 +15,8 @@ STEPS = (
     "write:before", "write:after",
     "publish:before", "publish:synced", "publish:moved", "publish:after",
     "put:before", "put:written", "put:synced", "put:moved", "put:after",
-    "read:before", "delete:before", "delete:after", "task:manifest",
+    "read:before", "size:before", "list:before", "delete:before", "delete:after",
+    "clear:before", "clear:after", "folder:made", "task:manifest",
 )  # fmt: skip
 """Every step there is; a store reaches those that it has."""
 

@@ -35,6 +35,7 @@ class LocalStore(Store):
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         self.address = str(root)
+        self._durable: set[tuple[str, int]] = set()
 
     def path(self, name: str) -> Path:
         """Return the absolute place of `name`.
@@ -49,6 +50,7 @@ class LocalStore(Store):
         return str(self.path(name))
 
     def size(self, name: str) -> int | None:
+        reach("size:before", name)
         try:
             return self.path(name).stat().st_size
         except (FileNotFoundError, NotADirectoryError):
@@ -88,7 +90,7 @@ class LocalStore(Store):
         """Yield a durable scratch file beside the final name; the caller gives it that name."""
         reach("put:before", name)
         final = self.path(name)
-        final.parent.mkdir(parents=True, exist_ok=True)
+        self._make_folder(final.parent)
         handle, scratch = tempfile.mkstemp(prefix=".put-", dir=final.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -108,10 +110,34 @@ class LocalStore(Store):
             raise
         _unlink(scratch)
 
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder and those above it durably: the name of each lies in the one above it.
+
+        Those that are there may be the work of somebody who died before that, so each process
+        sees to it once.
+        """
+        if folder in (self.root, folder.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+            return
+        if not folder.is_dir():
+            self._make_folder(folder.parent)
+            folder.mkdir(exist_ok=True)
+            reach("folder:made", str(folder))
+        mark = (str(folder), folder.stat().st_ino)
+        if mark not in self._durable:
+            self._make_folder(folder.parent)
+            _sync_folder(folder.parent)
+            self._durable.add(mark)
+
+    def confirm(self, name: str) -> None:
+        final = self.path(name)
+        self._make_folder(final.parent)
+        _sync_folder(final.parent)
+
     def publish(self, scratch: Path, name: str) -> None:
         reach("publish:before", str(scratch))
         final = self.path(name)
-        final.parent.mkdir(parents=True, exist_ok=True)
+        self._make_folder(final.parent)
         with scratch.open("rb") as file:
             os.fsync(file.fileno())
         reach("publish:synced", name)
@@ -121,6 +147,7 @@ class LocalStore(Store):
         reach("publish:after", name)
 
     def sizes(self, folder: str) -> dict[str, int]:
+        reach("list:before", folder)
         found = {name: size for name, size in self._walk(folder) if not _is_unfinished(name)}
         return dict(sorted(found.items()))
 
@@ -144,14 +171,18 @@ class LocalStore(Store):
     def top(self) -> set[str]:
         if self.root.exists() and not self.root.is_dir():
             raise UsageError(f"{self.root}: the output is a file. Set another output.")
-        return {path.name for path in self.root.iterdir()} if self.root.exists() else set()
+        if not self.root.exists():
+            return set()
+        return {path.name for path in self.root.iterdir() if not _is_unfinished(path.name)}
 
     def delete(self, names: Iterable[str]) -> None:
+        touched: set[Path] = set()
         for name in names:
             reach("delete:before", name)
             path = self.path(name)
             path.unlink(missing_ok=True)
             for parent in path.parents:
+                touched.add(parent)
                 if parent == self.root:
                     break
                 try:
@@ -159,6 +190,9 @@ class LocalStore(Store):
                 except OSError:
                     break
             reach("delete:after", name)
+        for folder in touched:  # or a power loss brings back what no seal names
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                _sync_folder(folder)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -175,7 +209,9 @@ class LocalStore(Store):
         shutil.rmtree(folder, ignore_errors=True)
 
     def clear_scratch(self) -> None:
+        reach("clear:before", SCRATCH)
         shutil.rmtree(self.root / SCRATCH, ignore_errors=True)
+        reach("clear:after", SCRATCH)
         for name, _ in self._walk(""):
             if _is_unfinished(name):
                 self.path(name).unlink(missing_ok=True)
@@ -199,6 +235,7 @@ class LocalStore(Store):
             yield
 
     def digest(self, name: str) -> str:
+        reach("read:before", name)
         return digest_file(self.path(name))
 
 

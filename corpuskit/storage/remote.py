@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from corpuskit.storage.faults import Death, reach
 from corpuskit.storage.lease import LEASE_SECONDS, RENEW_SECONDS, Lease
 from corpuskit.storage.reader import ObjectFile
 from corpuskit.storage.search import find
-from corpuskit.storage.store import Store
+from corpuskit.storage.store import SCRATCH, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,6 +34,7 @@ __all__ = ["RemoteStore", "find", "open_object"]
 
 LOCK = "lock"
 DELETED_AT_ONCE = 1_000
+READ_AT_ONCE, READ_EACH = 32, 1_024
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -85,7 +87,9 @@ class RemoteStore(Store):
         return self._bucket.place(self._key(name))
 
     def size(self, name: str) -> int | None:
-        found = self._bucket.head(self._key(name))
+        key = self._key(name)
+        reach("size:before", name)
+        found = self._bucket.head(key)
         return None if found is None else found.size_bytes
 
     def read(self, name: str) -> bytes:
@@ -95,6 +99,17 @@ class RemoteStore(Store):
         if found is None:
             raise DataError(f"{self._bucket.place(key)}: the file is missing.")
         return found[0]
+
+    def read_each(self, names: Iterable[str]) -> Iterator[bytes | None]:
+        """Yield the contents of many small files in order, None for what is not there.
+
+        READ_AT_ONCE requests are under way at any time.
+        """
+        keys = [self._key(name) for name in names]
+        with ThreadPoolExecutor(READ_AT_ONCE, "read-each") as pool:
+            for begin in range(0, len(keys), READ_EACH):
+                for found in pool.map(self._bucket.read, keys[begin : begin + READ_EACH]):
+                    yield None if found is None else found[0]
 
     def open(self, name: str) -> pa.NativeFile:
         import pyarrow as pa
@@ -127,6 +142,7 @@ class RemoteStore(Store):
         scratch.unlink()
 
     def sizes(self, folder: str) -> dict[str, int]:
+        reach("list:before", folder)
         start = f"{self._prefix}/" if self._prefix else ""
         found = {
             entry.key.removeprefix(start): entry.size_bytes
@@ -177,6 +193,7 @@ class RemoteStore(Store):
 
     def clear_scratch(self) -> None:
         """Delete what killed writers left on this machine; parts of uploads are not seen here."""
+        reach("clear:before", SCRATCH)
         for folder in Path(tempfile.gettempdir()).glob(f"{self._scratch_prefix()}*"):
             with contextlib.suppress(OSError):
                 handle = os.open(folder, os.O_RDONLY)
@@ -185,6 +202,7 @@ class RemoteStore(Store):
                     shutil.rmtree(folder, ignore_errors=True)
                 finally:
                     os.close(handle)
+        reach("clear:after", SCRATCH)
 
     def _scratch_prefix(self) -> str:
         return f"corpuskit-{_short(self.address)}-"

@@ -34,7 +34,7 @@ def find(pattern: str) -> list[Found]:
         return [_found(bucket, entry)]
     if not WILDCARDS & set(key):
         folder = key.rstrip("/")
-        if not folder or next(iter(bucket.walk(folder)), None):
+        if not folder or any(bucket.level(folder)):
             hint = bucket.place(f"{folder}/*" if folder else "*")
             raise UsageError(f"{pattern}: is a folder. Name its files, as in {hint!r}.")
         return []

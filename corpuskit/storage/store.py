@@ -143,6 +143,9 @@ class Store(ABC):
         Of many writers at the same time, on any machines, one gets True.
         """
 
+    def confirm(self, name: str) -> None:
+        """Make sure that a file which is there is durable: its writer may have died before."""
+
     @abstractmethod
     def publish(self, scratch: Path, name: str) -> None:
         """Give a complete scratch file its final name, durably; the scratch file may be gone."""

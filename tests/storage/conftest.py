@@ -1,0 +1,61 @@
+"""An S3 server for the session, and a bucket of its own for each test."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from corpuskit.storage import LocalStore, Store
+from corpuskit.storage.client import Patience
+from corpuskit.storage.remote import RemoteStore
+from tests.s3_server import S3Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HASTY = Patience(2.0, 4.0, 3, 0.02, 0.1)
+"""Gives up within seconds."""
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A running server; skips where the extra `s3` or moto is missing."""
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    server = S3Server().start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The server without faults, named by the environment."""
+    for name, value in s3_server.env.items():
+        monkeypatch.setenv(name, value)
+    s3_server.calm()
+    yield s3_server
+    s3_server.calm()
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> str:
+    """The address of an empty bucket."""
+    return s3.make_bucket(f"bucket-{next(_numbers)}")
+
+
+@pytest.fixture
+def remote(bucket: str) -> RemoteStore:
+    """An empty run directory that gives up within seconds."""
+    return RemoteStore(f"{bucket}/runs/one", patience=HASTY, renew_seconds=0.1, lease_seconds=1.0)
+
+
+@pytest.fixture(params=["local", "remote"])
+def store(request: pytest.FixtureRequest) -> Store:
+    """An empty run directory of each kind."""
+    if request.param == "remote":
+        return request.getfixturevalue("remote")
+    return LocalStore(request.getfixturevalue("tmp_path") / "runs" / "one")

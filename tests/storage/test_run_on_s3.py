@@ -1,0 +1,103 @@
+"""The whole pipeline on object storage, inputs and run directory: the bytes of a local run."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from corpuskit.storage import open_store
+from tests.run.conftest import Lab, tree
+from tests.run.conftest import finished as finished  # noqa: PLC0414 - fixtures
+from tests.run.conftest import lab as lab  # noqa: PLC0414
+from tests.run.conftest import tokenizer as tokenizer  # noqa: PLC0414
+from tests.s3_server import Fault, S3Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
+
+DATA = ("documents", "tokens", "mix", "ledger")
+
+
+@pytest.fixture
+def far(lab: Lab, bucket: str) -> Iterator[Lab]:
+    """The lab with its inputs and its output in a bucket."""
+    store = open_store(f"{bucket}/in")
+    for path in lab.inputs.iterdir():
+        store.put(path.name, path.read_bytes())
+        path.unlink()
+    for source in lab.pipeline["sources"].values():
+        source["jsonl"] = f"{bucket}/in/{Path(source['jsonl']).name}"
+    lab.pipeline["output"] = f"{bucket}/out"
+    yield lab
+    shutil.rmtree(open_store(f"{bucket}/out").logs())
+
+
+def fetch(address: str, folder: Path) -> Path:
+    """Copy a run to this machine."""
+    store = open_store(address)
+    for name in store.list(""):
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(store.read(name))
+    return folder
+
+
+def test_a_run_in_object_storage_has_the_bytes_of_a_local_one(
+    far: Lab,
+    finished: Lab,
+    tmp_path: Path,
+):
+    address = far.pipeline["output"]
+    far.run()
+    got = tree(fetch(address, tmp_path / "fetched"), *DATA)
+    assert got == tree(finished.out, *DATA)
+    assert any(name.startswith("tokens/") for name in got)
+    again = far.run()
+    assert tree(fetch(address, tmp_path / "again"), *DATA) == got, again.stdout
+    assert far.cli("verify", address).returncode == 0
+    assert open_store(address).top() == open_store(str(finished.out)).top() - {"lock", "logs"}
+
+
+def test_a_killed_driver_loses_nothing(
+    far: Lab,
+    finished: Lab,
+    tmp_path: Path,
+):
+    far.save()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+    driver = subprocess.Popen(
+        far.command("run", str(far.path)), cwd=far.folder, env=environment,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    address = far.pipeline["output"]
+    store = open_store(address)
+    while driver.poll() is None and not store.exists("plan.json"):
+        time.sleep(0.05)
+    time.sleep(2.5)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    far.run()
+    assert tree(fetch(address, tmp_path / "fetched"), *DATA) == tree(finished.out, *DATA)
+
+
+def test_a_server_that_fails_now_and_then_changes_nothing(
+    far: Lab, finished: Lab, tmp_path: Path, s3: S3Server
+):
+    rng = random.Random(7)
+    kinds = ("500", "503", "drop", "done500", "lose", "cut")
+    far.save()
+    s3.order(*(Fault(rng.choice(kinds), skip=rng.randrange(12)) for _ in range(100)))
+    far.run()
+    assert s3.calm() == 0, "not all faults happened"
+    got = tree(fetch(far.pipeline["output"], tmp_path / "fetched"), *DATA)
+    assert got == tree(finished.out, *DATA)
