@@ -245,9 +245,10 @@ def test_a_node_that_does_not_see_the_run_ends_it(rayed):
     store = LocalStore(rayed[0].out)
     task = Task(0, "mark", (0,))
     store.address = "/nowhere"  # what the workers are told
-    with RayLauncher(store) as one, pytest.raises(TaskError, match="sees no run there"):
+    with RayLauncher(store) as one:
         one.patience_seconds = 0
-        one.run([task] * 3, lambda kind, fields: None)
+        with pytest.raises(TaskError, match="sees no run there"):
+            one.run([task] * 3, lambda kind, fields: None)
 
 
 def test_a_node_that_sees_another_plan_ends_the_run(rayed):
@@ -256,12 +257,10 @@ def test_a_node_that_sees_another_plan_ends_the_run(rayed):
             return super().read(name) + b" "
 
     task = Task(0, "mark", (0,))
-    with (
-        RayLauncher(Changed(rayed[0].out)) as one,
-        pytest.raises(TaskError, match="sees another plan there"),
-    ):
+    with RayLauncher(Changed(rayed[0].out)) as one:
         one.patience_seconds = 0
-        one.run([task], lambda kind, fields: None)
+        with pytest.raises(TaskError, match="sees another plan there"):
+            one.run([task], lambda kind, fields: None)
 
 
 def test_workers_refuse_other_code(rayed, tmp_path):
@@ -309,6 +308,7 @@ import json, sys
 from corpuskit.errors import CorpuskitError
 from corpuskit.run.launch.contract import Task
 from corpuskit.run.launch.ray import RayLauncher
+from corpuskit.run.rundir import RunDirectory
 from corpuskit.storage import open_store
 
 out, options = sys.argv[1], json.loads(sys.argv[2])
@@ -325,10 +325,10 @@ except CorpuskitError as error:
 """
 
 
-def driver(lab: Lab, mark: str = "", **options) -> subprocess.CompletedProcess[str]:
+def driver(lab: Lab, **options) -> subprocess.CompletedProcess[str]:
     """Run some tasks of a finished lab again, in a process of its own."""
     command = [sys.executable, "-c", DRIVER, str(lab.out), json.dumps(options)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MARK": mark}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     environment.pop("RAY_ADDRESS", None)
     return subprocess.run(
         command, cwd=lab.folder, env=environment, text=True, capture_output=True, check=False,
@@ -348,11 +348,13 @@ def marked(mark: str) -> list[str]:
     return found
 
 
-def test_a_ray_of_its_own_works_and_leaves_no_process(rayed):
+def test_the_command_line_starts_a_ray_of_its_own_and_leaves_no_process(lab, monkeypatch):
     mark = uuid.uuid4().hex
-    done = driver(rayed[0], mark=mark)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split().count("done") == 3
+    monkeypatch.setenv("MARK", mark)
+    lab.pipeline["executor"] = {"kind": "ray", "workers": 2}
+    lab.pipeline["stages"] = ["exact_dedup"]
+    lab.run()
+    assert {row["state"] for row in lab.facts()["phases"]} == {"reuse"}
     deadline = time.monotonic() + 60
     while marked(mark) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -180,7 +180,8 @@ class RayLauncher(Launcher):
 
 _ADVICE = (
     "Set executor.ray.address or RAY_ADDRESS to a running cluster of the same Ray and Python "
-    "version, or leave both unset to start Ray on this machine."
+    "version (and RAY_AUTH_MODE=token if it asks for a token), or leave both unset to start Ray on "
+    "this machine."
 )
 
 
