@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
+import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,10 @@ BATCH_ROWS = 8192
 
 BATCH_BYTES = 128 << 10
 """Aim of a record batch's size: a narrow range reads little more than it needs."""
+
+KEY_TYPES = (pa.int64(), pa.uint64())
+MALFORMED = (LookupError, TypeError, ValueError, OverflowError, RecursionError, struct.error)
+"""What a header that somebody made up may raise."""
 
 
 def write_run(
@@ -69,15 +74,23 @@ def read_run(path: Readable, low: int | None = None, high: int | None = None) ->
     try:
         with open_place(path) as file:
             reader = pa.ipc.open_file(file)
+            if reader.schema.field(0).type not in KEY_TYPES:
+                raise ValueError(f"its first column is {reader.schema.field(0).type}")
             header = json.loads(reader.schema.metadata[b"corpuskit"])
             first = [int(value) for value in header["first"]]
+            if len(first) > reader.num_record_batches:
+                raise ValueError(f"{len(first)} batches claimed, {reader.num_record_batches} there")
             begin, end = _batches(first, low, high)
+            _refuse_compressed(file, begin, end)
             table = pa.Table.from_batches(
                 [reader.get_batch(i) for i in range(begin, end)],
                 reader.schema.remove_metadata(),
             )
-    except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: not an exchange run: {error}.") from None
+    except (pa.ArrowException, OSError, *MALFORMED) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = str(error).rstrip(".")
+        raise DataError(f"{path}: not an exchange run: {reason}.") from None
     values = table.column(0).to_numpy()
     lo, hi = _place(values, low, 0), _place(values, high, len(values))
     return table.slice(lo, max(hi - lo, 0))
@@ -105,6 +118,49 @@ def _batches(first: list[int], low: int | None, high: int | None) -> tuple[int, 
     begin = 0 if low is None else max(bisect.bisect_left(first, low) - 1, 0)
     end = len(first) if high is None else bisect.bisect_left(first, high)
     return begin, max(begin, end)
+
+
+def _refuse_compressed(file: pa.NativeFile, begin: int, end: int) -> None:
+    """Refuse compressed batches before they are read: 50 KB of them can hold 1.6 GB.
+
+    Arrow tells nobody, so the footer and the headers of the batches are looked into.
+
+    Source: Arrow columnar format 1.5, File.fbs (Footer), Message.fbs (Message, RecordBatch).
+
+    Raises:
+        ValueError: one is compressed.
+    """
+    size = file.size()
+    (length,) = struct.unpack("<i", file.read_at(4, size - 10))
+    footer = file.read_at(length, size - 10 - length)
+    blocks = _table(footer, _root(footer), 3)
+    for number in range(begin, end):
+        offset, header_size = struct.unpack_from("<qi", footer, blocks + 4 + 24 * number)
+        header = file.read_at(header_size, offset)[8:]
+        batch = _table(header, _root(header), 2)
+        if _field(header, batch, 3):
+            raise ValueError(f"batch {number} is compressed")
+
+
+def _root(buffer: bytes) -> int:
+    return int(struct.unpack_from("<I", buffer)[0])
+
+
+def _table(buffer: bytes, table: int, number: int) -> int:
+    """Return where the table or vector lies that a field of a flatbuffer table refers to."""
+    place = _field(buffer, table, number)
+    if not place:
+        raise ValueError("a header has no batches")
+    return int(place + struct.unpack_from("<I", buffer, place)[0])
+
+
+def _field(buffer: bytes, table: int, number: int) -> int:
+    """Return where a field of a flatbuffer table lies, 0 if it is absent."""
+    names = table - struct.unpack_from("<i", buffer, table)[0]
+    if 6 + 2 * number > struct.unpack_from("<H", buffer, names)[0]:
+        return 0
+    offset = int(struct.unpack_from("<H", buffer, names + 4 + 2 * number)[0])
+    return table + offset if offset else 0
 
 
 def _place(values: NDArray[np.integer[Any]], bound: int | None, default: int) -> int:

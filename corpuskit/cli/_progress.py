@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from corpuskit.cli._plain import echo, printable
 from corpuskit.run.pipeline import Observer
 
 if TYPE_CHECKING:
@@ -52,11 +53,14 @@ class LineObserver(Observer):
         if event in {"done", "failed"}:
             self._done += 1
         if event != "done":
-            click.echo(f"  task {event}: {fields.get('error', '')}", err=True)
+            echo(f"  task {event}: {fields.get('error', '')}", err=True)
 
     def phase_ends(self, phase: Phase, seal: Seal) -> None:
         if self._tasks:
             click.echo(f"  {phase.name} done: {self._line()}")
+
+    def notes(self, text: str) -> None:
+        click.echo(text, err=True)
 
     def _line(self) -> str:
         seconds = max(time.monotonic() - self._began, 1e-9)
@@ -115,13 +119,18 @@ class LiveObserver(Observer):
         if event in {"done", "failed"}:
             self._bars.advance(self._bar)
         if event != "done":
-            self._bars.console.print(f"task {event}: {fields.get('error', '')}", markup=False)
+            self._bars.console.print(
+                printable(f"task {event}: {fields.get('error', '')}"), markup=False
+            )
 
     def phase_ends(self, phase: Phase, seal: Seal) -> None:
         task = self._bars.tasks[-1]
         is_quiet = not self._documents and task.fields["note"] != "reused"
         note = "done" if is_quiet else task.fields["note"]
         self._bars.update(self._bar, completed=task.total, note=note)
+
+    def notes(self, text: str) -> None:
+        self._bars.console.print(text, markup=False)
 
 
 @contextlib.contextmanager

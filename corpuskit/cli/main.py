@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 import corpuskit
+from corpuskit.cli._plain import echo
 from corpuskit.errors import CorpuskitError, suggest
 
 FOLDER = Path(__file__).parent
@@ -90,7 +91,7 @@ def main(arguments: list[str] | None = None) -> Any:
     except CorpuskitError as error:
         if "--traceback" in arguments:
             raise
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe (head, less) has seen enough
@@ -100,7 +101,7 @@ def main(arguments: list[str] | None = None) -> Any:
             raise
         from corpuskit.errors import describe
 
-        click.echo(f"error: {describe(error)}", err=True)
+        echo(f"error: {describe(error)}", err=True)
         sys.exit(1)
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from corpuskit.cli._plain import echo
+
 if TYPE_CHECKING:
     from corpuskit.loader import StreamingLoader
     from corpuskit.loader.provenance import Sighting
@@ -37,15 +39,15 @@ def command(
         found = loader.which(step) if step is not None else _sightings(loader, str(doc))
     rows = [dataclasses.asdict(one) for one in found]
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
+        echo(json.dumps(rows, indent=1))
         return
     if not rows:
         click.echo("Not seen in this run.")
     for row in rows:
         documents = row.pop("documents", ())
-        click.echo("  ".join(f"{name}={value}" for name, value in row.items()))
+        echo("  ".join(f"{name}={value}" for name, value in row.items()))
         for document in documents:
-            click.echo("    " + "  ".join(f"{name}={value}" for name, value in document.items()))
+            echo("    " + "  ".join(f"{name}={value}" for name, value in document.items()))
 
 
 def _sightings(loader: StreamingLoader, document: str) -> list[Sighting]:

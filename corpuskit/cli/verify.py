@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from corpuskit.cli._plain import echo
+
 
 @click.command("verify")
 @click.argument("directory", metavar="DIRECTORY")
@@ -26,7 +28,7 @@ def command(directory: str, as_json: bool) -> None:
     else:
         click.echo(f"{found.num_files} files, {found.size_bytes / 1e6:.1f} MB checked.")
         for problem in found.problems:
-            click.echo(f"  {problem}")
+            echo(f"  {problem}")
         for note in found.notes:
-            click.echo(f"  note: {note}")
+            echo(f"  note: {note}")
     sys.exit(3 if found.problems else 0)

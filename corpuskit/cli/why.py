@@ -13,12 +13,13 @@ def command(directory: str, document: str, as_json: bool) -> None:
     """Show all that happened to DOCUMENT (an id, or a key number) in the run in DIRECTORY."""
     import json
 
+    from corpuskit.cli._plain import echo, one_line
     from corpuskit.report.history import history
     from corpuskit.run.rundir import RunDirectory
 
     found = history(RunDirectory.open(directory), document)
     if as_json:
-        click.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
     for line in found["lines"]:
-        click.echo(line)
+        echo(one_line(line))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import stat
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -30,6 +31,14 @@ T = TypeVar("T")
 
 FORMAT = 1
 ROWS_PER_GROUP = 64
+MAX_JSON_BYTES = 1 << 30
+MAX_NUMBER = 1 << 62
+MAX_ROW_BYTES = 1 << 26
+"""Of the tokens of a packed row: 64 of them, a row group, are read at once."""
+
+MAX_TEXT_BYTES = 4096
+TABLE_BYTES, TABLE_EXPANSION = 1 << 28, 1000
+"""A small table may take so much, or so many times the size of its file."""
 _INDEX_COLUMNS = ("source", "path", "rows", "first_row", "size_bytes", "digest")
 _NOT_HASHED = ("plan_hash", "index", "lookups", "files")
 
@@ -54,6 +63,19 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
+def inside(run_dir: Path, name: object, where: Path) -> Path:
+    """Return the place of a file that a plan or an index names.
+
+    Raises:
+        DataError: the name, found in `where`, would leave the run directory.
+    """
+    if not isinstance(name, str) or not name or "\0" in name or name.startswith("/"):
+        raise DataError(f"{where}: {name!r} is no path within the run directory.")
+    if ".." in name.split("/"):
+        raise DataError(f"{where}: the path {name!r} leaves the run directory.")
+    return run_dir / name
+
+
 class Place(NamedTuple):
     """Where rows are stored: (M,) int64 part numbers, row groups, and rows within the group."""
 
@@ -65,19 +87,23 @@ class Place(NamedTuple):
 class PartIndex:
     """Every part of every source, in source order then row order."""
 
-    def __init__(self, path: Path, names: Sequence[str]) -> None:
-        table = _read_index(path)
+    def __init__(self, run_dir: Path, path: Path, names: Sequence[str]) -> None:
+        table = read_table(path, _INDEX_COLUMNS)
         self.path = path
         self.paths: list[str] = table["path"].to_pylist()
+        for name in self.paths:
+            inside(run_dir, name, path)
         self.digests: list[str] = table["digest"].to_pylist()
         sources: list[str] = table["source"].to_pylist()
         unknown = sorted(set(sources) - set(names))
         if unknown:
             raise DataError(f"{path}: the plan has no source {unknown[0]!r}. Run the mix again.")
         self.sources = np.array([names.index(source) for source in sources], np.int64)
-        self.rows = _int64(table, "rows")
-        self.first_rows = _int64(table, "first_row")
-        self.sizes = _int64(table, "size_bytes")
+        self.rows = _int64(table, "rows", path)
+        self.first_rows = _int64(table, "first_row", path)
+        self.sizes = _int64(table, "size_bytes", path)
+        if (self.rows < 1).any() or self.rows.astype(np.float64).sum() > MAX_NUMBER:
+            raise DataError(f"{path}: parts must have rows, and at most {MAX_NUMBER} in all.")
         ends = np.cumsum(self.rows)
         self._begins = ends - self.rows
         self.source_rows = np.bincount(self.sources, self.rows, len(names)).astype(np.int64)
@@ -157,37 +183,40 @@ def read_mix(run_dir: str | Path) -> MixPlan:
         sources,
         stages,
     )
-    index = run_dir / _get(path, fields, "index", str)
-    parts = PartIndex(index, names)
+    index = inside(run_dir, fields.get("index"), path)
+    parts = PartIndex(run_dir, index, names)
     _check_hash(path, fields, index)
     _check_rows(path, order, parts)
     _check_epochs(path, order, _get(path, fields, "sources", list))
+    seq_len, dtype = _positive(path, fields, "seq_len"), _get(path, fields, "dtype", str)
+    if (seq_len + 1) * _dtype(path, dtype).itemsize > MAX_ROW_BYTES:
+        raise DataError(f"{path}: rows of {seq_len} tokens are over {MAX_ROW_BYTES:,} bytes.")
     return MixPlan(
         run_dir=run_dir,
         hash=_get(path, fields, "plan_hash", str),
         name=_get(path, fields, "name", str),
         seed=_get(path, fields, "seed", int),
-        seq_len=_positive(path, fields, "seq_len"),
-        dtype=_dtype(path, _get(path, fields, "dtype", str)),
+        seq_len=seq_len,
+        dtype=_dtype(path, dtype),
         block_rows=_get(path, fields, "block_rows", int),
         tokenizer=_get(path, fields, "tokenizer", dict),
         order=order,
         skips=SkipSpans(_skips(path, _get(path, fields, "skip", list)), order.num_rows),
         parts=parts,
-        lookups=run_dir / _get(path, fields, "lookups", str),
-        files=run_dir / _get(path, fields, "files", str),
+        lookups=inside(run_dir, fields.get("lookups"), path),
+        files=inside(run_dir, fields.get("files"), path),
     )
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file of our format."""
     try:
-        fields = json.loads(path.read_bytes())
+        fields = json.loads(_content(path, MAX_JSON_BYTES))
     except FileNotFoundError:
         raise UsageError(
             f"{path}: no such file. Give the directory of a run that has finished `mix`."
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}. Run the mix again.") from None
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         found = fields.get("format") if isinstance(fields, dict) else fields
@@ -201,6 +230,8 @@ def _get(path: Path, fields: object, key: str, kind: type[T]) -> T:
     # A JSON true is an int to Python.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise DataError(f"{path}: {key} must be {kind.__name__}, got {value!r}. Run the mix again.")
+    if isinstance(value, int) and abs(value) >= MAX_NUMBER:
+        raise DataError(f"{path}: {key} is beyond {MAX_NUMBER}. Run the mix again.")
     return value
 
 
@@ -224,7 +255,8 @@ def _stage(path: Path, entry: object, names: Sequence[str]) -> MixStage:
     for source, weight in weights.items():
         if source not in names:
             raise DataError(f"{path}: stage {name!r} weighs {source!r}, which is not a source.")
-        if not isinstance(weight, int) or isinstance(weight, bool) or weight < 0:
+        is_number = isinstance(weight, int) and not isinstance(weight, bool)
+        if not is_number or not 0 <= weight < MAX_NUMBER:
             raise DataError(
                 f"{path}: stage {name!r}: weight of {source!r} must be an integer of at least 0,"
                 f" got {weight!r}."
@@ -251,15 +283,66 @@ def _dtype(path: Path, name: str) -> np.dtype[np.unsignedinteger]:
     return np.dtype(name).newbyteorder("<")
 
 
-def _read_index(path: Path) -> pa.Table:
+def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Return columns of a small Parquet file: an index, or the lookups.
+
+    Texts come as dictionaries: one that is repeated costs 4 bytes a row.
+
+    Raises:
+        DataError: it can't be read, or claims to hold far more than such a file does.
+    """
     try:
-        return pq.read_table(pa.BufferReader(path.read_bytes()), columns=list(_INDEX_COLUMNS))
+        content = _content(path)
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=list(columns))
+        footer = file.metadata
+        groups = map(footer.row_group, range(footer.num_row_groups))
+        size = 64 * footer.num_rows + sum(group.total_byte_size for group in groups)
+        if size > max(TABLE_BYTES, TABLE_EXPANSION * len(content)):
+            raise DataError(
+                f"{path}: {len(content):,} bytes can't hold {size:,}. Run the mix again."
+            )
+        table = file.read(columns=list(columns), use_threads=False)
+        longest = _longest_texts(table)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: can't be read: {error}. Run the mix again.") from error
+    if longest > MAX_TEXT_BYTES:
+        raise DataError(f"{path}: has a text of {longest:,} bytes. Run the mix again.")
+    return table
 
 
-def _int64(table: pa.Table, name: str) -> NDArray[np.int64]:
-    return np.asarray(table[name].to_numpy(), np.int64)
+def _longest_texts(table: pa.Table) -> int:
+    longest = 0
+    for chunk in (chunk for column in table.columns for chunk in column.chunks):
+        if pa.types.is_dictionary(chunk.type):
+            texts = chunk.dictionary
+            if texts.type != pa.string():
+                raise pa.ArrowInvalid(f"{texts.type} instead of texts")
+            if len(texts):
+                offsets = np.frombuffer(texts.buffers()[1], np.int32)
+                sizes = np.diff(offsets[texts.offset : texts.offset + len(texts) + 1])
+                longest = max(longest, int(sizes.max()))
+    return longest
+
+
+def _content(path: Path, most: int | None = None) -> bytes:
+    """Return the content of a regular file: a device or a pipe would never end.
+
+    Raises:
+        DataError: it is something else, or larger than `most` bytes.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise DataError(f"{path}: is no regular file. Run the mix again.")
+    if most is not None and found.st_size > most:
+        raise DataError(f"{path}: {found.st_size:,} bytes, at most {most:,} are possible.")
+    return path.read_bytes()
+
+
+def _int64(table: pa.Table, name: str, path: Path) -> NDArray[np.int64]:
+    column = table[name]
+    if not pa.types.is_int64(column.type) or column.null_count:
+        raise DataError(f"{path}: {name} must be int64 without nulls. Run the mix again.")
+    return np.asarray(column.to_numpy(), np.int64)
 
 
 def _check_hash(path: Path, fields: Mapping[str, object], index: Path) -> None:

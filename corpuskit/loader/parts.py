@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corpuskit.loader.index import MixPlan
 
 PADDING = 2  # bit 1 of a segment's flags
+TOKEN_BYTES, GROUP_BYTES = 32, 1 << 20  # most that a token takes: its own, and those of a segment
 TOKEN_COLUMNS = ("tokens", "doc_starts", "text_bytes", "flags")
 # What a read that failed raises: a file that is gone, cut, or whose pages break their CRC.
 READ_ERRORS = (OSError, pa.ArrowException, DataError)
@@ -91,6 +92,7 @@ class Parts:
         opened = self._borrow(part)
         is_sound = False
         try:
+            self._check_groups(opened.file, groups)
             table = opened.file.read_row_groups(
                 list(groups), columns=list(columns), use_threads=False
             )
@@ -202,6 +204,16 @@ class Parts:
             if not is_sound:
                 source.close()
         return _OpenPart(number, source, file)
+
+    def _check_groups(self, file: pq.ParquetFile, groups: Sequence[int]) -> None:
+        """Raise DataError, without a place, if row groups claim more than so many rows can hold."""
+        most = ROWS_PER_GROUP * (self._plan.seq_len + 1)
+        for number in groups:
+            group = file.metadata.row_group(number)
+            values = max(group.column(leaf).num_values for leaf in range(group.num_columns))
+            size = group.total_byte_size
+            if values > most or size > most * TOKEN_BYTES + GROUP_BYTES:
+                raise DataError(f"its row group {number} claims {values} values in {size} bytes")
 
     def _check_footer(self, number: int, file: pq.ParquetFile) -> None:
         """Raise DataError, without a place, unless the part is what the plan says."""

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.loader.index import FORMAT, read_json
+from corpuskit.loader.index import FORMAT, inside, read_json, read_table
 from corpuskit.loader.parts import PADDING, READ_ERRORS, Parts
 
 if TYPE_CHECKING:
@@ -284,17 +283,13 @@ class Provenance:
         """Yield (source, run) of the runs that may have something in [first, last]."""
         for entry in self._lookups:
             if entry["role"] == role and entry["first"] <= last and first <= entry["last"]:
-                yield entry["source"], ExchangeRun(self._plan.run_dir / entry["path"])
+                path = inside(self._plan.run_dir, entry["path"], self._plan.lookups)
+                yield entry["source"], ExchangeRun(path)
 
     @functools.cached_property
     def _lookups(self) -> list[dict[str, Any]]:
-        path = self._plan.lookups
-        columns = ["role", "path", "first", "last", "source"]
-        try:
-            table = pq.read_table(pa.BufferReader(path.read_bytes()), columns=columns)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{path}: can't be read: {error}. Run the mix again.") from error
-        entries: list[dict[str, Any]] = table.to_pylist()
+        columns = ("role", "path", "first", "last", "source")
+        entries: list[dict[str, Any]] = read_table(self._plan.lookups, columns).to_pylist()
         return entries
 
     @functools.cached_property

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import glob
+import hashlib
 import json
 import os
 import posixpath
+import stat
 from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
@@ -71,8 +73,10 @@ def find_inputs(
     """
     known, cuts = _earlier(store)
     found: list[tuple[Step, Found, str]] = []
+    tails = {}
     for step in sources:
         found += [(step, one, name) for one, name in _expand(step)]
+        tails[step.label] = _tail(step, cell_bytes)
     ordinal = max(known.values(), default=-1)
     files: list[tuple[InputFile, tuple[Slice, ...]]] = []
     for done, (step, one, name) in enumerate(found):
@@ -85,7 +89,7 @@ def find_inputs(
             known[step.label, name], step.label, one.address, name, one.size_bytes, one.stamp
         )
         assert isinstance(step.stage, Source), "config.py makes sure of it"
-        mark = _mark(file, step, cell_bytes)
+        mark = _mark(file, tails[step.label])
         if mark not in cuts:
             cuts[mark] = tuple(step.stage.slices(file, cell_bytes))
         files.append((file, cuts[mark]))
@@ -97,14 +101,14 @@ def find_inputs(
 def save_inputs(store: Store, inputs: Inputs, sources: Iterable[Step], cell: int) -> None:
     """Remember ordinals and slices, those of vanished files included."""
     known, _ = _earlier(store)
-    steps = {step.label: step for step in sources}
+    tails = {step.label: _tail(step, cell) for step in sources}
     rows: dict[tuple[str, str], dict[str, Any]] = {
         place: {"ordinal": number} for place, number in known.items()
     }
     for file, cut in zip(inputs.files, inputs.slices, strict=True):
         rows[file.source, file.name] = {
             "ordinal": file.ordinal,
-            "mark": _mark(file, steps[file.source], cell),
+            "mark": _mark(file, tails[file.source]),
             "slices": [[s.begin, s.end, s.size_bytes] for s in cut],
         }
     entries = [{"source": s, "name": n, **row} for (s, n), row in rows.items()]
@@ -132,12 +136,17 @@ def _earlier(
     return known, cuts
 
 
-def _mark(file: InputFile, step: Step, cell_bytes: int) -> str:
+def _mark(file: InputFile, tail: str) -> str:
     """Return what must be equal for an earlier cut to serve again."""
+    return f"{file.path}|{file.size_bytes}|{file.stamp}|{tail}"
+
+
+def _tail(step: Step, cell_bytes: int) -> str:
+    """Return what marks of all files of a source have in common."""
     params = step.stage.model_dump_json(exclude={"paths"})
     code = code_digest(registry.path(step.name))  # decides what a slice's bounds mean
-    facts = [file.path, str(file.size_bytes), file.stamp, step.name, str(cell_bytes), params, code]
-    return "|".join(facts)
+    facts = "|".join([step.name, str(cell_bytes), params, code])
+    return hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
 
 
 def _expand(step: Step) -> list[tuple[Found, str]]:
@@ -196,6 +205,8 @@ def _matches(pattern: str, step: Step) -> list[Found]:
         except UnicodeEncodeError:
             raise UsageError(f"{step.where}: the name {path!r} is not UTF-8. Rename it.") from None
         status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError(f"{step.where}: {path!r} is no regular file. Leave it out.")
         found.append(Found(os.path.normpath(path), status.st_size, str(status.st_mtime_ns)))
     return found
 

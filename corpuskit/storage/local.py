@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -45,6 +46,21 @@ class LocalStore(Store):
         """
         self.check(name)
         return self.root / name
+
+    def own(self, name: str) -> Path:
+        """Return the place to write or delete `name` at.
+
+        Raises:
+            DataError: a folder on the way there is a link, so what lies behind is not the run's.
+        """
+        folder = self.root
+        for part in name.split("/")[:-1]:
+            folder /= part
+            if folder.is_symlink():
+                raise DataError(
+                    f"{folder}: is a link, and a run changes nothing behind links. Remove it."
+                )
+        return self.path(name)
 
     def where(self, name: str) -> str:
         return str(self.path(name))
@@ -89,11 +105,12 @@ class LocalStore(Store):
     def _written(self, name: str, content: bytes) -> Iterator[tuple[str, Path]]:
         """Yield a durable scratch file beside the final name; the caller gives it that name."""
         reach("put:before", name)
-        final = self.path(name)
+        final = self.own(name)
         self._make_folder(final.parent)
-        handle, scratch = tempfile.mkstemp(prefix=".put-", dir=final.parent)
+        scratch = f"{final.parent}/.put-{secrets.token_hex(8)}"
         try:
-            with os.fdopen(handle, "wb") as file:
+            # As open() would: with mkstemp's mode a group could read the parts, but no manifest.
+            with open(scratch, "xb") as file:
                 file.write(content)
                 reach("put:written", scratch)
                 file.flush()
@@ -136,7 +153,7 @@ class LocalStore(Store):
 
     def publish(self, scratch: Path, name: str) -> None:
         reach("publish:before", str(scratch))
-        final = self.path(name)
+        final = self.own(name)
         self._make_folder(final.parent)
         with scratch.open("rb") as file:
             os.fsync(file.fileno())
@@ -156,6 +173,8 @@ class LocalStore(Store):
         stack = [folder]
         while stack:
             prefix = stack.pop()
+            if prefix and self.path(prefix).is_symlink():
+                continue  # what is listed may be deleted
             try:
                 entries = list(os.scandir(self.path(prefix) if prefix else self.root))
             except (FileNotFoundError, NotADirectoryError):
@@ -179,7 +198,7 @@ class LocalStore(Store):
         touched: set[Path] = set()
         for name in names:
             reach("delete:before", name)
-            path = self.path(name)
+            path = self.own(name)
             path.unlink(missing_ok=True)
             for parent in path.parents:
                 touched.add(parent)
@@ -196,7 +215,7 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        parent = self.root / SCRATCH
+        parent = self.own(f"{SCRATCH}/x").parent
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
         try:
@@ -217,14 +236,16 @@ class LocalStore(Store):
                 self.path(name).unlink(missing_ok=True)
 
     def logs(self) -> Path:
-        folder = self.root / "logs"
+        folder = self.own("logs/x").parent
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / "lock").open("w") as file:
+        # Not truncated, and no link followed: in a directory from elsewhere it could be anything.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(self.root / "lock", flags, 0o666), "r+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -5,6 +5,8 @@ optimizer as torch.distributed.checkpoint writes them, and `train.json`: step, m
 settings, hashes, the loader's state. It is written as `step-00000120.tmp`, made durable, and
 renamed when every rank's part is on disk, so a folder under its final name is whole; whatever else
 a killed run left is deleted by the next one.
+
+A checkpoint is trusted like code: torch unpickles its `.metadata`. Load none that others made.
 """
 
 from __future__ import annotations
@@ -61,11 +63,14 @@ def read_record(folder: Path) -> Record:
     try:
         fields = json.loads(place.read_bytes())
         number = fields.pop("format")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{place}: no checkpoint record: {error}. Delete {folder}.") from None
     if number != FORMAT:
         raise DataError(f"{place}: format {number!r} is not known. Use a newer corpuskit.")
-    return Record(**fields)
+    try:
+        return Record(**fields)
+    except TypeError as error:
+        raise DataError(f"{place}: no checkpoint record: {error}. Delete {folder}.") from None
 
 
 def require_same_run(
@@ -108,8 +113,9 @@ class Checkpoints:
         self._pending: tuple[Path, Future[None]] | None = None
         if parallel.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            for leftover in folder.glob("*.tmp"):
-                shutil.rmtree(leftover)
+            for leftover in folder.glob("step-*.tmp"):
+                if not leftover.is_symlink() and leftover.is_dir():
+                    shutil.rmtree(leftover)
 
     def newest(self) -> Path | None:
         """Return the newest complete checkpoint, as rank 0 sees it."""

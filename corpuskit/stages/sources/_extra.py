@@ -46,6 +46,29 @@ def json_objects(columns: Mapping[str, pa.Array], num_docs: int) -> pa.Array:
     return pc.if_else(is_empty, _large(None), _joined(opened, _large("}"))).cast(pa.string())
 
 
+def decoded_bytes(column: pa.Array) -> int:
+    """Return what the values of a column take once dictionaries are replaced by what they hold."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        sizes = pc.binary_length(column.dictionary) if _is_binary(kind.value_type) else None
+        if sizes is None:
+            return len(column) * 16
+        return int(pc.sum(sizes.take(column.indices).cast(pa.int64())).as_py() or 0)
+    if pa.types.is_struct(kind):
+        return sum(map(decoded_bytes, column.flatten()))
+    if pa.types.is_map(kind):
+        first, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        pairs = (column.keys, column.items)
+        return sum(decoded_bytes(one.slice(first, end - first)) for one in pairs)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return decoded_bytes(column.flatten())
+    return int(column.nbytes)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
+
 def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
     """Join element by element; null where a part is."""
     return pc.binary_join_element_wise(*parts, _large(""))

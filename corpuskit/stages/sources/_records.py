@@ -10,7 +10,7 @@ import numpy as np
 
 from corpuskit.kernels.jit import kernel
 from corpuskit.stage import Slice
-from corpuskit.stages.sources._stream import Stream, compression
+from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream, compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,7 +95,9 @@ def cut_file(file: InputFile, target_bytes: int, *, splittable: bool = True) -> 
     return [Slice(a, b, b - a) for a, b in itertools.pairwise(bounds)]
 
 
-def read_blocks(file: InputFile, piece: Slice, limit: int, cutter: Cutter) -> Iterator[Block]:
+def read_blocks(
+    file: InputFile, piece: Slice, limit: int, cutter: Cutter, max_expansion: int = MAX_EXPANSION
+) -> Iterator[Block]:
     """Yield the records of a slice; blocks hold about BLOCK_BYTES and at most BLOCK_ROWS.
 
     Where blocks end depends on the slice and the bytes alone. Memory: a few times the larger of
@@ -106,13 +108,14 @@ def read_blocks(file: InputFile, piece: Slice, limit: int, cutter: Cutter) -> It
         piece: a slice of it, as `cut_file` gives them.
         limit: longer records, in bytes, are passed over and reported.
         cutter: lines or paragraphs.
+        max_expansion: how many times its size a compressed file may hold.
 
     Raises:
-        DataError: the compressed data is broken.
+        DataError: the compressed data is broken, or too much.
     """
     begin = piece.begin
     end = None if compression(file.path) else piece.end
-    with Stream(file.path, max(0, begin - 1)) as stream:
+    with Stream(file.path, max(0, begin - 1), max_expansion) as stream:
         rest = b""
         if begin:
             # The byte before the slice may end a record; if not, one that is not ours goes on.

@@ -9,20 +9,22 @@ import pyarrow as pa
 from pydantic import Field
 
 from corpuskit.batch import utf8
-from corpuskit.stage import Reject, Source, SourceBatch
+from corpuskit.stage import Cost, Reject, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types
 from corpuskit.stages.sources._findings import Findings, pick
 from corpuskit.stages.sources._json import BLANK, ODD
 from corpuskit.stages.sources._members import INVALID, Members
 from corpuskit.stages.sources._records import HEAD_BYTES, LINES, cut_file, read_blocks
 from corpuskit.stages.sources._scan import BOOL, NESTED, STRING
+from corpuskit.stages.sources._sizes import estimate_text
+from corpuskit.stages.sources._stream import MAX_EXPANSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import InputFile, Slice
+    from corpuskit.stage import InputFile, Slice, Volume
     from corpuskit.stages.sources._records import Block
 
 LINE_FACTOR, LINE_SLACK = 3, 1 << 20
@@ -70,16 +72,24 @@ class Jsonl(Source):
     """Members that become columns: name to string, int64, float64 or bool."""
     extra: bool = True
     """Keep all other members as one JSON object in the column `extra`."""
+    max_expansion: int = Field(MAX_EXPANSION, ge=1)
+    """A file is refused that holds more than 256 MiB and this many times its compressed size."""
 
     def declared(self) -> Mapping[str, pa.DataType]:
         return arrow_types(self.columns)
+
+    def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
+        return estimate_text(file, piece, self.max_expansion)
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(cpu_seconds=volume.text_bytes / 300e6)
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         return cut_file(file, target_bytes)
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
         limit = LINE_FACTOR * max_document_bytes + LINE_SLACK
-        for block in read_blocks(file, piece, limit, LINES):
+        for block in read_blocks(file, piece, limit, LINES, self.max_expansion):
             yield self._batch(block, max_document_bytes)
 
     def _batch(self, block: Block, most: int) -> SourceBatch:

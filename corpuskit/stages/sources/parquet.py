@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,11 +13,20 @@ from pydantic import Field
 
 from corpuskit.batch import utf8
 from corpuskit.errors import DataError
-from corpuskit.stage import Reject, Slice, Source, SourceBatch
+from corpuskit.stage import Cost, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, as_strings, is_textual
-from corpuskit.stages.sources._extra import json_objects
+from corpuskit.stages.sources._extra import decoded_bytes, json_objects
 from corpuskit.stages.sources._findings import Findings, pick
+from corpuskit.stages.sources._pages import (
+    MAX_PAGE_BYTES,
+    REPEATED_BYTES,
+    check_chunks,
+    look_inside,
+    read_chunks,
+    rows_at_once,
+)
 from corpuskit.stages.sources._records import BLOCK_BYTES, BLOCK_ROWS, HEAD_BYTES
+from corpuskit.stages.sources._stream import FREE_BYTES, MAX_EXPANSION, MAX_POSITION
 from corpuskit.storage import is_remote, open_input
 
 if TYPE_CHECKING:
@@ -26,10 +36,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.batch import Utf8
-    from corpuskit.stage import InputFile
+    from corpuskit.stage import InputFile, Volume
 
 BUFFER_BYTES = 1 << 20
 """Read at once of a column chunk; without it Arrow holds whole chunks, however large."""
+
+ROW_BYTES = 64
+"""What a document takes besides its text."""
 
 
 class Parquet(Source):
@@ -41,9 +54,10 @@ class Parquet(Source):
     The text column may be string, binary that holds UTF-8, or a dictionary of either. A row becomes
     no document, but a row of the ledger, when its text is null (`bad_text`), not UTF-8
     (`invalid_utf8`) or has more than `max_document_bytes` (`too_long`), and when the value of a
-    declared column, or the id, is not UTF-8 or no int64 (`bad_column`). A column that is missing or
-    of the wrong type is an error of the file. Byte order marks are removed. Page checksums are
-    checked where files have them.
+    declared column, or the id, is not UTF-8 or no int64 (`bad_column`). A column that is missing,
+    there twice or of the wrong type is an error of the file. Byte order marks are removed. Page
+    checksums are checked where files have them. How many rows are read at once follows from the
+    pages of local files, so a file that repeats a long value takes no more memory than others.
 
     Source: Apache Parquet format 2, read by Arrow.
     """
@@ -62,6 +76,10 @@ class Parquet(Source):
     """Columns that are kept: name to string, int64, float64 or bool."""
     extra: bool = True
     """Keep all other columns as one JSON object in the column `extra`."""
+    max_expansion: int = Field(MAX_EXPANSION, ge=1)
+    """A file is refused that holds more than 256 MiB and this many times its compressed size."""
+    max_page_bytes: int = Field(MAX_PAGE_BYTES, ge=1 << 16, lt=1 << 31)
+    """A file is refused whose largest pages of the columns read take more, in bytes, together."""
 
     def declared(self) -> Mapping[str, pa.DataType]:
         return arrow_types(self.columns)
@@ -69,10 +87,17 @@ class Parquet(Source):
     def libraries(self) -> tuple[str, ...]:
         return ("pyarrow",) if self.extra else ()  # it writes the numbers of `extra`
 
+    def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
+        return piece.size_bytes, True
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(cpu_seconds=volume.text_bytes / 400e6)
+
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
-        with _open(file.path) as reader:
+        with _open(file.path, lists=False) as reader:
             self._check_schema(file, reader.schema_arrow)
             sizes = _text_sizes(reader, self.text_column)
+            _row_counts(reader, file.path)
         pieces: list[Slice] = []
         begin = waiting = 0
         for group, size in enumerate(sizes):
@@ -83,17 +108,58 @@ class Parquet(Source):
         return pieces + ([Slice(begin, len(sizes), waiting)] if begin < len(sizes) else [])
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
-        with _open(file.path) as reader:
+        with _open(file.path, lists=self.extra) as reader:
             self._check_schema(file, reader.schema_arrow)
-            sizes = _text_sizes(reader, self.text_column)
-            rows = [reader.metadata.row_group(group).num_rows for group in range(len(sizes))]
+            rows = _row_counts(reader, file.path)
+            left = self._most_bytes(reader, file, piece)
             position = sum(rows[: piece.begin])
             for group in range(piece.begin, piece.end):
-                # As many rows as hold BLOCK_BYTES on average; _cut sees to those that hold more.
-                at_once = max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows[group] // (sizes[group] + 1)))
-                for batch in _batches(reader, file.path, group, at_once, self._wanted()):
-                    yield from self._documents(batch, position, max_document_bytes)
+                place = f"{file.path}: row group {group}"
+                end = position + rows[group]
+                for batch in self._batches(reader, file.path, group):
+                    for found in self._documents(batch, place, position, max_document_bytes):
+                        left -= found.size_bytes + ROW_BYTES * len(found.positions)
+                        left -= found.extra.nbytes if found.extra is not None else 0
+                        if left < 0:
+                            raise DataError(
+                                f"{place}: {file.size_bytes:,} bytes of file hold more than "
+                                f"{self.max_expansion} times as much: perhaps a decompression "
+                                "bomb. Take the file out, or raise max_expansion of the source."
+                            )
+                        yield found
                     position += len(batch)
+                if position != end:
+                    raise DataError(
+                        f"{place}: the footer says {rows[group]} rows, "
+                        f"{rows[group] + position - end} came. Fetch the file again."
+                    )
+
+    def _most_bytes(self, reader: pq.ParquetFile, file: InputFile, piece: Slice) -> int:
+        """Return how many bytes of documents a piece may hold."""
+        stored: int = 0
+        for group in range(piece.begin, piece.end):
+            meta = reader.metadata.row_group(group)
+            leaves = range(meta.num_columns)
+            stored += int(sum(meta.column(leaf).total_compressed_size for leaf in leaves))
+        share = FREE_BYTES * (piece.end - piece.begin) // int(reader.num_row_groups)
+        return share + self.max_expansion * min(stored, file.size_bytes)
+
+    def _batches(self, reader: pq.ParquetFile, path: str, group: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a row group, about BLOCK_BYTES of text at once."""
+        rows = reader.metadata.row_group(group).num_rows
+        size = _text_sizes(reader, self.text_column)[group]
+        # As many rows as hold BLOCK_BYTES on average; _documents sees to those that hold more.
+        wanted = safe = max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows // (size + 1)))
+        if not is_remote(path):
+            with open_input(path) as file:
+                chunks = read_chunks(file, path, reader, group, self._wanted() or ())
+                place = f"{path}: row group {group}"
+                check_chunks(chunks, place, self.max_page_bytes, self.max_expansion)
+                safe = rows_at_once(chunks, wanted)
+                if safe < wanted:
+                    safe = rows_at_once(look_inside(file, chunks), wanted)
+        batches = _batches(reader, path, group, safe, self._wanted())
+        yield from batches if safe == wanted else _joined(batches, wanted)
 
     def _wanted(self) -> list[str] | None:
         """Return the columns to read, None for all."""
@@ -103,6 +169,10 @@ class Parquet(Source):
 
     def _check_schema(self, file: InputFile, schema: pa.Schema) -> None:
         """Raise DataError if a column is missing or of a type that cannot serve."""
+        names = schema.names if self.extra else self._wanted() or ()
+        for name, count in collections.Counter(schema.names).items():
+            if count > 1 and name in names:
+                raise DataError(f"{file.path}: has {count} columns {name!r}. Rename all but one.")
         needed = {"text_column": self.text_column, "id_column": self.id_column}
         needed |= {"url_column": self.url_column, "date_column": self.date_column}
         roles = [(role, name) for role, name in needed.items() if name is not None]
@@ -121,13 +191,23 @@ class Parquet(Source):
                     f"{file.path}: column {name!r} is {kind}, not {needs}. Set {setting}."
                 )
 
-    def _documents(self, batch: pa.RecordBatch, first: int, most: int) -> Iterator[SourceBatch]:
+    def _documents(
+        self, batch: pa.RecordBatch, place: str, first: int, most: int
+    ) -> Iterator[SourceBatch]:
         """Make documents of rows; rows that are longer than the average are cut in halves."""
-        if len(batch) > 1 and batch.column(self.text_column).nbytes > 2 * BLOCK_BYTES:
+        others = self._others(batch) if self.extra else {}
+        others_bytes = sum(map(decoded_bytes, others.values()))
+        is_long = batch.column(self.text_column).nbytes > 2 * BLOCK_BYTES
+        if len(batch) > 1 and (is_long or others_bytes > REPEATED_BYTES):
             half = len(batch) // 2
-            yield from self._documents(batch.slice(0, half), first, most)
-            yield from self._documents(batch.slice(half), first + half, most)
+            yield from self._documents(batch.slice(0, half), place, first, most)
+            yield from self._documents(batch.slice(half), place, first + half, most)
             return
+        if others_bytes > max(REPEATED_BYTES, self.max_page_bytes):
+            raise DataError(
+                f"{place}: the other columns of one row hold {others_bytes:,} bytes. Set extra: "
+                "false, or raise max_page_bytes."
+            )
         texts, is_broken = as_strings(batch.column(self.text_column))
         content = utf8(texts)
         marked = _starts_with_mark(content)
@@ -141,10 +221,11 @@ class Parquet(Source):
             columns[name], is_bad = _typed(batch.column(name), kind)
             found.mark("bad_column", is_bad)
         labels: list[pa.Array | None] = [None, None, None]
-        for place, name in enumerate((self.id_column, self.url_column, self.date_column)):
+        for slot, name in enumerate((self.id_column, self.url_column, self.date_column)):
             if name:
-                labels[place], is_bad = _typed(batch.column(name), pa.string())
+                labels[slot], is_bad = _typed(batch.column(name), pa.string())
                 found.mark("bad_column", is_bad)
+        extra = json_objects(others, len(batch)) if self.extra else None
         kept = found.codes == 0
         rows = pa.array(np.flatnonzero(kept))
         ids, urls, dates = (pick(array, rows, len(batch)) for array in labels)
@@ -159,15 +240,15 @@ class Parquet(Source):
             columns={name: pick(array, rows, len(batch)) for name, array in columns.items()},
             urls=urls,
             dates=dates,
-            extra=pick(self._others(batch), rows, len(batch)) if self.extra else None,
+            extra=pick(extra, rows, len(batch)) if extra is not None else None,
             rejects=tuple(_rejects(found, first, content, sizes, most)),
             size_bytes=int(sizes.sum()),
         )
 
-    def _others(self, batch: pa.RecordBatch) -> pa.Array:
+    def _others(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Return the columns that go to `extra`."""
         used = {self.text_column, self.id_column, self.url_column, self.date_column, *self.columns}
-        others = {name: batch.column(name) for name in batch.schema.names if name not in used}
-        return json_objects(others, len(batch))
+        return {name: batch.column(name) for name in batch.schema.names if name not in used}
 
 
 def _rejects(
@@ -183,37 +264,84 @@ def _rejects(
 
 
 @contextlib.contextmanager
-def _open(path: str) -> Iterator[pq.ParquetFile]:
+def _open(path: str, *, lists: bool) -> Iterator[pq.ParquetFile]:
+    """Open a file; with `lists`, strings in lists come as dictionaries where they are stored so.
+
+    A list may repeat a long string any number of times; as an index that costs four bytes.
+    """
     import pyarrow.parquet as pq
 
+    options: dict[str, Any] = {"buffer_size": BUFFER_BYTES, "page_checksum_verification": True}
     with contextlib.ExitStack() as stack:
         source: Any = path
         if is_remote(path):  # column chunks of a row group in few large requests
             source = stack.enter_context(open_input(path))
+            options["pre_buffer"] = True
+        else:
+            options["pre_buffer"] = False
         try:
-            reader = pq.ParquetFile(
-                source,
-                buffer_size=BUFFER_BYTES,
-                pre_buffer=is_remote(path),
-                page_checksum_verification=True,
-            )
-        except (pa.ArrowException, OSError) as error:
+            reader = stack.enter_context(pq.ParquetFile(source, **options))
+            if lists and (indexed := _indexed_lists(reader)):
+                options |= {"read_dictionary": indexed, "metadata": reader.metadata}
+                reader = stack.enter_context(pq.ParquetFile(source, **options))
+            reader.schema_arrow.names  # noqa: B018 - raises if they are not UTF-8
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise DataError(f"{path}: no whole Parquet file: {error}. Fetch it again.") from None
-        yield stack.enter_context(reader)
+        yield reader
+
+
+def _indexed_lists(reader: pq.ParquetFile) -> list[str]:
+    """Return the paths of columns of strings inside lists that have a dictionary somewhere."""
+    leaves = [reader.schema.column(leaf) for leaf in range(len(reader.schema))]
+    meta = reader.metadata
+    return [
+        column.path
+        for leaf, column in enumerate(leaves)
+        if column.max_repetition_level and column.physical_type == "BYTE_ARRAY"
+        if any(
+            meta.row_group(group).column(leaf).has_dictionary_page
+            for group in range(meta.num_row_groups)
+        )
+    ]
 
 
 def _batches(
     reader: pq.ParquetFile, path: str, group: int, at_once: int, columns: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    batches = reader.iter_batches(at_once, [group], columns, use_threads=False)
     try:
-        yield from batches
+        yield from reader.iter_batches(at_once, [group], columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(f"{path}: row group {group}: {error}. Fetch the file again.") from None
+
+
+def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Join batches up to `rows` rows or BLOCK_BYTES: stages have a cost per batch, too."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        is_full = sum(map(len, waiting)) >= rows or sum(b.nbytes for b in waiting) >= BLOCK_BYTES
+        if is_full:
+            yield pa.concat_batches(waiting) if len(waiting) > 1 else batch
+            waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _row_counts(reader: pq.ParquetFile, path: str) -> list[int]:
+    """Return the rows of each row group.
+
+    Raises:
+        DataError: rows beyond what a key can hold would get the keys of other documents.
+    """
+    meta = reader.metadata
+    rows = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
+    if any(count < 0 for count in rows) or sum(rows) > MAX_POSITION:
+        raise DataError(f"{path}: the footer says {sum(rows):,} rows. Fetch the file again.")
+    return rows
 
 
 def _text_sizes(reader: pq.ParquetFile, column: str) -> list[int]:

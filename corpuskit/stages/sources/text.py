@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from corpuskit.batch import large_strings
-from corpuskit.stage import Reject, Source, SourceBatch
+from corpuskit.stage import Cost, Reject, Source, SourceBatch
 from corpuskit.stages.sources._columns import is_utf8
 from corpuskit.stages.sources._findings import Findings
 from corpuskit.stages.sources._records import (
@@ -20,14 +21,15 @@ from corpuskit.stages.sources._records import (
     read_blocks,
     trim_records,
 )
-from corpuskit.stages.sources._stream import Stream
+from corpuskit.stages.sources._sizes import estimate_text
+from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
-    from corpuskit.stage import InputFile, Slice
+    from corpuskit.stage import InputFile, Slice, Volume
 
 MARK = b"\xef\xbb\xbf"
 SKIP_BYTES = 4 << 20
@@ -53,28 +55,36 @@ class Text(Source):
 
     per: Literal["file", "paragraph", "line"] = "file"
     """What a document is."""
+    max_expansion: int = Field(MAX_EXPANSION, ge=1)
+    """A file is refused that holds more than 256 MiB and this many times its compressed size."""
 
     def declared(self) -> Mapping[str, pa.DataType]:
         return {}
+
+    def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
+        return estimate_text(file, piece, self.max_expansion)
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(cpu_seconds=volume.text_bytes / 500e6)
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         return cut_file(file, target_bytes, splittable=self.per == "line")
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
         if self.per == "file":
-            yield _whole(file, max_document_bytes)
+            yield _whole(file, max_document_bytes, self.max_expansion)
             return
         # A byte order mark does not count, and a carriage return is no part of the line; one byte
         # more, so that a document that is just too long is measured without them.
         limit = max_document_bytes + len(MARK) + 2
         cutter = LINES if self.per == "line" else PARAGRAPHS
-        for block in read_blocks(file, piece, limit, cutter):
+        for block in read_blocks(file, piece, limit, cutter, self.max_expansion):
             yield _batch(block, max_document_bytes, is_line=self.per == "line")
 
 
-def _whole(file: InputFile, most: int) -> SourceBatch:
+def _whole(file: InputFile, most: int, max_expansion: int) -> SourceBatch:
     """Read a file as one document, in memory bounded by the longest one allowed."""
-    with Stream(file.path) as stream:
+    with Stream(file.path, max_expansion=max_expansion) as stream:
         content = stream.read(most + len(MARK) + 1)
         size = len(content)
         while more := stream.read(SKIP_BYTES):

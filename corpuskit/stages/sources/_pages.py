@@ -1,0 +1,298 @@
+"""What it may cost to read a Parquet row group, from the headers of its pages, before it is read.
+
+A footer says what it likes, but a page cannot decompress to more than its own header says. Two
+encodings repeat values for next to nothing, so that 500 bytes of file become 5 GB: a dictionary,
+and DELTA_BYTE_ARRAY, which stores what a value adds to the one before. R rows are read at once.
+
+Source: Apache Parquet format 2, parquet.thrift; Thrift compact protocol.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from corpuskit.errors import DataError
+from corpuskit.kernels.jit import kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from io import BufferedIOBase
+
+    import pyarrow.parquet as pq
+    from numpy.typing import NDArray
+
+MAX_PAGE_BYTES = 1 << 30
+"""Writers cut pages at 1 MB, but some look at the size only every 1,024 rows: pages of whole books
+reach 500 MB."""
+
+REPEATED_BYTES = 1 << 28
+"""What the values that are repeated may take at most in the rows that are read at once."""
+
+HEADER_BYTES = 256
+MAX_HEADER_BYTES = 16 << 20
+VALUE_BYTES = 12
+"""Of a value of a repeated column at least: two levels, and an index or an offset."""
+
+DATA, DICTIONARY, DATA_V2 = 0, 2, 3
+BY_INDEX, BY_PREFIX = frozenset({2, 8}), 7
+CODECS = {"UNCOMPRESSED": "", "SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli",
+          "ZSTD": "zstd", "LZ4_RAW": "lz4_raw"}  # fmt: skip
+BYTE_ARRAYS = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """The pages of a column of a row group.
+
+    Attributes:
+        name: path of the column.
+        is_list: a row may hold any number of values.
+        sizes, values: (P,) bytes and values of each data page, decompressed.
+        dictionary_bytes: of the dictionary page, decompressed.
+        value_bytes: the longest value that may be stored as next to nothing; an upper bound.
+        dictionary: where the content of the dictionary page begins and its bytes in the file, if
+            looking into it could make `value_bytes` smaller.
+        compressed_bytes: of all pages in the file.
+    """
+
+    name: str
+    is_list: bool
+    sizes: NDArray[np.int64]
+    values: NDArray[np.int64]
+    dictionary_bytes: int
+    value_bytes: int
+    compressed_bytes: int
+    compression: str
+    dictionary: tuple[int, int] | None
+
+    def page_bytes(self) -> int:
+        """Return what the largest page and the dictionary take."""
+        return int(self.sizes.max(initial=0)) + self.dictionary_bytes
+
+    def window_bytes(self, rows: int) -> int:
+        """Return what the pages take that any `rows` rows lie in."""
+        if len(self.sizes) == 0:
+            return 0
+        ends = np.cumsum(self.values)
+        last = np.searchsorted(ends, ends + rows - 2, side="right")
+        totals = np.concatenate([[0], np.cumsum(self.sizes)])
+        windows = totals[np.minimum(last, len(ends) - 1) + 1] - totals[:-1]
+        return int(windows.max())
+
+
+def read_chunks(
+    file: BufferedIOBase, path: str, reader: pq.ParquetFile, group: int, wanted: Sequence[str]
+) -> list[Chunk]:
+    """Return the chunks of the wanted columns (all, if none are named) of a row group.
+
+    Raises:
+        DataError: they are not where the footer says, or no pages.
+    """
+    meta, chunks = reader.metadata.row_group(group), []
+    for leaf in range(len(reader.schema)):
+        column, place = reader.schema.column(leaf), meta.column(leaf)
+        if not wanted or any(f"{column.path}.".startswith(f"{name}.") for name in wanted):
+            try:
+                chunks.append(_chunk(file, column, place))
+            except (IndexError, ValueError) as error:
+                raise DataError(
+                    f"{path}: row group {group}: column {column.path!r} has no whole pages: "
+                    f"{error}. Fetch the file again."
+                ) from None
+    return chunks
+
+
+def look_inside(file: BufferedIOBase, chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Return the chunks with the true length of the longest value of their dictionaries."""
+    return [_looked_into(file, chunk) if chunk.dictionary else chunk for chunk in chunks]
+
+
+def _looked_into(file: BufferedIOBase, chunk: Chunk) -> Chunk:
+    assert chunk.dictionary is not None, "asked by look_inside"
+    begin, size = chunk.dictionary
+    file.seek(begin)
+    content = file.read(size)
+    codec = CODECS[chunk.compression]
+    try:
+        plain = pa.decompress(content, chunk.dictionary_bytes, codec) if codec else content
+    except (OSError, pa.ArrowException):
+        return chunk  # broken: reading it will say so
+    return dataclasses.replace(chunk, value_bytes=int(longest(np.frombuffer(plain, np.uint8))))
+
+
+@kernel
+def longest(data: NDArray[np.uint8]) -> int:
+    """Return the longest of byte strings, each behind its length in 4 bytes: O(number)."""
+    most, place, size = 0, 0, len(data)
+    while place + 4 <= size:
+        length = 0
+        for byte in range(4):
+            length |= int(data[place + byte]) << (8 * byte)
+        most = max(most, min(length, size - place - 4))
+        place += 4 + length
+    return most
+
+
+def rows_at_once(chunks: Sequence[Chunk], most: int) -> int:
+    """Return how many rows may be read at once, at most `most`, whatever the pages hold."""
+    flat = [chunk for chunk in chunks if not chunk.is_list]
+    allowed = max(REPEATED_BYTES, 2 * sum(chunk.page_bytes() for chunk in flat))
+    value_bytes = sum(chunk.value_bytes for chunk in flat)
+    rows = max(1, min(most, REPEATED_BYTES // max(value_bytes, 1)))
+    while rows > 1 and sum(chunk.window_bytes(rows) for chunk in flat) > allowed:
+        rows //= 2
+    return rows
+
+
+def check_chunks(
+    chunks: Sequence[Chunk], place: str, max_page_bytes: int, max_expansion: int
+) -> None:
+    """Refuse chunks that cannot be read in bounded memory.
+
+    Raises:
+        DataError: pages are too large, or a list may hold far more than the file.
+    """
+    total = sum(chunk.page_bytes() for chunk in chunks)
+    if total > max_page_bytes:
+        worst = max(chunks, key=Chunk.page_bytes)
+        raise DataError(
+            f"{place}: reading one page of each column takes {total:,} bytes, of {worst.name!r} "
+            f"{worst.page_bytes():,}; at most {max_page_bytes:,} are allowed. Write the file with "
+            "smaller pages, read fewer columns (extra: false), or raise max_page_bytes."
+        )
+    for chunk in chunks:
+        size = int(chunk.values.sum()) * max(VALUE_BYTES, chunk.value_bytes)
+        size += int(chunk.sizes.sum())
+        if chunk.is_list and size > max(max_page_bytes, max_expansion * chunk.compressed_bytes):
+            raise DataError(
+                f"{place}: column {chunk.name!r} may hold {size:,} bytes in "
+                f"{chunk.compressed_bytes:,} of the file: perhaps a decompression bomb. Set "
+                "extra: false, or raise max_expansion."
+            )
+
+
+def _chunk(file: BufferedIOBase, column: Any, place: Any) -> Chunk:
+    start, is_list = place.data_page_offset, column.max_repetition_level > 0
+    if place.has_dictionary_page and 0 < place.dictionary_page_offset < start:
+        start = place.dictionary_page_offset
+    pages = list(_pages(file, start, start + place.total_compressed_size, place.num_values))
+    stored = [page for page in pages if page.kind in {DATA, DATA_V2}]
+    dictionaries = [page for page in pages if page.kind == DICTIONARY]
+    largest = max((page.size for page in dictionaries), default=0)
+    value_bytes, inside = 0, None
+    if column.physical_type in BYTE_ARRAYS:
+        prefixed = [page.size for page in stored if page.encoding == BY_PREFIX]
+        value_bytes = max([column.length, 0, *prefixed])
+        is_indexed = any(page.encoding in BY_INDEX for page in stored)
+        if is_indexed and not is_list:  # lists are read as indices
+            if value_bytes == 0 and len(dictionaries) == 1 and place.compression in CODECS:
+                inside = (dictionaries[0].begin, dictionaries[0].stored)
+            value_bytes = max(value_bytes, largest)
+    return Chunk(
+        column.path, is_list, np.array([page.size for page in stored], np.int64),
+        np.array([page.values for page in stored], np.int64), largest, value_bytes,
+        place.total_compressed_size, place.compression, inside,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Page:
+    kind: int
+    size: int
+    stored: int
+    begin: int
+    values: int
+    encoding: int
+
+
+def _pages(file: BufferedIOBase, place: int, end: int, num_values: int) -> Iterator[_Page]:
+    """Yield the pages of a column chunk that Arrow would read; their content is not read."""
+    while place < end and num_values > 0:
+        fields, size = _header(file, place)
+        kind, full, stored = (_integer(fields, number) for number in (1, 2, 3))
+        described = fields.get({DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, 0), {})
+        encoding = _integer(described, 4 if kind == DATA_V2 else 2) if described else 0
+        values = _integer(described, 1) if described else 0
+        page = _Page(kind, full, stored, place + size, values, encoding)
+        yield page
+        num_values -= page.values if kind != DICTIONARY else 0
+        place += size + stored
+
+
+def _integer(fields: Any, number: int) -> int:
+    value = fields.get(number) if isinstance(fields, dict) else None
+    if not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise ValueError(f"a page header says {value!r}")
+    return value
+
+
+def _header(file: BufferedIOBase, place: int) -> tuple[dict[int, Any], int]:
+    """Return the fields of a page header, and its bytes."""
+    size = HEADER_BYTES
+    while True:
+        file.seek(place)
+        content = file.read(size)
+        cursor = _Cursor(content)
+        try:
+            return cursor.struct(), cursor.place
+        except IndexError:
+            if len(content) < size or size >= MAX_HEADER_BYTES:
+                raise ValueError(f"a page header at byte {place} does not end") from None
+            size *= 16
+
+
+class _Cursor:
+    """Reads the Thrift compact protocol; IndexError where the bytes end."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.place = content, 0
+
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        """Return field number -> integer, structure, or None for what is passed over."""
+        if depth > 8:
+            raise ValueError("a page header is nested too deep")
+        fields: dict[int, Any] = {}
+        number = 0
+        while (head := self._byte()) != 0:
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            fields[number] = self._value(head & 15, depth)
+        return fields
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in {1, 2}:  # true and false are kinds of their own
+            return None
+        if kind in {4, 5, 6}:
+            return self._zigzag()
+        if kind == 12:
+            return self.struct(depth + 1)
+        if kind not in {3, 7, 8}:
+            raise ValueError(f"a page header has a field of kind {kind}")
+        size = {3: 1, 7: 8}.get(kind) or self._varint()  # moves on by itself
+        self.place += size
+        if self.place > len(self.content):
+            raise IndexError
+        return None
+
+    def _byte(self) -> int:
+        value = self.content[self.place]
+        self.place += 1
+        return value
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+            if shift > 63:
+                raise ValueError("a page header has an endless number")
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
