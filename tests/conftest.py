@@ -15,7 +15,14 @@ if os.environ.get("NUMBA_DISABLE_JIT") == "1":
     np.seterr(over="ignore")
 
 
-PROCESSES = ("run/", "train/", "test_one_file_stage.py", "test_docs.py", "test_sample_command.py")
+PROCESSES = (
+    "run/",
+    "slurm/",
+    "train/",
+    "test_one_file_stage.py",
+    "test_docs.py",
+    "test_sample_command.py",
+)
 """Below tests/: what starts processes or gathers files, and is no part of the unit suite."""
 
 

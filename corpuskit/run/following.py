@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase
-    from corpuskit.run.launch.slurm import Job
+    from corpuskit.run.launch.slurm import Job, JobState
     from corpuskit.run.pipeline import Observer
     from corpuskit.run.rundir import RunDirectory
 
@@ -100,15 +100,23 @@ class Follower:
             return
         self._gone = self._gone or time.monotonic()
         if time.monotonic() - self._gone > PATIENCE_SECONDS or self._has_failed(phase):
-            raise self._stopped(phase)
+            raise self._stopped(phase, states)
 
     def _has_failed(self, phase: Phase | None) -> bool:
         return phase is not None and bool(read_failures(self.run, phase))
 
-    def _stopped(self, phase: Phase | None) -> CorpuskitError:
+    def _stopped(self, phase: Phase | None, states: Sequence[JobState]) -> CorpuskitError:
         failures = [] if phase is None else read_failures(self.run, phase)
         if phase is not None and failures:
             return failure_error(phase, failures)
+        blocked = [state for state in states if state.is_hopeless]
+        if blocked:
+            reasons = ", ".join(blocked[0].reasons)
+            return TaskError(
+                f"{self.run.store.address}: job {blocked[0].job.number} ({blocked[0].job.phase}) "
+                f"waits for ever: {reasons}. scancel {' '.join(s.job.number for s in blocked)}, "
+                "then run the same command again."
+            )
         what = "the run was closed" if phase is None else f"phase {phase.name} was finished"
         return TaskError(
             f"{self.run.store.address}: no job is left in Slurm, but not before {what}: they were "

@@ -31,9 +31,8 @@ JOBS = "jobs.json"
 CLOSING = "closing"
 """What the last job is called, which seals and tidies up."""
 
-HOPELESS = ("DependencyNeverSatisfied", "JobHeldAdmin", "JobHeldUser", "BadConstraints",
-            "launch_failed_requeued_held")  # fmt: skip
-"""Reasons for which a pending job waits for ever, or for a person."""
+HOPELESS = ("DependencyNeverSatisfied", "BadConstraints", "launch_failed_requeued_held")
+"""Reasons for which a pending job waits for ever; one on hold waits for a person."""
 
 ASK_SECONDS = 60
 
@@ -72,7 +71,9 @@ class JobState:
         return self.is_alive and any(reason in HOPELESS for reason in self.reasons)
 
 
-def submit(run: RunDirectory, phases: Sequence[Phase], *, accept_code: bool = False) -> list[Job]:
+def submit(
+    run: RunDirectory, phases: Sequence[Phase], *, accept_code: bool = False, force: bool = False
+) -> list[Job]:
     """Submit the jobs of a run that is planned, saved and locked.
 
     Args:
@@ -88,7 +89,7 @@ def submit(run: RunDirectory, phases: Sequence[Phase], *, accept_code: bool = Fa
     jobs: list[Job] = []
     for name, index, num in steps:
         options = _options(run, name, num, after=jobs[-1].number if jobs else None)
-        script = _script(run, index, accept_code=accept_code)
+        script = _script(run, index, accept_code=accept_code, force=force)
         done = _ask(["sbatch", *options], script)
         if done.returncode:
             cancel(jobs)
@@ -144,7 +145,7 @@ def job_states(jobs: Sequence[Job]) -> list[JobState]:
         number, state, reason = line.split("|", 2)
         elements.setdefault(number, Counter())[state] += 1
         if state == "PENDING":
-            reasons.setdefault(number, set()).add(reason)
+            reasons.setdefault(number, set()).add(reason.replace(" ", "_"))
     return [
         JobState(
             job, dict(elements.get(job.number, {})), tuple(sorted(reasons.get(job.number, ())))
@@ -211,15 +212,17 @@ def _options(run: RunDirectory, name: str, slots: int, *, after: str | None) -> 
     return [*options, *settings.flags]
 
 
-def _script(run: RunDirectory, index: int, *, accept_code: bool) -> str:
+def _script(run: RunDirectory, index: int, *, accept_code: bool, force: bool) -> str:
     """Return the batch script: `exec`, so that Slurm's signals reach Python itself."""
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     command = [sys.executable, "-m", "corpuskit.run.slot", _absolute(run.store), str(index)]
     command += ["--accept-code-change"] if accept_code else []
+    command += ["--force"] if force else []
     return "\n".join(
         [
             "#!/bin/bash",
             f"export PYTHONPATH={shlex.quote(os.pathsep.join(p for p in paths if p))}",
+            "trap '' USR1  # until Python has a handler: a warning while it starts must not end it",
             f"exec {shlex.join(command)}",
             "",
         ]

@@ -1,0 +1,148 @@
+"""Training under Slurm: the batch script that `corpuskit train --sbatch` prints.
+
+One job, one torchrun per node, started by srun; the ranks meet at the first node. What ends it:
+
+- The time limit nears: the script hears USR1 first, has every rank save after the step in hand, and
+  requeues the job.
+- A node dies: Slurm requeues the job (--requeue).
+- A rank dies: torchrun ends with it, and the script starts all of them again, if a checkpoint was
+  saved since the last start; a run that fails without getting any further would fail again.
+- scancel, preemption: the ranks save after the step in hand, if Slurm's KillWait is long enough.
+
+Whatever happened, a start goes on from the newest checkpoint, and the losses are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from corpuskit.closure import PACKAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a training job asks Slurm for.
+
+    Attributes:
+        nodes: how many.
+        procs_per_node: ranks per node; one per GPU when there are any.
+        gpus_per_node: GPUs per node; 0 is a run on CPUs.
+        options: more of sbatch's, one word each, as they are.
+        grace_seconds: how long before the time limit the ranks are told to save; a step and a
+            checkpoint must fit.
+    """
+
+    nodes: int = 1
+    procs_per_node: int = 1
+    gpus_per_node: int = 0
+    options: Sequence[str] = ()
+    grace_seconds: int = 300
+
+
+def train_script(
+    settings: str, overrides: Sequence[str], name: str, output: str, place: Allocation
+) -> str:
+    """Return the batch script of a training run.
+
+    Args:
+        settings: path of the training file.
+        overrides: values that replace some of it, `key=value`.
+        name, output: of the run, as the file with its overrides says.
+    """
+    train = [sys.executable, "-m", "corpuskit", "train", os.path.abspath(settings)]
+    train += [word for override in overrides for word in ("--set", override)]
+    name = re.sub(r"[^\w.-]", "-", name)
+    options = [shlex.quote(option) for option in _options(name, place)]
+    return _SCRIPT.format(
+        options="\n".join(f"#SBATCH {option}" for option in options),
+        command=shlex.join(["sbatch", f"train-{name}.sh"]),
+        python_path=shlex.quote(_python_path()),
+        checkpoints=shlex.quote(os.path.abspath(os.path.join(output, "checkpoints"))),
+        python=shlex.quote(sys.executable),
+        nodes=place.nodes,
+        procs=place.procs_per_node,
+        train=shlex.join(train[1:]),
+    )
+
+
+def _options(name: str, place: Allocation) -> list[str]:
+    share = f"--gpus-per-node={place.gpus_per_node}"
+    if not place.gpus_per_node:
+        share = f"--cpus-per-task={place.procs_per_node}"
+    return [
+        f"--job-name=corpuskit-train-{name}", f"--nodes={place.nodes}", "--ntasks-per-node=1",
+        share, "--requeue", f"--signal=B:USR1@{place.grace_seconds}", "--open-mode=append",
+        f"--chdir={os.getcwd()}", f"--output=train-{name}-%j.log", *place.options,
+    ]  # fmt: skip
+
+
+def _python_path() -> str:
+    """Return the PYTHONPATH under which the nodes find the corpuskit that is running here."""
+    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+    return os.pathsep.join(path for path in paths if path)
+
+
+_SCRIPT = """\
+#!/bin/bash
+# Written by `corpuskit train --sbatch`. Submit it with: {command}
+{options}
+export PYTHONPATH={python_path}
+export OMP_NUM_THREADS=1
+# Each start of the ranks gets a store of its own; a reused one holds addresses of dead ranks.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+if [ -n "${{SLURM_CPUS_PER_TASK:-}}" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
+
+checkpoints={checkpoints}
+newest() {{ ls "$checkpoints" 2>/dev/null | grep -x 'step-[0-9]*' | sort | tail -n 1; }}
+
+# The ranks meet at the first node. NodeAddr is its name, unless the cluster says otherwise.
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+address=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p' | head -n 1)
+port=$((20000 + SLURM_JOB_ID % 10000))
+
+warned='' stopped=''
+trap 'warned=yes; echo "the time limit is near"' USR1
+trap 'stopped=yes' TERM  # the ranks hear it, too; wait for them
+
+for start in $(seq 1000); do
+    before=$(newest) meeting="$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}-$start"
+    echo "$(date +%T) start $start, restart ${{SLURM_RESTART_COUNT:-0}}, from ${{before:-step 0}}"
+    # torchrun must not hear USR1, which would end it before its ranks have saved. --wait: ranks of
+    # one node may end a moment before those of another have published the checkpoint.
+    srun --nodes={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=60 \\
+        bash -c 'trap "" USR1; exec "$@"' torchrun {python} -m torch.distributed.run \\
+        --nnodes={nodes} --nproc-per-node={procs} --max-restarts=0 --rdzv-backend=c10d \\
+        --rdzv-endpoint="$address:$port" --rdzv-id="$meeting" \\
+        {train} &
+    ranks=$!
+    while kill -0 "$ranks" 2>/dev/null; do
+        if [ -z "$warned" ]; then
+            wait "$ranks"  # until they end, or a signal comes
+        else
+            # To the ranks, not to this script: they save after the step in hand, and end. Again and
+            # again, for they may be starting.
+            scancel --signal=USR1 "$SLURM_JOB_ID"
+            sleep 5
+        fi
+    done
+    wait "$ranks"
+    code=$?
+    if [ "$code" = 0 ] || [ -n "$stopped" ]; then exit "$code"; fi
+    if [ -n "$warned" ]; then
+        echo "$(date +%T) requeue, to go on from $(newest)"
+        scontrol requeue "$SLURM_JOB_ID" || exit "$code"
+        sleep 300 &
+        wait $!  # Slurm ends this script
+        exit "$code"
+    fi
+    if [ "$(newest)" = "$before" ]; then exit "$code"; fi  # no further than last time
+done
+"""

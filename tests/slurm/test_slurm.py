@@ -1,0 +1,167 @@
+"""Runs on a real Slurm: the same bytes as here, whatever dies on the way.
+
+The cluster is made for these tests (cluster.py); without slurmctld or without root they are
+skipped. A node that dies is noticed after half a minute only, so that test runs when
+CORPUSKIT_SLURM_ALL=1 is set.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.run.conftest import tree
+from tests.slurm.cluster import wait_until
+from tests.slurm.conftest import SlurmLab, numbers
+
+pytestmark = pytest.mark.slow
+
+needs_patience = pytest.mark.skipif(
+    os.environ.get("CORPUSKIT_SLURM_ALL") != "1", reason="takes a minute: CORPUSKIT_SLURM_ALL=1"
+)
+
+
+def test_a_cluster_writes_the_bytes_that_one_machine_writes(whole):
+    done = whole.wait()
+    assert tree(whole.out) == whole.expected()
+    assert "minhash_dedup" in done.stdout
+    assert whole.cli("verify", str(whole.out))
+    assert not (whole.out / "jobs.json").exists()
+    assert "Nothing to do" in whole.submit().stdout
+    assert whole.cluster.jobs() == []
+
+
+def test_submitting_returns_at_once_and_status_follows(lab):
+    printed = lab.submit().stdout
+    wait_until(lambda: lab.held() == 4, "two nodes work with two workers each")
+    first, *others = lab.jobs()
+    assert first["elements"] == {"RUNNING": 2}
+    assert all(job["elements"] == {"PENDING": job["slots"]} for job in others)
+    assert all(job["reasons"] == ["Dependency"] for job in others)
+    assert numbers(printed) == [job["number"] for job in (first, *others)]
+    lab.open_gate()
+    lab.wait_until_closed()
+    assert tree(lab.out) == lab.expected()
+
+
+def test_a_second_run_in_the_same_directory_is_refused(lab):
+    alive = numbers(lab.submit().stdout)
+    for executor in ("slurm", "local"):
+        refused = lab.run("--executor", executor, code=2)
+        assert f"scancel {' '.join(alive)}" in refused.stderr
+    assert len(lab.cluster.jobs()) == 2 * (len(alive) - 1) + 1, "nothing was added"
+
+
+def test_a_task_that_fails_stops_what_depends_on_it_and_nothing_else(lab):
+    path, whole = lab.break_input()
+    lab.open_gate()
+    failed = lab.wait(code=3)
+    assert "web2.jsonl.gz" in failed.stderr
+    wait_until(lambda: not lab.cluster.jobs(), "Slurm has cancelled what depends on it")
+    facts = lab.facts()
+    first = facts["phases"][0]
+    assert (first["units_left"], len(facts["failures"])) == (1, 1)
+    assert "web2.jsonl.gz" in facts["failures"][0]["error"]
+    assert not any(job["is_alive"] for job in facts["jobs"])
+    told = lab.cli("status", str(lab.out)).stdout
+    assert "No job is left" in told
+    assert "web2.jsonl.gz" in told
+    finished = tree(lab.out, f"manifests/{first['phase']}")
+    path.write_bytes(whole)
+    lab.wait()
+    assert lab.facts()["failures"] == []
+    assert tree(lab.out) == lab.expected()
+    assert len(finished) > 5
+
+
+def test_a_cancelled_run_goes_on_where_it_was(lab):
+    alive = numbers(lab.submit().stdout)
+    wait_until(lambda: lab.held() == 4, "all workers stand at the gate")
+    lab.cluster.ask("scancel", *alive)
+    wait_until(lambda: not lab.cluster.jobs(), "all jobs have ended")
+    time.sleep(1)
+    assert lab.cluster.jobs() == [], "scancel is final: nothing requeued itself"
+    assert "No job is left" in lab.cli("status", str(lab.out)).stdout
+    lab.open_gate()
+    lab.wait()
+    assert tree(lab.out) == lab.expected()
+
+
+def test_a_dependency_that_cannot_come_is_named(lab):
+    lab.replace_sbatch(without="--kill-on-invalid-dep=yes")  # as a site's own policy may
+    first, second, *_ = numbers(lab.submit().stdout)
+    wait_until(lambda: lab.held() == 4, "all workers stand at the gate")
+    lab.cluster.ask("scancel", first)
+    wait_until(lambda: lab.jobs()[1]["is_blocked"], "the second phase waits in vain")
+    told = lab.cli("status", str(lab.out)).stdout
+    assert "DependencyNeverSatisfied" in told
+    assert f"scancel {second}" in " ".join(told.split())
+
+
+def test_more_slots_than_an_array_may_have_are_not_asked_for(lab):
+    lab.pipeline["executor"]["slurm"]["slots"] = 5000
+    printed = lab.submit().stdout
+    assert printed.count(f", {lab.cluster.max_array} slots") == 2
+
+
+def test_a_warned_slot_hands_over_its_tasks(lab):
+    first, *_ = numbers(lab.submit().stdout)
+    wait_until(lambda: lab.held() == 4, "all workers stand at the gate")
+    lab.cluster.ask("scancel", "--signal=USR1", "--batch", f"{first}_0")
+    wait_until(lambda: "the time limit is near" in lab.logs(), "the slot was warned")
+    lab.open_gate()
+    lab.wait_until_closed()
+    assert tree(lab.out) == lab.expected()
+    assert "requeue" in lab.logs()
+
+
+def test_tasks_that_outlast_the_grace_are_done_again(lab):
+    lab.pipeline["executor"]["slurm"]["grace_seconds"] = 20
+    first, *_ = numbers(lab.submit().stdout)
+    wait_until(lambda: lab.held() == 4, "all workers stand at the gate")
+    lab.cluster.ask("scancel", "--signal=USR1", "--batch", f"{first}_0")
+    wait_until(lambda: "requeue" in lab.logs(), "the grace is over")
+    lab.open_gate()
+    lab.wait_until_closed()
+    assert tree(lab.out) == lab.expected()
+
+
+def test_two_runs_share_the_cluster(lab, tmp_path, tokenizer, site):
+    (tmp_path / "other").mkdir()
+    other = SlurmLab(tmp_path / "other", tokenizer, lab.cluster, site)
+    other.pipeline["stages"] = ["gate", "pii"]
+    for one in (lab, other):
+        one.submit()
+    for one in (lab, other):
+        one.open_gate()
+    for one in (lab, other):
+        one.wait_until_closed()
+        assert tree(one.out) == one.expected()
+    assert tree(lab.out) != tree(other.out)
+
+
+@needs_patience
+def test_the_slots_of_a_dead_node_run_elsewhere(lab):
+    lab.submit()
+    wait_until(lambda: lab.held() == 4, "all workers stand at the gate")
+    assert lab.cluster.kill_node("n2") > 4, "daemon, step daemon, slot, two workers"
+    lab.open_gate()
+    try:
+        wait_until(lambda: "down*" in lab.cluster.states(), "Slurm has noticed")
+        lab.wait_until_closed()
+        assert tree(lab.out) == lab.expected()
+    finally:
+        lab.cluster.start_node("n2")
+        wait_until(lambda: lab.cluster.states() == ["idle", "idle"], "the node is back")
+
+
+@needs_patience
+def test_a_slot_near_its_time_limit_hands_over(lab):
+    lab.pipeline["executor"]["slurm"] |= {"time": "1", "grace_seconds": 30}
+    lab.submit()
+    wait_until(lambda: "requeue" in lab.logs(), "Slurm has warned the slots")
+    lab.open_gate()
+    lab.wait_until_closed()
+    assert tree(lab.out) == lab.expected()
