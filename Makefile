@@ -21,7 +21,7 @@ BIN := .venv/bin
 STAMP := .venv/.done-$(shell { cat pyproject.toml constraints.txt .ci/setup; $(PYTHON) -VV; \
 	echo "$(EXTRAS) $(CURDIR)"; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: help setup lint test bench docs demo
+.PHONY: help setup lint test soak bench docs demo
 
 help:
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -37,6 +37,9 @@ lint: $(STAMP) ## formatting, lint rules, types, import layers
 test: lint ## lint, then every test; the kernels once more as plain Python
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not real" tests/kernels
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+soak: $(STAMP) ## 2,000 random schedules of faults: every byte as without them (about 15 minutes)
+	$(BIN)/python -m tests.faults --num 2000
 
 bench: $(STAMP) ## run the benchmarks; each prints its table
 	@for program in $(BENCH); do echo "== $$program"; $(BIN)/python $$program; done

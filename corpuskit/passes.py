@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -30,6 +30,7 @@ class Unit:
         low, high: range of keys (cells: first and last key + 1) or of hashes.
         rows, text_bytes: of a cell's part before masks.
         part: of a cell: the part that holds its documents or packed rows.
+        producers: of a range that is routed: which parts of the run it reads.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Unit:
     rows: int = 0
     text_bytes: int = 0
     part: Part | None = None
+    producers: tuple[int, int] | None = None
 
 
 class UnitContext(ABC):
@@ -95,12 +97,20 @@ class PassContext(UnitContext):
 
     @abstractmethod
     def run_range(
-        self, name: str, low: int | None, high: int | None, schema: pa.Schema
+        self,
+        name: str,
+        low: int | None,
+        high: int | None,
+        schema: pa.Schema,
+        producers: tuple[int, int] | None = None,
     ) -> pa.Table:
         """Return the rows in `[low, high)` of a run that an earlier pass of this stage wrote.
 
-        Rows come producer by producer (in unit order), each producer's sorted. `name` is
-        `<pass>/<run>`, as in `sign/bands`.
+        Rows come producer by producer (in unit order), each producer's sorted.
+
+        Args:
+            name: `<pass>/<run>`, as in `sign/bands`.
+            producers: read the first to the last (exclusive) of the run's parts only.
         """
 
     @abstractmethod
@@ -108,7 +118,7 @@ class PassContext(UnitContext):
         """Return the file of a part, for `shards.open_parquet` and its like."""
 
     @abstractmethod
-    def parts(self, name: str) -> list[Part]:
+    def parts(self, name: str) -> Sequence[Part]:
         """Return parts of finished phases; see PassPlan.parts."""
 
     @abstractmethod
@@ -138,7 +148,7 @@ class PassPlan(ABC):
         """Return the cells of the documents (or packed rows) that the stage reads, in order."""
 
     @abstractmethod
-    def parts(self, name: str) -> list[Part]:
+    def parts(self, name: str) -> Sequence[Part]:
         """Return parts of finished phases in unit order.
 
         `<pass>/<run>`: the run of an earlier pass of this stage (`sign/bands`).
@@ -148,6 +158,64 @@ class PassPlan(ABC):
     @abstractmethod
     def counters(self, name: str) -> Mapping[str, int]:
         """Return the counters of an earlier pass of this stage (`sign`), or of a phase (`pack`)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Volume:
+    """How much a stage will have to work on, as far as it is known before: rather more than less.
+
+    Attributes:
+        documents, text_bytes: of all cells.
+        cells: how many there are; `cell_bytes`: text of the largest.
+        packed_bytes: size of the packed rows; 0 while there are none.
+        task_memory_bytes: the most that one task of a global stage may plan with.
+        given: what earlier stages provide.
+    """
+
+    documents: int
+    text_bytes: int
+    cells: int = 1
+    cell_bytes: int = 0
+    packed_bytes: int = 0
+    task_memory_bytes: int = 1 << 30
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def cell_documents(self) -> int:
+        """Documents in the largest cell, if all are of mean length."""
+        return -(-self.documents * self.cell_bytes // max(self.text_bytes, 1))
+
+    @property
+    def mean_document_bytes(self) -> int:
+        """Mean text of a document."""
+        return self.text_bytes // max(self.documents, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What a stage, or one pass of it, needs for a Volume; nothing here changes an output byte.
+
+    The figures behind it are measured: docs/concepts.md says how, and how near they come.
+
+    Attributes:
+        cpu_seconds: for all of it.
+        start_seconds: for each process that works on it, once (opening a model).
+        resident_bytes: memory that each process holds from then on.
+        unit_bytes: memory for the unit in hand, besides a batch of a few MB.
+        disk_bytes: written to the run directory, all of it; documents and packed rows that a later
+            phase reads are counted by whoever writes them.
+        units: how many units there are; None = one per cell.
+        must_fit: `unit_bytes` is for one task that cannot be cut, and fails if that is more than
+            `task_memory_bytes`.
+    """
+
+    cpu_seconds: float = 0.0
+    start_seconds: float = 0.0
+    resident_bytes: int = 0
+    unit_bytes: int = 0
+    disk_bytes: int = 0
+    units: int | None = None
+    must_fit: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

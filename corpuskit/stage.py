@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from corpuskit.passes import Pass, PassContext, PassPlan, Unit, UnitContext
+from corpuskit.passes import Cost, Pass, PassContext, PassPlan, Unit, UnitContext, Volume
 from corpuskit.view import Example, Outcome, Spans, View
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "CellStage", "Example", "GlobalStage", "InputFile", "Outcome", "Pass", "PassContext",
+    "CellStage", "Cost", "Example", "GlobalStage", "InputFile", "Outcome", "Pass", "PassContext",
     "PassPlan", "Reject", "Slice", "Source", "SourceBatch", "Spans", "Stage", "StreamingStage",
-    "Unit", "UnitContext", "View",
+    "Unit", "UnitContext", "View", "Volume",
 ]  # fmt: skip
 
 
@@ -89,6 +89,13 @@ class Stage(BaseModel, ABC):
         Asked once, when the plan is made; `tokenize` provides `tokenizer`, `pack` `packing`.
         """
         return {}
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        """Return about what the stage (of a global one: a pass) needs, from measured figures.
+
+        Asked before anything runs; without figures a stage counts as 50 MB per CPU second.
+        """
+        return Cost(cpu_seconds=volume.text_bytes / 50e6)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +169,10 @@ class Source(Stage):
     @abstractmethod
     def declared(self) -> Mapping[str, pa.DataType]:
         """Return the declared columns and their types."""
+
+    def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
+        """Return the bytes of text in a slice, and whether that is known; nothing is opened."""
+        return piece.size_bytes, False
 
     @abstractmethod
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
+from corpuskit.cli._plain import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.text import Text
 
     from corpuskit.run.failures import FailureNote
     from corpuskit.run.jobs import Jobs
@@ -20,10 +24,23 @@ if TYPE_CHECKING:
 _WORDS = {"reuse": "reuse", "run": "RUN", "continue": "CONTINUE", "later": "later"}
 
 
-def console() -> Console:
+class PlainConsole(Console):
+    """A console that takes nothing in what it prints for a command: no markup, no controls."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a line, or the cell of a table."""
+        return super().render_str(one_line(text), **{**options, "markup": False, "emoji": False})
+
+
+def console(*, stderr: bool = False) -> PlainConsole:
     """Return a console that never wraps below 100 columns when the output is piped."""
-    plain = Console()
-    return plain if plain.is_terminal else Console(width=max(plain.width, 120))
+    plain = PlainConsole(stderr=stderr)
+    if plain.is_terminal:
+        return plain
+    return PlainConsole(stderr=stderr, width=max(plain.width, 120))
 
 
 def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
@@ -44,7 +61,9 @@ def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
         size_mb = f"{mark}{one.size_bytes / 1e6:,.1f}" if one.size_bytes else ""
         units = "" if one.units is None else f"{one.units_left}/{one.units}"
         tasks = "" if one.tasks is None else str(one.tasks)
-        what = _WORDS[one.state] + (f": {one.reason}" if one.reason else "")
+        # Why phases wait is always the same: those before them come first.
+        what = _WORDS[one.state]
+        what += f": {one.reason}" if one.reason and one.state != "later" else ""
         stages = " ".join(one.phase.labels) or "-"
         table.add_row(one.phase.name, stages, units, tasks, rows, size_mb, what)
     out.print(table)
@@ -52,14 +71,14 @@ def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
 
 def print_status(found: Sequence[Prospect]) -> None:
     """Print how far every phase is."""
+    words = {"reuse": "finished", "run": "to do (?)", "continue": "in progress", "later": "waits"}
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("phase")
     table.add_column("done", justify="right")
     table.add_column("")
     for one in found:
         done = "" if one.units is None else f"{one.units - (one.units_left or 0)}/{one.units}"
-        state = "finished" if one.state == "reuse" else one.reason or one.state
-        table.add_row(one.phase.name, done, state)
+        table.add_row(one.phase.name, done, words[one.state].replace("?", one.reason))
     console().print(table)
 
 

@@ -19,21 +19,30 @@ def command(
     accept_code_change: bool,
     as_json: bool,
 ) -> None:
-    """Show the phases of PIPELINE, their tasks, and what can be reused; nothing is run.
+    """Show the phases of PIPELINE, what can be reused, and what the others need; nothing is run.
 
     A phase marked `later` waits for phases that must run first; whether it can be reused depends on
     whether they write anything new.
+
+    What is needed is compared with what there is, as `run` does before it begins. Figures with ~
+    are estimates; behind a phase that has not run they take that it drops nothing.
     """
     import json
 
+    from corpuskit.cli._needs import print_needs
     from corpuskit.cli._tables import print_prospects
     from corpuskit.plan import read_plan
     from corpuskit.run.pipeline import prospects
+    from corpuskit.run.preflight import preflight
     from corpuskit.run.status import prospect_facts
 
     plan = read_plan(pipeline, overrides, until=until)
     run, found = prospects(plan, accept_code=accept_code_change)
+    flight = preflight(run, found)
     if as_json:
-        click.echo(json.dumps([prospect_facts(one) for one in found], indent=1))
+        needs = flight.facts()
+        rows = [{**prospect_facts(one), "need": needs.get(one.phase.name)} for one in found]
+        click.echo(json.dumps(rows, indent=1))
         return
     print_prospects(run, found)
+    print_needs(flight)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Reuse results that differ in nothing but corpuskit's own code; recorded.",
 )
+@click.option("--force", is_flag=True, help="Run although memory or disk seem too small.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     pipeline: str,
@@ -38,6 +39,7 @@ def command(
     overrides: tuple[str, ...],
     until: str | None,
     accept_code_change: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Run PIPELINE (a YAML file), or continue where it stopped.
@@ -68,9 +70,10 @@ def command(
     try:
         with observer(quiet=as_json) as watch:
             if is_slurm and not wait:
-                _print_jobs(submit(plan, watch, accept_code=accept_code_change), as_json=as_json)
+                submitted = submit(plan, watch, accept_code=accept_code_change, force=force)
+                _print_jobs(submitted, as_json=as_json)
                 return
-            result = run(plan, watch, accept_code=accept_code_change)
+            result = run(plan, watch, accept_code=accept_code_change, force=force)
     except KeyboardInterrupt:
         hint = "The jobs go on." if is_slurm else "Run the same command again to continue."
         click.echo(f"Stopped. {hint}", err=True)

@@ -33,7 +33,7 @@ def command(directory: str, as_json: bool) -> None:
         facts["failures"] = [note.__dict__ for note in failures_of(run)]
         click.echo(json.dumps(facts, indent=1))
         return
-    print_status(prospects_of(run))
+    print_status(prospects_of(run, trust=True))
     print_jobs(jobs_of(run))
     print_failures(failures_of(run))
     print_funnel(funnel(run))

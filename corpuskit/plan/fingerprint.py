@@ -100,6 +100,27 @@ def code_digest(path: Path) -> str:
 
 
 @functools.cache
+def runner_digest() -> str:
+    """Return the hash of what is between stages: plan, runner, formats, stores. Not fingerprinted.
+
+    Processes of one run must agree on it; results of earlier runs need not.
+    """
+    names = [
+        "plan",
+        "run",
+        "manifest",
+        "storage",
+        "exchange.py",
+        "shards.py",
+        "ledger.py",
+        "batch.py",
+    ]
+    places = [PACKAGE / name for name in names]
+    files = [f for p in places for f in (sorted(p.rglob("*.py")) if p.is_dir() else [p])]
+    return _hash([[_label(file), file.read_text("utf-8")] for file in files])
+
+
+@functools.cache
 def _normal(path: Path) -> str:
     """Return the source without docstrings, comments and layout."""
     tree = ast.parse(path.read_text("utf-8"))

@@ -12,6 +12,7 @@ import pyarrow as pa
 from corpuskit.exchange import read_runs, write_run
 from corpuskit.ledger import LedgerWriter
 from corpuskit.manifest import Part
+from corpuskit.run.rundir import file_copy
 from corpuskit.shards import open_parquet, read_documents, read_sidecars, write_sidecar
 from corpuskit.stage import PassContext, UnitContext, View
 from corpuskit.storage import digest_file, open_place
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.ledger import Entries
+    from corpuskit.manifest import RoleParts
     from corpuskit.plan.compile import Phase
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.stage import Unit
@@ -172,16 +174,20 @@ class PassWork(UnitWork, PassContext):
         return keys, np.ones(len(keys), np.bool_) if keep is None else keep
 
     def run_range(
-        self, name: str, low: int | None, high: int | None, schema: pa.Schema
+        self,
+        name: str,
+        low: int | None,
+        high: int | None,
+        schema: pa.Schema,
+        producers: tuple[int, int] | None = None,
     ) -> pa.Table:
-        paths = [
-            self.path(part)
-            for part in self.parts(name)
-            if (high is None or part.first < high) and (low is None or part.last >= low)
-        ]
+        parts = self.parts(name)
+        if producers is not None:
+            parts = parts[slice(*producers)]
+        paths = [self.path(part) for part in parts.within(low, high)]
         return read_runs(paths, schema, low, high)
 
-    def parts(self, name: str) -> list[Part]:
+    def parts(self, name: str) -> RoleParts:
         return self.run.find_parts(self.phase, name)
 
     def counters(self, name: str) -> Mapping[str, int]:
@@ -195,11 +201,15 @@ class PassWork(UnitWork, PassContext):
         path.write_bytes(content)
         reach("write:after", str(path))
         digest = digest_file(path)
-        self.run.store.publish(path, name)
-        role = f"file:{name}"
-        self.published.append(
-            Part(self.unit.number, role, name, size_bytes=len(content), digest=digest)
-        )
+        # Under its own name it would replace that of a newer plan, if this worker is a late one:
+        # whoever seals the phase puts it there.
+        copy = file_copy(self.phase, name, digest)
+        self.run.store.publish(path, copy)
+        number, size = self.unit.number, len(content)
+        self.published += [
+            Part(number, f"file:{name}", name, size_bytes=size, digest=digest),
+            Part(number, f"copy:{name}", copy, size_bytes=size, digest=digest),
+        ]
 
     def write_sidecar(
         self, keep: NDArray[np.bool_], columns: Mapping[str, pa.Array] | None = None
@@ -217,7 +227,7 @@ def cell_sidecars(run: RunDirectory, phase: Phase, unit: Unit) -> list[Readable]
     """Return the sidecars that apply to a cell, oldest first."""
     found: list[Readable] = []
     for index in phase.sidecars:
-        found += [run.store.at(part.path) for part in run.sidecars(index).get(unit.number, ())]
+        found += [run.store.at(part.path) for part in run.sidecars(index, unit.number)]
     return found
 
 

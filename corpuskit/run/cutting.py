@@ -13,7 +13,7 @@ from corpuskit.stage import PassPlan, Unit
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corpuskit.manifest import Part
+    from corpuskit.manifest import RoleParts
     from corpuskit.plan.compile import Phase
     from corpuskit.run.rundir import RunDirectory
 
@@ -36,7 +36,7 @@ class UnitCutter(PassPlan):
     def cells(self) -> list[Unit]:
         return self._run.cells(self._phase)
 
-    def parts(self, name: str) -> list[Part]:
+    def parts(self, name: str) -> RoleParts:
         return self._run.find_parts(self._phase, name)
 
     def counters(self, name: str) -> Mapping[str, int]:

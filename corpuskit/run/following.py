@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from corpuskit.run.rundir import RunDirectory
 
 POLL_SECONDS = 2.0
+TASKS_PER_SECOND = 1000
+"""With more tasks the folder is listed less often: a listing of 100,000 takes a second."""
+
 ASK_SECONDS = 10.0
 """How often Slurm is asked whether the jobs are still there; a controller serves many."""
 
@@ -69,7 +72,7 @@ class Follower:
                 self.run.set_seal(phase, seal)
                 self.observer.phase_ends(phase, seal)
                 return seal
-            self._pause(phase)
+            self._pause(phase, len(seen) / TASKS_PER_SECOND)
 
     def _manifests(self, work: PhaseWork) -> list[str]:
         listed = self.run.store.list(f"manifests/{work.phase.name}/{work.mark}")
@@ -84,13 +87,13 @@ class Follower:
             self.observer.progress(documents, size)
         self.observer.task_ends("done", {})
 
-    def _pause(self, phase: Phase | None) -> None:
+    def _pause(self, phase: Phase | None, seconds: float = 0.0) -> None:
         """Wait a little; raise when nobody works on the run any more.
 
         Raises:
             CorpuskitError: the jobs are gone, with the failures that they left.
         """
-        time.sleep(POLL_SECONDS)
+        time.sleep(max(POLL_SECONDS, seconds))
         if time.monotonic() - self._asked < ASK_SECONDS and self._gone is None:
             return
         self._asked = time.monotonic()

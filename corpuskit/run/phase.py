@@ -10,6 +10,7 @@ from corpuskit.errors import DataError
 from corpuskit.manifest import Seal
 from corpuskit.plan.fingerprint import same_but_code
 from corpuskit.run.cutting import cut_tasks, cut_units
+from corpuskit.run.rundir import file_copy, manifest_name
 
 if TYPE_CHECKING:
     from corpuskit.manifest import Manifest
@@ -51,10 +52,14 @@ class PhaseWork:
 
     Args:
         accept_code: reuse results that differ in nothing but the code.
+        trust: believe seals that their files are there, and names of manifests that they are whole:
+            enough to say how far a run is, not to go on with it.
     """
 
-    def __init__(self, run: RunDirectory, phase: Phase, *, accept_code: bool = False) -> None:
-        self.run, self.phase = run, phase
+    def __init__(
+        self, run: RunDirectory, phase: Phase, *, accept_code: bool = False, trust: bool = False
+    ) -> None:
+        self.run, self.phase, self.trust = run, phase, trust
         self.mark = run.fingerprint(phase)
         self.units = cut_units(run, phase)
         self.before = run.usable_seal(phase)
@@ -73,19 +78,30 @@ class PhaseWork:
 
     def _reusable(self, accept_code: bool) -> Seal | None:
         seal = self.before
-        if seal is None or not self.run.has_parts(seal.parts):
+        if seal is None:
             return None
-        if seal.fingerprint == self.mark:
-            return seal
-        if accept_code and same_but_code(seal.fingerprint, self.mark):
-            return dataclasses.replace(seal, fingerprint=self.mark, accepted_code_change=True)
-        return None
+        if seal.fingerprint != self.mark:
+            if not (accept_code and same_but_code(seal.fingerprint, self.mark)):
+                return None
+            seal = dataclasses.replace(seal, fingerprint=self.mark, accepted_code_change=True)
+        return seal if self.trust or self.run.has_parts(seal.parts) else None
+
+    def _done(self) -> set[int]:
+        """Return the units that some manifest names."""
+        if not self.trust or self.reused is not None:
+            return {number for one in self.manifests.values() for number in one.units}
+        tasks = {manifest_name(self.phase, task): task for task in self.all_tasks}
+        done: set[int] = set()
+        for name in self.run.manifest_names(self.phase, self.mark):
+            known = tasks.get(name) or self.run.read_manifest(name)  # of a run that cut otherwise
+            done.update(known.units if known else ())
+        return done
 
     def tasks(self) -> list[Task]:
         """Return what is left to do: tasks, without the units that some manifest names."""
         if self.reused is not None:
             return []
-        done = {number for one in self.manifests.values() for number in one.units}
+        done = self._done()
         left = (
             dataclasses.replace(task, units=tuple(n for n in task.units if n not in done))
             for task in self.all_tasks
@@ -106,14 +122,21 @@ class PhaseWork:
         return Prospect(self.phase, state, reason, self.mark, num, left, len(tasks), rows, size)
 
     def discard_broken(self) -> None:
-        """Delete manifests that cannot be used; only the holder of the lock may call it."""
+        """Delete manifests that cannot be used: were a part to come back, they would count.
+
+        Only the holder of the lock may call it.
+        """
         if self.reused is None:
-            self.run.discard_broken(self.phase, self.mark)
+            listed = self.run.manifest_names(self.phase, self.mark)
+            self.run.store.delete(name for name in listed if name not in self.manifests)
 
     def is_done(self) -> bool:
         """Return whether a look at the folder says that every task has a manifest."""
-        listed = self.run.store.list(f"manifests/{self.phase.name}/{self.mark}")
-        return sum("/task-" in name for name in listed) >= len(self.all_tasks)
+        found = set(self.run.manifest_names(self.phase, self.mark))
+        names = {manifest_name(self.phase, task) for task in self.all_tasks}
+        if found <= names or names <= found:
+            return names <= found
+        return not PhaseWork(self.run, self.phase, trust=True).tasks()  # cut otherwise before
 
     def finish(self) -> Seal:
         """Seal the phase, then delete what its seal does not name.
@@ -127,17 +150,28 @@ class PhaseWork:
         if self.reused is not None:
             seal = self.reused
         else:
-            found = self.run.manifests(self.phase, self.mark, self.all_tasks)
+            tasks = [*self.tasks(), *self.all_tasks]
+            found = self.run.manifests(self.phase, self.mark, tasks, self.manifests)
             merged = Seal.merge(self.phase.name, self.mark, found.values())
             seal = dataclasses.replace(merged, inputs=self.run.input_contents(self.phase))
             if len(seal.units) != len(self.units):
                 raise DataError(f"phase {self.phase.name}: manifests vanished. Run again.")
+            self._place_files(seal)
         if seal != self.before:
             store.put(self.run.seal_name(self.phase), seal.to_json())
+        else:
+            store.confirm(self.run.seal_name(self.phase))
         self.run.set_seal(self.phase, seal)
         if self.reused is None:
             self._clear(seal)
         return seal
+
+    def _place_files(self, seal: Seal) -> None:
+        """Give files their fixed names; the seal that says what they hold comes after them."""
+        store = self.run.store
+        for role in seal.parts.roles():
+            for part in role if role.role.startswith("file:") else ():
+                store.put(part.path, store.read(file_copy(self.phase, part.path, part.digest)))
 
     def _clear(self, seal: Seal) -> None:
         """Delete what earlier attempts and earlier seals left in the folders of the phase.
@@ -145,8 +179,9 @@ class PhaseWork:
         Folders that phases share (`ledger/`) are not listed here, but once, by `sweep`.
         """
         store = self.run.store
-        named = {part.path for part in seal.parts}
-        old = {part.path for part in self.before.parts} if self.before else set()
+        named = set[str]().union(*(role.paths() for role in seal.parts.roles()))
+        before = self.before.parts.roles() if self.before else []
+        old = set[str]().union(*(role.paths() for role in before))
         for prefix in self.phase.owns:
             if prefix.endswith("/"):
                 old.update(store.list(prefix.rstrip("/")))
@@ -169,12 +204,13 @@ def sweep(run: RunDirectory) -> None:
     kept: list[str] = []
     for phase in run.plan.phases:
         seal = run.seal(phase.index)
-        named.update(part.path for part in seal.parts)
+        named.update(*(role.paths() for role in seal.parts.roles()))
         kept.append(f"manifests/{phase.name}/{seal.fingerprint}/")
+    current = tuple(kept)
     for folder in FOLDERS:
         listed = run.store.list(folder)
         run.store.delete(
-            name for name in listed if name not in named and not name.startswith(tuple(kept))
+            name for name in listed if name not in named and not name.startswith(current)
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from corpuskit.run.following import Follower
 from corpuskit.run.launch import slurm
 from corpuskit.run.launch.local import Pool
 from corpuskit.run.phase import PhaseWork, Prospect, sweep
+from corpuskit.run.preflight import check
 from corpuskit.run.rundir import RunDirectory
 from corpuskit.run.status import prospects_of
 from corpuskit.storage import SCRATCH, Store, is_remote, open_store
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from corpuskit.plan.compile import Phase
     from corpuskit.run.launch.contract import Launcher
     from corpuskit.run.launch.slurm import Job
+    from corpuskit.run.needs import PastPhases
 
 
 class Observer:
@@ -47,6 +50,9 @@ class Observer:
 
     def phase_ends(self, phase: Phase, seal: Seal) -> None:
         """A phase is sealed."""
+
+    def notes(self, text: str) -> None:
+        """Something that whoever started the run should know."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +98,7 @@ def run(
     observer: Observer | None = None,
     *,
     accept_code: bool = False,
+    force: bool = False,
     launcher: Launcher | None = None,
 ) -> RunResult:
     """Run a plan, or continue where an earlier run stopped.
@@ -101,19 +108,20 @@ def run(
     Args:
         observer: is told what happens.
         accept_code: reuse results that differ in nothing but corpuskit's code.
+        force: run although memory or disk seem too small.
         launcher: runs the tasks; that of the plan's executor when absent.
 
     Raises:
-        UsageError: nothing was run.
+        UsageError: nothing was run: a request is wrong, or memory or disk are too small.
         TaskError: tasks failed for good; the others finished.
         DataError: all failed tasks failed for broken data.
     """
     observer = observer or Observer()
     if launcher is None and plan.settings.executor.kind == "slurm":
-        return submit(plan, observer, accept_code=accept_code).follow(observer)
+        return submit(plan, observer, accept_code=accept_code, force=force).follow(observer)
     with prepared(plan, observer) as directory:
         launcher = launcher or open_launcher(directory)
-        result = _run_phases(directory, launcher, observer, accept_code=accept_code)
+        result = _run_phases(directory, launcher, observer, accept_code, force)
         if plan.until is None:
             sweep(directory)
         directory.store.clear_scratch()
@@ -148,9 +156,16 @@ class Submission:
 
 
 def submit(
-    plan: Plan, observer: Observer | None = None, *, accept_code: bool = False
+    plan: Plan,
+    observer: Observer | None = None,
+    *,
+    accept_code: bool = False,
+    force: bool = False,
 ) -> Submission:
     """Submit a plan to Slurm and return; the jobs need nobody to watch them.
+
+    Args:
+        force: run although memory or disk seem too small.
 
     Raises:
         UsageError: nothing was submitted.
@@ -162,13 +177,17 @@ def submit(
         for phase in directory.plan.phases:
             work = PhaseWork(directory, phase, accept_code=accept_code)
             if work.reused is None:
+                if note := check(work, force=force):
+                    observer.notes(note)
                 work.discard_broken()
                 break
             observer.phase_starts(work.prospect())
             reused.append(work.finish())
             observer.phase_ends(phase, reused[-1])
         phases = directory.plan.phases[len(reused) :]
-        jobs = slurm.submit(directory, phases, accept_code=accept_code) if phases else []
+        jobs: list[Job] = []
+        if phases:
+            jobs = slurm.submit(directory, phases, accept_code=accept_code, force=force)
         if not phases and plan.until is None:
             sweep(directory)
     return Submission(directory, tuple(reused), tuple(phases), tuple(jobs))
@@ -196,13 +215,18 @@ def prepared(plan: Plan, observer: Observer) -> Iterator[RunDirectory]:
 
 
 def _run_phases(
-    directory: RunDirectory, launcher: Launcher, observer: Observer, *, accept_code: bool
+    directory: RunDirectory, launcher: Launcher, observer: Observer, accept_code: bool, force: bool
 ) -> RunResult:
     seals: list[Seal] = []
     reused: list[bool] = []
+    past: PastPhases = {}
     with launcher:
         for phase in directory.plan.phases:
             work = PhaseWork(directory, phase, accept_code=accept_code)
+            if work.reused is None:
+                note = check(work, force=force, is_started=not all(reused), past=past)
+                if note:
+                    observer.notes(note)
             work.discard_broken()
             observer.phase_starts(work.prospect())
             failures = [] if work.reused else launcher.run(work.tasks(), _forward(observer))
@@ -224,6 +248,17 @@ def _pin_code(plan: Plan) -> None:
 def open_launcher(directory: RunDirectory) -> Launcher:
     """Return the launcher that the plan asks for."""
     executor = directory.plan.settings.executor
+    if executor.kind == "ray":
+        from corpuskit.run.launch.ray import RayLauncher
+
+        return RayLauncher(
+            directory.store,
+            address=executor.ray.address,
+            workers=executor.workers,
+            cpus_per_task=executor.ray.cpus_per_task,
+            memory=executor.ray.memory,
+            retries=executor.retries,
+        )
     return Pool(directory.store, executor.workers, executor.retries)
 
 
@@ -240,18 +275,22 @@ def _refuse_foreign(store: Store) -> None:
 def _refuse_inputs_inside(directory: RunDirectory) -> None:
     """Refuse inputs inside the run directory: what no seal names is deleted there."""
     root = directory.store.address
+    folders: dict[str, bool] = {}
     for file in directory.inputs.files:
-        if is_remote(root) != is_remote(file.path):
-            continue
-        if is_remote(root):
-            is_inside = file.path.startswith(root.rstrip("/") + "/")
-        else:
-            is_inside = Path(file.path).resolve().is_relative_to(Path(root).resolve())
-        if is_inside:
+        folder = file.path if os.path.islink(file.path) else file.path.rpartition("/")[0]
+        if folder not in folders:
+            folders[folder] = _is_inside(folder or ".", root)
+        if folders[folder]:
             raise UsageError(
                 f"{file.path}: source {file.source!r} reads a file inside the output {root}, where "
                 "a run deletes what is not its own. Set another output."
             )
+
+
+def _is_inside(place: str, root: str) -> bool:
+    if is_remote(place) or is_remote(root):
+        return f"{place}/".startswith(root.rstrip("/") + "/")
+    return Path(place).resolve().is_relative_to(Path(root).resolve())
 
 
 def _forward(observer: Observer) -> Any:

@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import json
 import os
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
 from corpuskit.errors import DataError, TaskError, UsageError
-from corpuskit.manifest import Manifest, Seal
+from corpuskit.manifest import Manifest, OtherFormatError, Seal
 from corpuskit.plan.compile import PLAN, Phase, Plan
-from corpuskit.plan.fingerprint import code_digest, fingerprint
+from corpuskit.plan.fingerprint import code_digest, fingerprint, runner_digest
 from corpuskit.plan.inputs import Inputs
 from corpuskit.stage import InputFile, Slice, Unit
 from corpuskit.storage import open_store
@@ -20,11 +21,17 @@ from corpuskit.storage import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from corpuskit.manifest import Part
+    from corpuskit.manifest import Part, Parts, RoleParts
     from corpuskit.run.launch.contract import Task
+
+WORTH_A_LISTING = 32
+"""So many files of a folder are looked up by listing it; fewer are asked for one by one."""
 
 CELLS_PER_SLICE = 1 << 16
 """A slice that cannot be split in advance becomes several cells: number = slice * this + i."""
+
+_FILE = attrgetter(*(field.name for field in dataclasses.fields(InputFile)))
+_SLICE = attrgetter(*(field.name for field in dataclasses.fields(Slice)))
 
 
 class RunDirectory:
@@ -39,16 +46,17 @@ class RunDirectory:
         self.plan, self.inputs = plan, inputs
         self.store = open_store(plan.settings.output)
         self._seals: dict[int, Seal] = {}
-        self._sidecars: dict[int, dict[int, list[Part]]] = {}
+        self._marks: dict[int, str] = {}
         self._sizes: dict[str, dict[str, int]] = {}
+        self._lists = False
         self._code: dict[str, str] = {}
         self.folder = os.getcwd()
         """The working directory of the run: relative paths of the plan start there."""
 
     def save(self) -> None:
         """Write `plan.json`, from which workers rebuild this object."""
-        files = [dataclasses.astuple(file) for file in self.inputs.files]
-        slices = [[dataclasses.astuple(s) for s in cut] for cut in self.inputs.slices]
+        files = [_FILE(file) for file in self.inputs.files]
+        slices = [[_SLICE(piece) for piece in cut] for cut in self.inputs.slices]
         content = {
             **self.plan.to_json(), "files": files, "slices": slices, "code": self.code(),
             "folder": os.getcwd(),
@@ -56,9 +64,10 @@ class RunDirectory:
         self.store.put(PLAN, json.dumps(content).encode())
 
     def code(self) -> dict[str, str]:
-        """Return the digest of the code of every source and stage, here and now."""
+        """Return digests of the code of every source and stage, and of what runs them, as it is."""
         steps = (*self.plan.file.sources, *self.plan.file.steps)
-        return {step.name: code_digest(registry.path(step.name)) for step in steps}
+        stages = {step.name: code_digest(registry.path(step.name)) for step in steps}
+        return {**stages, "corpuskit itself": runner_digest()}
 
     def check_code(self) -> None:
         """Refuse to work with other code than the run was planned with.
@@ -113,11 +122,15 @@ class RunDirectory:
         return f"manifests/{phase.name}/seal.json"
 
     def read_seal(self, phase: Phase) -> Seal | None:
-        """Return the seal of a phase as it lies on disk, None if there is none."""
+        """Return the seal of a phase as it lies on disk, None if there is none.
+
+        One that another version wrote is none: the phase is to be made again.
+        """
         name = self.seal_name(phase)
-        if not self.store.exists(name):
-            return None
-        return Seal.from_json(self.store.read(name), self.store.where(name))
+        if self.store.exists(name):
+            with contextlib.suppress(OtherFormatError):
+                return Seal.from_json(self.store.read(name), self.store.where(name))
+        return None
 
     def usable_seal(self, phase: Phase) -> Seal | None:
         """Return the seal of a phase; None if there is none, or if it cannot be read.
@@ -145,38 +158,80 @@ class RunDirectory:
         """Remember the current seal of a phase."""
         self._seals[phase.index] = seal
 
-    def manifests(self, phase: Phase, mark: str, tasks: Iterable[Task] = ()) -> dict[str, Manifest]:
+    def manifest_names(self, phase: Phase, mark: str) -> list[str]:
+        """Return the names of the manifests that the folder of a phase lists."""
+        listed = self.store.list(f"manifests/{phase.name}/{mark}")
+        return [name for name in listed if "/task-" in name]
+
+    def manifests(
+        self,
+        phase: Phase,
+        mark: str,
+        tasks: Iterable[Task] = (),
+        known: Mapping[str, Manifest] | None = None,
+    ) -> dict[str, Manifest]:
         """Return the usable manifests of a phase with this fingerprint; no unit is in two of them.
 
         Args:
             tasks: whose manifests are asked for by name, should the listing lack them.
+            known: what an earlier call found; it is not read again.
+
+        Where units are in two, `known` comes before `tasks`, and these before what is listed: a
+        late worker of a run that cut otherwise must not displace them.
         """
-        folder = f"manifests/{phase.name}/{mark}"
-        listed = [name for name in self.store.list(folder) if "/task-" in name]
-        names = dict.fromkeys([*listed, *(manifest_name(phase, task) for task in tasks)])
+        listed = self.manifest_names(phase, mark)
+        known = known or {}
+        asked = (manifest_name(phase, task) for task in tasks)
+        names = dict.fromkeys([*known, *asked, *listed])
         found: dict[str, Manifest] = {}
         seen: set[int] = set()
+        self._sizes = {}  # what was listed earlier lacks what was written since
+        self._lists = len(names) >= WORTH_A_LISTING
         for name in names:
-            manifest = self.read_manifest(name)
+            manifest = known.get(name) or self.read_manifest(name)
             if manifest is not None and seen.isdisjoint(manifest.units):
                 seen.update(manifest.units)
                 found[name] = manifest
+        self._lists, self._sizes = False, {}
         return found
 
     def read_manifest(self, name: str) -> Manifest | None:
         """Return a manifest whose parts are all there; None if it cannot be used.
 
+        Files with fixed names are put there when the phase is sealed.
+
         What cannot be used is made again: the work is the same, and so are the bytes.
         """
         with contextlib.suppress(DataError):
             manifest = Manifest.from_json(self.store.read(name), self.store.where(name))
-            if self.has_parts(manifest.parts):
+            parts = (part for part in manifest.parts if not part.role.startswith("file:"))
+            if all(map(self._is_there, parts)):
                 return manifest
         return None
 
-    def has_parts(self, parts: Iterable[Part]) -> bool:
-        """Return whether all files of `parts` are there in their full size."""
-        return all(map(self._is_there, parts))
+    def has_parts(self, parts: Parts) -> bool:
+        """Return whether all files that a seal names are there in their full size."""
+        return all(map(self._has_role, parts.roles()))
+
+    def _has_role(self, parts: RoleParts) -> bool:
+        if len(parts) < WORTH_A_LISTING or parts.role.startswith("file:"):
+            return all(map(self._is_there, parts))
+        listed: dict[str, int] = {}
+        for folder in {path.rpartition("/")[0] for path in parts.paths()}:
+            listed.update(self._listing(folder))
+        wanted = zip(parts.paths(), parts.column("size_bytes").tolist(), strict=True)
+        return all(
+            listed.get(path) == size or self.store.size(path) == size for path, size in wanted
+        )
+
+    def _listing(self, folder: str) -> dict[str, int]:
+        """Return name -> size of the files of a folder; `ledger/`, which phases share, stays."""
+        if folder in self._sizes:
+            return self._sizes[folder]
+        found = self.store.sizes(folder)
+        if folder == "ledger":
+            self._sizes[folder] = found
+        return found
 
     def _is_there(self, part: Part) -> bool:
         if not part.role.startswith("file:"):
@@ -186,21 +241,15 @@ class RunDirectory:
         return is_sized and self.store.digest(part.path) == part.digest
 
     def _size(self, name: str) -> int | None:
-        """Return a size from the listing of the folder, read once; ask for what it lacks.
+        """Return a size: from the listing of the folder while many are asked for.
 
         Only the holder of the run deletes parts, so what was there still is.
         """
         folder = name.rpartition("/")[0]
-        if folder not in self._sizes:
+        if self._lists and folder not in self._sizes:
             self._sizes[folder] = self.store.sizes(folder)
-        found = self._sizes[folder].get(name)
+        found = self._sizes.get(folder, {}).get(name)
         return self.store.size(name) if found is None else found
-
-    def discard_broken(self, phase: Phase, mark: str) -> None:
-        """Delete manifests that cannot be used: were a part to come back, they would count."""
-        usable = self.manifests(phase, mark)
-        listed = self.store.list(f"manifests/{phase.name}/{mark}")
-        self.store.delete(name for name in listed if "/task-" in name and name not in usable)
 
     def fingerprint(self, phase: Phase) -> str:
         """Return the fingerprint of a phase; the phases it waits for must be sealed."""
@@ -226,6 +275,23 @@ class RunDirectory:
             facts["task_memory_bytes"] = settings.task_memory_bytes
         return fingerprint(facts, stages)
 
+    def check_mark(self, phase: Phase, mark: str) -> None:
+        """Refuse a task that is not of this plan and of what is sealed now.
+
+        A late worker of an earlier plan would read what a newer one has sealed, and commit it under
+        the old fingerprint. What was read here is remembered, so it is also what the task reads.
+
+        Raises:
+            TaskError: the plan was edited since the task was cut.
+        """
+        if phase.index not in self._marks:
+            self._marks[phase.index] = self.fingerprint(phase)
+        if self._marks[phase.index] != mark:
+            raise TaskError(
+                f"{self.store.address}: phase {phase.name}: the plan, its files or the libraries "
+                "here are not those that this task was cut for. Run the same command again."
+            )
+
     def input_contents(self, phase: Phase) -> tuple[str, ...]:
         """Return the content hashes of the seals that a phase waits for."""
         return tuple(self.seal(index).content() for index in phase.waits)
@@ -238,14 +304,9 @@ class RunDirectory:
             for p in self.seal(phase.base).by_role(phase.role)
         ]
 
-    def sidecars(self, index: int) -> Mapping[int, list[Part]]:
-        """Return the sidecars of a finished phase by the cell they belong to."""
-        if index not in self._sidecars:
-            found: dict[int, list[Part]] = {}
-            for part in self.seal(index).by_role("sidecar"):
-                found.setdefault(part.unit, []).append(part)
-            self._sidecars[index] = found
-        return self._sidecars[index]
+    def sidecars(self, index: int, cell: int) -> RoleParts:
+        """Return the sidecars of a finished phase that belong to a cell."""
+        return self.seal(index).by_role("sidecar").of_unit(cell)
 
     def given(self, phase: Phase) -> Mapping[str, Any]:
         """Return what earlier stages provide, with the table of input files for the mixture."""
@@ -261,7 +322,7 @@ class RunDirectory:
             ],
         }
 
-    def find_parts(self, phase: Phase, name: str) -> list[Part]:
+    def find_parts(self, phase: Phase, name: str) -> RoleParts:
         """Return parts by `<pass>/<run>` of the same stage, or `<phase>/<role>` of another."""
         first, _, rest = name.partition("/")
         for index in phase.earlier:
@@ -286,3 +347,8 @@ class RunDirectory:
 def manifest_name(phase: Phase, task: Task) -> str:
     """Return the name of a task's manifest."""
     return f"manifests/{phase.name}/{task.mark}/task-{task.name}.json"
+
+
+def file_copy(phase: Phase, name: str, digest: str) -> str:
+    """Return where a file with a fixed name lies until its phase is sealed."""
+    return f"work/{phase.name}/{digest[:12]}-{name.rpartition('/')[2]}"

@@ -20,6 +20,7 @@ from corpuskit.errors import CorpuskitError, TaskError, describe
 from corpuskit.run.failures import note_failures
 from corpuskit.run.launch.local import Pool
 from corpuskit.run.phase import PhaseWork, sweep
+from corpuskit.run.preflight import check
 from corpuskit.run.rundir import RunDirectory, manifest_name
 
 if TYPE_CHECKING:
@@ -47,10 +48,11 @@ class Slot:
     """
 
     def __init__(
-        self, run: RunDirectory, number: int, num: int, restarts: int, *, accept_code: bool
-    ) -> None:
+        self, run: RunDirectory, number: int, num: int, restarts: int, *, accept_code: bool,
+        force: bool,
+    ) -> None:  # fmt: skip
         self.run, self.number, self.num, self.restarts = run, number, num, restarts
-        self.accept_code = accept_code
+        self.accept_code, self.force = accept_code, force
         self.documents = self.size = self.done = 0
         self._last = time.monotonic()
         executor = run.plan.settings.executor
@@ -64,6 +66,8 @@ class Slot:
         if work.reused is not None:
             work.finish()
             return 0
+        if note := check(work, force=self.force, is_started=True, in_slot=True):
+            _say(note)
         tasks = self._share(work)
         _say(f"{work.phase.name}: slot {self.number} of {self.num}, {len(tasks)} tasks to do")
         with self.pool:
@@ -171,6 +175,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("directory")
     parser.add_argument("phase", type=int)
     parser.add_argument("--accept-code-change", action="store_true")
+    parser.add_argument("--force", action="store_true")
     given = parser.parse_args(arguments)
     facts = os.environ
     first = int(facts.get("SLURM_ARRAY_TASK_MIN", "0"))
@@ -182,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
         run.check_code()
         slot = Slot(
             run, number, num, int(facts.get("SLURM_RESTART_COUNT", "0")),
-            accept_code=given.accept_code_change,
+            accept_code=given.accept_code_change, force=given.force,
         )  # fmt: skip
         signal.signal(signal.SIGUSR1, slot.on_warning)
         is_last = given.phase >= len(run.plan.phases)

@@ -67,15 +67,22 @@ class Verification:
     notes: list[str]
 
 
-def prospects_of(run: RunDirectory, *, accept_code: bool = False) -> list[Prospect]:
-    """Return the state of every phase; those behind an unfinished one are `later`."""
+def prospects_of(
+    run: RunDirectory, *, accept_code: bool = False, trust: bool = False
+) -> list[Prospect]:
+    """Return the state of every phase; those behind an unfinished one are `later`.
+
+    Args:
+        trust: believe what seals and names of manifests say, without a look at the parts: how far a
+            run is, quickly. Missing files are what a run, or `verify`, finds.
+    """
     found: list[Prospect] = []
     is_open = False
     for phase in run.plan.phases:
         if is_open:
             found.append(Prospect(phase, "later", "after the phases before it"))
             continue
-        work = PhaseWork(run, phase, accept_code=accept_code)
+        work = PhaseWork(run, phase, accept_code=accept_code, trust=trust)
         found.append(work.prospect())
         if work.reused is None:
             is_open = True
@@ -84,7 +91,11 @@ def prospects_of(run: RunDirectory, *, accept_code: bool = False) -> list[Prospe
     return found
 
 
-def sealed(run: RunDirectory) -> list[tuple[Phase, Seal]]:
+Sealed = list[tuple["Phase", "Seal"]]
+"""Finished phases with their seals."""
+
+
+def sealed(run: RunDirectory) -> Sealed:
     """Return the finished phases whose seals belong together, whatever changed since."""
     found: dict[int, tuple[Phase, Seal]] = {}
     for phase in run.plan.phases:
@@ -96,11 +107,15 @@ def sealed(run: RunDirectory) -> list[tuple[Phase, Seal]]:
     return list(found.values())
 
 
-def funnel(run: RunDirectory) -> list[FunnelRow]:
-    """Return what every stage dropped and what it cost, in plan order."""
+def funnel(run: RunDirectory, finished: Sealed | None = None) -> list[FunnelRow]:
+    """Return what every stage dropped and what it cost, in plan order.
+
+    Args:
+        finished: what `sealed` returned, where it is at hand; seals of large runs are large.
+    """
     counters: Counter[str] = Counter()
     timing: defaultdict[str, float] = defaultdict(float)
-    for phase, seal in sealed(run):
+    for phase, seal in sealed(run) if finished is None else finished:
         for name, value in seal.counters.items():
             if name.startswith("read/") and phase.base is not None:
                 continue
@@ -125,16 +140,16 @@ def funnel(run: RunDirectory) -> list[FunnelRow]:
     return rows
 
 
-def overheads(run: RunDirectory) -> dict[str, float]:
+def overheads(run: RunDirectory, finished: Sealed | None = None) -> dict[str, float]:
     """Return CPU seconds of reading and writing documents, and of everything, start-up excluded."""
     total: defaultdict[str, float] = defaultdict(float)
-    for _, seal in sealed(run):
+    for _, seal in sealed(run) if finished is None else finished:
         for name in ("cpu_seconds/read", "cpu_seconds/write", "cpu_seconds"):
             total[name.rpartition("/")[2]] += seal.timing.get(name, 0.0)
     return dict(total)
 
 
-def accounts(run: RunDirectory) -> list[Account]:
+def accounts(run: RunDirectory, finished: Sealed | None = None) -> list[Account]:
     """Return, per source, documents read, dropped and kept so far.
 
     Kept are the rows of the last document shards (or packed documents), less what later masks drop.
@@ -142,7 +157,7 @@ def accounts(run: RunDirectory) -> list[Account]:
     read: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     kept: Counter[str] = Counter()
-    for phase, seal in sealed(run):
+    for phase, seal in sealed(run) if finished is None else finished:
         for name, value in seal.counters.items():
             source = name.rpartition("/")[2]
             if name.startswith("read/") and phase.base is None:
@@ -167,7 +182,8 @@ def verify(run: RunDirectory) -> Verification:
     problems: list[str] = []
     named: set[str] = set()
     size = 0
-    for _, seal in sealed(run):
+    sealed_phases = sealed(run)
+    for _, seal in sealed_phases:
         for part in seal.parts:
             named.add(part.path)
             found = run.store.size(part.path)
@@ -181,7 +197,7 @@ def verify(run: RunDirectory) -> Verification:
                 problems.append(
                     f"{part.path}: the content is not what was written. Delete it, run again."
                 )
-    finished = {phase.name for phase, _ in sealed(run)}
+    finished = {phase.name for phase, _ in sealed_phases}
     problems += [
         f"phase {phase.name}: not finished."
         for phase in run.plan.phases
@@ -193,13 +209,13 @@ def verify(run: RunDirectory) -> Verification:
             problems += [f"{name}: no seal names it." for name in extra]
         problems += [
             f"source {one.source}: {one.num_missing} documents are neither kept nor in the ledger."
-            for one in accounts(run)
+            for one in accounts(run, sealed_phases)
             if one.num_missing
         ]
     notes = [
         f"phase {phase.name}: made with other parameters, inputs, files or libraries than the plan "
         "now names. Run again to bring it up to date."
-        for phase, seal in sealed(run)
+        for phase, seal in sealed_phases
         if not same_but_code(seal.fingerprint, run.fingerprint(phase))
     ]
     return Verification(len(named), size, problems, notes)
@@ -211,9 +227,10 @@ def prospect_facts(one: Prospect) -> dict[str, Any]:
     return {**facts, "stages": list(one.phase.labels)}
 
 
-def mixture(run: RunDirectory) -> list[MixtureRow]:
+def mixture(run: RunDirectory, finished: Sealed | None = None) -> list[MixtureRow]:
     """Return rows, tokens and epochs per stage and source; none when the run has no mixture yet."""
-    if not any(phase.name == "mix.plan" for phase, _ in sealed(run)):
+    finished = sealed(run) if finished is None else finished
+    if not any(phase.name == "mix.plan" for phase, _ in finished):
         return []
     from corpuskit.stages.mixing.mix import mixture_table
 
@@ -226,16 +243,18 @@ def mixture(run: RunDirectory) -> list[MixtureRow]:
 
 def run_facts(run: RunDirectory) -> dict[str, Any]:
     """Return all of the above as JSON values, for programs."""
-    peak = max((seal.timing.get("peak_rss_bytes", 0.0) for _, seal in sealed(run)), default=0.0)
+    finished = sealed(run)
+    peak = max((seal.timing.get("peak_rss_bytes", 0.0) for _, seal in finished), default=0.0)
     return {
         "directory": run.store.address,
-        "phases": [prospect_facts(one) for one in prospects_of(run)],
-        "funnel": [dataclasses.asdict(row) for row in funnel(run)],
+        "phases": [prospect_facts(one) for one in prospects_of(run, trust=True)],
+        "funnel": [dataclasses.asdict(row) for row in funnel(run, finished)],
         "accounts": [
-            {**dataclasses.asdict(one), "num_missing": one.num_missing} for one in accounts(run)
+            {**dataclasses.asdict(one), "num_missing": one.num_missing}
+            for one in accounts(run, finished)
         ],
-        "mixture": [dataclasses.asdict(row) for row in mixture(run)],
-        "cpu_seconds": overheads(run),
+        "mixture": [dataclasses.asdict(row) for row in mixture(run, finished)],
+        "cpu_seconds": overheads(run, finished),
         "peak_rss_bytes": peak,
     }
 

@@ -41,8 +41,12 @@ def run_task(
 
     Returns:
         The manifest, which is on disk by then.
+
+    Raises:
+        TaskError: the plan was edited since the task was cut.
     """
     phase = run.plan.phases[task.phase]
+    run.check_mark(phase, task.mark)
     counters: Counter[str] = Counter()
     timing: defaultdict[str, float] = defaultdict(float)
     parts: list[Part] = []

@@ -1,15 +1,21 @@
-"""The second level of the exchange: a pass that merges the runs of many producers by key range.
+"""The second level of the exchange: a pass between producers and consumers of runs.
 
 A consumer that asks for a narrow range opens every run that may hold it. With P producers and C
 consumers that is P x C small reads: fine for hundreds, hopeless for 100,000 cells, where the last
-pass of dedup and the shuffle would open 1e10 runs. Above MAX_OPENS a pass in between reads wide
-ranges, one for each task's memory, and writes one run for each; a consumer then opens one or two.
+pass of dedup and the shuffle would open 1e10 runs. Above MAX_OPENS a pass in between merges what
+a group of producers has in a range of consumers, for G groups and R ranges, as many as the memory
+of a task asks for. That takes R x P opens to write and G x C to read, so G and R are about equal.
 Below, the pass has nothing to do. The rows that a consumer gets are the same.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import math
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from corpuskit.stage import Unit
 
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from corpuskit.manifest import Part
     from corpuskit.stage import PassContext
 
 MAX_OPENS = 1 << 20
@@ -27,37 +34,56 @@ ROUTED = "routed"
 
 
 def cut_routes(
-    producers: int, consumers: Sequence[Unit], row_bytes: int, memory_bytes: int
+    producers: Sequence[Part], consumers: Sequence[Unit], row_bytes: int, memory_bytes: int
 ) -> list[Unit]:
-    """Return the ranges of the second level; none if the first level will do.
+    """Return the pieces of the second level; none if the first level will do.
 
     Args:
-        consumers: units with `low`, `high`, `rows` (at most so many will be asked for), in order of
-            source and `low`; a range ends where a source does.
+        producers: parts of the run.
+        consumers: units of one source with `low`, `high` and `rows`, ordered by `low`; what is
+            asked for is taken to be spread over them as their rows are.
         row_bytes: memory of a row while it is routed.
     """
-    if producers * len(consumers) <= MAX_OPENS:
+    if len(producers) * len(consumers) <= MAX_OPENS:
         return []
-    most = max(memory_bytes // row_bytes, 1)
+    ends = np.cumsum([part.rows for part in producers])
+    pieces = max(-(-int(ends[-1]) * row_bytes // memory_bytes), 1)
+    groups = max(math.isqrt(pieces * len(producers) // len(consumers)), 1)
+    cuts = np.searchsorted(ends, [int(ends[-1]) * place // groups for place in range(1, groups)])
+    edges = sorted({0, *(int(cut) + 1 for cut in cuts), len(producers)})
+    return [
+        dataclasses.replace(one, number=number, producers=group)
+        for number, (one, group) in enumerate(
+            (one, group)
+            for one in _ranges(consumers, -(-pieces // groups))
+            for group in itertools.pairwise(edges)
+        )
+    ]
+
+
+def _ranges(consumers: Sequence[Unit], num: int) -> list[Unit]:
+    """Return about `num` ranges of consecutive consumers, about equal in rows."""
+    most = sum(unit.rows for unit in consumers) / num
     found: list[Unit] = []
     for unit in consumers:
         last = found[-1] if found else None
-        if last is not None and last.source == unit.source and last.rows + unit.rows <= most:
-            found[-1] = Unit(last.number, last.source, last.low, unit.high, last.rows + unit.rows)
+        if last is not None and last.rows + unit.rows <= most:
+            found[-1] = Unit(0, unit.source, last.low, unit.high, last.rows + unit.rows)
         else:
-            found.append(Unit(len(found), unit.source, unit.low, unit.high, unit.rows))
+            found.append(Unit(0, unit.source, unit.low, unit.high, unit.rows))
     return found
 
 
 def route(context: PassContext, producers: str, run: str, schema: pa.Schema) -> None:
-    """Write what producers have in the range of this unit as one run.
+    """Write what some producers have in the range of this unit as one run.
 
     Args:
         producers: `<pass>/<run>`.
         run: what to call it.
     """
     context.count(ROUTED)
-    rows = context.run_range(producers, context.unit.low, context.unit.high, schema)
+    unit = context.unit
+    rows = context.run_range(producers, unit.low, unit.high, schema, unit.producers)
     columns = {name: rows.column(name).combine_chunks() for name in schema.names}
     context.write_run(run, columns)
 

@@ -231,9 +231,10 @@ class LocalStore(Store):
         reach("clear:before", SCRATCH)
         shutil.rmtree(self.root / SCRATCH, ignore_errors=True)
         reach("clear:after", SCRATCH)
-        for name, _ in self._walk(""):
-            if _is_unfinished(name):
-                self.path(name).unlink(missing_ok=True)
+        for folder, _, names in os.walk(self.root):  # names only: no file is looked at
+            for name in names:
+                if _is_unfinished(name):
+                    _unlink(os.path.join(folder, name))
 
     def logs(self) -> Path:
         folder = self.own("logs/x").parent

@@ -143,7 +143,7 @@ class Store(ABC):
         Of many writers at the same time, on any machines, one gets True.
         """
 
-    def confirm(self, name: str) -> None:
+    def confirm(self, name: str) -> None:  # noqa: B027 - nothing to do where puts are durable
         """Make sure that a file which is there is durable: its writer may have died before."""
 
     @abstractmethod

@@ -42,7 +42,7 @@ def test_editing_a_late_stage_keeps_the_early_phases(lab):
     early = [name for name in found if name.startswith(("gopher", "exact", "minhash", "pii"))]
     assert early
     assert all(found[name] == "reuse" for name in early)
-    assert rerun(lab) == ["pack", "shuffle.scatter", "shuffle.gather", "mix.plan"]
+    assert rerun(lab) == ["pack", "shuffle.scatter", "shuffle.route", "shuffle.gather", "mix.plan"]
 
 
 def test_an_edit_that_decides_nothing_new_stops_there(lab):

@@ -161,9 +161,11 @@ class Context(PassContext):
         parts.append(part)
 
     def run_range(
-        self, name: str, low: int | None, high: int | None, schema: pa.Schema
-    ) -> pa.Table:
-        paths = [self.path(part) for part in self.run.parts(name)]
+        self, name: str, low: int | None, high: int | None, schema: pa.Schema,
+        producers: tuple[int, int] | None = None,
+    ) -> pa.Table:  # fmt: skip
+        parts = self.run.parts(name)[slice(*producers or (None,))]
+        paths = [self.path(part) for part in parts]
         return read_runs(paths, schema, low, high)
 
     def parts(self, name: str) -> list[Part]:

@@ -134,9 +134,13 @@ class Context(PassContext):
         return self.run.root / part.path
 
     def run_range(
-        self, name: str, low: int | None, high: int | None, schema: pa.Schema
-    ) -> pa.Table:
-        tables = [read_run(self.path(part), low, high) for part in self.parts(name)]
+        self, name: str, low: int | None, high: int | None, schema: pa.Schema,
+        producers: tuple[int, int] | None = None,
+    ) -> pa.Table:  # fmt: skip
+        tables = [
+            read_run(self.path(part), low, high)
+            for part in self.parts(name)[slice(*producers or (None,))]
+        ]
         return pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
 
     def add_ledger(self, entries: object) -> None:

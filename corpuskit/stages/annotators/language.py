@@ -11,7 +11,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.errors import suggest
-from corpuskit.stage import Example, Outcome, StreamingStage
+from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 from corpuskit.stages.annotators._fasttext import DECIMALS, PREFIX, open_model
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import View
+    from corpuskit.stage import View, Volume
     from corpuskit.stages.annotators._fasttext import Model
 
 EMBEDDED = "embedded"
@@ -95,6 +95,14 @@ class Language(StreamingStage):
         if self.top_k == 1:
             return best
         return best | {"labels": pa.list_(pa.string()), "scores": pa.list_(pa.float64())}
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        seen = volume.text_bytes
+        if self.max_bytes is not None:
+            seen = min(seen, volume.documents * self.max_bytes)
+        model = self._path.stat().st_size if self._path.exists() else 0
+        columns = volume.documents * 8 * self.top_k
+        return Cost(cpu_seconds=seen / 15e6, resident_bytes=2 * model, disk_bytes=columns)
 
     def apply(self, view: View) -> Outcome:
         model = open_model(self._path)

@@ -11,13 +11,13 @@ from corpuskit.batch import numbers
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.kernels.wordhash import fold_texts
-from corpuskit.stage import GlobalStage, Pass
+from corpuskit.stage import Cost, GlobalStage, Pass
 from corpuskit.stages.dedup import _clusters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corpuskit.stage import PassContext, PassPlan, Unit
+    from corpuskit.stage import PassContext, PassPlan, Unit, Volume
 
 _HASHES = pa.schema([("hash", pa.uint64()), ("hash_low", pa.uint64()), ("key", pa.int64())])
 
@@ -56,6 +56,15 @@ class ExactDedup(GlobalStage):
             Pass("route", self.route_decisions, self.cut_routes),
             Pass("apply", self.apply_decisions),
         )
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        if pass_name == "hash":
+            held = 100 * volume.cell_documents
+            disk = 25 * volume.documents
+            return Cost(volume.text_bytes / 450e6, unit_bytes=held, disk_bytes=disk)
+        if pass_name == "group":
+            return _clusters.cost_of_range(volume, volume.documents, _ROW_BYTES)
+        return _clusters.cost_of_decisions(volume, pass_name)
 
     def hash_cell(self, context: PassContext) -> None:
         """Write the hashes of a cell's documents, sorted by the first half."""

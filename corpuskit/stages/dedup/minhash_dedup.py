@@ -12,13 +12,13 @@ from corpuskit.batch import numbers
 from corpuskit.errors import TaskError
 from corpuskit.kernels.minhash import sign_texts
 from corpuskit.kernels.unionfind import connect, first_of_group
-from corpuskit.stage import GlobalStage, Pass, Unit
+from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages.dedup import _clusters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corpuskit.stage import PassContext, PassPlan
+    from corpuskit.stage import PassContext, PassPlan, Volume
 
 _BANDS = pa.schema([("hash", pa.uint64()), ("band", pa.uint8()), ("key", pa.int64())])
 _FOREST = pa.schema([("key", pa.int64()), ("root", pa.int64())])
@@ -75,6 +75,23 @@ class MinhashDedup(GlobalStage):
             Pass("route", self.route_decisions, self.cut_routes),
             Pass("apply", self.apply_decisions),
         )
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        rows = volume.documents * self.bands
+        if pass_name == "sign":
+            # The permutations are half of it at 112 of them.
+            speed = 200e6 / (0.5 + self.bands * self.rows / 224)
+            held = 70 * self.bands * volume.cell_documents
+            disk = 17 * rows + rows // 16
+            return Cost(volume.text_bytes / speed, unit_bytes=held, disk_bytes=disk)
+        if pass_name == "edges":
+            return _clusters.cost_of_range(volume, rows, _ROW_BYTES)
+        if pass_name == "cluster":
+            clustered = int(volume.documents * _clusters.CLUSTERED)
+            held = clustered * (_EDGE_BYTES + _clusters.CLUSTER_BYTES)
+            disk = clustered * 36
+            return Cost(clustered / 2e6, unit_bytes=held, disk_bytes=disk, units=1, must_fit=True)
+        return _clusters.cost_of_decisions(volume, pass_name)
 
     def sign_cell(self, context: PassContext) -> None:
         """Write the band keys of a cell's documents, sorted by hash."""

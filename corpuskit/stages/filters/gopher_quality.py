@@ -10,12 +10,12 @@ from pydantic import AfterValidator, Field
 
 from corpuskit.kernels.quality import MEASURES, measure_quality, vocabulary
 from corpuskit.kernels.words import whitespace_words
-from corpuskit.stage import Example, Outcome, StreamingStage
+from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corpuskit.stage import View
+    from corpuskit.stage import View, Volume
 
 
 def _one_word(value: str) -> str:
@@ -107,6 +107,9 @@ class GopherQuality(StreamingStage):
     """How text is split into words."""
     measures: bool = False
     """Also store what every rule measured, so that bounds can be tuned without another run."""
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(cpu_seconds=volume.text_bytes / 100e6)
 
     def apply(self, view: View) -> Outcome:
         words = view.fact(whitespace_words)

@@ -15,13 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.loader.index import plan_hash
 from corpuskit.loader.order import apportion
-from corpuskit.stage import GlobalStage, Pass, Unit
+from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corpuskit.manifest import Part
-    from corpuskit.stage import PassContext, PassPlan
+    from corpuskit.stage import PassContext, PassPlan, Volume
 
 Weights = dict[str, Annotated[int, Field(ge=1)]]
 Epochs = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -118,6 +118,9 @@ class Mix(GlobalStage):
 
     def passes(self) -> tuple[Pass, ...]:
         return (Pass("plan", self._plan, _one_unit, at_end=True, owns=("mix/",)),)
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(disk_bytes=300 * volume.cells, units=1)
 
     def _plan(self, context: PassContext) -> None:
         """Write the four files of the mix plan.

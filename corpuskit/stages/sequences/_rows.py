@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from corpuskit.stage import Volume
+
+
+TOKENS_PER_BYTE = 0.31
+"""Tokens in a byte of text: 0.31 of a vocabulary of 50,000 in English, 60 languages and code."""
+
 
 class Documents(NamedTuple):
     """Tokenized documents of one batch: (T,) tokens; per document, (N,), tokens, bytes, key."""
@@ -141,3 +147,11 @@ def packed_schema(given: Mapping[str, object], **footer: object) -> pa.Schema:
     return token_schema(
         packing["seq_len"], tokenizer["dtype"], {"tokenizer": tokenizer["hash"], **footer}
     )
+
+
+def packed_size(volume: Volume) -> int:
+    """Return the size of the packed rows: as it is, or as it will be about."""
+    if volume.packed_bytes:
+        return volume.packed_bytes
+    itemsize = np.dtype(volume.given["tokenizer"]["dtype"]).itemsize
+    return int(volume.text_bytes * TOKENS_PER_BYTE * itemsize * 1.02)

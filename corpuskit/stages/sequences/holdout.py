@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import Field
 
-from corpuskit.stage import Example, Outcome, StreamingStage
+from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 
 if TYPE_CHECKING:
-    from corpuskit.stage import View
+    from corpuskit.stage import View, Volume
 
 
 class Holdout(StreamingStage):
@@ -37,6 +37,9 @@ class Holdout(StreamingStage):
     """Share of the documents to set aside; about, since each is chosen alone."""
     seed: int = Field(0, ge=0, lt=2**64)
     """Another seed chooses other documents."""
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(cpu_seconds=volume.text_bytes / 450e6)
 
     def apply(self, view: View) -> Outcome:
         key = self.seed.to_bytes(8, "little")

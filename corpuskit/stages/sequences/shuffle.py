@@ -13,9 +13,9 @@ from corpuskit.batch import numbers
 from corpuskit.errors import DataError
 from corpuskit.loader.order import permute
 from corpuskit.shards import TOKEN_GROUP_ROWS, open_parquet, write_tokens
-from corpuskit.stage import GlobalStage, Pass, Unit
+from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages import _routing
-from corpuskit.stages.sequences._rows import packed_schema
+from corpuskit.stages.sequences._rows import packed_schema, packed_size
 from corpuskit.storage import open_place
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import PassContext, PassPlan
+    from corpuskit.stage import PassContext, PassPlan, Volume
     from corpuskit.storage import Readable
 
 PART_BYTES = 64 << 20
@@ -64,6 +64,24 @@ class Shuffle(GlobalStage):
             Pass("gather", self._gather, self._gather_units, owns=("tokens/",)),
         )
 
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        size = packed_size(volume)
+        width = packed_schema(volume.given).field("tokens").type.byte_width
+        part = min(self._rows_per_part(volume.given) * width, size)
+        parts = -(-size // max(part, 1))
+        if pass_name == "scatter":
+            cell = size * volume.cell_bytes // max(volume.text_bytes, 1)
+            held = 2 * min(cell, PART_BYTES)
+            return Cost(cpu_seconds=size / 250e6, unit_bytes=held, disk_bytes=size + size // 64)
+        if pass_name == "route":
+            if parts * volume.cells <= _routing.MAX_OPENS:
+                return Cost(units=0)
+            held = min(volume.task_memory_bytes, ROUTE_COPIES * size)
+            units = -(-ROUTE_COPIES * size // max(held, 1))
+            return Cost(cpu_seconds=size / 250e6, unit_bytes=held, disk_bytes=size, units=units)
+        disk = size + 48 * volume.documents  # where each document is
+        return Cost(cpu_seconds=size / 200e6, unit_bytes=2 * part, disk_bytes=disk, units=parts)
+
     def _scatter_units(self, plan: PassPlan) -> list[Unit]:
         """Return the cells; low and high are the rows of the source that each holds."""
         ends: dict[str, int] = {}
@@ -101,7 +119,7 @@ class Shuffle(GlobalStage):
         parts = self._gather_units(plan)
         for source in dict.fromkeys(part.source for part in parts):
             units += _routing.cut_routes(
-                len(plan.parts(f"scatter/rows-{source}")),
+                plan.parts(f"scatter/rows-{source}"),
                 [part for part in parts if part.source == source],
                 ROUTE_COPIES * packed_schema(plan.given).field("tokens").type.byte_width,
                 plan.memory_bytes,

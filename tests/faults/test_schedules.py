@@ -1,0 +1,122 @@
+"""Whatever fails, dies or comes late, a run ends with the bytes of the clean run."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from corpuskit.storage import local
+from tests.faults.bench import open_bench
+from tests.faults.runner import Outcome, Range
+from tests.faults.schedule import KINDS, Fault, Schedule, Zombie
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("obstore")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="a power loss is simulated on Linux only"),
+]
+
+NUM, CHUNK = 200, 20
+EVENTS = (
+    *{kind for kinds in KINDS.values() for kind in kinds},
+    "hanging worker", "clock skew", "power loss after the run", "zombie failed",
+    "zombie committed (tasks done", "zombie committed (next phase", "zombie committed (swept",
+    "zombie committed (end",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Range]:
+    with open_bench() as bench:
+        yield Range(bench)
+
+
+@pytest.mark.parametrize("first", range(0, NUM, CHUNK))
+def test_a_run_ends_with_the_bytes_of_the_clean_run(home: Range, first: int) -> None:
+    total = Outcome()
+    for seed in range(first, first + CHUNK):
+        total.add(home.play(home.draw(seed)))
+    problems = "\n".join(total.problems)
+    assert not problems, f"{problems}\nreplay with: python -m tests.faults --seed N"
+    assert total.partial == 0
+
+
+@pytest.mark.parametrize("event", sorted(EVENTS))
+def test_every_kind_of_fault_fires(home: Range, event: str) -> None:
+    for seed in range(NUM):
+        schedule = home.draw(seed)
+        drawn = {fault.kind for fault in schedule.faults}
+        if event in KINDS["local"].keys() | KINDS["objects"].keys() and event not in drawn:
+            continue
+        if event.startswith("zombie") and not schedule.zombies:
+            continue
+        if any(kind.startswith(event) for kind in home.play(schedule).fired):
+            return
+    pytest.fail(f"no schedule of {NUM} makes this happen: {event}")
+
+
+@pytest.mark.parametrize("forgotten", ["files", "folders"])
+def test_a_store_that_forgets_to_sync_is_found(
+    home: Range, monkeypatch: pytest.MonkeyPatch, forgotten: str
+) -> None:
+    class Forgetful:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def fsync(self, handle: int) -> None:
+            is_file = stat.S_ISREG(os.fstat(handle).st_mode)
+            if is_file != (forgotten == "files"):
+                os.fsync(handle)
+
+    monkeypatch.setattr(local, "os", Forgetful())
+    schedules = (home.draw(seed) for seed in range(NUM))
+    assert any(home.play(one).problems for one in schedules if one.needs_disk)
+
+
+def _play(home: Range, store: str, *runs: tuple[str, int], **more: object) -> list[str]:
+    return home.play(Schedule(0, store, runs, **more)).problems  # type: ignore[arg-type]
+
+
+def test_a_run_may_die_while_it_writes_its_first_file(home: Range) -> None:
+    fault = Fault("death", "driver", "put:synced", 1)
+    assert not _play(home, "local", ("plain", 2), faults=(fault,))
+
+
+@pytest.mark.parametrize("nth", [3, 4, 10])
+def test_a_seal_whose_writer_failed_after_moving_it_is_durable(home: Range, nth: int) -> None:
+    fault = Fault("EIO", "driver", "put:moved", nth)
+    assert not _play(home, "local", ("plain", 2), faults=(fault,), power_at_end=True)
+
+
+@pytest.mark.parametrize("store", ["local", "objects"])
+@pytest.mark.parametrize("phase", ["exact_dedup.apply", "pii", "pack", "shuffle.gather"])
+def test_a_late_worker_cannot_commit_what_it_read_of_another_plan(
+    home: Range, store: str, phase: str
+) -> None:
+    """It knows the old plan, finds the new seals, and the plan is edited back afterwards."""
+    zombie = Zombie(home.phases.index(phase), 1, 0, "swept", is_alone=True)
+    runs = (("plain", 3), ("words", 3), ("plain", 3))
+    assert not _play(home, store, *runs, zombies=(zombie,))
+
+
+@pytest.mark.parametrize("store", ["local", "objects"])
+def test_a_late_worker_cannot_replace_the_mixture_of_a_newer_plan(home: Range, store: str) -> None:
+    zombie = Zombie(home.phases.index("mix.plan"), 1, 0, "end", is_alone=True)
+    assert not _play(home, store, ("plain", 3), ("weights", 3), zombies=(zombie,))
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (3, 4), (4, 3)])
+@pytest.mark.parametrize("phase", ["gopher_quality", "pack"])
+def test_a_late_worker_may_have_other_tasks(
+    home: Range, phase: str, before: int, after: int
+) -> None:
+    for attempt in (1, 2):
+        zombie = Zombie(home.phases.index(phase), attempt, 0, "again", is_alone=True)
+        assert not _play(home, "local", ("plain", before), ("plain", after), zombies=(zombie,))
