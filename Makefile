@@ -39,7 +39,7 @@ test: lint ## lint, then every test; the kernels once more as plain Python
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 soak: $(STAMP) ## 2,000 random schedules of faults: every byte as without them (about 15 minutes)
-	$(BIN)/python -m tests.faults --num 2000
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --num 2000 --jobs $(JOBS)
 
 bench: $(STAMP) ## run the benchmarks; each prints its table
 	@for program in $(BENCH); do echo "== $$program"; $(BIN)/python $$program; done

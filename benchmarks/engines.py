@@ -36,7 +36,7 @@ BUCKET = "corpus"
 def plan_of(name: str, output: str) -> dict[str, Any]:
     """Return the pipeline with local inputs."""
     if name == "real":
-        return pipeline(Path(output), 2)
+        return {**pipeline(Path(), 2), "output": output}
     return {
         **yaml.safe_load((ROOT / "pipelines" / "quickstart.yaml").read_text()),
         "output": output,

@@ -116,7 +116,8 @@ class LedgerWriter:
         table = pa.concat_tables([SCHEMA.empty_table(), *self._tables]).combine_chunks()
         order = np.argsort(table.column("doc_key").to_numpy(), kind="stable")
         table = table.take(pa.array(order))
-        pq.write_table(table, path, compression="zstd", row_group_size=1 << 16)
+        with pa.OSFile(str(path), "wb") as file:  # a path with a colon is no address
+            pq.write_table(table, file, compression="zstd", row_group_size=1 << 16)
         return table
 
     def _texts(self, entries: Entries, num: int) -> pa.Array:

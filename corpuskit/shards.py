@@ -172,17 +172,18 @@ def token_schema(seq_len: int, dtype: str, footer: dict[str, object]) -> pa.Sche
 
 def write_tokens(path: Path, table: pa.Table) -> None:
     """Write packed rows: plain, uncompressed, 64 rows per row group, page CRCs, one page each."""
-    pq.write_table(
-        table,
-        path,
-        row_group_size=TOKEN_GROUP_ROWS,
-        compression="none",
-        use_dictionary=False,
-        write_statistics=False,
-        column_encoding="PLAIN",
-        write_page_checksum=True,
-        data_page_size=1 << 28,
-    )
+    with pa.OSFile(str(path), "wb") as file:
+        pq.write_table(
+            table,
+            file,
+            row_group_size=TOKEN_GROUP_ROWS,
+            compression="none",
+            use_dictionary=False,
+            write_statistics=False,
+            column_encoding="PLAIN",
+            write_page_checksum=True,
+            data_page_size=1 << 28,
+        )
 
 
 def open_parquet(source: pa.NativeFile, path: Readable) -> pq.ParquetFile:

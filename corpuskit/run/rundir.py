@@ -187,8 +187,9 @@ class RunDirectory:
         seen: set[int] = set()
         self._sizes = {}  # what was listed earlier lacks what was written since
         self._lists = len(names) >= WORTH_A_LISTING
+        contents = self.store.read_each([name for name in names if name not in known])
         for name in names:
-            manifest = known.get(name) or self.read_manifest(name)
+            manifest = known.get(name) or self._usable(name, next(contents))
             if manifest is not None and seen.isdisjoint(manifest.units):
                 seen.update(manifest.units)
                 found[name] = manifest
@@ -202,8 +203,14 @@ class RunDirectory:
 
         What cannot be used is made again: the work is the same, and so are the bytes.
         """
+        [content] = self.store.read_each([name])
+        return self._usable(name, content)
+
+    def _usable(self, name: str, content: bytes | None) -> Manifest | None:
         with contextlib.suppress(DataError):
-            manifest = Manifest.from_json(self.store.read(name), self.store.where(name))
+            if content is None:
+                return None
+            manifest = Manifest.from_json(content, self.store.where(name))
             parts = (part for part in manifest.parts if not part.role.startswith("file:"))
             if all(map(self._is_there, parts)):
                 return manifest

@@ -92,6 +92,7 @@ def _run(
     key = (task.phase, task.mark)
     if key not in cache:
         cache.clear()  # phases come one after another
+        run.check_mark(run.plan.phases[task.phase], task.mark)
         cache[key] = {unit.number: unit for unit in cut_units(run, run.plan.phases[task.phase])}
     units = [cache[key][number] for number in task.units]
     manifest = run_task(run, task, units, reporter.progress)

@@ -8,6 +8,7 @@ faults.py   where a test may make a step of a commit fail or die
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from corpuskit.errors import UsageError
@@ -32,6 +33,8 @@ def is_remote(address: str) -> bool:
         UsageError: its scheme is not supported.
     """
     scheme, separator, _ = address.partition("://")
+    if re.match(r"s3:/[^/]", address):
+        raise UsageError(f"{address}: one slash is missing. Write s3://bucket/prefix.")
     if not separator or scheme == "file":
         return False
     if scheme not in SCHEMES:

@@ -124,6 +124,14 @@ class Store(ABC):
             DataError: it does not exist.
         """
 
+    def read_each(self, names: Iterable[str]) -> Iterator[bytes | None]:
+        """Yield the contents of many small files in order, None for what is not there."""
+        for name in names:
+            try:
+                yield self.read(name)
+            except DataError:
+                yield None
+
     @abstractmethod
     def open(self, name: str) -> pa.NativeFile:
         """Open `name` for reading from any position.

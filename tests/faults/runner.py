@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import errno
@@ -15,8 +14,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import CorpuskitError
-from corpuskit.run.cutting import cut_units
-from corpuskit.run.launch.contract import Failure, Launcher
 from corpuskit.run.pipeline import Observer, run
 from corpuskit.run.rundir import RunDirectory
 from corpuskit.run.status import verify
@@ -27,27 +24,20 @@ from tests.faults import objects
 from tests.faults.bench import VARIANTS, contents
 from tests.faults.disk import Disk
 from tests.faults.schedule import Passings, Profile, Schedule, draw
+from tests.faults.workers import BenchLauncher, DriverDeath, Hanging, PowerLoss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase, Plan
-    from corpuskit.run.launch.contract import OnEvent, Task
+    from corpuskit.run.launch.contract import Task
     from corpuskit.stage import Unit
     from tests.faults.bench import Bench
-    from tests.faults.schedule import Fault, Zombie
+    from tests.faults.schedule import Fault
 
 MOST_ATTEMPTS = 12
 CODES = {"ENOSPC": errno.ENOSPC, "short write": errno.ENOSPC}
-
-
-class PowerLoss(Death):
-    """All processes of the machine are gone, and what was not durable."""
-
-
-class DriverDeath(Death):
-    """The process is gone that plans and seals; workers may live on."""
 
 
 @dataclasses.dataclass
@@ -94,7 +84,7 @@ class Range:
 
     def _clean(self, variant: str, store: str) -> dict[str, str]:
         quiet = Schedule(0, store, ((variant, 3),))
-        player = _Player(self, quiet)
+        player = Player(self, quiet)
         with player.prepared():
             player.play()
             assert not player.outcome.problems, player.outcome.problems
@@ -108,14 +98,14 @@ class Range:
     def play(self, schedule: Schedule) -> Outcome:
         """Let happen what a schedule says, and compare what comes of it with the clean run."""
         self.trace(str(schedule))
-        player = _Player(self, schedule)
+        player = Player(self, schedule)
         with player.prepared():
             player.play()
             player.check()
         return player.outcome
 
 
-class _Player(Observer):
+class Player(Observer):
     """One schedule: the hook that makes things go wrong, and the driver's fate."""
 
     def __init__(self, home: Range, schedule: Schedule) -> None:
@@ -126,8 +116,8 @@ class _Player(Observer):
         self.waiting = {(f.role, f.step, f.nth): f for f in schedule.faults}
         self.hanging = {(zombie.phase, zombie.attempt): zombie for zombie in schedule.zombies}
         self.attempts: Counter[int] = Counter()
-        self.zombies: list[_Hanging] = []
-        self.threads: dict[int, _Hanging] = {}
+        self.zombies: list[Hanging] = []
+        self.threads: dict[int, Hanging] = {}
         self.role, self.is_quiet, self.edits = "driver", False, 0
         self.root = home.bench.folder / "out"
         is_local = schedule.store == "local"
@@ -166,7 +156,7 @@ class _Player(Observer):
         plan = self.home.bench.plan(*last, self.address)
         while not self._attempt(plan):
             if self.outcome.runs >= MOST_ATTEMPTS:
-                self._problem(f"not finished after {MOST_ATTEMPTS} runs")
+                self.note(f"not finished after {MOST_ATTEMPTS} runs")
                 return
         self.event("end")
 
@@ -177,7 +167,7 @@ class _Player(Observer):
         self._skew()
         before = self._num_fired()
         try:
-            run(plan, self, launcher=_Bench(self))
+            run(plan, self, launcher=BenchLauncher(self))
         except PowerLoss:
             assert self.disk is not None, "drawn for local stores only"
             self._end_zombies()
@@ -190,7 +180,7 @@ class _Player(Observer):
         except (OSError, CorpuskitError) as error:
             self.trace(f"run failed: {error}")
             if self._num_fired() == before or getattr(error, "exit_code", 1) != 1:
-                self._problem(f"a run failed without a cause: {type(error).__name__}: {error}")
+                self.note(f"a run failed without a cause: {type(error).__name__}: {error}")
             return False
         self.event("swept")
         return True
@@ -215,7 +205,7 @@ class _Player(Observer):
             for part in seal.parts:
                 if store.size(part.path) is None or store.digest(part.path) != part.digest:
                     self.outcome.partial += 1
-                    self._problem(f"{phase.name}: the seal names {part.path}, which is not whole")
+                    self.note(f"{phase.name}: the seal names {part.path}, which is not whole")
 
     def passing(self, step: str, name: str) -> None:
         """Pass a step: what `faults.reach` calls."""
@@ -273,7 +263,7 @@ class _Player(Observer):
         if spec is None:
             run_task(directory, task, units)
             return
-        zombie = _Hanging(self, spec, directory, task, units)
+        zombie = Hanging(self, spec, directory, task, units)
         if zombie.hangs():
             self.trace(f"{task} hangs")
             self.outcome.fired["hanging worker"] += 1
@@ -300,35 +290,36 @@ class _Player(Observer):
         found = contents(store)
         for name in sorted(clean):
             if clean[name] != found.get(name):
-                self._problem(f"{name}: {'differs' if name in found else 'is missing'}")
+                self.note(f"{name}: {'differs' if name in found else 'is missing'}")
         if extra := sorted(found.keys() - clean.keys()):
             self._check_extra(extra)
         if self.schedule.power_at_end and self.disk is not None:
             self.outcome.fired["power loss after the run"] += 1
             self.disk.lose_power(self.rng)
             if contents(store) != clean:
-                self._problem("a finished run was not durable")
+                self.note("a finished run was not durable")
         try:
             problems = verify(RunDirectory.open(self.address)).problems
         except CorpuskitError as error:
             problems = [str(error)]
         for problem in problems:
-            self._problem(f"verify: {problem}")
+            self.note(f"verify: {problem}")
 
     def _check_extra(self, extra: list[str]) -> None:
         """Accept files that no seal names from zombies only, and only until the next run."""
         late = ("zombie committed (end", "zombie committed (swept")
         if not any(kind.startswith(("zombie failed", *late)) for kind in self.outcome.fired):
-            self._problem(f"{extra[0]}: is left over")
+            self.note(f"{extra[0]}: is left over")
             return
         self.outcome.orphans += len(extra)
         plan = self.home.bench.plan(*self.schedule.runs[-1], self.address)
-        reused = run(plan, launcher=_Bench(self)).reused
+        reused = run(plan, launcher=BenchLauncher(self)).reused
         left = contents(open_store(self.address)).keys() & set(extra)
         if left or not all(reused):
-            self._problem("another run does not just delete what zombies left")
+            self.note("another run does not just delete what zombies left")
 
-    def _problem(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Note a problem."""
         self.trace(f"PROBLEM {text}")
         self.outcome.problems.append(f"seed {self.schedule.seed}: {text}")
 
@@ -340,146 +331,6 @@ class _Player(Observer):
             yield
         finally:
             self.is_quiet = before
-
-
-class _Bench(Launcher):
-    """Workers in this process, with the rules of the local launcher for what fails."""
-
-    def __init__(self, player: _Player) -> None:
-        self.player = player
-        self.directory: RunDirectory | None = None
-
-    def __enter__(self) -> _Bench:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.player.role = "driver"
-
-    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[Failure]:
-        player, retries = self.player, 1
-        player.event("next phase", tasks[0].phase if tasks else -1)
-        waiting = collections.deque(player.rng.sample(tasks, len(tasks)))
-        tries: Counter[Task] = Counter()
-        failures: list[Failure] = []
-        while waiting:
-            task = waiting.popleft()
-            tries[task] += 1
-            player.role = "worker"
-            try:
-                self._work(task)
-            except (PowerLoss, DriverDeath):
-                raise
-            except (Death, OSError, CorpuskitError) as error:
-                if isinstance(error, Death):
-                    self.directory = None  # the next one starts afresh
-                player.trace(f"{task.phase} {task.name}: {type(error).__name__} {error}")
-                if not isinstance(error, CorpuskitError) and tries[task] <= retries:
-                    waiting.append(task)
-                    continue
-                code = error.exit_code if isinstance(error, CorpuskitError) else 1
-                failures.append(Failure(task, str(error), "", code))
-            finally:
-                player.role = "driver"
-        player.event("tasks done", tasks[0].phase if tasks else -1)
-        return failures
-
-    def _work(self, task: Task) -> None:
-        if self.directory is None:
-            self.directory = RunDirectory.open(self.player.address)
-            self.directory.check_code()
-        self.player.work(self.directory, task, units_of(self.directory, task))
-
-
-class _Hanging:
-    """A worker that hangs in the middle of a task, in a thread of its own."""
-
-    def __init__(
-        self, player: _Player, spec: Zombie, directory: RunDirectory, task: Task,
-        units: Sequence[Unit],
-    ) -> None:  # fmt: skip
-        self.player, self.spec = player, spec
-        if spec.pause == 0:  # it has read the plan and nothing else
-            directory = RunDirectory.open(player.address)
-        self._run = lambda: run_task(
-            directory, task, units if spec.pause else units_of(directory, task)
-        )
-        self._left, self._is_ended = spec.pause, False
-        self._hung, self._resumed = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._is_hanging = False
-        self._error: BaseException | None = None
-        self._edits, self._runs, self._phases = player.edits, player.outcome.runs, 0
-        self.task = task
-
-    def hangs(self) -> bool:
-        """Begin; return whether it hangs, False when it finished before."""
-        if self._left == 0:
-            self._is_hanging = True
-            return True
-        self._thread.start()
-        self._hung.wait()
-        if not self._is_hanging and self._error is not None:
-            raise self._error
-        return self._is_hanging
-
-    def passing(self) -> None:
-        """Pass a step, and hang when it is the one."""
-        self._left -= 1
-        if self._left == 0:
-            self._is_hanging = True
-            self._hung.set()
-            self._resumed.wait()
-            if self._is_ended:
-                raise Death
-
-    def is_due(self, moment: str, phase: int) -> bool:
-        """Return whether it goes on now."""
-        self._phases += moment == "next phase"
-        until = self.spec.until
-        if moment == "end" or until == moment:
-            return True
-        if until == "again":
-            is_later = self.player.outcome.runs > self._runs
-            return is_later and moment == "tasks done" and phase == self.task.phase
-        if until == "edited":
-            return moment == "next phase" and self.player.edits > self._edits
-        return until == "later" and self._phases >= 3
-
-    def go_on(self, moment: str) -> None:
-        """Run to the end of the task, if it is let."""
-        if not self._thread.ident:
-            self._thread.start()
-        self._resumed.set()
-        self._thread.join()
-        edited = " after an edit" if self.player.edits > self._edits else ""
-        ended = "committed" if self._error is None else "failed"
-        self.player.trace(f"zombie {self.task}: {ended} ({moment}{edited}) {self._error!r}")
-        self.player.outcome.fired[f"zombie {ended} ({moment}{edited})"] += 1
-        if not isinstance(self._error, OSError | CorpuskitError | KeyError | None):
-            self.player._problem(f"a zombie failed oddly: {self._error!r}")
-
-    def end(self) -> None:
-        """Die where it hangs."""
-        self._is_ended = True
-        self._resumed.set()
-        if self._thread.ident:
-            self._thread.join()
-
-    def _work(self) -> None:
-        self.player.threads[threading.get_ident()] = self
-        try:
-            self._run()
-        except BaseException as error:  # noqa: BLE001 - judged by whoever let it go on
-            self._error = error
-        finally:
-            del self.player.threads[threading.get_ident()]
-            self._hung.set()
-
-
-def units_of(directory: RunDirectory, task: Task) -> list[Unit]:
-    """Return the units of a task, cut anew as workers do."""
-    units = {unit.number: unit for unit in cut_units(directory, directory.plan.phases[task.phase])}
-    return [units[number] for number in task.units]
 
 
 @contextlib.contextmanager

@@ -61,6 +61,7 @@ class _Desk:
         key = (task.phase, task.mark)
         if self._cut is None or self._cut[0] != key:
             phase = self.run.plan.phases[task.phase]
+            self.run.check_mark(phase, task.mark)
             self._cut = key, {unit.number: unit for unit in cut_units(self.run, phase)}
         return [self._cut[1][number] for number in task.units]
 
