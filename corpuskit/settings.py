@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class _Settings(BaseModel):
@@ -31,9 +32,18 @@ class Slurm(_Settings):
     constraint: str | None = None
     """Features that nodes must have."""
     flags: tuple[str, ...] = ()
-    """More options for sbatch, as they are (`--exclusive`)."""
+    """More options for sbatch, as they are (`--exclusive`); not `--array`, not `--dependency`."""
     grace_seconds: int = Field(120, ge=20, le=3600)
     """How long before its time limit a slot is warned, so that it hands over."""
+
+    @field_validator("flags")
+    @classmethod
+    def _check_flags(cls, flags: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse what would undo the order of the phases."""
+        for flag in flags:
+            if re.match(r"--(array|dependency)\b|-[ad]", flag):
+                raise ValueError(f"must not hold {flag!r}: arrays and their order are corpuskit's")
+        return flags
 
 
 class Ray(_Settings):

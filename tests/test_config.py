@@ -169,3 +169,14 @@ def test_training_settings_get_the_same_errors(tmp_path):
     path.write_text("data: runs/x\noutput: runs/y\nsetps: 3\n")
     with pytest.raises(ConfigError, match=r"t\.yaml:3:1: the file has no parameter 'setps'"):
         read_model(path, TrainSettings)
+
+
+@pytest.mark.parametrize("flag", ["--dependency=afterok:1", "--array=0-3", "-a0-3", "-d afterok:1"])
+def test_flags_of_slurm_cannot_undo_the_order_of_phases(tmp_path, flag):
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        'output: out\nsources: {web: {jsonl: "a.jsonl"}}\n'
+        f'executor: {{slurm: {{flags: ["{flag}"]}}}}\n'
+    )
+    with pytest.raises(ConfigError, match=r"executor\.slurm\.flags: must not hold"):
+        read_pipeline(path)

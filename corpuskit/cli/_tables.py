@@ -106,9 +106,11 @@ def print_jobs(jobs: Jobs) -> None:
 
 def print_failures(notes: Sequence[FailureNote]) -> None:
     """Print the tasks that failed and have not succeeded since."""
+    from corpuskit.run.failures import span
+
     out = console()
     for note in notes:
-        out.print(f"failed: {note.phase}, units {note.units[0]}...: {note.error}", markup=False)
+        out.print(f"failed: {note.phase}, {span(note.units)}: {note.error}", markup=False)
         out.print(f"  on {note.host}, log: {note.log}", markup=False)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command("trace")
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.argument("directory", metavar="DIRECTORY")
 @click.option("--step", type=click.IntRange(0), help="Show the documents of this step.")
 @click.option("--doc", help="Show the steps that see this document (an id, or a key number).")
 @click.option("--global-batch-rows", type=click.IntRange(1), default=8, show_default=True,

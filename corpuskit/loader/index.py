@@ -169,6 +169,11 @@ def read_mix(run_dir: str | Path) -> MixPlan:
         UsageError: there is no plan, or it takes a source more often than its `max_epochs`.
         DataError: the plan or its index breaks the format, or they don't belong together.
     """
+    if "://" in str(run_dir):
+        raise UsageError(
+            f"{run_dir}: the loader reads local folders only. Copy the run directory here first, "
+            "for example with: aws s3 sync."
+        )
     run_dir = Path(run_dir)
     path = run_dir / "mix" / "plan.json"
     fields = read_json(path)

@@ -6,13 +6,14 @@ seal of the phase deletes it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import socket
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import CorpuskitError, DataError, TaskError
-from corpuskit.run.launch.contract import Failure, Task
+from corpuskit.run.launch.contract import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,15 +38,32 @@ class FailureNote:
 
 def note_failures(run: RunDirectory, phase: Phase, failures: Sequence[Failure]) -> None:
     """Remember the failures of a phase; best effort, a full disk must not hide them."""
-    for failure in failures:
-        content = {
-            "format": 1, "units": failure.task.units, "error": failure.error, "log": failure.log,
-            "code": failure.code, "host": socket.gethostname(),
-        }  # fmt: skip
-        try:
-            run.store.put(_name(phase, failure.task), json.dumps(content).encode())
-        except OSError:
-            return
+    for one in failures:
+        name = f"manifests/{phase.name}/{one.task.mark}/failed-{one.task.name}.json"
+        _note(run, name, one.task.units, one.error, one.log, one.code)
+
+
+def note_slot(run: RunDirectory, phase: Phase, slot: int, error: str, code: int) -> None:
+    """Remember why a slot could not work at all."""
+    name = f"manifests/{phase.name}/failed-slot-{slot}.json"
+    _note(run, name, (), error, f"{run.store.logs()}/slurm-{phase.name}-*", code)
+
+
+def forget_failures(run: RunDirectory, phase: Phase) -> None:
+    """Forget the failures of a phase that is about to be tried again."""
+    listed = run.store.list(f"manifests/{phase.name}")
+    run.store.delete(name for name in listed if "/failed-" in name)
+
+
+def _note(
+    run: RunDirectory, name: str, units: Sequence[int], error: str, log: str, code: int
+) -> None:
+    content = {
+        "format": 1, "units": list(units), "error": error, "log": log, "code": code,
+        "host": socket.gethostname(),
+    }  # fmt: skip
+    with contextlib.suppress(OSError):
+        run.store.put(name, json.dumps(content).encode())
 
 
 def read_failures(run: RunDirectory, phase: Phase) -> list[FailureNote]:
@@ -63,7 +81,7 @@ def read_failures(run: RunDirectory, phase: Phase) -> list[FailureNote]:
                 phase.name, units, str(content["error"]), str(content["log"]),
                 int(content["code"]), str(content["host"]),
             )  # fmt: skip
-        except (ValueError, KeyError, TypeError, DataError):
+        except (ValueError, KeyError, TypeError, RecursionError, DataError):
             continue  # half written by a dying node: the log has it
         notes.append(note)
     return notes
@@ -77,7 +95,7 @@ def failure_error(phase: Phase, failures: Sequence[Failure | FailureNote]) -> Co
     ]
     for failure in failures[:SHOWN]:
         units = failure.task.units if isinstance(failure, Failure) else failure.units
-        lines.append(f"  units {span(units)}: {failure.error}")
+        lines.append(f"  {span(units)}: {failure.error}")
         if failure.code == 1:
             lines.append(f"    log: {failure.log}")
     if len(failures) > SHOWN:
@@ -88,9 +106,7 @@ def failure_error(phase: Phase, failures: Sequence[Failure | FailureNote]) -> Co
 
 
 def span(units: Sequence[int]) -> str:
-    """Return units as people write them."""
-    return str(units[0]) if len(units) == 1 else f"{units[0]}-{units[-1]}"
-
-
-def _name(phase: Phase, task: Task) -> str:
-    return f"manifests/{phase.name}/{task.mark}/failed-{task.name}.json"
+    """Return units as people write them; without any, a slot failed before it had one."""
+    if not units:
+        return "a slot"
+    return f"units {units[0]}" if len(units) == 1 else f"units {units[0]}-{units[-1]}"

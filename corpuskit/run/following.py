@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from corpuskit.errors import CorpuskitError, DataError, TaskError
+from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError
 from corpuskit.manifest import Manifest
 from corpuskit.run.failures import failure_error, read_failures
 from corpuskit.run.launch.slurm import JOBS, job_states
@@ -68,11 +68,15 @@ class Follower:
                 if name not in seen:
                     seen.add(name)
                     self._tell(name)
-            if seal is not None and seal.fingerprint == work.mark:
+            if seal is not None and seal.fingerprint == work.mark and self._is_new(seal, work):
                 self.run.set_seal(phase, seal)
                 self.observer.phase_ends(phase, seal)
                 return seal
             self._pause(phase, len(seen) / TASKS_PER_SECOND)
+
+    def _is_new(self, seal: Seal, work: PhaseWork) -> bool:
+        """Return whether a seal is no old one whose files are gone and made again now."""
+        return seal != work.before or self.run.has_parts(seal.parts)
 
     def _manifests(self, work: PhaseWork) -> list[str]:
         listed = self.run.store.list(f"manifests/{work.phase.name}/{work.mark}")
@@ -97,7 +101,10 @@ class Follower:
         if time.monotonic() - self._asked < ASK_SECONDS and self._gone is None:
             return
         self._asked = time.monotonic()
-        states = job_states(self.jobs)
+        try:
+            states = job_states(self.jobs)
+        except UsageError:
+            return  # the controller is away: jobs go on, and manifests still tell
         if any(state.is_alive and not state.is_hopeless for state in states):
             self._gone = None
             return

@@ -23,6 +23,8 @@ class Jobs:
 
     def words(self, state: JobState) -> str:
         """Return the state of a job in words."""
+        if self.problem:
+            return "unknown"
         parts = [f"{num} {name.lower()}" for name, num in sorted(state.elements.items())]
         said = ", ".join(parts) or "ended"
         if state.is_hopeless:
@@ -37,7 +39,8 @@ class Jobs:
         jobs = [
             {
                 **dataclasses.asdict(one.job), "elements": one.elements, "reasons": one.reasons,
-                "is_alive": one.is_alive, "is_blocked": one.is_hopeless, "words": self.words(one),
+                "is_alive": None if self.problem else one.is_alive,
+                "is_blocked": one.is_hopeless, "words": self.words(one),
             }
             for one in self.states
         ]  # fmt: skip

@@ -10,9 +10,12 @@ from corpuskit.errors import DataError
 from corpuskit.manifest import Seal
 from corpuskit.plan.fingerprint import same_but_code
 from corpuskit.run.cutting import cut_tasks, cut_units
+from corpuskit.run.failures import forget_failures
 from corpuskit.run.rundir import file_copy, manifest_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from corpuskit.manifest import Manifest
     from corpuskit.plan.compile import Phase
     from corpuskit.run.launch.contract import Task
@@ -97,14 +100,18 @@ class PhaseWork:
             done.update(known.units if known else ())
         return done
 
-    def tasks(self) -> list[Task]:
-        """Return what is left to do: tasks, without the units that some manifest names."""
+    def tasks(self, among: Sequence[Task] | None = None) -> list[Task]:
+        """Return what is left to do: tasks, without the units that some manifest names.
+
+        Args:
+            among: look at these only, instead of all.
+        """
         if self.reused is not None:
             return []
         done = self._done()
         left = (
             dataclasses.replace(task, units=tuple(n for n in task.units if n not in done))
-            for task in self.all_tasks
+            for task in (self.all_tasks if among is None else among)
         )
         return [task for task in left if task.units]
 
@@ -129,6 +136,7 @@ class PhaseWork:
         if self.reused is None:
             listed = self.run.manifest_names(self.phase, self.mark)
             self.run.store.delete(name for name in listed if name not in self.manifests)
+            forget_failures(self.run, self.phase)
 
     def is_done(self) -> bool:
         """Return whether a look at the folder says that every task has a manifest."""

@@ -13,7 +13,7 @@ from corpuskit.errors import UsageError
 from corpuskit.plan.compile import DOCUMENTS_BELOW_BYTES, PLAN, Plan
 from corpuskit.plan.fingerprint import code_digest
 from corpuskit.plan.inputs import INPUTS, find_inputs, save_inputs
-from corpuskit.run.failures import failure_error, note_failures
+from corpuskit.run.failures import failure_error, forget_failures, note_failures
 from corpuskit.run.following import Follower
 from corpuskit.run.launch import slurm
 from corpuskit.run.launch.local import Pool
@@ -185,6 +185,8 @@ def submit(
             reused.append(work.finish())
             observer.phase_ends(phase, reused[-1])
         phases = directory.plan.phases[len(reused) :]
+        for phase in phases:
+            forget_failures(directory, phase)
         jobs: list[Job] = []
         if phases:
             jobs = slurm.submit(directory, phases, accept_code=accept_code, force=force)

@@ -9,6 +9,7 @@ closes the run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,8 +17,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.errors import CorpuskitError, TaskError, describe
-from corpuskit.run.failures import note_failures
+from corpuskit.errors import CorpuskitError, DataError, TaskError, describe
+from corpuskit.run.failures import note_failures, note_slot
 from corpuskit.run.launch.local import Pool
 from corpuskit.run.phase import PhaseWork, sweep
 from corpuskit.run.preflight import check
@@ -72,13 +73,15 @@ class Slot:
         _say(f"{work.phase.name}: slot {self.number} of {self.num}, {len(tasks)} tasks to do")
         with self.pool:
             failures = self.pool.run(tasks, self._on_event)
+        note_failures(self.run, work.phase, failures)
         if self.pool.deadline is not None and self._share(work):
             return self._hand_over(len(tasks))
         if failures:
-            return self._report(work, failures)
+            return _report(failures)
         if work.is_done():
-            work.finish()
-            _say(f"{work.phase.name}: sealed")
+            with contextlib.suppress(DataError):  # a manifest is to be made again, by its own slot
+                work.finish()
+                _say(f"{work.phase.name}: sealed")
         return 0
 
     def close(self) -> int:
@@ -108,22 +111,30 @@ class Slot:
             return
         work = PhaseWork(self.run, phase, accept_code=self.accept_code)
         end = time.monotonic() + VISIBLE_SECONDS
-        while work.reused is None and not work.is_done():
+        while not self._seals(work):
             if time.monotonic() > end:
                 raise TaskError(
                     f"phase {work.phase.name}: not all of its tasks are done, although its jobs "
                     "have ended. Run the same command again."
                 )
             time.sleep(1)
-        work.finish()
+
+    def _seals(self, work: PhaseWork) -> bool:
+        if work.reused is None and not work.is_done():
+            return False
+        try:
+            work.finish()
+        except DataError:
+            return False
+        return True
 
     def _share(self, work: PhaseWork) -> list[Task]:
         """Return this slot's tasks that have no usable manifest."""
+        mine = work.all_tasks[self.number :: self.num]
         listed = work.run.store.list(f"manifests/{work.phase.name}/{work.mark}")
         names = {manifest_name(work.phase, task) for task in work.all_tasks}
         if any("/task-" in name and name not in names for name in listed):
-            return work.tasks()[self.number :: self.num]  # made by a run that cut otherwise
-        mine = work.all_tasks[self.number :: self.num]
+            return PhaseWork(work.run, work.phase).tasks(mine)  # begun by a run that cut otherwise
         return [t for t in mine if self.run.read_manifest(manifest_name(work.phase, t)) is None]
 
     def _on_event(self, kind: str, fields: dict[str, Any]) -> None:
@@ -137,12 +148,6 @@ class Slot:
         if time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
             _say(f"{self.done} tasks, {self.documents:,} documents, {self.size / 1e6:,.1f} MB")
-
-    def _report(self, work: PhaseWork, failures: Sequence[Failure]) -> int:
-        note_failures(self.run, work.phase, failures)
-        for failure in failures:
-            _say(f"failed: units {failure.task.units[0]}...: {failure.error} log: {failure.log}")
-        return 3 if all(failure.code == 3 for failure in failures) else 1
 
     def on_warning(self, *_: object) -> None:
         """Take the warning that the time limit is near: finish what is in hand, begin nothing."""
@@ -169,6 +174,12 @@ class Slot:
         return 1
 
 
+def _report(failures: Sequence[Failure]) -> int:
+    for failure in failures:
+        _say(f"failed: units {failure.task.units[0]}...: {failure.error} log: {failure.log}")
+    return 3 if all(failure.code == 3 for failure in failures) else 1
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run one slot; return the exit code."""
     parser = argparse.ArgumentParser(prog="corpuskit.run.slot")
@@ -181,10 +192,13 @@ def main(arguments: Sequence[str]) -> int:
     first = int(facts.get("SLURM_ARRAY_TASK_MIN", "0"))
     number = int(facts.get("SLURM_ARRAY_TASK_ID", "0")) - first
     num = int(facts.get("SLURM_ARRAY_TASK_COUNT", "1"))
+    run = None
     try:
         run = RunDirectory.open(given.directory)
         os.chdir(run.folder)
         run.check_code()
+        if run.store.is_remote:
+            run.store.clear_scratch()  # of workers that were killed on this node
         slot = Slot(
             run, number, num, int(facts.get("SLURM_RESTART_COUNT", "0")),
             accept_code=given.accept_code_change, force=given.force,
@@ -192,12 +206,16 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(signal.SIGUSR1, slot.on_warning)
         is_last = given.phase >= len(run.plan.phases)
         return slot.close() if is_last else slot.work(given.phase)
-    except CorpuskitError as error:
-        _say(f"error: {error}")
-        return error.exit_code
-    except OSError as error:
-        _say(f"error: {describe(error)}")
-        return 1
+    except (CorpuskitError, OSError) as error:
+        if isinstance(error, CorpuskitError):
+            message, code = str(error), error.exit_code
+        else:
+            message, code = describe(error), 1
+        _say(f"error: {message}")
+        if run is not None:
+            phase = run.plan.phases[min(given.phase, len(run.plan.phases) - 1)]
+            note_slot(run, phase, number, message, code)
+        return code
 
 
 def _say(line: str) -> None:

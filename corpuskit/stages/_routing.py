@@ -81,7 +81,7 @@ def route(context: PassContext, producers: str, run: str, schema: pa.Schema) -> 
         producers: `<pass>/<run>`.
         run: what to call it.
     """
-    context.count(ROUTED)
+    context.count(f"{ROUTED}/{run}")
     unit = context.unit
     rows = context.run_range(producers, unit.low, unit.high, schema, unit.producers)
     columns = {name: rows.column(name).combine_chunks() for name in schema.names}
@@ -90,4 +90,4 @@ def route(context: PassContext, producers: str, run: str, schema: pa.Schema) -> 
 
 def routed(context: PassContext, producers: str, run: str) -> str:
     """Return the name of the run to read: the routed one if there is one."""
-    return f"route/{run}" if context.counters("route").get(ROUTED) else producers
+    return f"route/{run}" if context.counters("route").get(f"{ROUTED}/{run}") else producers

@@ -113,24 +113,35 @@ class Bucket:
         self.name, self.patience, self._library = name, patience, obstore
         given = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         self.endpoint = _without_secrets(given) if given else "Amazon S3"
+        if given and not re.match(r"https?://[^/]", given):
+            raise UsageError(
+                f"AWS_ENDPOINT_URL is {self.endpoint!r}, which is no address. Write "
+                "http://host:port or https://host."
+            )
         seconds = functools.partial(dt.timedelta, seconds=1)
-        self._client = S3Store(
-            name,
-            client_options={
-                "allow_http": bool(given and given.startswith("http://")),
-                "timeout": seconds() * patience.answer_seconds,
-                "connect_timeout": seconds() * min(10.0, patience.answer_seconds),
-            },
-            retry_config={
-                "max_retries": patience.max_retries,
-                "retry_timeout": seconds() * patience.retry_seconds,
-                "backoff": {
-                    "init_backoff": seconds() * patience.first_pause_seconds,
-                    "max_backoff": seconds() * patience.longest_pause_seconds,
-                    "base": 2,
+        try:
+            self._client = S3Store(
+                name,
+                client_options={
+                    "allow_http": bool(given and given.startswith("http://")),
+                    "timeout": seconds() * patience.answer_seconds,
+                    "connect_timeout": seconds() * min(10.0, patience.answer_seconds),
                 },
-            },
-        )
+                retry_config={
+                    "max_retries": patience.max_retries,
+                    "retry_timeout": seconds() * patience.retry_seconds,
+                    "backoff": {
+                        "init_backoff": seconds() * patience.first_pause_seconds,
+                        "max_backoff": seconds() * patience.longest_pause_seconds,
+                        "base": 2,
+                    },
+                },
+            )
+        except obstore.exceptions.BaseError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UsageError(
+                f"s3://{name}: {reason.rstrip('.')}. Check the AWS_ variables."
+            ) from None
 
     def place(self, key: str) -> str:
         """Return the address of an object."""

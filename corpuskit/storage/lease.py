@@ -71,7 +71,8 @@ class Lease:
         self._ended.set()
         self._thread.join()
         if not self._is_lost and self._age() < self.lease_seconds:
-            self.bucket.delete([self.key])
+            with contextlib.suppress(OSError):  # it expires by itself; the run is done
+                self.bucket.delete([self.key])
 
     def check(self) -> None:
         """Make sure that nobody else has the right.

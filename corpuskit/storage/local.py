@@ -249,7 +249,12 @@ class LocalStore(Store):
         with os.fdopen(os.open(self.root / "lock", flags, 0o666), "r+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except OSError as error:
+                if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                    raise UsageError(
+                        f"{self.root}: files cannot be locked here ({error.strerror}). Have the "
+                        "file system mounted with locks (Lustre: -o flock), or set another output."
+                    ) from None
                 raise UsageError(
                     f"{self.root}: another run is using this directory. Wait for it, or set "
                     "another output."

@@ -20,7 +20,8 @@ class OnlyTheTwo:
     known = {"corpuskit", "numpy", "pyarrow", *sys.stdlib_module_names}
 
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in self.known:
+        # _sysconfigdata_<platform> is Python's own, too, under a name that differs everywhere.
+        if name.partition(".")[0] not in self.known and not name.startswith("_sysconfigdata"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, OnlyTheTwo())

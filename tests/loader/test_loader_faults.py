@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from loader_runs import Shards, write_index, write_part, write_plan, write_shards
 
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.loader import StreamingLoader
 
 if TYPE_CHECKING:
@@ -274,3 +274,8 @@ def test_a_program_may_end_while_rows_are_read(tmp_path: Path, program: str) -> 
             timeout=60,
         )
         assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_address_is_refused_by_name():
+    with pytest.raises(UsageError, match="reads local folders only"):
+        StreamingLoader("s3://bucket/run", global_batch_rows=8)

@@ -111,6 +111,8 @@ def test_a_second_level_of_the_exchange_changes_nothing(byte_tokenizer, new_fold
         return routes, tokens
 
     expected = found(1 << 30)
+    monkeypatch.setattr(_routing, "MAX_OPENS", 5)  # web has more, books fewer
+    assert found(1 << 30)[1] == expected[1]
     monkeypatch.setattr(_routing, "MAX_OPENS", 0)
     row_bytes = packed_schema(packed(new_folder(), texts, byte_tokenizer).given).field("tokens")
     routed = found(30 * module.ROUTE_COPIES * row_bytes.type.byte_width)

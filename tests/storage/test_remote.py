@@ -461,3 +461,18 @@ def test_scratch_of_the_living_is_not_cleared(remote: RemoteStore):
     with remote.scratch() as folder:
         open_store(remote.address).clear_scratch()
         assert folder.exists()
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:9000", "foo", "http://", "ftp://host"])
+def test_an_endpoint_that_is_no_address_is_a_wrong_request(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(UsageError, match="which is no address"):
+        RemoteStore("s3://bucket/run").exists("plan.json")
+
+
+def test_a_missing_slash_is_named() -> None:
+    with pytest.raises(UsageError, match="one slash is missing"):
+        open_store("s3:/bucket/run")

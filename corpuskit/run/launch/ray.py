@@ -284,11 +284,11 @@ class _Round:
         """Stop when Ray would wait for ever: no node is large enough, and none is being started.
 
         Raises:
-            UsageError: the cluster has no room for a task.
+            TaskError: the cluster has no room for a task.
         """
         if time.monotonic() - self._landed > ROOM_SECONDS:
             if lack := self.launcher.lacks_room():
-                raise UsageError(f"executor: {lack}")
+                raise TaskError(f"executor: {lack}")
             self._landed = time.monotonic()
 
     def _cancel(self) -> None:

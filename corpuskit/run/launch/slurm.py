@@ -7,6 +7,7 @@ live. `sacct` is never needed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -87,26 +88,37 @@ def submit(
     steps = [(phase.name, phase.index, slots) for phase in phases]
     steps.append((CLOSING, len(run.plan.phases), 1))
     jobs: list[Job] = []
-    for name, index, num in steps:
-        options = _options(run, name, num, after=jobs[-1].number if jobs else None)
-        script = _script(run, index, accept_code=accept_code, force=force)
-        done = _ask(["sbatch", *options], script)
-        if done.returncode:
-            cancel(jobs)
-            raise TaskError(
-                f"sbatch refused phase {name}: {_last_line(done.stderr)} Nothing was left in the "
-                "queue. Correct executor.slurm and run again."
-            )
-        jobs.append(Job(name, done.stdout.strip().partition(";")[0], num))
-    content = {"format": 1, "jobs": [dataclasses.astuple(job) for job in jobs]}
-    run.store.put(JOBS, json.dumps(content).encode())
+    try:
+        for name, index, num in steps:
+            options = _options(run, name, num, after=jobs[-1].number if jobs else None)
+            done = _ask(["sbatch", *options], _script(run, index, accept_code, force))
+            if done.returncode:
+                raise TaskError(
+                    f"sbatch refused phase {name}: {_last_line(done.stderr)} Correct "
+                    "executor.slurm and run again."
+                )
+            jobs.append(Job(name, done.stdout.strip().partition(";")[0], num))
+            _save(run.store, jobs)  # whoever dies here leaves a record of what is in the queue
+    except BaseException:
+        _withdraw(run.store, jobs)
+        raise
     return jobs
 
 
-def cancel(jobs: Sequence[Job]) -> None:
-    """Cancel jobs, the last one first: none may start because another one ended."""
-    if jobs:
-        _ask(["scancel", *(job.number for job in reversed(jobs))])
+def _save(store: Store, jobs: Sequence[Job]) -> None:
+    content = {"format": 1, "jobs": [dataclasses.astuple(job) for job in jobs]}
+    store.put(JOBS, json.dumps(content).encode())
+
+
+def _withdraw(store: Store, jobs: Sequence[Job]) -> None:
+    """Take back what was submitted; if that fails, the record of it stays."""
+    if not jobs:
+        return
+    with contextlib.suppress(UsageError, OSError):
+        # The last one first: none may start because another one ended.
+        done = _ask(["scancel", *(job.number for job in reversed(jobs))])
+        if done.returncode == 0:
+            store.delete([JOBS])
 
 
 def read_jobs(store: Store) -> list[Job]:
@@ -122,7 +134,7 @@ def read_jobs(store: Store) -> list[Job]:
         jobs = [Job(str(phase), str(number), int(n)) for phase, number, n in content["jobs"]]
         if content["format"] != 1 or not all(job.number.isdigit() for job in jobs):
             raise ValueError("not of format 1")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{store.where(JOBS)}: cannot be read: {error!r}. Delete it.") from None
     return jobs
 
@@ -212,7 +224,7 @@ def _options(run: RunDirectory, name: str, slots: int, *, after: str | None) -> 
     return [*options, *settings.flags]
 
 
-def _script(run: RunDirectory, index: int, *, accept_code: bool, force: bool) -> str:
+def _script(run: RunDirectory, index: int, accept_code: bool, force: bool) -> str:
     """Return the batch script: `exec`, so that Slurm's signals reach Python itself."""
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     command = [sys.executable, "-m", "corpuskit.run.slot", _absolute(run.store), str(index)]
@@ -246,7 +258,10 @@ def _ask(command: Sequence[str], text: str | None = None) -> subprocess.Complete
             command, input=text, text=True, capture_output=True, check=False, timeout=ASK_SECONDS
         )
     except subprocess.TimeoutExpired:
-        raise UsageError(f"{command[0]} has not answered for {ASK_SECONDS} s. Try again.") from None
+        raise UsageError(
+            f"{command[0]} has not answered for {ASK_SECONDS} s. Look at squeue (jobs are called "
+            "corpuskit-NAME-PHASE), and try again."
+        ) from None
 
 
 def _last_line(text: str) -> str:
