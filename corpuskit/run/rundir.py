@@ -127,9 +127,10 @@ class RunDirectory:
         One that another version wrote is none: the phase is to be made again.
         """
         name = self.seal_name(phase)
-        if self.store.exists(name):
+        [content] = self.store.read_each([name])
+        if content is not None:
             with contextlib.suppress(OtherFormatError):
-                return Seal.from_json(self.store.read(name), self.store.where(name))
+                return Seal.from_json(content, self.store.where(name))
         return None
 
     def usable_seal(self, phase: Phase) -> Seal | None:

@@ -124,6 +124,8 @@ def _open(errand: Errand) -> _Desk:
         _await_plan(errand)
         run = RunDirectory.open(errand.address)
         run.check_code()
+        if run.store.is_remote:
+            run.store.clear_scratch()  # of workers that were killed on this node
         _desks.clear()  # runs come one after another
         _desks[errand] = _Desk(run)
     return _desks[errand]
