@@ -16,18 +16,21 @@ if os.environ.get("NUMBA_DISABLE_JIT") == "1":
 
 
 PROCESSES = (
+    "faults/",
     "run/",
+    "security/",
     "slurm/",
+    "storage/",
     "train/",
     "test_one_file_stage.py",
     "test_docs.py",
     "test_sample_command.py",
 )
-"""Below tests/: what starts processes or gathers files, and is no part of the unit suite."""
+"""Below tests/: what starts processes, gathers files or makes bombs; no part of the unit suite."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start processes as slow."""
+    """Mark what is no part of the unit suite as slow."""
     for item in items:
         place = item.path.relative_to(ROOT / "tests").as_posix()
         if place.startswith(PROCESSES):
