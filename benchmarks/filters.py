@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit import registry
-from corpuskit.kernels.words import whitespace_words
 from corpuskit.stage import StreamingStage, View
+from corpuskit.stages._words import splitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,9 +69,8 @@ def main() -> None:
 
     print(f"{size / 1e6:.0f} MB in {len(texts)} documents; MB per CPU second on one core")
     print(f"floor, one read of all bytes      {speed(largest_byte):9.0f}")
-    print(
-        f"words, by whitespace              {speed(lambda view: view.fact(whitespace_words)):9.0f}"
-    )
+    words = speed(lambda view: view.fact(splitter("whitespace")))
+    print(f"words, by whitespace              {words:9.0f}")
     print("stage                  cold s  alone  words given  reference   ratio  equal")
     for name in registry.names("filters"):
         line = measure(name, speed, few)
@@ -101,7 +100,7 @@ def measure(name: str, speed: Callable[[Callable[[View], object]], float], few: 
     found = [stage.rules[code - 1] if code else None for code in codes]
     equal = sum(rule == other for rule, other in zip(found, expected, strict=True))
     alone = speed(stage.apply)
-    shared = 1 / (1 / alone - 1 / speed(lambda view: view.fact(whitespace_words)))
+    shared = 1 / (1 / alone - 1 / speed(lambda view: view.fact(splitter("whitespace"))))
     return (
         f"{cold(name):8.1f} {alone:6.0f} {shared:12.0f} {reference:10.2f} "
         f"{alone / reference:6.0f}x  {equal} of {len(few)}"

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from corpuskit.storage import Found
+
 __all__ = [
     "CellStage", "Cost", "Example", "GlobalStage", "InputFile", "Outcome", "Pass", "PassContext",
     "PassPlan", "Reject", "Slice", "Source", "SourceBatch", "Spans", "Stage", "StreamingStage",
@@ -59,6 +61,18 @@ class Stage(BaseModel, ABC):
         name = self.bounds.get(rule)
         value = None if name is None else getattr(self, name)
         return float("nan") if value is None else float(value)
+
+    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which measured values break a rule; NaN breaks none.
+
+        That is below a bound called `min_*` and above any other; a rule that is off breaks nothing,
+        one that no parameter bounds is broken by more than 0. `corpuskit tune` asks this again with
+        other bounds, so what a stage with `measures` drops must follow from it.
+        """
+        if rule not in self.bounds:
+            return values > 0
+        limit = self.threshold(rule)
+        return values < limit if self.bounds[rule].startswith("min") else values > limit
 
     def files(self) -> tuple[str, ...]:
         """Return paths of files that decide (models, word lists); by content."""
@@ -173,6 +187,17 @@ class Source(Stage):
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         """Return the bytes of text in a slice, and whether that is known; nothing is opened."""
         return piece.size_bytes, False
+
+    def find(self) -> list[tuple[Found, str]] | None:
+        """Return the input files, each with its name, or None: `paths` are patterns of paths.
+
+        Asked once per command, before anything is planned. Names must be the same on every machine,
+        stamps must change when contents do.
+
+        Raises:
+            UsageError: there are none.
+        """
+        return None
 
     @abstractmethod
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:

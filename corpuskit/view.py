@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from corpuskit.batch import Utf8, large_strings, numbers, utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -81,11 +82,16 @@ class View:
         facts = {k: f.select(rows) for k, f in self._facts.items() if hasattr(f, "select")}
         return View(self.batch.take(pa.array(rows)), facts)
 
-    def with_text(self, text: Utf8) -> View:
-        """Return the view with other texts: facts about the old ones are forgotten."""
+    def with_text(self, text: Utf8, facts: Mapping[Any, Any] | None = None) -> View:
+        """Return the view with other texts: facts about the old ones are forgotten.
+
+        Args:
+            text: of all rows.
+            facts: what is known of the new texts: computation -> fact.
+        """
         array = large_strings(text.offsets, text.data)
         place = self.batch.schema.get_field_index("text")
-        return View(self.batch.set_column(place, "text", array))
+        return View(self.batch.set_column(place, "text", array), dict(facts or {}))
 
     def with_columns(self, columns: Mapping[str, pa.Array]) -> View:
         """Return the view with columns appended."""
@@ -120,7 +126,13 @@ class Outcome:
         codes: (N,) uint8: 0 keeps, k drops by `rules[k - 1]`; the first failing rule wins.
         values: (N,) float64: the measured value of the failing rule, NaN where it has none; read
             for dropped documents only.
+        reasons: N strings: what the ledger names instead of `rules[k - 1]`, where that is too
+            coarse; null keeps it. The funnel counts what is before a colon: details go behind it.
+        bounds: (N,) float64: the threshold of the failing rule where it is not the same for all
+            documents, else `Stage.threshold` has it.
         text: the new texts of all rows, dropped ones included.
+        facts: what the stage already knows of the new texts: computation -> fact, as in
+            `View.fact`; each must be what the computation would give.
         spans: what was cut from or replaced in the text that the stage saw.
         columns: field -> values of all rows, as declared by `adds()`.
         measures: name -> (N,) float64 of every rule's value, when asked for.
@@ -128,7 +140,19 @@ class Outcome:
 
     codes: NDArray[np.uint8] | None = None
     values: NDArray[np.float64] | None = None
+    reasons: pa.Array | None = None
+    bounds: NDArray[np.float64] | None = None
     text: Utf8 | None = None
+    facts: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
     spans: Spans | None = None
     columns: Mapping[str, pa.Array] = dataclasses.field(default_factory=dict)
     measures: Mapping[str, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
+
+    def reasons_of(self, rows: NDArray[np.int64], rules: Sequence[str]) -> pa.Array:
+        """Return why dropped documents were dropped, as strings."""
+        assert self.codes is not None, "only asked when something was dropped"
+        codes = self.codes[rows].astype(np.int64) - 1
+        names = pa.array(rules, pa.string()).take(pa.array(codes))
+        if self.reasons is None:
+            return names
+        return pc.coalesce(self.reasons.take(pa.array(rows)), names)

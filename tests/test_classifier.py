@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from corpuskit.cli.classifier import command
 from corpuskit.cli.main import main
 from corpuskit.errors import DataError, UsageError
-from corpuskit.stages.annotators._classifier import (
+from corpuskit.stages.annotators._classifier import Shrink, judge_held_out, train_classifier
+from corpuskit.stages.annotators._evaluation import tally
+from corpuskit.stages.annotators._fasttext import Settings
+from corpuskit.stages.annotators._labelled import (
+    Labelled,
     Row,
-    evaluate_classifier,
+    Split,
     is_held_out,
-    read_rows,
-    tally,
-    train_classifier,
     write_shuffled,
 )
-from corpuskit.stages.annotators._fasttext import Settings
 
 SMALL = Settings(dim=8, epochs=20, lr=1.0, minn=2, maxn=3, buckets=2000, seed=7)
 OPTIONS = "--dim 8 --epochs 20 --lr 1.0 --minn 2 --maxn 3 --buckets 2000 --seed 7".split()
@@ -46,9 +46,14 @@ def rows_of_two_classes(count=600, seed=5):
 
 
 def write_parquet(path, rows):
-    texts, labels = zip(*rows, strict=True)
-    pq.write_table(pa.table({"text": texts, "label": labels}), path, row_group_size=100)
+    columns = zip(*[Row(*row) for row in rows], strict=True)
+    table = pa.table(dict(zip(("text", "label", "site"), columns, strict=True)))
+    pq.write_table(table, path, row_group_size=100)
     return path
+
+
+def labelled(*paths, **columns):
+    return Labelled(tuple(paths), **columns)
 
 
 def as_jsonl(rows):
@@ -60,7 +65,7 @@ def inputs(tmp_path_factory):
     return write_parquet(tmp_path_factory.mktemp("rows") / "rows.parquet", rows_of_two_classes())
 
 
-ROWS = [("one\ntwo", "a"), ("", "b"), ("caf\u00e9 \U0001f600", "a")]
+ROWS = [Row("one\ntwo", "a"), Row("", "b"), Row("caf\u00e9 \U0001f600", "a")]
 
 
 @pytest.mark.parametrize(
@@ -70,21 +75,24 @@ ROWS = [("one\ntwo", "a"), ("", "b"), ("caf\u00e9 \U0001f600", "a")]
 def test_jsonl_is_read_packed_or_not(tmp_path, name, pack):
     path = tmp_path / name
     path.write_bytes(pack(as_jsonl(ROWS)))
-    assert list(read_rows([path], "text", "label")) == ROWS
+    assert list(labelled(path)) == ROWS
 
 
 def test_several_files_are_read_in_order(tmp_path):
     first = write_parquet(tmp_path / "a.parquet", ROWS)
     second = tmp_path / "b.jsonl"
     second.write_bytes(as_jsonl(ROWS[:1]))
-    assert list(read_rows([first, second], "text", "label")) == [*ROWS, ROWS[0]]
+    assert list(labelled(first, second)) == [*ROWS, ROWS[0]]
 
 
 def test_numbers_are_labels_and_nulls_are_left_out(tmp_path):
     path = tmp_path / "r.jsonl"
     records = [("t", 1), ("t", None), (None, 1), ("t", True)]
     path.write_text("".join(json.dumps({"x": x, "y": y}) + "\n" for x, y in records))
-    assert list(read_rows([path], "x", "y")) == [("t", "1"), ("t", "true")]
+    assert list(labelled(path, text_column="x", label_column="y")) == [
+        Row("t", "1"),
+        Row("t", "true"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -102,17 +110,19 @@ def test_numbers_are_labels_and_nulls_are_left_out(tmp_path):
 def test_a_broken_input_names_its_place(tmp_path, name, content, error, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(error, match=message):
-        list(read_rows([tmp_path / name], "text", "label"))
+        list(labelled(tmp_path / name))
 
 
 def test_a_missing_column_of_parquet_is_named(inputs):
-    with pytest.raises(DataError, match=r"column 'quality' is missing; has 'text', 'label'"):
-        list(read_rows([inputs], "text", "quality"))
+    with pytest.raises(
+        DataError, match=r"column 'quality' is missing; has 'text', 'label', 'site'"
+    ):
+        list(labelled(inputs, label_column="quality"))
 
 
 def test_a_missing_input_is_a_wrong_request(tmp_path):
     with pytest.raises(UsageError, match="there is no such file"):
-        list(read_rows([tmp_path / "absent.jsonl"], "text", "label"))
+        list(labelled(tmp_path / "absent.jsonl"))
 
 
 def test_about_the_asked_share_is_held_out():
@@ -162,53 +172,54 @@ def test_figures_of_an_evaluation_are_those_of_the_definition():
 
 
 def test_rows_in_the_worst_order_are_learned(inputs, tmp_path):
-    report = train_classifier([inputs], tmp_path / "m.bin", SMALL, holdout=0.2)
+    report = train_classifier(labelled(inputs), tmp_path / "m.bin", SMALL, split=Split(0.2))
     assert report.labels == ("down", "up")
     assert report.num_docs + report.held_out.num_docs == 600
     assert report.held_out.accuracy > 0.9
 
 
-@pytest.mark.parametrize("options", [{}, {"quantize": True}, {"quantize": True, "cutoff": 500}])
+@pytest.mark.parametrize("options", [None, Shrink(True), Shrink(True, 500)])
 def test_training_twice_gives_the_same_bytes(inputs, tmp_path, options):
     for name in ("one", "two"):
-        train_classifier([inputs], tmp_path / name, SMALL, holdout=0.1, **options)
+        train_classifier(labelled(inputs), tmp_path / name, SMALL, split=Split(0.1), shrink=options)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
 def test_what_is_held_out_is_not_learned(inputs, tmp_path):
-    rows = list(read_rows([inputs], "text", "label"))
+    rows = list(labelled(inputs))
     learned = [row for row in rows if not is_held_out(row.text, 0.2)]
-    alone = write_parquet(tmp_path / "learned.parquet", learned)
-    train_classifier([inputs], tmp_path / "split.bin", SMALL, holdout=0.2)
-    train_classifier([alone], tmp_path / "alone.bin", SMALL)
+    train_classifier(labelled(inputs), tmp_path / "split.bin", SMALL, split=Split(0.2))
+    train_classifier(learned, tmp_path / "alone.bin", SMALL)
     assert (tmp_path / "split.bin").read_bytes() == (tmp_path / "alone.bin").read_bytes()
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"holdout": 1.0}, "holdout must be at least 0 and below 1, got 1.0"),
-        ({"holdout": -0.1}, "holdout must be"),
-        ({"cutoff": 500}, "cutoff 500 has no effect"),
+        (lambda: Split(1.0), "holdout must be at least 0 and below 1, got 1.0"),
+        (lambda: Split(-0.1), "holdout must be"),
+        (lambda: Split(0.1, groups=("a",)), "exclude each other"),
+        (lambda: Shrink(cutoff=500), "cutoff 500 has no effect"),
+        (lambda: Shrink(True, 500, 10**6), "exclude each other"),
     ],
 )
-def test_settings_without_sense_are_refused(inputs, tmp_path, wrong, message):
+def test_settings_without_sense_are_refused(wrong, message):
     with pytest.raises(UsageError, match=message):
-        train_classifier([inputs], tmp_path / "m.bin", SMALL, **wrong)
+        wrong()
 
 
 def test_one_label_is_not_enough(tmp_path):
     path = write_parquet(tmp_path / "r.parquet", [("a b", "up"), ("c d", "up")])
-    with pytest.raises(DataError, match="needs two labels, has 'up'"):
-        train_classifier([path], tmp_path / "m.bin", SMALL)
+    with pytest.raises(DataError, match="must be two to learn from, found 'up'"):
+        train_classifier(labelled(path), tmp_path / "m.bin", SMALL)
     assert not (tmp_path / "m.bin").exists()
 
 
 def test_rows_without_text_cannot_judge(inputs, tmp_path):
-    train_classifier([inputs], tmp_path / "m.bin", SMALL)
+    train_classifier(labelled(inputs), tmp_path / "m.bin", SMALL)
     (tmp_path / "none.jsonl").write_text('{"text": null, "label": "up"}\n')
-    with pytest.raises(DataError, match="no row has a text and a label"):
-        evaluate_classifier(tmp_path / "m.bin", [tmp_path / "none.jsonl"])
+    with pytest.raises(DataError, match="no row with a text and a label is left"):
+        judge_held_out(tmp_path / "m.bin", labelled(tmp_path / "none.jsonl"), Split())
 
 
 def test_the_command_line_trains_and_judges(inputs, tmp_path):
@@ -236,7 +247,7 @@ def test_options_of_the_command_line_reach_the_library(inputs, tmp_path):
         command, ["train", str(inputs), "--output", str(tmp_path / "a"), *OPTIONS]
     )
     assert done.exit_code == 0, done.output
-    train_classifier([inputs], tmp_path / "b", SMALL)
+    train_classifier(labelled(inputs), tmp_path / "b", SMALL)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 

@@ -1,13 +1,16 @@
 """Judge the embedded language model beside lid.176.ftz and print the tables of docs/langid.md.
 
-Reads `heldout.parquet` as texts.py wrote it, and `bench_en`, `bench_multi`, `code` and
-`models/lid.176.ftz` under `CORPUSKIT_SHARED_DATA`. Of bench_en only shards 1 to 3 count: shard 0
-was looked at when the settings were chosen.
+Reads what texts.py wrote, and `bench_en`, `bench_multi`, `code`, `quality/sms_spam` and
+`models/lid.176.ftz` under `CORPUSKIT_SHARED_DATA`. Each set has a part for validation, by which
+settings were chosen, and one for the test, by which nothing was: shard 0 of bench_en and shards 1
+to 3; of the others 3 in 10 documents and the rest, of text messages one half and the other, by a
+hash of the id. Sources of bench_en that the model learned from are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import time
 from collections import Counter, defaultdict
@@ -18,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from english import SOURCES as LEARNED
 
 from corpuskit.batch import utf8
 from corpuskit.stages.annotators._fasttext import Model, open_model
@@ -52,7 +56,7 @@ class Judged:
 
 def judge(model: Model, texts: list[str], true: list[str]) -> Judged:
     found = model.predict(utf8(pa.array(texts, pa.large_string())))
-    names = [model.labels[rank] for rank in found.ranks[:, 0]]
+    names = [model.labels[rank] if rank >= 0 else "und" for rank in found.ranks[:, 0].tolist()]
     return Judged(true, names, (found.scores[:, 0] >= MIN_SCORE).tolist())
 
 
@@ -67,6 +71,33 @@ def kept(true: str, found: str, sure: bool) -> bool:
 def astray(true: str, found: str, sure: bool) -> bool:
     """A wrong label with a high score; English in a translated manual is no error."""
     return found not in (true, "en") and sure
+
+
+def part_of(row: dict, tenths: int) -> str:
+    """Return validation for some tenths of the rows, test for the others."""
+    digest = hashlib.blake2b(row["id"].encode(), digest_size=4).digest()
+    return "validation" if int.from_bytes(digest, "little") % 10 < tenths else "test"
+
+
+def manuals_in_english(shared: Path, part: str) -> list[dict]:
+    rows = []
+    for shard in (0,) if part == "validation" else (1, 2, 3):
+        path = shared / "bench_en" / f"bench_en-0000{shard}-of-00004.parquet"
+        rows += pq.read_table(path).to_pylist()
+    return [row for row in rows if row["source"] not in LEARNED]
+
+
+def manuals_in_many(shared: Path, part: str) -> list[dict]:
+    rows = []
+    for path in sorted((shared / "bench_multi").glob("*.parquet")):
+        rows += pq.read_table(path).to_pylist()
+    return [row for row in rows if part_of(row, 3) == part]
+
+
+def chat(shared: Path, part: str) -> list[dict]:
+    """Return text messages that people wrote to people."""
+    rows = pq.read_table(shared / "quality" / "sms_spam.parquet").to_pylist()
+    return [row for row in rows if row["label"] == "ham" and part_of(row, 5) == part]
 
 
 def table(head: str, rows: list[list[str]]) -> None:
@@ -102,10 +133,7 @@ def held_out(models: dict[str, Model], path: Path) -> None:
     table("texts|model|number|languages|right|mean of languages|right and score >= 0.65", out)
 
 
-def english(models: dict[str, Model], folder: Path) -> None:
-    rows = []
-    for shard in (1, 2, 3):
-        rows += pq.read_table(folder / f"bench_en-0000{shard}-of-00004.parquet").to_pylist()
+def english(models: dict[str, Model], rows: list[dict]) -> None:
     sources = [row["source"] for row in rows]
     judged = {
         name: judge(model, [row["text"] for row in rows], ["en"] * len(rows))
@@ -125,11 +153,14 @@ def english(models: dict[str, Model], folder: Path) -> None:
         print(f"{name}, taken for: {', '.join(f'{guess} {count}' for guess, count in wrong)}")
 
 
-def unlike_manuals(models: dict[str, Model], shared: Path) -> None:
-    """English that nobody thought of when the noise was written."""
+def unlike_manuals(models: dict[str, Model], shared: Path, part: str) -> None:
+    """English of other kinds, short texts among them."""
+    sets = {"text messages (ham)": [row["text"] for row in chat(shared, part)]}
+    if part == "test":
+        for name in ("neardup/plagiarism_articles", "toxicity/wiki_toxicity"):
+            sets[name] = pq.read_table(shared / f"{name}.parquet")["text"].to_pylist()
     out = []
-    for name in ("neardup/plagiarism_articles", "toxicity/wiki_toxicity", "quality/sms_spam"):
-        texts = pq.read_table(shared / f"{name}.parquet")["text"].to_pylist()
+    for name, texts in sets.items():
         line = [name, f"{len(texts):,}", f"{np.median([len(text) for text in texts]):.0f}"]
         for model in models.values():
             found = judge(model, texts, ["en"] * len(texts))
@@ -139,12 +170,13 @@ def unlike_manuals(models: dict[str, Model], shared: Path) -> None:
     table(f"English|texts|median chars|{names}", out)
 
 
-def multilingual(models: dict[str, Model], folder: Path) -> None:
-    rows = []
-    for shard in (0, 1):
-        rows += pq.read_table(folder / f"bench_multi-0000{shard}-of-00002.parquet").to_pylist()
+def languages(rows: list[dict]) -> list[str]:
     codes = [row["lang"].replace("_", "-").lower().partition("-")[0] for row in rows]
-    true = [SAME.get(code, code) for code in codes]
+    return [SAME.get(code, code) for code in codes]
+
+
+def multilingual(models: dict[str, Model], rows: list[dict]) -> None:
+    true = languages(rows)
     judged = {n: judge(m, [row["text"] for row in rows], true) for n, m in models.items()}
     out = []
     for label, number in [("all", len(rows)), *sorted(Counter(true).items(), key=lambda x: -x[1])]:
@@ -168,8 +200,9 @@ def multilingual(models: dict[str, Model], folder: Path) -> None:
         print(f"{name}: right or en {either} %; most often {often}")
 
 
-def code(models: dict[str, Model], folder: Path) -> None:
+def code(models: dict[str, Model], folder: Path, part: str) -> None:
     rows = pq.read_table(folder / "code_slice.parquet").to_pylist()
+    rows = [row for row in rows if part_of(row, 3) == part]
     out = []
     for kind, number in [("all", len(rows)), *Counter(row["lang"] for row in rows).most_common(8)]:
         texts = [row["text"] for row in rows if kind in ("all", row["lang"])]
@@ -196,22 +229,52 @@ def speed(models: dict[str, Model], folder: Path) -> None:
     table(f"{size / 1e6:.0f} MB of bench_en|MB per CPU second", out)
 
 
+def summary(models: dict[str, Model], folder: Path, shared: Path, part: str) -> None:
+    """Print the few figures that settings are chosen by."""
+    common = set.intersection(*(set(model.labels) for model in models.values()))
+    aside = pq.read_table(folder / f"{part}.parquet").to_pylist()
+    sets = {
+        origin: [row for row in aside if row["origin"] == origin and row["label"] in common]
+        for origin in ("tatoeba", "udhr")
+    }
+    manuals, many = manuals_in_english(shared, part), manuals_in_many(shared, part)
+    sets["bench_en"] = [{"text": row["text"], "label": "en"} for row in manuals]
+    sets["bench_multi"] = [
+        {"text": row["text"], "label": label}
+        for row, label in zip(many, languages(many), strict=True)
+    ]
+    sets["sms"] = [{"text": row["text"], "label": "en"} for row in chat(shared, part)]
+    out = []
+    for name, model in models.items():
+        line = [name]
+        for rows in sets.values():
+            found = judge(model, [row["text"] for row in rows], [row["label"] for row in rows])
+            line.append(" / ".join(found.share(test) for test in (right, kept, astray)))
+        out.append(line)
+    table(f"{part}|{'|'.join(f'{name} ({len(rows):,})' for name, rows in sets.items())}", out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("heldout", type=Path)
-    parser.add_argument("--model", type=Path, default=EMBEDDED_PATH)
+    parser.add_argument("folder", type=Path, help="what texts.py wrote")
+    parser.add_argument("--part", choices=("validation", "test"), default="test")
+    parser.add_argument("--model", type=Path, nargs="*", default=[], help="beside the embedded one")
+    parser.add_argument("--summary", action="store_true", help="a line per model, no tables")
     given = parser.parse_args()
     shared = Path(os.environ["CORPUSKIT_SHARED_DATA"])
     models = {
-        "embedded": open_model(given.model),
-        "lid.176.ftz": open_model(shared / "models" / "lid.176.ftz"),
+        "embedded": open_model(EMBEDDED_PATH),
+        **{path.stem: Model(path) for path in given.model},
+        "lid.176.ftz": Model(shared / "models" / "lid.176.ftz"),
     }
-    held_out(models, given.heldout)
-    english(models, shared / "bench_en")
-    unlike_manuals(models, shared)
-    multilingual(models, shared / "bench_multi")
-    code(models, shared / "code")
-    speed(models, shared / "bench_en")
+    if given.summary:
+        return summary(models, given.folder, shared, given.part)
+    held_out(models, given.folder / f"{given.part}.parquet")
+    english(models, manuals_in_english(shared, given.part))
+    unlike_manuals(models, shared, given.part)
+    multilingual(models, manuals_in_many(shared, given.part))
+    code(models, shared / "code", given.part)
+    return speed(models, shared / "bench_en")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Make the texts that the embedded language model is trained on and judged by.
 
-Writes `train.parquet` (lines put together from sentences and paragraphs, with noise) and
-`heldout.parquet` (untouched sentences and paragraphs), columns `text`, `label`, `origin`. The
-sources are `langid/udhr_paragraphs.parquet` and `langid/tatoeba_v1.parquet` under
-`CORPUSKIT_SHARED_DATA`. Labels are the codes of lid.176 (Wikipedia's): ISO 639-1 where it has one,
-else ISO 639-3 or Wikipedia's own.
+Writes `train.parquet` (lines put together from sentences and paragraphs, with noise),
+`validation.parquet` and `test.parquet` (untouched sentences and paragraphs), columns `text`,
+`label`, `origin`. Settings are chosen on the validation part, the test part is only reported. The
+sources are `langid/udhr_paragraphs.parquet`, `langid/tatoeba_v1.parquet` and three sources of
+`bench_en` (english.py) under `CORPUSKIT_SHARED_DATA`. Labels are the codes of lid.176 (Wikipedia's):
+ISO 639-1 where it has one, else ISO 639-3 or Wikipedia's own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import english
 import pyarrow as pa
 import pyarrow.parquet as pq
 import repair
@@ -26,7 +28,7 @@ from noise import decorate, phrases, recase, repeated
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HELDOUT_SHARE = 10  # one paragraph or sentence in ten
+HELDOUT_SHARE = 10  # one paragraph or sentence in ten: half for validation, half for the test
 LID176 = frozenset(
     """af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb
     ckb co cs cv cy da de diq dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom
@@ -65,6 +67,7 @@ EXTRA = frozenset("fo ha ig lg ln mi ny om rn rw se sm sn st ti tn to ts wo xh z
 LEFT_OUT = frozenset("ie sco wuu".split())
 # Characters per language. Much-written languages get more, English most: the prior of the model.
 CHARS = 600_000
+FRAGMENTS = 0.2  # share of the lines that are a few words, so that short texts are not a surprise
 MAJOR = frozenset(
     "de fr es it pt nl ru pl ja zh ko ar fa hi tr vi id cs sv uk el hu fi da no ro he th bg".split()
 )
@@ -77,7 +80,7 @@ class Unit:
     text: str
     label: str
     origin: str
-    held_out: bool
+    part: str
 
 
 def label_of(code: str) -> str | None:
@@ -87,17 +90,24 @@ def label_of(code: str) -> str | None:
     return label if label in (LID176 | EXTRA) - LEFT_OUT else None
 
 
-def held_out(sentence: str) -> bool:
-    """Say whether a sentence is kept for judging: one in ten, by a hash of its text."""
-    return hashlib.blake2b(sentence.encode(), digest_size=4).digest()[0] % HELDOUT_SHARE == 0
+def part_of_sentence(sentence: str) -> str:
+    """Return train, validation or test, by a hash of the sentence."""
+    first, second = hashlib.blake2b(sentence.encode(), digest_size=4).digest()[:2]
+    return "train" if first % HELDOUT_SHARE else ("validation", "test")[second % 2]
+
+
+def part_of_paragraph(number: int) -> str:
+    """Return train, validation or test, by the paragraph's number in the declaration.
+
+    Every language is cut alike: its variants (Brazilian, European Portuguese) share paragraphs.
+    """
+    if number % HELDOUT_SHARE != 7:
+        return "train"
+    return ("validation", "test")[number // HELDOUT_SHARE % 2]
 
 
 def read_units(folder: Path) -> list[Unit]:
-    """Read both sets, repair the UDHR, and hold out one in ten.
-
-    Paragraphs are held out by their number, in every language alike: variants of one language
-    (Brazilian and European Portuguese) share paragraphs.
-    """
+    """Read both sets, repair the UDHR, and set one in ten aside, never a text that is learned."""
     units: list[Unit] = []
     tatoeba = pq.read_table(folder / "tatoeba_v1.parquet").to_pylist()
     every = repair.Habits()
@@ -107,7 +117,7 @@ def read_units(folder: Path) -> list[Unit]:
         every.learn(words)
         if label is not None:
             habits[label].learn(words)
-            units.append(Unit(" ".join(words), label, "tatoeba", held_out(row["text"])))
+            units.append(Unit(" ".join(words), label, "tatoeba", part_of_sentence(row["text"])))
     parsed = []
     for row in pq.read_table(folder / "udhr_paragraphs.parquet").to_pylist():
         label = None if row["code"] in SKIPPED_UDHR else label_of(row["bcp47"])
@@ -118,21 +128,37 @@ def read_units(folder: Path) -> list[Unit]:
     for label, items, number in parsed:
         text = repair.restore(items, label, habits[label], every)
         if text:
-            units.append(Unit(text, label, "udhr", number % HELDOUT_SHARE == 7))
-    trained = {unit.text for unit in units if not unit.held_out}
-    return [unit for unit in units if not unit.held_out or unit.text not in trained]
+            units.append(Unit(text, label, "udhr", part_of_paragraph(number)))
+    trained = {unit.text for unit in units if unit.part == "train"}
+    return [unit for unit in units if unit.part == "train" or unit.text not in trained]
 
 
-def compose(units: list[Unit], chars: int, rng: random.Random) -> Iterator[str]:
+def fragment(text: str, rng: random.Random) -> str:
+    """Return one to five words, or two to ten characters of a text without spaces."""
+    words = text.split(" ")
+    if max(map(len, words)) > 15 and not text.isascii():
+        start = rng.randrange(len(text))
+        return text[start : start + rng.randint(2, 10)].strip() or text
+    start = rng.randrange(len(words))
+    return " ".join(words[start : start + rng.randint(1, 5)])
+
+
+def compose(units: list[str], chars: int, rng: random.Random) -> Iterator[str]:
     """Yield training lines of one language, about `chars` characters in all.
 
-    A line is 1 to 12 units, longer ones cut to 4 to 30 words, in changed case and with noise.
+    A line is 1 to 12 units, longer ones cut to 4 to 30 words, in changed case and with noise; or,
+    one time in five, a few words as they are.
     """
     made = 0
     while made < chars:
+        if rng.random() < FRAGMENTS:
+            line = recase(fragment(rng.choice(units), rng), rng)
+            made += len(line)
+            yield line
+            continue
         parts = []
         for _ in range(rng.choice((1, 1, 1, 1, 2, 2, 3, 4, 6, 9, 12))):
-            words = rng.choice(units).text.split(" ")
+            words = rng.choice(units).split(" ")
             if len(words) > 12 and rng.random() < 0.7:
                 start = rng.randrange(len(words) - 6)
                 words = words[start : start + rng.randint(4, 30)]
@@ -144,15 +170,25 @@ def compose(units: list[Unit], chars: int, rng: random.Random) -> Iterator[str]:
         yield line
 
 
-def manuals(units: list[Unit], chars: int, rng: random.Random) -> Iterator[str]:
+def manuals(units: list[str], chars: int, rng: random.Random) -> Iterator[str]:
     """Yield English as manuals have it, in light to heavy noise; almost only code counts, too."""
     made = 0
     while made < chars:
         kind = rng.randrange(10)
-        words = rng.choice(units).text.split()[: rng.randint(3, 20)]
+        words = rng.choice(units).split()[: rng.randint(3, 20)]
         text = " ".join(words) if kind < 3 else phrases(rng) if kind < 7 else repeated(rng)
         if kind < 9:
             text = decorate(recase(text, rng), rng, rng.choice((0.3, 1, 2, 4, 8, 16)))
+        made += len(text)
+        yield text
+
+
+def messages(units: list[str], chars: int, rng: random.Random) -> Iterator[str]:
+    """Yield English as text messages have it: one to three short sentences."""
+    made = 0
+    while made < chars:
+        words = " ".join(rng.choice(units) for _ in range(rng.choice((1, 1, 2, 3)))).split()
+        text = english.texting(" ".join(words[: rng.randint(2, 30)]), rng)
         made += len(text)
         yield text
 
@@ -166,24 +202,30 @@ def write(path: Path, rows: list[tuple[str, str, str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path, help="folder for train.parquet and heldout.parquet")
+    parser.add_argument("out", type=Path, help="folder for train, validation and test.parquet")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    units = read_units(Path(os.environ["CORPUSKIT_SHARED_DATA"], "langid"))
-    by_label = defaultdict(list)
-    for unit in units:
-        if not unit.held_out:
-            by_label[unit.label].append(unit)
+    shared = Path(os.environ["CORPUSKIT_SHARED_DATA"])
     rng = random.Random(given.seed)
+    units = read_units(shared / "langid")
+    by_label: dict[str, list[str]] = defaultdict(list)
+    for unit in units:
+        if unit.part == "train":
+            by_label[unit.label].append(unit.text)
+    plain = by_label["en"] + english.prose(shared / "bench_en", rng)
     rows = []
     for label, own in sorted(by_label.items()):
-        times = 8 if label == "en" else 3 if label in MAJOR else 1
+        times = 5 if label in MAJOR else 1
+        if label == "en":
+            own, times = plain, 8
         rows += [(line, label, "composed") for line in compose(own, CHARS * times, rng)]
-    english = manuals(by_label["en"], CHARS * 30, rng)
-    rows += [(line, "en", "manuals") for line in english]
+    rows += [(line, "en", "manuals") for line in manuals(plain, CHARS * 26, rng)]
+    rows += [(line, "en", "messages") for line in messages(plain, CHARS * 5, rng)]
     write(given.out / "train.parquet", rows)
-    write(given.out / "heldout.parquet", [(u.text, u.label, u.origin) for u in units if u.held_out])
+    for part in ("validation", "test"):
+        chosen = [(u.text, u.label, u.origin) for u in units if u.part == part]
+        write(given.out / f"{part}.parquet", chosen)
 
 
 if __name__ == "__main__":

@@ -6,39 +6,87 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.stages.annotators._classifier import Evaluation
+    from collections.abc import Callable
 
-INPUTS = click.argument(
-    "inputs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="INPUT..."
-)
-TEXT = click.option("--text-column", default="text", show_default=True, help="Column of the texts.")
-LABEL = click.option(
-    "--label-column",
-    default="label",
-    show_default=True,
-    help="Column of the labels, one word each.",
-)
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    from corpuskit.stages.annotators._evaluation import Evaluation, Threshold
+    from corpuskit.stages.annotators._labelled import Labelled, Split
+
+
+class Source(click.ParamType):  # type: ignore[type-arg]
+    """`LABEL=FILE`."""
+
+    name = "label=file"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, Path]:
+        label, sign, path = str(value).partition("=")
+        if not (label and sign and path):
+            self.fail(f"{value!r} is not LABEL=FILE, as in hq=books.parquet.", param, ctx)
+        return label, Path(path)
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes: 2000000, 900KB, 2MB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        text = str(value).upper().strip()
+        factor = {"KB": 1_000, "MB": 1_000_000, "GB": 1_000_000_000}.get(text[-2:], 1)
+        try:
+            return int(float(text if factor == 1 else text[:-2]) * factor)
+        except ValueError:
+            return self.fail(f"{value!r} is not a size, as in 900KB or 2MB.", param, ctx)
+
+
+ROWS = (
+    click.argument("inputs", nargs=-1, type=click.Path(path_type=Path), metavar="[INPUT]..."),
+    click.option(
+        "--source", "sources", multiple=True, type=Source(), metavar="LABEL=FILE",
+        help="A file whose texts all have this label; may be repeated. Also .txt, a text a line.",
+    ),
+    click.option("--text-column", default="text", show_default=True, help="Column of the texts."),
+    click.option(
+        "--label-column", default="label", show_default=True,
+        help="Column of the labels of INPUT, one word each.",
+    ),
+    click.option("--group-column", help="Column of groups (sources, sites): figures for each."),
+    click.option(
+        "--holdout", default=0.0, show_default=True,
+        help="Share of texts kept to judge by; with --group-column, of groups.",
+    ),
+    click.option(
+        "--holdout-group", "holdout_groups", multiple=True, metavar="GROUP",
+        help="A group kept to judge by; may be repeated.",
+    ),
+    click.option("--positive", default="", help="The label whose score counts."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+)  # fmt: skip
+
+
+def takes_rows(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the arguments that say where labelled rows are."""
+    for decorate in reversed(ROWS):
+        command = decorate(command)
+    return command
 
 
 @click.group("classifier")
 def command() -> None:
     """Train and judge fastText classifiers.
 
-    Inputs are Parquet or JSONL files (also .gz, .zst) with a text and a label per row.
+    INPUT are Parquet or JSONL files (also .gz, .zst) with a text and a label per row; --source
+    names files of one label.
     """
 
 
 @command.command("train")
-@INPUTS
+@takes_rows
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The model file.")
-@TEXT
-@LABEL
 @click.option("--dim", default=16, show_default=True, help="Length of the vectors.")
 @click.option("--epochs", default=5, show_default=True, help="Times each text is seen.")
 @click.option("--lr", default=0.5, show_default=True, help="Learning rate; falls to 0 by the end.")
@@ -47,39 +95,40 @@ def command() -> None:
 @click.option("--maxn", default=0, show_default=True, help="Longest run of characters; 0 for none.")
 @click.option("--buckets", default=200_000, show_default=True, help="Rows that runs are hashed to.")
 @click.option("--min-count", default=1, show_default=True, help="Rarer words have no row.")
+@click.option(
+    "--loss", default="softmax", show_default=True,
+    type=click.Choice(["softmax", "hs", "ns", "ova"]), help="fastText's loss functions.",
+)  # fmt: skip
 @click.option("--quantize", is_flag=True, help="Compress: 9 bytes a row at 16 dimensions.")
 @click.option("--cutoff", default=0, show_default=True, help="Rows --quantize keeps; 0 for all.")
+@click.option("--max-size", default="0", type=Size(), help="Largest file, as in 2MB: quantizes.")
 @click.option("--seed", default=0, show_default=True, help="Of the order of texts and the weights.")
 @click.option("--threads", default=1, show_default=True, help="More than 1: not reproducible.")
-@click.option("--holdout", default=0.0, show_default=True, help="Share of texts kept to judge by.")
-@AS_JSON
 def train_command(
-    inputs: tuple[Path, ...],
     output: Path,
-    text_column: str,
-    label_column: str,
     quantize: bool,
     cutoff: int,
-    holdout: float,
+    max_size: int,
+    positive: str,
     as_json: bool,
-    **settings: int | float,
+    **given: Any,
 ) -> None:
-    """Train a classifier on the rows of INPUT and write it to --output.
+    """Train a classifier on labelled texts and write it to --output.
 
     With one thread, the same inputs, options and fastText give the same model byte for byte.
     """
-    from corpuskit.stages.annotators._classifier import train_classifier
+    from corpuskit.stages.annotators._classifier import Shrink, train_classifier
     from corpuskit.stages.annotators._fasttext import Settings
 
+    rows, split = _rows(given)
+    small = quantize or cutoff or max_size
     report = train_classifier(
-        inputs,
+        rows,
         output,
-        Settings(**settings),  # type: ignore[arg-type]
-        text_column=text_column,
-        label_column=label_column,
-        holdout=holdout,
-        quantize=quantize,
-        cutoff=cutoff,
+        Settings(**{field.name: given[field.name] for field in dataclasses.fields(Settings)}),
+        split=split,
+        shrink=Shrink(bool(quantize), cutoff, max_size) if small else None,
+        positive=positive,
         progress=lambda message: click.echo(message, err=True),
         verbose=2 if sys.stderr.isatty() else 0,
     )
@@ -91,28 +140,80 @@ def train_command(
 
 @command.command("eval")
 @click.argument("model", type=click.Path(path_type=Path))
-@INPUTS
-@TEXT
-@LABEL
-@AS_JSON
+@takes_rows
+@click.option("--keep-rate", type=float, help="Find the threshold that keeps this share.")
+@click.option(
+    "--among", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+    help="Texts without labels that --keep-rate is about; may be repeated. Default: those judged.",
+)  # fmt: skip
+@click.option("--precision", type=float, help="Find the lowest threshold that reaches this.")
+@click.option(
+    "--stage", default="quality", show_default=True, type=click.Choice(["quality", "toxicity"]),
+    help="The stage that a threshold is for.",
+)  # fmt: skip
 def eval_command(
-    model: Path, inputs: tuple[Path, ...], text_column: str, label_column: str, as_json: bool
+    model: Path,
+    keep_rate: float | None,
+    among: tuple[Path, ...],
+    precision: float | None,
+    stage: str,
+    positive: str,
+    as_json: bool,
+    **given: Any,
 ) -> None:
-    """Judge MODEL on the rows of INPUT: accuracy, a table by label, what is taken for what."""
-    from corpuskit.stages.annotators._classifier import evaluate_classifier
+    """Judge MODEL on labelled texts: accuracy by label and group, calibration, thresholds.
 
-    found = evaluate_classifier(model, inputs, text_column=text_column, label_column=label_column)
+    --holdout and --holdout-group, as given to `train`, judge only what that left out.
+    """
+    from corpuskit.stages.annotators._classifier import (
+        choose_thresholds,
+        judge_held_out,
+        stage_snippet,
+    )
+    from corpuskit.stages.annotators._evaluation import evaluate
+    from corpuskit.stages.annotators._labelled import read_texts
+
+    rows, split = _rows(given)
+    judged = judge_held_out(model, rows, split, positive)
+    texts = read_texts(among, rows.text_column) if among else None
+    thresholds = choose_thresholds(
+        judged, keep_rate=keep_rate, precision=precision, model=model, among=texts
+    )
+    found = evaluate(judged)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(found), ensure_ascii=False))
-    else:
-        click.echo(_table(found))
+        extra = [dataclasses.asdict(one) for one in thresholds]
+        click.echo(
+            json.dumps({**dataclasses.asdict(found), "thresholds": extra}, ensure_ascii=False)
+        )
+        return
+    click.echo(_table(found))
+    for one in thresholds:
+        click.echo(_threshold(one))
+        click.echo(f"  {stage_snippet(stage, str(model), positive, one)}")
+
+
+def _rows(given: dict[str, Any]) -> tuple[Labelled, Split]:
+    """Return where the rows are and which are held out, from the shared options."""
+    from corpuskit.stages.annotators._labelled import Labelled, Split
+
+    rows = Labelled(
+        given["inputs"],
+        given["sources"],
+        given["text_column"],
+        given["label_column"],
+        given["group_column"],
+    )
+    by_group = given["group_column"] is not None
+    return rows, Split(given["holdout"], by_group, given["holdout_groups"])
 
 
 def _table(found: Evaluation, most: int = 20) -> str:
-    """Lay an evaluation out as text: figures, a line per label, the commonest confusions."""
+    """Lay an evaluation out as text: figures, a line per label, confusions, groups, calibration."""
     width = max([len(score.label) for score in found.labels] + [len("label")])
+    area = "" if found.auc is None else f", ROC area {found.auc:.4f}"
     lines = [
-        f"accuracy {found.accuracy:.4f}, macro F1 {found.macro_f1:.4f}, {found.num_docs:,} texts",
+        f"accuracy {found.accuracy:.4f}, macro F1 {found.macro_f1:.4f}{area}, "
+        f"{found.num_docs:,} texts",
         f"{'label':<{width}}  {'texts':>8}  precision  recall      f1",
     ]
     lines += [
@@ -126,4 +227,24 @@ def _table(found: Evaluation, most: int = 20) -> str:
             f"  {true} -> {guess or '(nothing)'}  {count:,}"
             for true, guess, count in found.confusions[:most]
         ]
+    if found.groups:
+        lines.append("accuracy by group:")
+        lines += [f"  {g.accuracy:.4f}  {g.num_docs:>8,}  {g.group}" for g in found.groups[:most]]
+    if found.calibration is not None:
+        of = found.calibration.label or "the best label"
+        lines.append(f"calibration of {of}, expected error {found.calibration.error:.4f}:")
+        lines.append("  score        texts  mean score  right")
+        lines += [
+            f"  {b.low:.1f}-{b.high:.1f}  {b.num_docs:>10,}  {b.mean_score:>10.4f}"
+            f"  {b.right_ratio:.4f}"
+            for b in found.calibration.bins
+        ]
     return "\n".join(lines)
+
+
+def _threshold(found: Threshold) -> str:
+    """Lay a threshold out as text."""
+    line = f"{found.purpose}: score >= {found.min_score:.4f} keeps {found.kept_ratio:.4f}"
+    if found.precision is not None and found.recall is not None:
+        line += f", precision {found.precision:.4f}, recall {found.recall:.4f}"
+    return line

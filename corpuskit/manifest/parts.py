@@ -31,7 +31,8 @@ class Part:
 
     Attributes:
         unit: the cell or key range it belongs to; parts of a role are ordered by unit.
-        role: what it is to its readers: `documents`, `ledger`, `sidecar`, `run:<name>`, `tokens`...
+        role: what it is to its readers: `documents`, `ledger`, `measures:<label>`, `sidecar`,
+            `run:<name>`, `tokens`...
         path: relative to the run directory.
         source: the source it came from, empty when it holds several.
         rows, size_bytes: of the file; text_bytes: of the text inside (documents only).

@@ -128,14 +128,19 @@ class Seal:
     def content(self) -> str:
         """Return the hash of what later phases may read, free of timing and of tasks.
 
-        The ledger and the counts of the funnel are left out: no later phase reads them, so a phase
-        that drops the same documents for another reason makes nothing behind it run again.
+        The ledger, measures and the counts of the funnel are left out: no later phase reads them,
+        so a phase that drops the same documents for another reason makes nothing behind it run
+        again.
         """
         return self._content
 
     @functools.cached_property
     def _content(self) -> str:
-        parts = {role: digest for role, digest in self.parts.digests.items() if role != "ledger"}
+        parts = {
+            role: digest
+            for role, digest in self.parts.digests.items()
+            if role != "ledger" and not role.startswith("measures:")
+        }
         counters = {k: v for k, v in self.counters.items() if not k.startswith(FUNNEL)}
         return digest_bytes(dump({"phase": self.phase, "parts": parts, "counters": counters}))
 

@@ -261,8 +261,9 @@ class _Builder:
         if not (self.group or name or self.base is None):
             return
         labels = tuple(step.label for step in self.group)
-        diverts = {s.stage.diverts for s in self.group if isinstance(s.stage, StreamingStage)}
-        owns = [f"{one}/" for one in sorted(diverts - {""})]
+        found = {s.label: s.stage for s in self.group if isinstance(s.stage, StreamingStage)}
+        owns = [f"{one}/" for one in sorted({stage.diverts for stage in found.values()} - {""})]
+        owns += [f"measures/{label}/part-" for label in found]
         owns += [f"{folder}/"] if folder else []
         default = name or "read"
         is_packed = bool(self.group) and isinstance(self.group[-1].stage, CellStage)

@@ -122,13 +122,27 @@ def runner_digest() -> str:
 
 @functools.cache
 def _normal(path: Path) -> str:
-    """Return the source without docstrings, comments and layout."""
+    """Return the source without docstrings, comments, layout, and what decides nothing."""
     tree = ast.parse(path.read_text("utf-8"))
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
-        node.body = [one for one in node.body if not _is_text(one)] or [ast.Pass()]
+        silent = _UNDECIDING if isinstance(node, ast.ClassDef) else frozenset()
+        body = [one for one in node.body if not _is_text(one) and _name(one) not in silent]
+        node.body = body or [ast.Pass()]
     return ast.unparse(tree)
+
+
+_UNDECIDING = frozenset({"cost", "oracle", "examples"})
+"""Members of a stage that no run asks while it decides: an estimate, a test, a demonstration."""
+
+
+def _name(node: ast.stmt) -> str:
+    if isinstance(node, ast.FunctionDef):
+        return node.name
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return node.target.id
+    return ""
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -158,6 +158,9 @@ def _expand(step: Step) -> list[tuple[Found, str]]:
     assert isinstance(step.stage, Source), "config.py makes sure of it"
     patterns = step.stage.paths
     try:
+        given = step.stage.find()
+        if given is not None:
+            return sorted(given, key=lambda pair: pair[1])
         kinds = {is_remote(pattern) for pattern in patterns}
     except UsageError as error:
         raise UsageError(f"{step.where}: source {step.label!r}: {error}") from None

@@ -12,6 +12,7 @@ import pyarrow as pa
 from corpuskit.exchange import read_runs, write_run
 from corpuskit.ledger import LedgerWriter
 from corpuskit.manifest import Part
+from corpuskit.run.measures import ROLE, Measures
 from corpuskit.run.rundir import file_copy
 from corpuskit.shards import open_parquet, read_documents, read_sidecars, write_sidecar
 from corpuskit.stage import PassContext, UnitContext, View
@@ -48,6 +49,7 @@ class UnitWork(UnitContext):
         self.counted: Counter[str] = Counter()
         self.timing: defaultdict[str, float] = defaultdict(float)
         self.published: list[Part] = []
+        self.measures = Measures(self._scratch_path)
         self._written = 0
         self._ledger = LedgerWriter(
             seed=settings.seed, keep_text=settings.ledger.keep_text, mask=_mask_texts
@@ -64,7 +66,9 @@ class UnitWork(UnitContext):
         )
         kind = "dropped" if entries.action == "drop" else entries.action
         for row in grouped.to_pylist():
-            self.count(f"{kind}/{entries.stage}/{row['rule']}/{row['source']}", row["count_all"])
+            # Reasons of other people's code may have details behind a colon, or slashes.
+            rule = row["rule"].partition(": ")[0].replace("/", "|")
+            self.count(f"{kind}/{entries.stage}/{rule}/{row['source']}", row["count_all"])
 
     def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
         first = next(iter(columns.values()))
@@ -112,6 +116,15 @@ class UnitWork(UnitContext):
             rows=table.num_rows, first=keys[0].as_py(), last=keys[-1].as_py(),
         )  # fmt: skip
         self._ledger = LedgerWriter()
+
+    def write_measures(self) -> None:
+        """Publish what the stages of this unit measured."""
+        for found in self.measures.finished():
+            self._publish(
+                found.path, f"{ROLE}{found.label}", f"measures/{found.label}", rows=found.rows,
+                text_bytes=found.text_bytes, first=found.first, last=found.last,
+                source=self.unit.source,
+            )  # fmt: skip
 
     def publish_documents(
         self, path: Path, role: str, folder: str, *, unit: int, rows: int, text_bytes: int,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 State = Literal["reuse", "run", "continue", "later"]
 
-FOLDERS = ("documents", "holdout", "ledger", "manifests", "mix", "tokens", "work")
+FOLDERS = ("documents", "holdout", "ledger", "manifests", "measures", "mix", "tokens", "work")
 """Folders of a run directory that hold nothing but what seals name."""
 
 

@@ -91,6 +91,9 @@ def prospects_of(
     return found
 
 
+_NAMED = ("documents", "tokens", "ledger", "measures", "holdout", "mix")
+"""Folders whose files seals must name."""
+
 Sealed = list[tuple["Phase", "Seal"]]
 """Finished phases with their seals."""
 
@@ -204,7 +207,7 @@ def verify(run: RunDirectory) -> Verification:
         if phase.name not in finished
     ]
     if not problems:
-        for folder in () if run.plan.until else ("documents", "tokens", "ledger", "holdout", "mix"):
+        for folder in () if run.plan.until else _NAMED:
             extra = [name for name in run.store.list(folder) if name not in named]
             problems += [f"{name}: no seal names it." for name in extra]
         problems += [

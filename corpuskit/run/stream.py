@@ -74,15 +74,17 @@ class Stream:
     def _cell(self, work: UnitWork, batches: Iterator[pa.RecordBatch]) -> None:
         """Run all stages over the batches of one cell and write its parts."""
         watch = Stopwatch(work.timing)
-        views = self._staged(work, batches, watch)
-        if self.last is not None:
-            self.last.collect(views, work)
-            watch.lap(self.last_label)
-        else:
-            self._write(work, "documents", self.phase.folder, views, watch)
+        with work.measures:
+            views = self._staged(work, batches, watch)
+            if self.last is not None:
+                self.last.collect(views, work)
+                watch.lap(self.last_label)
+            else:
+                self._write(work, "documents", self.phase.folder, views, watch)
         for label in sorted({s.diverts for _, s in self.steps if s.diverts}):
             self._write_diverted(work, label)
         work.write_ledger()
+        work.write_measures()
         watch.lap("write")
 
     def _staged(
@@ -105,9 +107,11 @@ class Stream:
     def _apply(self, work: UnitWork, step: Step, stage: StreamingStage, view: View) -> View:
         """Apply one stage: ledger rows for what it did, and the view for the next stage."""
         outcome = stage.apply(view)
+        if outcome.measures:
+            work.measures.add(step.label, view, outcome)
         if outcome.spans is not None and len(outcome.spans.rows):
             work.add_ledger(_span_entries(step, stage, view, outcome))
-        changed = view if outcome.text is None else view.with_text(outcome.text)
+        changed = view if outcome.text is None else view.with_text(outcome.text, outcome.facts)
         if outcome.columns:
             changed = changed.with_columns(
                 {f"{step.label}.{name}": values for name, values in outcome.columns.items()}
@@ -279,21 +283,41 @@ def _drop_entries(
 ) -> Entries:
     assert outcome.codes is not None, "only called when something was dropped"
     codes = outcome.codes[rows].astype(np.int64) - 1
-    bounds = np.array([stage.threshold(rule) for rule in stage.rules])
+    bounds = np.array([stage.threshold(rule) for rule in stage.rules])[codes]
+    if outcome.bounds is not None:
+        bounds = outcome.bounds[rows]
     part = view.batch.take(pa.array(rows))
     return Entries(
         part.column("key").to_numpy(), part.column("id"), part.column("source"), step.label,
-        pa.array(stage.rules).take(pa.array(codes)), "drop",
+        outcome.reasons_of(rows, stage.rules), "drop",
         None if outcome.values is None else outcome.values[rows],
-        bounds[codes], texts=part.column("text"),
+        bounds, spans=_dropped_spans(outcome, rows), texts=part.column("text"),
     )  # fmt: skip
 
 
+def _dropped_spans(outcome: Outcome, rows: NDArray[np.int64]) -> pa.Array | None:
+    """Return the spans for which each dropped document was dropped, null where there are none."""
+    spans = outcome.spans
+    if spans is None or outcome.codes is None:
+        return None
+    mine = np.flatnonzero(spans.codes == outcome.codes[spans.rows])
+    mine = mine[np.lexsort((spans.starts[mine], spans.rows[mine]))]
+    counts = np.bincount(spans.rows[mine], minlength=len(outcome.codes))[rows]
+    offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(spans.starts[mine]), pa.array(spans.ends[mine])], names=["start", "end"]
+    )
+    bounds = pa.array(offsets, mask=np.append(counts == 0, False))
+    return pa.ListArray.from_arrays(bounds, pairs)
+
+
 def _span_entries(step: Step, stage: Stage, view: View, outcome: Outcome) -> Entries:
-    """One ledger row per document and rule, with its spans."""
+    """One ledger row per document that stays and rule, with its spans."""
     spans = outcome.spans
     assert spans is not None, "only called when there are spans"
     order = np.lexsort((spans.starts, spans.codes, spans.rows))
+    if outcome.codes is not None:
+        order = order[outcome.codes[spans.rows[order]] == 0]
     rows, codes = spans.rows[order], spans.codes[order]
     new = np.ones(len(rows), np.bool_)
     new[1:] = (rows[1:] != rows[:-1]) | (codes[1:] != codes[:-1])

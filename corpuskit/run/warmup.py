@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pydantic import ValidationError
 
 from corpuskit import registry
+from corpuskit.batch import ORIGIN
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:
@@ -37,5 +39,17 @@ def warm_up() -> Iterator[tuple[str, float]]:
             made = stage.model_validate(dict(params))
         except ValidationError:
             continue  # needs a file that only the user has
+        if not all(Path(file).exists() for file in made.files()):
+            continue
+        for column in made.needs():
+            if column not in batch.schema.names:
+                batch = batch.append_column(column, _made_up(column, texts))
         made.apply(View(batch))
         yield name, time.process_time() - began
+
+
+def _made_up(column: str, texts: list[str]) -> pa.Array:
+    """Return a column that the input or another stage would have given."""
+    if column == "origin":
+        return pa.array([{"url": text} for text in texts], ORIGIN)
+    return pa.nulls(len(texts), pa.float64())

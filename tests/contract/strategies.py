@@ -256,7 +256,7 @@ def view(texts: Sequence[str], stage: Stage | None = None, first: int = 0) -> Vi
 def _made_up(name: str, texts: Sequence[str]) -> pa.Array:
     """Return a column that another stage would have added, or that the input would declare."""
     if name == "origin":
-        urls = [f"https://example.org/{len(text) % 8}" for text in texts]
+        urls = [_url(text) for text in texts]
         rows = [{"file": "x.jsonl", "position": 0, "url": url, "date": None} for url in urls]
         return pa.array(rows, ORIGIN)
     stage, _, field = name.partition(".")
@@ -274,6 +274,13 @@ def _made_up(name: str, texts: Sequence[str]) -> pa.Array:
     return pa.array([f"https://example.org/{len(text) % 8}" for text in texts], pa.string()).cast(
         kind
     )
+
+
+def _url(text: str) -> str | None:
+    """Return where a document comes from: a text that is a URL stands for a page there."""
+    if text == "no url":
+        return None
+    return text if "//" in text else f"https://example.org/{len(text) % 8}"
 
 
 def rules(stage: StreamingStage, outcome: Outcome, num_docs: int) -> list[str | None]:

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.batch import utf8
-from corpuskit.kernels.pii import KINDS, RESERVED_V4, RESERVED_V6, find_pii
-from corpuskit.stages.rewriters._pii_reference import find_spans, is_public
+from corpuskit.kernels.pii.addresses import RESERVED_V4, RESERVED_V6
+from corpuskit.kernels.pii.scan import KINDS, find_pii
+from corpuskit.stages.rewriters._pii_addresses import is_public
+from corpuskit.stages.rewriters._pii_reference import find_spans
 from tests.contract.strategies import texts, view
 
 PARTS = (
@@ -50,7 +52,7 @@ def words(document, **options):
     ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(TRICKY, st.sets(st.sampled_from(KINDS)), OPTIONS)
 def test_spans_equal_those_of_regular_expressions(documents, kinds, options):
     assert found(view(documents).text, kinds, **options) == plainly(documents, kinds, **options)
@@ -63,7 +65,7 @@ def test_spans_equal_those_of_regular_expressions(documents, kinds, options):
         ("1", "99", "256", ".", "a", "@", "-"),
         ("1", "2a00", ":", "::", "g", ".", "81.2.69.142"),
     ],
-    ids=KINDS,
+    ids=KINDS[:3],
 )
 def test_spans_of_every_small_text(parts):
     world = ["".join(chosen) for num in range(6) for chosen in itertools.product(parts, repeat=num)]

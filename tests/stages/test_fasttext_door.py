@@ -18,6 +18,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.stages.annotators._fasttext import (
     Model,
     Settings,
+    _zeroed_memory,
     open_model,
     train,
     training_line,
@@ -139,6 +140,23 @@ def test_fewer_labels_than_asked_leave_empty_places(model_path):
     assert found.scores[0, 2:].tolist() == [0.0, 0.0]
 
 
+def test_white_space_of_unicode_is_something_unless_it_is_stripped(model_path):
+    model = open_model(model_path)
+    docs = buffers(["\u3000 \x1c", "\u2003\n\x85", " \t", ""])
+    assert model.predict(docs, strip=True).empty.tolist() == [True] * 4
+    assert model.predict(docs).empty.tolist() == [False, False, False, True]
+
+
+@settings(deadline=None)
+@given(texts)
+def test_stripping_is_that_of_python(model_path, docs):
+    model = open_model(model_path)
+    found = model.predict(buffers(docs), 2, strip=True)
+    expected = model.predict(buffers([doc.strip() for doc in docs]), 2)
+    assert as_pairs(model, found) == as_pairs(model, expected)
+    assert found.empty.tolist() == [not doc.strip() for doc in docs]
+
+
 def test_no_texts_give_no_rows(model_path):
     assert open_model(model_path).predict(buffers([]), 2).ranks.shape == (0, 2)
 
@@ -152,12 +170,12 @@ def test_the_score_of_each_label_is_found(model_path):
             row[ranks.index(rank)]
             for row, ranks in zip(found.scores, found.ranks.tolist(), strict=True)
         ]
-        assert model.scores_of(docs, label).tolist() == expected
+        assert model.scores_of(found, label).tolist() == expected
 
 
 def test_an_unknown_label_is_answered_with_a_near_one(model_path):
     with pytest.raises(UsageError, match=r"no label 'don'. Did you mean 'down'\?"):
-        open_model(model_path).scores_of(buffers(["a"]), "don")
+        open_model(model_path).rank_of("don")
 
 
 def test_a_model_is_loaded_once_until_its_file_changes(model_path, tmp_path):
@@ -245,6 +263,19 @@ def test_training_does_not_depend_on_what_memory_held(lines, tmp_path, buckets):
     assert len(models) == 1
 
 
+@pytest.mark.parametrize("loss", ["softmax", "hs", "ns", "ova"])
+def test_training_gives_the_model_of_the_library(lines, tmp_path, loss):
+    chosen = Settings(dim=10, epochs=2, lr=0.2, word_ngrams=2, buckets=500, seed=7, loss=loss)
+    train(lines, chosen).save(tmp_path / "ours.bin")
+    with _zeroed_memory():  # the library reads weights that it never set
+        official = fasttext.train_supervised(
+            str(lines), dim=10, epoch=2, lr=0.2, wordNgrams=2, bucket=500, seed=7, loss=loss,
+            thread=1, verbose=0,
+        )  # fmt: skip
+    official.save_model(str(tmp_path / "official.bin"))
+    assert (tmp_path / "ours.bin").read_bytes() == (tmp_path / "official.bin").read_bytes()
+
+
 def test_another_seed_gives_another_model(lines, model_path, tmp_path):
     train(lines, Settings(**{**vars(SMALL), "seed": 8})).save(tmp_path / "model.bin")
     assert (tmp_path / "model.bin").read_bytes() != model_path.read_bytes()
@@ -283,7 +314,8 @@ def test_too_few_rows_to_quantize_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "wrong",
     [{"dim": 0}, {"epochs": 0}, {"lr": 0.0}, {"lr": float("nan")}, {"minn": 3, "maxn": 2},
-     {"maxn": 3, "buckets": 0}, {"word_ngrams": 2, "buckets": 0}, {"threads": 0}, {"seed": -1}],
+     {"maxn": 3, "buckets": 0}, {"word_ngrams": 2, "buckets": 0}, {"threads": 0}, {"seed": -1},
+     {"loss": "hinge"}],
 )  # fmt: skip
 def test_settings_that_would_crash_the_library_are_refused(wrong):
     with pytest.raises(UsageError, match=r"must be"):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import View
 from corpuskit.stages.annotators._fasttext import open_model
 from corpuskit.stages.annotators.language import EMBEDDED_PATH, LANGUAGES, Language
@@ -21,7 +21,8 @@ from corpuskit.stages.annotators.language import EMBEDDED_PATH, LANGUAGES, Langu
 SENTENCES = json.loads(Path(__file__).with_name("sentences.json").read_text("utf-8"))
 ENGLISH = SENTENCES["en"][0]
 GERMAN = SENTENCES["de"][0]
-MIXED = ENGLISH + " " + GERMAN
+MIXED = " ".join(ENGLISH.split()[:13]) + " " + GERMAN
+"""German, but the model is not sure: English comes second."""
 
 
 def view(docs):
@@ -56,7 +57,7 @@ def test_the_listed_languages_are_those_of_the_model():
 
 
 def test_the_embedded_model_is_small():
-    assert EMBEDDED_PATH.stat().st_size < 1_000_000
+    assert EMBEDDED_PATH.stat().st_size < 2_000_000
 
 
 def test_another_language_goes_before_a_low_score():
@@ -102,6 +103,83 @@ def test_line_breaks_are_spaces():
     assert one == other
 
 
+def test_a_language_may_have_a_minimum_of_its_own():
+    score = Language().apply(view([MIXED])).columns["score"][0].as_py()
+    assert decide(Language(min_score=1.0, min_scores={"de": score}), [MIXED]) == [None]
+    assert decide(Language(min_score=0, min_scores={"de": score + 0.0001}), [MIXED]) == ["score"]
+    assert decide(Language(min_score=0, min_scores={"fr": 1.0}), [MIXED]) == [None]
+
+
+def test_minima_may_stand_in_a_file(tmp_path):
+    path = tmp_path / "minima.json"
+    path.write_text('{"de": 1.0}')
+    stage = Language(min_score=0, min_scores=str(path))
+    assert decide(stage, [MIXED, ENGLISH]) == ["score", None]
+    assert str(path) in stage.files()
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"de": 1.5}', '{"de": true}', '{"de": "0.5"}'])
+def test_a_broken_file_of_minima_is_named(tmp_path, content):
+    path = tmp_path / "minima.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=r"minima\.json: "):
+        decide(Language(min_scores=str(path)), [ENGLISH])
+
+
+def test_a_missing_file_of_minima_is_a_wrong_request(tmp_path):
+    with pytest.raises(UsageError, match="there is no such file"):
+        decide(Language(min_scores=str(tmp_path / "absent.json")), [ENGLISH])
+
+
+def test_the_ledger_has_no_bound_where_minima_differ():
+    assert np.isnan(Language(min_scores={"de": 0.9}).threshold("score"))
+
+
+def test_datatroves_way_keeps_any_listed_language_above_its_minimum():
+    found = Language(top_k=2).apply(view([MIXED])).columns
+    (first, second), (_, low) = found["labels"][0].as_py(), found["scores"][0].as_py()
+    assert first == "de"
+    assert 0 < low < 0.5
+    given = {"keep": (second,), "min_score": round(low - 0.0001, 4)}
+    assert decide(Language(**given), [MIXED]) == ["language"]
+    assert decide(Language(**given, accept="datatrove"), [MIXED]) == [None]
+    assert decide(Language(keep=(second,), min_score=low, accept="datatrove"), [MIXED]) == [
+        "language"
+    ]
+
+
+def test_datatroves_way_wants_a_score_above_the_minimum():
+    score = Language().apply(view([MIXED])).columns["score"][0].as_py()
+    given = {"min_score": score, "accept": "datatrove"}
+    assert decide(Language(**given), [MIXED]) == ["score"]
+    assert decide(Language(**given, keep=("de",)), [MIXED]) == ["score"]
+    assert decide(Language(**{**given, "min_score": score - 0.0001}), [MIXED]) == [None]
+
+
+@pytest.mark.parametrize("keep", [None, ("en",), ("de", "fr"), ("de", "nds", "lb")])
+@pytest.mark.parametrize("min_score", [0.0, 0.05, 0.65])
+def test_datatroves_way_equals_datatrove(keep, min_score):
+    docs = [*SENTENCES["nl"], *SENTENCES["en"], MIXED, MIXED[60:130], "ok", "Haus", "la casa", "la"]
+    stage = Language(keep=keep, min_score=min_score, accept="datatrove")
+    oracle = stage.oracle()
+    assert decide(stage, docs) == [oracle(doc)[0] for doc in docs]
+
+
+def test_measures_and_bounds_give_the_decision():
+    docs = [MIXED, ENGLISH, "", SENTENCES["fr"][0]]
+    stage = Language(keep=("en", "de"), min_score=0.9, measures=True)
+    outcome = stage.apply(view(docs))
+    strange = outcome.measures["language"] > 0
+    low = outcome.measures["score"] < stage.threshold("score")
+    assert outcome.codes.tolist() == np.where(strange, 1, np.where(low, 2, 0)).tolist()
+
+
+@pytest.mark.parametrize("given", [{"accept": "datatrove"}, {"min_scores": {"de": 0.8}}])
+def test_there_is_nothing_to_tune_where_no_single_bound_decides(given):
+    with pytest.raises(ValidationError, match="measures: bounds can be tuned where one minimum"):
+        Language(**given, measures=True)
+
+
 def test_max_bytes_looks_at_the_beginning_only():
     outcome = Language(max_bytes=len(ENGLISH)).apply(view([ENGLISH + " " + GERMAN * 9]))
     assert outcome.columns["label"].to_pylist() == ["en"]
@@ -127,9 +205,10 @@ def test_columns_are_those_declared():
     )
 
 
-def test_a_wrong_code_is_found_when_the_stage_is_made():
+@pytest.mark.parametrize("wrong", [{"keep": ("eng",)}, {"min_scores": {"eng": 0.9}}])
+def test_a_wrong_code_is_found_when_the_stage_is_made(wrong):
     with pytest.raises(ValidationError, match=r"no 'eng'\. Did you mean 'en'\?"):
-        Language(keep=("eng",))
+        Language(**wrong)
 
 
 def test_a_code_that_another_model_lacks_is_found_when_it_runs(tmp_path):
@@ -164,6 +243,11 @@ def test_lid_176_decides_as_fasttext_itself_does(shared_data):
     stage = Language(model=str(path), keep=("en", "de", "zh"))
     oracle = stage.oracle()
     assert decide(stage, docs) == [oracle(doc)[0] for doc in docs]
+    for keep in (None, ("en", "de", "zh")):
+        for least in (0.05, 0.65):
+            as_there = Language(model=str(path), keep=keep, min_score=least, accept="datatrove")
+            reference = as_there.oracle()
+            assert decide(as_there, docs) == [reference(doc)[0] for doc in docs]
     outcome = stage.apply(view(docs))
     labels, scores = fasttext.load_model(str(path)).predict(
         [doc.replace("\n", " ") for doc in docs]

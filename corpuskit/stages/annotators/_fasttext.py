@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError, suggest
-from corpuskit.stages.annotators._fasttext_file import check_model_file
+from corpuskit.stages.annotators._fasttext_file import ENTRY_TAIL, check_model_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +33,9 @@ PREFIX = "__label__"
 DECIMALS = 4
 """Scores are rounded before they are stored or compared: builds differ in the last bits."""
 
+LOSSES = ("softmax", "hs", "ns", "ova")
+"""Softmax, hierarchical softmax, negative sampling, one against all."""
+
 M_PERTURB = -6
 
 
@@ -43,10 +46,12 @@ class Predictions:
     Attributes:
         ranks: (N, k) int32 into the model's labels; -1 where there are fewer than k.
         scores: (N, k) float64, rounded to 4 decimals; 0 where there are fewer than k.
+        empty: (N,) bool, whether nothing at all was left to look at.
     """
 
     ranks: NDArray[np.int32]
     scores: NDArray[np.float64]
+    empty: NDArray[np.bool_]
 
 
 class Model:
@@ -67,6 +72,7 @@ class Model:
         *,
         max_bytes: int | None = None,
         newlines: bytes = b" ",
+        strip: bool = False,
     ) -> Predictions:
         """Return the k best labels of each text.
 
@@ -76,31 +82,28 @@ class Model:
             max_bytes: look at no more than this many bytes, cut back to a whole character.
             newlines: what stands for a newline; datatrove's classifier filter uses nothing,
                 which glues words together.
+            strip: take white space of Unicode off both ends first, as that filter does; fastText
+                knows that of ASCII only, the rest becomes part of a word.
         """
         ranks = np.full((len(texts), k), -1, np.int32)
         scores = np.zeros((len(texts), k), np.float64)
-        for row, line in enumerate(_lines(texts, max_bytes, newlines)):
+        empty = np.zeros(len(texts), np.bool_)
+        for row, line in enumerate(_lines(texts, max_bytes, newlines, strip)):
+            empty[row] = len(line) == 1
             for place, (score, label) in enumerate(self._inner.predict(line, k, 0.0, "strict")):
                 ranks[row, place] = self._index[label]
                 scores[row, place] = score
-        return Predictions(ranks, np.round(scores, DECIMALS))
+        return Predictions(ranks, np.round(scores, DECIMALS), empty)
 
-    def scores_of(
-        self,
-        texts: Utf8,
-        label: str,
-        *,
-        max_bytes: int | None = None,
-        newlines: bytes = b" ",
-    ) -> NDArray[np.float64]:
-        """Return the score of one label for each text, (N,), rounded to 4 decimals.
+    def scores_of(self, found: Predictions, label: str) -> NDArray[np.float64]:
+        """Return the score of one label for each text, (N,), from predictions of all labels.
+
+        A text without a word has no predictions at all: its score is 0.
 
         Raises:
             UsageError: the model does not have the label.
         """
         rank = self.rank_of(label)
-        found = self.predict(texts, len(self.labels), max_bytes=max_bytes, newlines=newlines)
-        # A text without a word gets no prediction at all: its row is empty and sums to zero.
         return np.where(found.ranks == rank, found.scores, 0.0).sum(axis=1)  # type: ignore[no-any-return]
 
     def rank_of(self, label: str) -> int:
@@ -148,7 +151,7 @@ def _load(path: str) -> Any:
         raise DataError(f"{path}: fastText refuses it: {error}.") from None
 
 
-def _lines(texts: Utf8, max_bytes: int | None, newlines: bytes) -> Iterator[bytes]:
+def _lines(texts: Utf8, max_bytes: int | None, newlines: bytes, strip: bool) -> Iterator[bytes]:
     """Yield each text as the one line that fastText expects."""
     offsets, data = texts
     for row in range(len(texts)):
@@ -157,7 +160,26 @@ def _lines(texts: Utf8, max_bytes: int | None, newlines: bytes) -> Iterator[byte
             end = start + max_bytes
             while end > start and data[end] & 0xC0 == 0x80:
                 end -= 1
-        yield data[start:end].tobytes().replace(b"\n", newlines) + b"\n"
+        text = data[start:end].tobytes()
+        if strip:
+            text = _strip(text)
+        yield text.replace(b"\n", newlines) + b"\n"
+
+
+def _strip(text: bytes) -> bytes:
+    """Return the text without white space at its ends, as `str.strip` would.
+
+    Bytes are stripped of white space of ASCII alone, so where something else stands at an end the
+    text is decoded.
+    """
+    text = text.strip()
+    if text and (_may_be_space(text[0]) or _may_be_space(text[-1])):
+        return text.decode("utf-8").strip().encode()
+    return text
+
+
+def _may_be_space(byte: int) -> bool:
+    return byte >= 0x80 or 0x1C <= byte <= 0x1F
 
 
 @dataclass(frozen=True)
@@ -176,6 +198,7 @@ class Settings:
     maxn: int = 0
     buckets: int = 200_000
     min_count: int = 1
+    loss: str = "softmax"
     threads: int = 1
     seed: int = 0
 
@@ -185,6 +208,8 @@ class Settings:
         for name, bound in {**least, "minn": 0, "maxn": self.minn, "seed": 0}.items():
             if getattr(self, name) < bound:
                 raise UsageError(f"{name} must be at least {bound}, got {getattr(self, name)}.")
+        if self.loss not in LOSSES:
+            raise UsageError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
         if not 0 < self.lr <= 10:
             raise UsageError(f"lr must be above 0 and at most 10, got {self.lr}.")
 
@@ -199,6 +224,31 @@ class Trained:
     def rows(self) -> int:
         """Rows of the input matrix: words and buckets."""
         return len(self._model.words) + int(self._model.f.getArgs().bucket)
+
+    @classmethod
+    def load(cls, path: Path) -> Trained:
+        """Read a model that `save` wrote, to quantize it in another way."""
+        import fasttext
+
+        return cls(fasttext.load_model(str(path)))
+
+    def size_bytes(self, rows: int, *, cut: bool) -> int:
+        """Return the size of the file that `quantize` would make of this many rows.
+
+        Args:
+            rows: rows that are kept, at most all.
+            cut: whether some are left out; which ones is not known before, so it is an estimate
+                that takes each for a word, or for a run of characters if that is larger.
+        """
+        dim, labels = int(self._model.get_dimension()), self._model.labels
+        words: list[int] = [len(word.encode()) + ENTRY_TAIL + 1 for word in self._model.words]
+        names: int = sum(len(label.encode()) + ENTRY_TAIL + 1 for label in labels)
+        fixed = 150 + names + 4 * dim * len(labels) + 4 * 256 * (dim + 1)
+        row = (dim + 1) // 2 + 1
+        if not cut:
+            return fixed + sum(words) + rows * row
+        mean = sum(words) / len(words) if words else 0
+        return fixed + int(rows * (row + max(8, mean)))
 
     def quantize(self, lines: Path, settings: Settings, *, cutoff: int, verbose: int = 0) -> None:
         """Compress the model to about 9 bytes per row (17 with a cutoff).
@@ -241,7 +291,7 @@ class Trained:
 
 
 def train(lines: Path, settings: Settings, *, verbose: int = 0) -> Trained:
-    """Train a softmax classifier on lines made by `training_line`.
+    """Train a classifier on lines made by `training_line`.
 
     The same lines and settings give the same model byte for byte when `threads` is 1; with more,
     threads write to shared weights as they come.
@@ -268,6 +318,7 @@ def train(lines: Path, settings: Settings, *, verbose: int = 0) -> Trained:
                 maxn=settings.maxn,
                 bucket=settings.buckets,
                 minCount=settings.min_count,
+                loss=settings.loss,
                 thread=settings.threads,
                 seed=settings.seed,
                 verbose=verbose,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from corpuskit.errors import suggest
+from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages.annotators._fasttext import DECIMALS, PREFIX, open_model
+from corpuskit.stages.annotators._fasttext import PREFIX, open_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import View, Volume
-    from corpuskit.stages.annotators._fasttext import Model
+    from corpuskit.stages.annotators._fasttext import Model, Predictions
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parents[2] / "models" / "langid.ftz"
@@ -45,14 +47,18 @@ class Language(StreamingStage):
     """Name the language of each document, drop other languages and uncertain ones.
 
     Use it first on web text: the rules that follow are made for one language. A document has one
-    label, the model's best, and a score between 0 and 1. The embedded model (1 MB, trained on
+    label, the model's best, and a score between 0 and 1. The embedded model (1.2 MB, trained on
     openly licensed text; docs/langid.md has its accuracy and weaknesses) and lid.176 use the same
     codes: ISO 639-1 where it has the language, else those of Wikipedia. Newlines count as spaces.
 
-    Source: as in FineWeb (Penedo et al. 2024, section 3.2: fastText, 0.65), datatrove 0.10.1's
-    LanguageFilter with lid.176. There a score must be greater than the threshold, here it may be
-    equal, and it is rounded to 4 decimals first; and there any listed language above the threshold
-    keeps a document, here it must be the best one, which differs for thresholds below 0.5 only.
+    `accept: datatrove` decides as datatrove does: any listed language whose score is above (not at)
+    its minimum keeps a document, also one that is not the best. For minima of 0.5 and more the two
+    ways differ only where score and minimum are equal.
+
+    Source: as in FineWeb (Penedo et al. 2024, section 3.2: fastText, 0.65) and FineWeb2 (minimum
+    per language); with `accept: datatrove` equals datatrove 0.10.1's LanguageFilter given the same
+    model and scores rounded to 4 decimals. It raises ValueError where the model knows nothing in a
+    text; here that text is `und` with score 0.
     """
 
     rules: ClassVar[tuple[str, ...]] = ("language", "score")
@@ -68,24 +74,43 @@ class Language(StreamingStage):
     """Codes of the languages to keep, as in [en, de]; null keeps all."""
     min_score: float = Field(0.65, ge=0, le=1)
     """Least score of the language; 0 keeps all."""
+    min_scores: dict[str, Annotated[float, Field(ge=0, le=1)]] | str | None = None
+    """Least scores by language, as in {de: 0.821}, or a JSON file of them; others: min_score."""
+    accept: Literal["best", "datatrove"] = "best"
+    """What keeps a document: its best language, or any listed one that scores above its minimum."""
     model: str = Field(EMBEDDED, min_length=1)
     """`embedded`, or the path of a fastText model (.bin or .ftz) such as lid.176."""
     max_bytes: int | None = Field(None, ge=16)
     """Look only at this many bytes from the beginning, for speed; null looks at the whole text."""
     top_k: int = Field(1, ge=1, le=10)
     """Above 1, also store lists of this many labels and scores, best first."""
+    measures: bool = False
+    """Also store what every rule measured, so that bounds can be tuned without another run."""
 
     @model_validator(mode="after")
-    def _check_keep(self) -> Language:
-        unknown = set(self.keep or ()) - LANGUAGES if self.model == EMBEDDED else ()
-        for code in sorted(unknown):
+    def _check_codes(self) -> Language:
+        given = {"keep": self.keep or ()}
+        if isinstance(self.min_scores, dict):
+            given["min_scores"] = tuple(self.min_scores)
+        for name, codes in given.items():
+            unknown = set(codes) - LANGUAGES if self.model == EMBEDDED else ()
+            for code in sorted(unknown):
+                raise ValueError(
+                    f"{name}: the embedded model has no {code!r}. {suggest(code, LANGUAGES)}"
+                )
+        if self.measures and (self.min_scores is not None or self.accept == "datatrove"):
             raise ValueError(
-                f"keep: the embedded model has no {code!r}. {suggest(code, LANGUAGES)}"
+                "measures: bounds can be tuned where one minimum decides. "
+                "Leave out min_scores and accept: datatrove."
             )
         return self
 
+    def threshold(self, rule: str) -> float:
+        """Return the bound of a rule, NaN if it depends on the language."""
+        return float("nan") if self.min_scores is not None else super().threshold(rule)
+
     def files(self) -> tuple[str, ...]:
-        return (str(self._path),)
+        return (str(self._path), *([self.min_scores] if isinstance(self.min_scores, str) else []))
 
     def libraries(self) -> tuple[str, ...]:
         return ("fasttext",)
@@ -106,37 +131,121 @@ class Language(StreamingStage):
 
     def apply(self, view: View) -> Outcome:
         model = open_model(self._path)
-        found = model.predict(view.text, self.top_k, max_bytes=self.max_bytes)
+        least = self._least(model)
+        others = self.accept == "datatrove" and self.keep is not None
+        num = max(len(model.labels) if others else 1, self.top_k)
+        found = model.predict(view.text, num, max_bytes=self.max_bytes)
         best, scores = found.ranks[:, 0], np.ascontiguousarray(found.scores[:, 0])
-        codes = np.zeros(view.num_docs, np.uint8)
-        codes[scores < self.min_score] = 2
+        listed = np.ones(view.num_docs, np.bool_)
         if self.keep is not None:
-            wanted = [model.rank_of(code) for code in self.keep]
-            codes[~np.isin(best, wanted)] = 1
+            listed = np.isin(best, [model.rank_of(code) for code in self.keep])
+        kept = self._kept(model, found, least)
+        codes = np.where(kept, 0, np.where(listed, 2, 1)).astype(np.uint8)
         columns = {"label": _names(model, best), "score": pa.array(scores)}
         if self.top_k > 1:
-            columns |= _lists(model, found.ranks, found.scores)
-        return Outcome(codes=codes, values=np.where(codes == 2, scores, np.nan), columns=columns)
+            columns |= _lists(model, found.ranks[:, : self.top_k], found.scores[:, : self.top_k])
+        measures = {"language": (~listed).astype(np.float64), "score": scores}
+        return Outcome(
+            codes=codes,
+            values=np.where(codes == 2, scores, np.nan),
+            columns=columns,
+            measures=measures if self.measures else {},
+        )
+
+    def _kept(
+        self, model: Model, found: Predictions, least: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Return which documents stay."""
+        strict = self.accept == "datatrove"
+        looked = found.ranks if strict and self.keep is not None else found.ranks[:, :1]
+        scores = found.scores[:, : looked.shape[1]]
+        enough = scores > least[looked] if strict else scores >= least[looked]
+        if self.keep is not None:
+            enough &= np.isin(looked, [model.rank_of(code) for code in self.keep])
+        return np.asarray(enough.any(axis=1), np.bool_)
+
+    def _least(self, model: Model) -> NDArray[np.float64]:
+        """Return the least score of each label of the model, that of `und` last."""
+        least = np.full(len(model.labels) + 1, self.min_score)
+        for code, bound in self._bounds().items():
+            least[model.rank_of(code)] = bound
+        return least
+
+    def _bounds(self) -> Mapping[str, float]:
+        given = self.min_scores
+        return _read_bounds(given) if isinstance(given, str) else given or {}
 
     @property
     def _path(self) -> Path:
         return EMBEDDED_PATH if self.model == EMBEDDED else Path(self.model)
 
     def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        import fasttext
+        from corpuskit.stages.annotators._official import beginning, open_official
 
-        model = fasttext.load_model(str(self._path))
+        official, bounds = open_official(str(self._path)), self._bounds()
+        kept = self._datatrove(official) if self.accept == "datatrove" else None
 
         def decide(text: str) -> tuple[str | None, str]:
-            seen = text.encode()[: self.max_bytes].decode("utf-8", "ignore")
-            labels, scores = model.predict([seen.replace("\n", " ")], k=1)
-            label = labels[0][0].removeprefix(PREFIX) if labels[0] else UNDETERMINED
-            score = round(float(scores[0][0]), DECIMALS) if labels[0] else 0.0
-            if self.keep is not None and label not in self.keep:
-                return "language", text
-            return ("score" if score < self.min_score else None), text
+            seen = beginning(text, self.max_bytes)
+            labels, scores = official.predict(seen.replace("\n", " "))
+            label = labels[0].removeprefix(PREFIX) if labels else UNDETERMINED
+            score = float(scores[0]) if labels else 0.0
+            listed = self.keep is None or label in self.keep
+            if kept is not None and labels:
+                stays = kept(seen)
+            else:
+                enough = score >= bounds.get(label, self.min_score)
+                stays = listed and (enough if kept is None else score > self.min_score)
+            if stays:
+                return None, text
+            return ("score" if listed else "language"), text
 
         return decide
+
+    def _datatrove(self, official: Any) -> Callable[[str], bool]:
+        """Return datatrove's decision, by one filter per listed language, since minima differ."""
+        from datatrove.data import Document
+        from datatrove.pipeline.filters import LanguageFilter
+
+        from corpuskit.stages.annotators._official import reference
+
+        bounds = self._bounds()
+
+        def keeps(code: str, bound: float, text: str) -> bool:
+            filtering = reference(LanguageFilter, self.keep and [code], language_threshold=bound)
+            filtering.model._model = official
+            return bool(filtering.filter(Document(text=text, id="")))
+
+        def kept(text: str) -> bool:
+            best = official.predict(text.replace("\n", " "))[0][0].removeprefix(PREFIX)
+            listed = self.keep or (best,)
+            return any(keeps(code, bounds.get(code, self.min_score), text) for code in listed)
+
+        return kept
+
+
+@functools.lru_cache(maxsize=8)
+def _read_bounds(path: str) -> Mapping[str, float]:
+    """Read least scores by language.
+
+    Raises:
+        UsageError: there is no such file.
+        DataError: it does not hold a JSON object of numbers between 0 and 1.
+    """
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file. Look at language.min_scores.") from None
+    except ValueError as error:
+        raise DataError(f'{path}: is not JSON: {error}. Write {{"de": 0.821}}.') from None
+    numbers = found.values() if isinstance(found, dict) else [None]
+    for value in numbers:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise DataError(
+                f"{path}: must map languages to scores between 0 and 1, has {value!r}. "
+                'Write {"de": 0.821}.'
+            )
+    return found  # type: ignore[no-any-return]
 
 
 def _names(model: Model, ranks: NDArray[np.int32]) -> pa.Array:

@@ -1,125 +1,161 @@
-"""What kernels/pii.py calls an address, once more with `re` and `ipaddress`: slow and plain."""
+"""What kernels/pii/scan.py finds, once more with `re`: slow and plain."""
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import string
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from corpuskit.kernels.pii import IMAGES, LONGEST_TLD, RESERVED_V4, RESERVED_V6
+from corpuskit.kernels.pii import secrets
+from corpuskit.stages.rewriters._pii_addresses import email, ipv4, ipv6
+from corpuskit.stages.rewriters._pii_numbers import credit_card, iban, phone, us_ssn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
-_ANCHOR = re.compile(rb"[@.:]")
-_LOCAL, _NOT_FIRST = (string.ascii_letters + string.digits + "._%+'-").encode(), b"._%+'-"
-_LABEL = rb"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_DOMAIN = re.compile(rb"%b(?:\.%b)*" % (_LABEL, _LABEL))
-_TLD = re.compile(rb"[A-Za-z]{2,%d}" % LONGEST_TLD)
+    from corpuskit.stages.rewriters.pii import Pii
 
-_DOTTED = rb"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![A-Za-z0-9_@])(?!\.[0-9])"
-_IPV4 = re.compile(rb"(?<![A-Za-z0-9_])(?<![A-Za-z0-9_]\.)" + _DOTTED)
+Span = tuple[int, int]
 
-_GROUP = rb"[0-9A-Fa-f]{1,4}"
-_IPV6 = re.compile(
-    rb"""(?<![A-Za-z0-9_.:])
-    (?: GROUP (?: :GROUP ){7} | (?: GROUP: ){6} DOTTED
-      | (?: GROUP (?: :GROUP )* )? :: (?: (?: GROUP: )* (?: DOTTED | GROUP ) )? )
-    (?![A-Za-z0-9_]) (?!:[0-9A-Fa-f:]) (?!\.[0-9]) (?: (?<!:) | (?!:) )
-    """.replace(b"GROUP", _GROUP).replace(b"DOTTED", _DOTTED),
-    re.VERBOSE,
+_ANCHOR = re.compile(rb"[@.:_I-]|(?<![0-9])[0-9]")
+_TOKEN = rb"[A-Za-z0-9_-]"
+_TOKENS = (string.ascii_letters + string.digits + "_-").encode()
+_BODIES = {
+    "alnum": re.compile(rb"[A-Za-z0-9]*(?!%b)" % _TOKEN),
+    "word": re.compile(rb"[A-Za-z0-9_]*(?!%b)" % _TOKEN),
+    "dashed": re.compile(rb"[A-Za-z0-9-]*(?!%b)" % _TOKEN),
+    "token": re.compile(rb"%b*" % _TOKEN),
+}
+_WEB_TOKEN = re.compile(
+    rb"eyJ%b{%d,}\.(?=eyJ)%b{%d,}\.%b{%d,}"
+    % (_TOKEN, secrets.SMALLEST_PART - 3, *(_TOKEN, secrets.SMALLEST_PART) * 2)
 )
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_BLOCK = re.compile(
+    rb"""-----BEGIN\ (?=[A-Z0-9 ]{11,40}-----)[A-Z0-9 ]*PRIVATE\ KEY(?:\ BLOCK)?-----
+    (?: (?!-----). ){%d,%d} -----END\ [A-Z0-9 ]{0,40}-----"""
+    % (secrets.SMALLEST_BLOCK, secrets.LARGEST_BLOCK),
+    re.VERBOSE | re.DOTALL,
+)
 
 
 def find_spans(
     text: bytes, kinds: Collection[str], *, only_public: bool, min_ipv4_part: int
 ) -> list[tuple[int, int, str]]:
-    """Return (start, end, kind) of the addresses in a text, from left to right."""
+    """Return (start, end, kind) of the personal data in a text, from left to right."""
     found: list[tuple[int, int, str]] = []
     free = 0
     for mark in _ANCHOR.finditer(text):
-        at = mark.start()
+        at, span, kind = mark.start(), None, ""
         if at < free:
             continue
-        span = None
         if mark[0] == b"@" and "email" in kinds:
-            span = _email(text, free, at)
-        elif mark[0] == b"." and "ipv4" in kinds:
-            span = _ipv4(text, free, at, only_public=only_public, min_part=min_ipv4_part)
+            span, kind = email(text, free, at), "email"
         elif mark[0] == b":" and "ipv6" in kinds:
-            span = _ipv6(text, free, at, only_public=only_public)
+            span, kind = ipv6(text, free, at, only_public=only_public), "ipv6"
+        elif mark[0].isdigit():
+            span, kind = _number(text, free, at, kinds)
+        elif mark[0] == b"." and "ipv4" in kinds:
+            span = ipv4(text, free, at, only_public=only_public, min_part=min_ipv4_part)
+            kind = "ipv4"
+        if span is None and mark[0] in b"._-I" and "secret" in kinds:
+            span, kind = _secret(text, free, at), "secret"
         if span is not None:
-            found.append((*span, {b"@": "email", b".": "ipv4", b":": "ipv6"}[mark[0]]))
+            found.append((*span, kind))
             free = span[1]
     return found
 
 
-def is_public(address: Address) -> bool:
-    """Return whether an address is globally reachable, by the tables of the kernel."""
-    if address.version == 6 and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    for net, reachable in _networks(RESERVED_V4 if address.version == 4 else RESERVED_V6):
-        if address in net:
-            return reachable
-    return True
+def _number(text: bytes, free: int, at: int, kinds: Collection[str]) -> tuple[Span | None, str]:
+    for kind, find in (
+        ("iban", iban),
+        ("us_ssn", us_ssn),
+        ("credit_card", credit_card),
+        ("phone", phone),
+    ):
+        if kind in kinds and (span := find(text, free, at)) is not None:
+            return span, kind
+    return None, ""
 
 
-def _networks(text: str) -> Iterator[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, bool]]:
-    for entry in text.split():
-        yield ipaddress.ip_network(entry.lstrip("!")), entry.startswith("!")
+def _secret(text: bytes, free: int, at: int) -> Span | None:
+    if text[at : at + 1] == b".":
+        return _web_token(text, free, at)
+    if text[at - 4 : at + 1] == b"-----" and at - 4 >= free:
+        block = _BLOCK.match(text, at - 4)
+        return block and block.span()
+    for prefix, place, alphabet, fewest, most in secrets.FORMS:
+        start, body = at - place, at - place + len(prefix)
+        if start < free or text[start:body] != prefix.encode():
+            continue
+        if re.match(_TOKEN, text[start - 1 : start]) and start > 0:
+            continue
+        run = _BODIES[alphabet].match(text, body)
+        if run is not None and fewest <= len(run[0]) <= most:
+            parts = re.split(rb"[_-]", run[0]) if prefix == "sk-" else [run[0]]
+            if _is_random(run[0]) and (prefix != "sk-" or any(map(_is_long, parts))):
+                return start, run.end()
+    return None
 
 
-def _before(text: bytes, free: int, at: int, chars: bytes) -> int:
-    """Return where the run of `chars` that ends at `at` begins."""
-    return free + len(text[free:at].rstrip(chars))
+def _is_random(key: bytes) -> bool:
+    has_digit, has_letter = re.search(rb"[0-9]", key), re.search(rb"[A-Za-z]", key)
+    if not (has_digit and has_letter) and not (key != key.upper() and key != key.lower()):
+        return False
+    return len(set(key)) >= secrets.FEWEST_BYTES and not key.endswith(b"EXAMPLE")
 
 
-def _email(text: bytes, free: int, at: int) -> tuple[int, int] | None:
-    local = text[_before(text, free, at, _LOCAL) : at].lstrip(_NOT_FIRST)
-    domain = _DOMAIN.match(text, at + 1)
-    if not local or domain is None:
-        return None
-    labels = domain[0].split(b".")
-    while labels and not _TLD.fullmatch(labels[-1]):
-        labels.pop()
-    if len(labels) < 2 or labels[-1].lower().decode() in IMAGES:
-        return None
-    return at - len(local), at + 1 + len(b".".join(labels))
+def _is_long(part: bytes) -> bool:
+    both = re.search(rb"[0-9]", part) and re.search(rb"[A-Za-z]", part)
+    return len(part) >= secrets.LONGEST_RUN and both is not None
 
 
-def _ipv4(
-    text: bytes, free: int, at: int, *, only_public: bool, min_part: int
-) -> tuple[int, int] | None:
-    found = _IPV4.match(text, _before(text, free, at, string.digits.encode()))
-    if found is None:
+def _web_token(text: bytes, free: int, at: int) -> Span | None:
+    if text[at + 1 : at + 4] != b"eyJ":
         return None
-    try:
-        address = ipaddress.IPv4Address(found[0].decode())
-    except ValueError:
-        return None
-    if max(address.packed) < min_part or (only_public and not is_public(address)):
-        return None
-    return found.span()
+    start = free + len(text[free:at].rstrip(_TOKENS))
+    token = _WEB_TOKEN.match(text, start)
+    return token.span() if token is not None and token[0].index(b".") == at - start else None
 
 
-def _ipv6(text: bytes, free: int, at: int, *, only_public: bool) -> tuple[int, int] | None:
-    found = _IPV6.match(text, _before(text, free, at, string.hexdigits.encode()))
-    if found is None:
-        return None
-    try:
-        address = ipaddress.IPv6Address(found[0].decode())
-    except ValueError:
-        return None
-    written = found[0].decode()
-    groups = [group for group in written.replace(".", ":.").split(":") if group]
-    parts = len(groups) - 2 * (written.count(".") > 0)
-    if not any(char.isdecimal() for char in written) or all(len(g) == 2 for g in groups):
-        return None
-    if parts < 3 and len(written.partition(":")[0]) < 4:
-        return None
-    if only_public and not is_public(address):
-        return None
-    return found.span()
+def find_as_datatrove(
+    text: str, kinds: Collection[str], *, only_public: bool | None
+) -> list[tuple[int, int, str]]:
+    """Return (start, end, kind) in bytes of what the expressions of datatrove's formatter match.
+
+    Addresses that are not valid count if `only_public` is None.
+    """
+    formatter = _formatter(only_remove_public_ips=bool(only_public))
+    validator = formatter.ip_replacer.validator
+    found: list[tuple[int, int, str]] = []
+
+    def add_addresses(begin: int, end: int) -> None:
+        if "ipv4" in kinds:
+            matches = formatter.ip_replacer.regex.finditer(text[begin:end])
+            valid = (m for m in matches if only_public is None or validator(m[0]))
+            found.extend((begin + m.start(), begin + m.end(), "ipv4") for m in valid)
+
+    free = 0
+    for match in formatter.emails_replacer.regex.finditer(text) if "email" in kinds else ():
+        add_addresses(free, match.start())
+        found.append((*match.span(), "email"))
+        free = match.end()
+    add_addresses(free, len(text))
+    return [(len(text[:a].encode()), len(text[:b].encode()), kind) for a, b, kind in found]
+
+
+def format_as_datatrove(text: str, stage: Pii) -> str:
+    """Return the text from a PIIFormatter that has seen no other."""
+    formatter = _formatter(
+        remove_emails="email" in stage.kinds,
+        remove_ips="ipv4" in stage.kinds,
+        only_remove_public_ips=stage.only_public_ips,
+        email_replacement=stage._stand_ins("email"),
+        ip_replacement=stage._stand_ins("ipv4"),
+    )
+    return str(formatter.format(text))
+
+
+def _formatter(**options: Any) -> Any:
+    from datatrove.pipeline.formatters import PIIFormatter
+
+    return PIIFormatter(**options)

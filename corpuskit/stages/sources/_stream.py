@@ -173,7 +173,11 @@ def _gunzip(file: BufferedIOBase, path: str) -> Iterator[bytes]:
 
 
 def _unzstd(file: BufferedIOBase, path: str) -> Iterator[bytes]:
-    """Yield the content of all zstd frames, block by block.
+    return (content for _, content in zstd_blocks(file, path))
+
+
+def zstd_blocks(file: BufferedIOBase, path: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the content of all zstd frames, block by block, each with where its frame begins.
 
     The library's readers either take an early end of the file for the end of the data, or return
     all that a call can produce. A block is at most 128 KB of output, so feeding one at a time
@@ -185,6 +189,7 @@ def _unzstd(file: BufferedIOBase, path: str) -> Iterator[bytes]:
 
     library = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
     while magic := file.read(4):
+        begin = file.tell() - len(magic)
         if _is_skippable(magic):
             file.seek(int.from_bytes(_exactly(file, path, 4), "little"), os.SEEK_CUR)
             continue
@@ -194,7 +199,7 @@ def _unzstd(file: BufferedIOBase, path: str) -> Iterator[bytes]:
         try:
             for block in _blocks(file, path, magic):
                 if piece := decoder.decompress(block):
-                    yield piece
+                    yield begin, piece
         except zstandard.ZstdError as error:
             raise _broken(file, path, "zstd", str(error)) from None
         if not decoder.eof:

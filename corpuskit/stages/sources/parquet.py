@@ -95,7 +95,7 @@ class Parquet(Source):
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         with _open(file.path, lists=False) as reader:
-            self._check_schema(file, reader.schema_arrow)
+            self.check_schema(file, reader.schema_arrow)
             sizes = _text_sizes(reader, self.text_column)
             _row_counts(reader, file.path)
         pieces: list[Slice] = []
@@ -109,7 +109,7 @@ class Parquet(Source):
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
         with _open(file.path, lists=self.extra) as reader:
-            self._check_schema(file, reader.schema_arrow)
+            self.check_schema(file, reader.schema_arrow)
             rows = _row_counts(reader, file.path)
             left = self._most_bytes(reader, file, piece)
             position = sum(rows[: piece.begin])
@@ -117,7 +117,7 @@ class Parquet(Source):
                 place = f"{file.path}: row group {group}"
                 end = position + rows[group]
                 for batch in self._batches(reader, file.path, group):
-                    for found in self._documents(batch, place, position, max_document_bytes):
+                    for found in self.documents(batch, place, position, max_document_bytes):
                         left -= found.size_bytes + ROW_BYTES * len(found.positions)
                         left -= found.extra.nbytes if found.extra is not None else 0
                         if left < 0:
@@ -148,7 +148,7 @@ class Parquet(Source):
         """Yield the rows of a row group, about BLOCK_BYTES of text at once."""
         rows = reader.metadata.row_group(group).num_rows
         size = _text_sizes(reader, self.text_column)[group]
-        # As many rows as hold BLOCK_BYTES on average; _documents sees to those that hold more.
+        # As many rows as hold BLOCK_BYTES on average; documents() sees to those that hold more.
         wanted = safe = max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows // (size + 1)))
         if not is_remote(path):
             with open_input(path) as file:
@@ -167,7 +167,7 @@ class Parquet(Source):
         wanted = [self.text_column, *(name for name in labels if name), *self.columns]
         return None if self.extra else list(dict.fromkeys(wanted))
 
-    def _check_schema(self, file: InputFile, schema: pa.Schema) -> None:
+    def check_schema(self, file: InputFile, schema: pa.Schema) -> None:
         """Raise DataError if a column is missing or of a type that cannot serve."""
         names = schema.names if self.extra else self._wanted() or ()
         for name, count in collections.Counter(schema.names).items():
@@ -191,7 +191,7 @@ class Parquet(Source):
                     f"{file.path}: column {name!r} is {kind}, not {needs}. Set {setting}."
                 )
 
-    def _documents(
+    def documents(
         self, batch: pa.RecordBatch, place: str, first: int, most: int
     ) -> Iterator[SourceBatch]:
         """Make documents of rows; rows that are longer than the average are cut in halves."""
@@ -200,8 +200,8 @@ class Parquet(Source):
         is_long = batch.column(self.text_column).nbytes > 2 * BLOCK_BYTES
         if len(batch) > 1 and (is_long or others_bytes > REPEATED_BYTES):
             half = len(batch) // 2
-            yield from self._documents(batch.slice(0, half), place, first, most)
-            yield from self._documents(batch.slice(half), place, first + half, most)
+            yield from self.documents(batch.slice(0, half), place, first, most)
+            yield from self.documents(batch.slice(half), place, first + half, most)
             return
         if others_bytes > max(REPEATED_BYTES, self.max_page_bytes):
             raise DataError(

@@ -1,4 +1,4 @@
-"""Finds e-mail and IP addresses in bytes: one scan, which looks around at `@`, `.` and `:` only.
+"""E-mail and IP addresses around an `@`, the first `.` or the first `:`, in bytes.
 
 What counts as an address is said again with `re` and `ipaddress` in
 stages/rewriters/_pii_reference.py; the tests hold the two together.
@@ -7,21 +7,17 @@ stages/rewriters/_pii_reference.py; the tests hold the two together.
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.kernels.jit import inline, kernel
+from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.pii.bytes import CLASS, DIGIT, HEX, LABEL, LETTER, LOCAL, WORD, is_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
-    Offsets = NDArray[np.int64]
-
-KINDS = ("email", "ipv4", "ipv6")
 
 IMAGES = ("png", "jpg", "jpeg", "gif", "svg", "webp")
 """Not top-level domains: `icon@2x.png` is a file."""
@@ -36,70 +32,6 @@ RESERVED_V4 = """!192.0.0.9/32 !192.0.0.10/32 0.0.0.0/8 10.0.0.0/8 100.64.0.0/10
 RESERVED_V6 = """!2001:1::1/128 !2001:1::2/128 !2001:3::/32 !2001:4:112::/48 !2001:20::/28
 !2001:30::/28 ::/127 ::ffff:0:0/96 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 2002::/16
 3fff::/20 fc00::/7 fe80::/10"""
-
-
-class Found(NamedTuple):
-    """Spans sorted by row, then start: (n,) each.
-
-    Attributes:
-        rows, starts, ends: int64: document, bytes from its beginning.
-        kinds: uint8 into KINDS.
-    """
-
-    rows: Offsets
-    starts: Offsets
-    ends: Offsets
-    kinds: Bytes
-
-
-def find_pii(
-    offsets: Offsets,
-    data: Bytes,
-    kinds: Collection[str] = KINDS,
-    *,
-    only_public: bool = True,
-    min_ipv4_part: int = 64,
-) -> Found:
-    """Find addresses of some kinds; O(B).
-
-    Args:
-        offsets, data: the texts.
-        kinds: of KINDS.
-        only_public: leave IP addresses that are not globally reachable alone.
-        min_ipv4_part: leave dotted numbers alone whose parts are all smaller.
-    """
-    anchors = np.zeros(256, np.uint8)
-    for number, (kind, mark) in enumerate(zip(KINDS, "@.:", strict=True), start=1):
-        anchors[ord(mark)] = number * (kind in kinds)
-    room = int(offsets[-1] - offsets[0]) // 256 + 16
-    while True:
-        spans, marks = np.empty((3, room), np.int64), np.empty(room, np.uint8)
-        num = _find(offsets, data, anchors, only_public, min_ipv4_part, spans, marks)
-        if num <= room:
-            return Found(spans[0, :num], spans[1, :num], spans[2, :num], marks[:num])
-        room = num
-
-
-_DIGIT, _HEX, _WORD, _LOCAL, _LABEL, _LETTER = 1, 2, 4, 8, 16, 32
-
-
-def _classes() -> Bytes:
-    """Byte -> what it may be part of."""
-    table = np.zeros(256, np.uint8)
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-    for bit, chars in (
-        (_DIGIT, "0123456789"),
-        (_HEX, "0123456789ABCDEFabcdef"),
-        (_WORD, letters + "0123456789_"),
-        (_LOCAL, letters + "0123456789._%+'-"),
-        (_LABEL, letters + "0123456789-"),
-        (_LETTER, letters),
-    ):
-        table[list(chars.encode())] |= bit
-    return table
-
-
-_CLASS = _classes()
 
 
 def _networks(text: str, bits: int) -> NDArray[np.uint64]:
@@ -126,19 +58,13 @@ def _is_public(high: np.uint64, low: np.uint64, nets: NDArray[np.uint64]) -> boo
     return True
 
 
-@inline
-def _is(data: Bytes, at: int, end: int, bits: int) -> bool:
-    """Return whether the byte at `at` exists and is of a class."""
-    return at < end and _CLASS[data[at]] & bits != 0
-
-
 @kernel
-def _email(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
+def find_email(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
     """Return the address around the `@` at `at`, from `free` on; (0, 0) if there is none."""
     start = at
-    while start > free and _CLASS[data[start - 1]] & _LOCAL:
+    while start > free and CLASS[data[start - 1]] & LOCAL:
         start -= 1
-    while start < at and not _CLASS[data[start]] & (_LETTER | _DIGIT):
+    while start < at and not CLASS[data[start]] & (LETTER | DIGIT):
         start += 1
     if start == at:
         return 0, 0
@@ -146,8 +72,8 @@ def _email(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
     label = at + 1
     while True:
         after, letters, name = label, 0, np.uint64(0)
-        while _is(data, after, end, _LABEL):
-            if _CLASS[data[after]] & _LETTER:
+        while is_in(data, after, end, LABEL):
+            if CLASS[data[after]] & LETTER:
                 letters += 1
             name = name << np.uint64(8) | np.uint64(data[after] | 0x20)
             after += 1
@@ -178,7 +104,7 @@ def _dotted(data: Bytes, start: int, end: int) -> tuple[int, int, int]:
     at, value, largest = start, 0, 0
     for part in range(4):
         first, number = at, 0
-        while _is(data, at, end, _DIGIT) and at - first < 3:
+        while is_in(data, at, end, DIGIT) and at - first < 3:
             number = number * 10 + np.int64(data[at]) - 48
             at += 1
         if at == first or number > 255 or (at - first > 1 and data[first] == 48):
@@ -188,28 +114,28 @@ def _dotted(data: Bytes, start: int, end: int) -> tuple[int, int, int]:
             if not (at < end and data[at] == 46):
                 return 0, 0, 0
             at += 1
-    if _is(data, at, end, _WORD) or (at < end and data[at] == 64):
+    if is_in(data, at, end, WORD) or (at < end and data[at] == 64):
         return 0, 0, 0
-    if at < end and data[at] == 46 and _is(data, at + 1, end, _DIGIT):
+    if at < end and data[at] == 46 and is_in(data, at + 1, end, DIGIT):
         return 0, 0, 0
     return at, value, largest
 
 
 @kernel
-def _ipv4(
+def find_ipv4(
     data: Bytes, begin: int, free: int, at: int, end: int, only_public: bool, min_part: int
 ) -> tuple[int, int]:
     """Return the address whose first dot is at `at`, (0, 0) if there is none."""
     start = at
-    while start > free and at - start < 4 and _CLASS[data[start - 1]] & _DIGIT:
+    while start > free and at - start < 4 and CLASS[data[start - 1]] & DIGIT:
         start -= 1
-    if start == at or not _is(data, at + 1, end, _DIGIT):
+    if start == at or not is_in(data, at + 1, end, DIGIT):
         return 0, 0
     if start > begin:
         before = data[start - 1]
-        if _CLASS[before] & _WORD:
+        if CLASS[before] & WORD:
             return 0, 0
-        if before == 46 and start - 2 >= begin and _CLASS[data[start - 2]] & _WORD:
+        if before == 46 and start - 2 >= begin and CLASS[data[start - 2]] & WORD:
             return 0, 0
     stop, value, largest = _dotted(data, start, end)
     if stop == 0 or largest < min_part:
@@ -234,9 +160,9 @@ def _read_ipv6(
         if not (at + 1 < end and data[at + 1] == 58):
             return 0, 0, 0
         gap, at = 0, at + 2
-    while count < 8 and _is(data, at, end, _HEX):
+    while count < 8 and is_in(data, at, end, HEX):
         first, value = at, np.uint64(0)
-        while _is(data, at, end, _HEX) and at - first < 5:
+        while is_in(data, at, end, HEX) and at - first < 5:
             digit = np.uint64(data[at] | 0x20)
             is_decimal = data[at] <= 57
             value = value << np.uint64(4) | (digit - np.uint64(48 if is_decimal else 87))
@@ -244,7 +170,7 @@ def _read_ipv6(
             at += 1
         if at - first > 4:
             return 0, 0, 0
-        if count <= 6 and at < end and data[at] == 46 and _is(data, at + 1, end, _DIGIT):
+        if count <= 6 and at < end and data[at] == 46 and is_in(data, at + 1, end, DIGIT):
             at, number, _ = _dotted(data, first, end)
             if at == 0:
                 return 0, 0, 0
@@ -260,7 +186,7 @@ def _read_ipv6(
             if gap >= 0:
                 return 0, 0, 0
             gap, at = count, at + 2
-        elif at < end and data[at] == 58 and _is(data, at + 1, end, _HEX):
+        elif at < end and data[at] == 58 and is_in(data, at + 1, end, HEX):
             at += 1
         else:
             break
@@ -272,7 +198,7 @@ def _read_ipv6(
 
 
 @kernel
-def _ipv6(
+def find_ipv6(
     data: Bytes,
     begin: int,
     free: int,
@@ -283,21 +209,21 @@ def _ipv6(
 ) -> tuple[int, int]:
     """Return the address whose first colon is at `at`, (0, 0) if there is none."""
     start = at
-    while start > free and at - start < 5 and _CLASS[data[start - 1]] & _HEX:
+    while start > free and at - start < 5 and CLASS[data[start - 1]] & HEX:
         start -= 1
     if start > begin:
         before = data[start - 1]
-        if before == 58 or before == 46 or _CLASS[before] & _WORD:
+        if before == 58 or before == 46 or CLASS[before] & WORD:
             return 0, 0
     stop, count, gap = _read_ipv6(data, start, end, groups)
-    if stop == 0 or _is(data, stop, end, _WORD):
+    if stop == 0 or is_in(data, stop, end, WORD):
         return 0, 0
     if stop < end and data[stop] == 58:
         if data[stop - 1] == 58 or (stop + 1 < end and data[stop + 1] == 58):
             return 0, 0
-        if _is(data, stop + 1, end, _HEX):
+        if is_in(data, stop + 1, end, HEX):
             return 0, 0
-    if stop < end and data[stop] == 46 and _is(data, stop + 1, end, _DIGIT):
+    if stop < end and data[stop] == 46 and is_in(data, stop + 1, end, DIGIT):
         return 0, 0
     if only_public:
         high, low = np.uint64(0), np.uint64(0)
@@ -315,51 +241,3 @@ def _ipv6(
         elif not _is_public(high, low, _NETS_V6):
             return 0, 0
     return start, stop
-
-
-@kernel
-def _next(data: Bytes, at: int, end: int, anchors: Bytes) -> int:
-    """Return where the next anchor is, `end` if there is none."""
-    while at < end and anchors[data[at]] == 0:
-        at += 1
-    return at
-
-
-@kernel
-def _find(
-    offsets: Offsets,
-    data: Bytes,
-    anchors: Bytes,
-    only_public: bool,
-    min_part: int,
-    spans: Offsets,
-    kinds: Bytes,
-) -> int:
-    """Scan texts left to right; what one span took, the next cannot use.
-
-    Fills `spans` (3, room) and `kinds` (room,), returns how many there are, also beyond the room.
-    """
-    groups = np.zeros(8, np.uint64)
-    num = 0
-    for row in range(len(offsets) - 1):
-        begin, end = offsets[row], offsets[row + 1]
-        free = begin
-        at = _next(data, begin, end, anchors)
-        while at < end:
-            anchor = anchors[data[at]]
-            if anchor == 1:
-                start, stop = _email(data, free, at, end)
-            elif anchor == 2:
-                start, stop = _ipv4(data, begin, free, at, end, only_public, min_part)
-            else:
-                start, stop = _ipv6(data, begin, free, at, end, only_public, groups)
-            if stop == 0:
-                at = _next(data, at + 1, end, anchors)
-                continue
-            if num < len(kinds):
-                spans[0, num], spans[1, num], spans[2, num] = row, start - begin, stop - begin
-                kinds[num] = anchor - 1
-            num += 1
-            free = stop
-            at = _next(data, stop, end, anchors)
-    return num

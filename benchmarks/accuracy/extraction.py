@@ -1,0 +1,206 @@
+"""Main text out of HTML: how much of it comes, how much else, and what it costs.
+
+    python benchmarks/accuracy/extraction.py [--peers PYTHON] [--only NAME ...]
+
+Reads `html/trafilatura_eval.parquet` (450 pages; for each, segments of the main text that must be
+there and segments of the rest that must not) and `html/mozilla_readability.parquet` (130 pages with
+the text that Firefox's reader view gives) under `CORPUSKIT_SHARED_DATA`. Every extractor gets the
+same decoded pages and runs in a process of its own. `--peers`: a Python with readability-lxml,
+jusText, inscriptis and boilerpy3, for the rows of those.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = "<html><body><p>Loads what is loaded on first use.</p></body></html>"
+
+
+def resiliparse(**options: bool) -> Callable[[str], str | None]:
+    from resiliparse.extract.html2text import extract_plain_text
+
+    return lambda page: extract_plain_text(page, **options)
+
+
+def trafilatura(**options: bool) -> Callable[[str], str | None]:
+    import trafilatura
+
+    return lambda page: trafilatura.extract(page, **options)
+
+
+def readability() -> Callable[[str], str | None]:
+    import lxml.html
+    from readability import Document
+
+    return lambda page: lxml.html.fromstring(Document(page).summary()).text_content()
+
+
+def justext() -> Callable[[str], str | None]:
+    import justext as library
+
+    stopwords = frozenset().union(*map(library.get_stoplist, library.get_stoplists()))
+
+    def extract(page: str) -> str:
+        found = library.justext(page.encode(), stopwords, 50, 200, 0.1, 0.2, 0.2, 200, True)
+        return "\n".join(one.text for one in found if not one.is_boilerplate)
+
+    return extract
+
+
+def inscriptis() -> Callable[[str], str | None]:
+    from inscriptis import get_text
+
+    return get_text
+
+
+def boilerpy3() -> Callable[[str], str | None]:
+    from boilerpy3.extractors import ArticleExtractor
+
+    return ArticleExtractor(raise_on_failure=False).get_content
+
+
+EXTRACTORS: dict[str, tuple[Callable[[], Callable[[str], str | None]], bool]] = {
+    "resiliparse": (
+        lambda: resiliparse(main_content=True, comments=False, alt_texts=False),
+        False,
+    ),
+    "resiliparse, with alt texts": (lambda: resiliparse(main_content=True, comments=False), False),
+    "resiliparse, comments": (
+        lambda: resiliparse(main_content=True, comments=True, alt_texts=False),
+        False,
+    ),
+    "resiliparse, all text": (lambda: resiliparse(main_content=False, alt_texts=False), False),
+    "trafilatura": (lambda: trafilatura(include_comments=False), False),
+    "trafilatura, precision": (
+        lambda: trafilatura(include_comments=False, favor_precision=True),
+        False,
+    ),
+    "trafilatura, recall": (lambda: trafilatura(include_comments=False, favor_recall=True), False),
+    "trafilatura, fast": (lambda: trafilatura(include_comments=False, fast=True), False),
+    "trafilatura, comments": (lambda: trafilatura(include_comments=True), False),
+    "readability-lxml": (readability, True),
+    "jusText": (justext, True),
+    "inscriptis (all text)": (inscriptis, True),
+    "boilerpy3 (articles)": (boilerpy3, True),
+}
+"""Name -> how it is opened, and whether it is a peer's."""
+
+
+def spaced(text: str) -> str:
+    """Return a text with single spaces: where lines are broken is no matter."""
+    return " ".join(text.split())
+
+
+def extract_all(name: str, path: str) -> None:
+    """Extract the pages of a file and print texts and costs: the child's part."""
+    pages = pq.read_table(path)["page"].to_pylist()
+    extract = EXTRACTORS[name][0]()
+    extract(PAGE)
+    before, start = resident(), time.process_time()
+    texts, failed = [], 0
+    for page in pages:
+        try:
+            texts.append(extract(page) or "")
+        except Exception:  # noqa: BLE001 - a peer's failure is a result
+            texts.append("")
+            failed += 1
+    seconds = time.process_time() - start
+    facts = {"seconds": seconds, "grown_mb": resident() - before}
+    print(json.dumps({**facts, "failed": failed, "texts": texts}))
+
+
+def resident() -> float:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def segments(texts: list[str], rows: list[dict]) -> dict[str, float]:
+    """Judge texts by segments that must and must not be there."""
+    counts = collections.Counter[str]()
+    for text, row in zip(texts, rows, strict=True):
+        text = spaced(text)
+        for segment in row["with_"]:
+            counts["tp" if spaced(segment) in text else "fn"] += 1
+        for segment in row["without"]:
+            counts["fp" if spaced(segment) in text else "tn"] += 1
+    tp, fp, tn, fn = (counts[name] for name in ("tp", "fp", "tn", "fn"))
+    precision, recall = tp / max(tp + fp, 1), tp / max(tp + fn, 1)
+    return {
+        "precision": precision, "recall": recall, "accuracy": (tp + tn) / (tp + fp + tn + fn),
+        "f1": 2 * precision * recall / max(precision + recall, 1e-9),
+    }  # fmt: skip
+
+
+def words(texts: list[str], expected: list[str]) -> float:
+    """Return the mean F1 of words, counted, against the expected texts."""
+    scores = []
+    for text, gold in zip(texts, expected, strict=True):
+        one, two = (collections.Counter(re.findall(r"\w+", t.lower())) for t in (text, gold))
+        common = (one & two).total()
+        scores.append(2 * common / max(one.total() + two.total(), 1))
+    return sum(scores) / len(scores)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", default="", help="Python that has the peers")
+    parser.add_argument("--only", nargs="*", default=[], help="names of extractors")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        extract_all(*given.child)
+        return
+    sys.path.insert(0, str(ROOT))
+    from corpuskit.stages.sources._decode import decode_page
+
+    folder = Path(os.environ.get("CORPUSKIT_SHARED_DATA", ROOT.parent / "shared" / "data")) / "html"
+    rows = pq.read_table(folder / "trafilatura_eval.parquet").to_pylist()
+    reader = pq.read_table(folder / "mozilla_readability.parquet").to_pylist()
+    pages = [decode_page(row["html"], "") for row in [*rows, *reader]]
+    gold_of = resiliparse(main_content=False, alt_texts=False)
+    gold = [gold_of(decode_page(row["expected_html"], "")) or "" for row in reader]
+    names = "extractor, precision, recall, F1, accuracy, reader view (word F1), CPU ms per page"
+    columns = f"{names}, grown by MB, failed".split(", ")
+    print("| " + " | ".join(columns) + " |\n|---" + "|---:" * (len(columns) - 1) + "|")
+    with tempfile.TemporaryDirectory() as scratch:
+        path = f"{scratch}/pages.parquet"
+        pq.write_table(pa.table({"page": pa.array(pages, pa.large_string())}), path)
+        for name, (_, is_peer) in EXTRACTORS.items():
+            python = given.peers if is_peer else sys.executable
+            if not python or (given.only and name not in given.only):
+                continue
+            command = [python, str(Path(__file__).resolve()), "--child", name, path]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(command, env=environment, capture_output=True, check=True)
+            found = json.loads(done.stdout.splitlines()[-1])
+            texts = found["texts"]
+            score = segments(texts[: len(rows)], rows)
+            print(
+                f"| {name} | {score['precision']:.3f} | {score['recall']:.3f} | {score['f1']:.3f} "
+                f"| {score['accuracy']:.3f} | {words(texts[len(rows) :], gold):.3f} "
+                f"| {1000 * found['seconds'] / len(pages):.1f} "
+                f"| {found['grown_mb']:.0f} | {found['failed']} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Show what other bounds of a stage would keep and drop, without running it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from corpuskit.cli._tables import PlainConsole
+    from corpuskit.report.tune import Sample, Share, SweepRow, Tuning
+
+
+@click.command("tune")
+@click.argument("directory", metavar="DIRECTORY")
+@click.argument("stage")
+@click.option("--set", "changes", multiple=True, metavar="PARAMETER=VALUE",
+              help="Another value of a bound; may be given several times.")  # fmt: skip
+@click.option("--sweep", metavar="PARAMETER=FIRST:LAST:COUNT",
+              help="Show what many values of one bound would keep.")  # fmt: skip
+@click.option("-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True,
+              help="Documents to show, of each kind.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    directory: str, stage: str, changes: tuple[str, ...], sweep: str | None, samples: int,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show what other bounds of STAGE would keep and drop in the run in DIRECTORY.
+
+    Nothing is run: the stage must have stored what its rules measured (`measures: true`). Without
+    options, shows the bounds there are and what they drop.
+    """
+    import dataclasses
+    import json
+
+    from corpuskit.cli._plain import echo
+    from corpuskit.report.tune import sweep as sweep_values
+    from corpuskit.report.tune import tune
+    from corpuskit.run.rundir import RunDirectory
+
+    run = RunDirectory.open(directory)
+    found = tune(run, stage, changes, samples=samples)
+    rows = sweep_values(run, stage, changes, sweep) if sweep else []
+    if as_json:
+        facts = found.to_json() | {"sweep": [dataclasses.asdict(row) for row in rows]}
+        echo(json.dumps(facts, indent=1, ensure_ascii=False))
+    elif sweep:
+        _print_sweep(found, sweep.partition("=")[0], rows)
+    else:
+        _print_tuning(found)
+
+
+def _print_tuning(found: Tuning) -> None:
+    from corpuskit.cli._tables import console
+
+    out = console()
+    for name, (now, then) in found.changes.items():
+        out.print(f"{found.stage}.{name}: {_plain(now)} -> {_plain(then)}")
+    if not found.changes:
+        out.print(f"{found.stage} as it ran. Bounds to --set: {', '.join(found.tunable)}.")
+    out.print()
+    _print_shares(out, found)
+    out.print()
+    _print_rules(out, found)
+    if not found.changes:
+        return
+    out.print()
+    _print_samples(out, "newly dropped", found.newly_dropped, found.dropped_samples)
+    _print_samples(out, "newly kept", found.newly_kept, found.kept_samples)
+    if found.unsure:
+        out.print(
+            f"Of the newly kept, {found.unsure:,} may yet be dropped here: a rule that stores no "
+            "measures was never asked about them."
+        )
+    if found.newly_kept.documents:
+        out.print(
+            "What later stages would do with documents that come back is not known before a run."
+        )
+    settings = " ".join(
+        f"--set {found.stage}.{n}={_plain(v)}" for n, (_, v) in found.changes.items()
+    )
+    out.print(f"To make it so: corpuskit run PIPELINE {settings}")
+
+
+def _print_shares(out: PlainConsole, found: Tuning) -> None:
+    """Print what is kept, by source."""
+    rows = dict(sorted(found.sources.items()))
+    if len(rows) > 1:
+        rows["all"] = found.total
+    table = _table("kept of", "documents", *_pairs(found), "MB of text", *_pairs(found))
+    for name, share in rows.items():
+        docs, text = share.documents, share.text_bytes
+        counts = [_part(n, docs) for n in (share.documents_now, share.documents_then)]
+        sizes = [_part(n, text, 1e6) for n in (share.text_bytes_now, share.text_bytes_then)]
+        counts.append(_change(share.documents_then - share.documents_now))
+        sizes.append(_change(share.text_bytes_then - share.text_bytes_now, 1e6))
+        num = len(_pairs(found))
+        table.add_row(name, f"{docs:,}", *counts[:num], _megabytes(text), *sizes[:num])
+    out.print(table)
+
+
+def _print_rules(out: PlainConsole, found: Tuning) -> None:
+    """Print what is dropped, by rule; unchanged rules that drop nothing are left out."""
+    names = [f"{unit} {name}".strip() for unit in ("documents", "MB") for name in _pairs(found)]
+    names = [name if name not in {"documents", "MB"} else "" for name in names]
+    table = _table("dropped by", "bound", *names)
+    for rule, share in found.rules.items():
+        now, then = found.bounds[rule]
+        if not (share.documents_now or share.documents_then or now != then):
+            continue
+        bound = _plain(now) if now == then else f"{_plain(now)} -> {_plain(then)}"
+        counts = [f"{n:,}" for n in (share.documents_now, share.documents_then)]
+        sizes = [_megabytes(n) for n in (share.text_bytes_now, share.text_bytes_then)]
+        counts.append(_change(share.documents_then - share.documents_now))
+        sizes.append(_change(share.text_bytes_then - share.text_bytes_now, 1e6))
+        num = len(_pairs(found))
+        table.add_row(rule, bound, *counts[:num], *sizes[:num])
+    out.print(table)
+
+
+def _pairs(found: Tuning) -> tuple[str, ...]:
+    """Return the columns of a figure: before and after, where something changes."""
+    return ("now", "then", "") if found.changes else ("now",)
+
+
+def _print_samples(out: PlainConsole, what: str, share: Share, samples: list[Sample]) -> None:
+    """Print how many documents move, and some of them."""
+    size = _megabytes(share.text_bytes)
+    out.print(f"{what}: {share.documents:,} documents, {size} MB", style="bold")
+    for one in samples:
+        bound = "" if one.bound is None else f", bound {one.bound:g}"
+        value = "" if one.value is None else f" {one.value:.4g}{bound}"
+        fate = f"; dropped later anyway by {one.later}" if one.later else ""
+        out.print(f"  {one.id}  {one.rule}{value}{fate}")
+        if one.text is not None:
+            text = " ".join(one.text.split())
+            out.print(f"    {text}", style="dim", overflow="ellipsis", no_wrap=True)
+    if any(one.text is None for one in samples):
+        out.print(
+            "  The ledger keeps the text of few dropped documents: `ledger: {keep_text: true}` "
+            "keeps all."
+        )
+
+
+def _print_sweep(found: Tuning, name: str, rows: list[SweepRow]) -> None:
+    from corpuskit.cli._tables import console
+
+    out, total = console(), found.total
+    table = _table(name, "documents kept", "MB kept", "newly dropped", "newly kept")
+    for row in rows:
+        table.add_row(
+            _plain(row.value), _part(row.documents, total.documents),
+            _part(row.text_bytes, total.text_bytes, 1e6),
+            f"{row.newly_dropped:,}", f"{row.newly_kept:,}",
+        )  # fmt: skip
+    out.print(table)
+
+
+def _table(first: str, *columns: str) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(first)
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _part(part: float, whole: float, unit: float = 1) -> str:
+    """Return a number and its share of the whole."""
+    share = f" {part / whole:6.1%}" if whole else ""
+    return (f"{part:,}" if unit == 1 else f"{part / unit:,.2f}") + share
+
+
+def _change(difference: int, unit: float = 1) -> str:
+    if not difference:
+        return ""
+    return f"{difference:+,}" if unit == 1 else f"{difference / unit:+,.2f}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.2f}"
+
+
+def _plain(value: Any) -> str:
+    """Return a value as it stands in YAML."""
+    if value is None:
+        return "null"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,198 @@
+"""Our streaming stages as steps of a datatrove pipeline (docs/datatrove.md).
+
+Importing this module imports datatrove.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from datatrove.pipeline.filters.base_filter import BaseFilter
+from pydantic import ValidationError
+
+from corpuskit import registry
+from corpuskit.batch import ORIGIN
+from corpuskit.errors import UsageError, suggest
+from corpuskit.stage import StreamingStage, View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from datatrove.data import Document
+    from datatrove.pipeline.writers.disk_base import DiskWriter
+
+    from corpuskit.stage import Outcome
+
+BATCH_TEXT_BYTES = 8 << 20
+"""Text that a stage is given at a time, about; as in a run of our own."""
+
+_NAMES = {"language.label": "language", "language.score": "language_score"}
+"""Our columns -> what datatrove calls the same."""
+
+
+class CorpuskitFilter(BaseFilter):  # type: ignore[misc]
+    """A streaming stage of corpuskit as a step of a datatrove pipeline.
+
+    Documents that the stage drops go to the exclusion writer with `filter_reason` in their
+    metadata; the others go on with the text as the stage leaves it and its columns as metadata
+    `<stage>.<field>`. Statistics are those of datatrove's filters.
+
+    Args:
+        stage: a name (`gopher_quality`), or a configured stage.
+        exclusion_writer: gets the dropped documents, with the texts they came with.
+        batch_size: documents that are collected before the stage sees them; few are slow.
+        params: parameters of the stage, when it is given by name.
+
+    Raises:
+        UsageError: there is no such streaming stage, or a parameter is wrong.
+    """
+
+    name = "corpuskit"
+
+    def __init__(
+        self,
+        stage: str | StreamingStage,
+        *,
+        exclusion_writer: DiskWriter | None = None,
+        batch_size: int = 1000,
+        **params: Any,
+    ) -> None:
+        self.stage = _configured(stage, params)
+        self.name = f"corpuskit {self.stage.stage_name()}"
+        super().__init__(exclusion_writer, batch_size)
+
+    def filter(self, doc: Document) -> bool | tuple[bool, str]:
+        """Decide about one document; see `filter_batch`."""
+        return self.filter_batch([doc])[0]
+
+    def filter_batch(self, batch: list[Document]) -> list[bool | tuple[bool, str]]:
+        """Decide about documents; those that are kept get their new text and metadata."""
+        found: list[bool | tuple[bool, str]] = []
+        for documents in _bounded(batch):
+            found += self._apply(documents)
+        return found
+
+    def _apply(self, documents: list[Document]) -> list[bool | tuple[bool, str]]:
+        outcome = self.stage.apply(_view(documents, self.stage))
+        reasons = _reasons(outcome, self.stage, len(documents))
+        columns = {
+            f"{self.stage.stage_name()}.{field}": values.to_pylist()
+            for field, values in outcome.columns.items()
+        }
+        for row, (document, reason) in enumerate(zip(documents, reasons, strict=True)):
+            if reason is not None:
+                continue
+            if outcome.text is not None:
+                document.text = outcome.text.row(row).decode()
+            for name, values in columns.items():
+                document.metadata[name] = values[row]
+        return [True if reason is None else (False, reason) for reason in reasons]
+
+
+def _configured(stage: str | StreamingStage, params: dict[str, Any]) -> StreamingStage:
+    if not isinstance(stage, str):
+        if params:
+            raise UsageError(f"{stage.stage_name()}: is configured already. Leave out {params}.")
+        return stage
+    loaded = registry.load(stage)
+    if not issubclass(loaded, StreamingStage):
+        known = [one for one in registry.names() if _is_streaming(one)]
+        raise UsageError(f"{stage} needs to see all documents. Usable here: {', '.join(known)}.")
+    try:
+        return loaded(**params)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join([stage, *(str(part) for part in first["loc"])])
+        if first["type"] == "extra_forbidden":
+            hint = suggest(str(first["loc"][-1]), loaded.model_fields)
+            raise UsageError(f"{stage} has no parameter {first['loc'][-1]!r}. {hint}") from None
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise UsageError(f"{name}: {message}, got {first['input']!r}.") from None
+
+
+def _is_streaming(name: str) -> bool:
+    return registry.kind_of(name) in {"annotators", "filters", "rewriters"}
+
+
+def _bounded(batch: list[Document]) -> Iterator[list[Document]]:
+    """Yield runs of documents with about BATCH_TEXT_BYTES of text."""
+    waiting: list[Document] = []
+    size = 0
+    for document in batch:
+        waiting.append(document)
+        size += len(document.text)
+        if size >= BATCH_TEXT_BYTES:
+            yield waiting
+            waiting, size = [], 0
+    if waiting:
+        yield waiting
+
+
+def _view(documents: list[Document], stage: StreamingStage) -> View:
+    """Return documents as a stage sees them; keys follow from ids."""
+    metadata = [document.metadata for document in documents]
+    origins = [
+        {
+            "file": _text(one.get("file_path")) or "",
+            "position": 0,
+            "url": _text(one.get("url")),
+            "date": _text(one.get("date")),
+        }
+        for one in metadata
+    ]
+    columns: dict[str, pa.Array] = {
+        "key": pa.array([_key(document.id) for document in documents], pa.int64()),
+        "id": pa.array([_clean(str(document.id)) for document in documents], pa.string()),
+        "text": pa.array([_clean(document.text) for document in documents], pa.large_string()),
+        "source": pa.array([_text(one.get("source")) or "" for one in metadata], pa.string()),
+        "origin": pa.array(origins, ORIGIN),
+    }
+    for name in stage.needs():
+        if name not in columns:
+            columns[name] = _column(name, documents, stage)
+    return View(pa.record_batch(columns))
+
+
+def _column(name: str, documents: list[Document], stage: StreamingStage) -> pa.Array:
+    """Return a column that the stage needs, from the metadata."""
+    other = _NAMES.get(name, name)
+    values = [one.metadata.get(name, one.metadata.get(other)) for one in documents]
+    if all(value is None for value in values):
+        raise UsageError(
+            f"{stage.stage_name()} needs {name!r}, which is in no document's metadata. Put the "
+            "step that adds it in front."
+        )
+    return pa.array(values)
+
+
+def _reasons(outcome: Outcome, stage: StreamingStage, num_docs: int) -> list[str | None]:
+    """Return why each document was dropped, None for the others."""
+    found: list[str | None] = [None] * num_docs
+    if outcome.codes is not None:
+        rows = outcome.codes.nonzero()[0]
+        for row, reason in zip(
+            rows.tolist(), outcome.reasons_of(rows, stage.rules).to_pylist(), strict=True
+        ):
+            found[row] = reason
+    return found
+
+
+def _key(identity: str) -> int:
+    """Return a document's key: in a run of our own it says where the document was read."""
+    digest = hashlib.blake2b(str(identity).encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else _clean(str(value))
+
+
+def _clean(text: str) -> str:
+    """Return text with U+FFFD for lone surrogates, which no UTF-8 has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

@@ -1,0 +1,153 @@
+"""What the FineWeb rules measure about the lines of each document."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corpuskit.kernels.hashing import xxh64
+from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.punctuation import TERMINAL
+from corpuskit.kernels.utf8 import code_point, count_chars, skip_space
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Offsets = NDArray[np.int64]
+    Hashes = NDArray[np.uint64]
+
+MEASURES = (
+    "num_lines",
+    "line_punct_ratio",
+    "short_line_ratio",
+    "char_dup_ratio",
+    "num_newlines",
+)
+
+
+def measure_lines(
+    offsets: Offsets, data: Bytes, stop_chars: Collection[str], short_line_chars: int
+) -> NDArray[np.float64]:
+    r"""Return (5, N) float64, rows as in MEASURES; NaN where there are no lines.
+
+    Lines are what lies between \n, blank ones (str.strip leaves nothing) left out.
+
+    Args:
+        offsets, data: the texts.
+        stop_chars: single characters that end a sentence.
+        short_line_chars: a line of at most this many code points is short.
+    """
+    table = _stop_table(TERMINAL if stop_chars is TERMINAL else frozenset(stop_chars))
+    newlines = count_newlines(offsets, data)
+    most = int(newlines.max()) if len(newlines) else 0
+    slots = _num_slots(most + 1)
+    seen = np.zeros((3, slots), np.int64)
+    return _measure(
+        offsets, data, newlines, table, short_line_chars, seen, np.empty(slots, np.uint64)
+    )
+
+
+@functools.cache
+def _stop_table(chars: frozenset[str]) -> Bytes:
+    """Code point -> whether it is one of `chars`; 1.1 MB, read-only."""
+    table = np.zeros(sys.maxunicode + 1, np.uint8)
+    table[[ord(char) for char in chars]] = 1
+    table.flags.writeable = False
+    return table
+
+
+@kernel
+def count_newlines(offsets: Offsets, data: Bytes) -> NDArray[np.int64]:
+    r"""Return how many \n each text has, (N,). O(B)."""
+    counts = np.zeros(len(offsets) - 1, np.int64)
+    for row in range(len(counts)):
+        num = 0
+        for at in range(offsets[row], offsets[row + 1]):
+            num += data[at] == 10
+        counts[row] = num
+    return counts
+
+
+@kernel
+def _num_slots(num_keys: int) -> int:
+    """Return the size of a hash table that `num_keys` keys fill to one half at most."""
+    slots = 4
+    while slots < 2 * num_keys:
+        slots *= 2
+    return slots
+
+
+@kernel
+def _is_new(
+    data: Bytes, start: int, end: int, row: int, mask: int, seen: NDArray[np.int64], hashes: Hashes
+) -> bool:
+    """Return whether a line was not met before in this document, and remember it.
+
+    Equal means the same bytes: hashes only say where to look.
+
+    Args:
+        seen: (3, slots): document + 1 that wrote the slot, and where its line begins and ends.
+        hashes: (slots,) of those lines.
+    """
+    value = xxh64(data, start, end, np.uint64(0))
+    slot = np.int64(value & np.uint64(mask))
+    while seen[0, slot] == row + 1:
+        if hashes[slot] == value and seen[2, slot] - seen[1, slot] == end - start:
+            first, same = seen[1, slot], 0
+            while same < end - start and data[first + same] == data[start + same]:
+                same += 1
+            if same == end - start:
+                return False
+        slot = (slot + 1) & mask
+    seen[0, slot], seen[1, slot], seen[2, slot] = row + 1, start, end
+    hashes[slot] = value
+    return True
+
+
+@kernel
+def _measure(
+    offsets: Offsets,
+    data: Bytes,
+    newlines: Offsets,
+    stop_table: Bytes,
+    short_line_chars: int,
+    seen: NDArray[np.int64],
+    hashes: Hashes,
+) -> NDArray[np.float64]:
+    """O(B); allocates 40 N bytes."""
+    num_docs = len(offsets) - 1
+    measured = np.full((len(MEASURES), num_docs), np.nan)
+    for row in range(num_docs):
+        start, end = offsets[row], offsets[row + 1]
+        # A table as small as the document allows stays in the cache.
+        mask = _num_slots(newlines[row] + 1) - 1
+        lines, stopped, short, chars, repeated = 0, 0, 0, 0, 0
+        while start < end:
+            stop = start
+            while stop < end and data[stop] != 10:
+                stop += 1
+            size = count_chars(data, start, stop)
+            chars += size
+            if skip_space(data, start, stop) < stop:
+                lines += 1
+                lead = stop - 1
+                while data[lead] & 0xC0 == 0x80:
+                    lead -= 1
+                stopped += np.int64(stop_table[code_point(data, lead)])
+                short += size <= short_line_chars
+                if not _is_new(data, start, stop, row, mask, seen, hashes):
+                    repeated += size
+            start = stop + 1
+        measured[0, row] = lines
+        measured[4, row] = newlines[row]
+        if lines > 0:
+            measured[1, row] = stopped / lines
+            measured[2, row] = short / lines
+            measured[3, row] = repeated / chars
+    return measured

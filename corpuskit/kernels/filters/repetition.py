@@ -1,0 +1,341 @@
+"""How much of a text repeats: its paragraphs, its lines, its runs of n words.
+
+Runs of words are compared by hash, and those in full only that may have a twin. Two different
+runs of words pass for equal once in 2**60 pairs, two lines once in 2**63.
+
+L is the longest run of words, 10.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from corpuskit.kernels.blocks import find_newlines, repeated_blocks
+from corpuskit.kernels.jit import inline, kernel
+from corpuskit.kernels.twins import (
+    FULL,
+    count_slots,
+    find_twins,
+    slot_of,
+    table_bits,
+)
+from corpuskit.kernels.utf8 import count_chars, skip_space, skip_space_back
+from corpuskit.kernels.words.lexicon import PRIME
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from corpuskit.kernels.words.lexicon import Words
+
+    Bytes = NDArray[np.uint8]
+    Offsets = NDArray[np.int64]
+    Hashes = NDArray[np.uint64]
+
+LONGEST = 10
+"""Longest run of words."""
+
+MEASURES = (
+    *("empty", "dup_paragraphs", "dup_paragraph_chars", "dup_lines", "dup_line_chars"),
+    *(f"top_{n}" for n in range(1, LONGEST + 1)),
+    *(f"dup_{n}" for n in range(1, LONGEST + 1)),
+)
+
+_PARAGRAPHS, _LINES, _TOP, _DUP = 1, 3, 5, 5 + LONGEST
+_PRIME = np.uint64(PRIME)
+_LOW_32, _LOW_29 = np.uint64(0xFFFFFFFF), np.uint64(0x1FFFFFFF)
+_STEP = np.uint64(0xD6E8FEB86659FD93)
+
+
+class Repetition(NamedTuple):
+    """What was found of N documents; rows of `measured` are as in MEASURES, R of them.
+
+    Attributes:
+        codes: (N,) uint8, k + 1 where measure k is the first above its limit, else 0.
+        values: (N,) float64, that measure, NaN where there is none.
+        measured: (R, N) float64, or (R, 0); NaN where a text has no run of so many words.
+    """
+
+    codes: NDArray[np.uint8]
+    values: NDArray[np.float64]
+    measured: NDArray[np.float64]
+
+
+class _Bounds(NamedTuple):
+    """When to stop: (R,) limits, (R,) whether a measure is wanted, whether a broken limit ends."""
+
+    limits: NDArray[np.float64]
+    wanted: NDArray[np.bool_]
+    stops: bool
+
+
+def measure_repetition(
+    offsets: Offsets,
+    data: Bytes,
+    words: Words,
+    limits: NDArray[np.float64],
+    wanted: NDArray[np.bool_] | None = None,
+) -> Repetition:
+    """Measure repetition until the first limit is broken, or all that is wanted.
+
+    Args:
+        offsets, data: the texts.
+        words: their words.
+        limits: (R,) float64, as in MEASURES; NaN where there is none.
+        wanted: (R,) measures to return of every text, whether a limit is broken or not.
+    """
+    num_docs, lexicon = len(offsets) - 1, words.lexicon
+    bounds = _Bounds(limits, ~np.isnan(limits) if wanted is None else wanted, wanted is None)
+    codes, values = np.zeros(num_docs, np.uint8), np.full(num_docs, np.nan)
+    measured = np.full((len(limits), 0 if wanted is None else num_docs), np.nan)
+    _repetition(
+        offsets, data, words.offsets, words.tokens, lexicon.chars, lexicon.hashes, lexicon.powers,
+        bounds, codes, values, measured,
+    )  # fmt: skip
+    return Repetition(codes, values, measured)
+
+
+@kernel
+def _repetition(
+    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32],
+    chars: NDArray[np.int32], hashes: Hashes, powers: Hashes, bounds: _Bounds, codes: Bytes,
+    values: NDArray[np.float64], measured: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """Fill codes, values and measured. O(B + L W), L passes over the words of each document.
+
+    Allocates up to 150 bytes for each word of the longest document, and uses mostly 50. Here and
+    not in the caller: of arrays that may overlap the compiler makes no vector instructions.
+    """
+    most = 0
+    for row in range(len(offsets) - 1):
+        most = max(most, word_offsets[row + 1] - word_offsets[row])
+    edges, places = np.empty(most + 1, np.int64), np.empty(most + 1, np.int64)
+    keys, single, power = (
+        np.empty(most, np.uint64),
+        np.empty(most, np.uint64),
+        np.empty(most, np.uint64),
+    )
+    slots = np.empty(1 << table_bits(8 * most), np.uint8)
+    table = np.empty(6 << table_bits(most), np.uint64)
+    found = np.empty(len(bounds.limits))
+    edges[0] = 0
+    for row in range(len(offsets) - 1):
+        begin, end = offsets[row], offsets[row + 1]
+        for rule in range(len(found)):
+            found[rule] = np.nan
+        found[0] = begin == end
+        if begin < end:
+            num_chars = count_chars(data, begin, end)
+            if not _blocks(data, begin, end, num_chars, bounds, found):
+                first, num = word_offsets[row], word_offsets[row + 1] - word_offsets[row]
+                for at in range(num):
+                    token = tokens[first + at]
+                    edges[at + 1] = edges[at] + chars[token]
+                    single[at] = hashes[token]
+                if not _tops(
+                    num, num_chars, edges, single, keys, places, slots, table, bounds, found
+                ):
+                    for at in range(num):
+                        power[at] = powers[tokens[first + at]]
+                    _dups(
+                        num, num_chars, edges, single, power, keys, places, slots, table, bounds,
+                        found,
+                    )  # fmt: skip
+        for rule in range(len(found)):
+            if found[rule] > bounds.limits[rule] or (rule == 0 and begin == end):
+                codes[row], values[row] = rule + 1, found[rule]
+                break
+        for rule in range(len(found)):
+            if not bounds.stops:
+                measured[rule, row] = found[rule]
+
+
+@kernel
+def _last(wanted: NDArray[np.bool_], place: int) -> int:
+    """Return the longest run that is wanted, of the measures from `place` on."""
+    last = 0
+    for n in range(1, LONGEST + 1):
+        if wanted[place + n - 1]:
+            last = n
+    return last
+
+
+@kernel
+def _blocks(
+    data: Bytes, begin: int, end: int, num_chars: int, bounds: _Bounds, found: NDArray[np.float64]
+) -> bool:  # fmt: skip
+    """Measure paragraphs and lines; return whether a broken limit ends the search."""
+    newlines = 0
+    for at in range(begin, end):
+        newlines += data[at] == 10
+    places = np.empty(newlines + 1, np.int32)
+    find_newlines(data, begin, end, places)
+    table = np.empty(2 << table_bits(newlines + 1), np.uint64)
+    for kind in range(2):
+        place = _PARAGRAPHS if kind == 0 else _LINES
+        if not (bounds.wanted[place] or bounds.wanted[place + 1]):
+            continue
+        start, stop = begin, end
+        if kind == 0:
+            start = skip_space(data, begin, end)
+            stop = skip_space_back(data, start, end)
+        num, dup, dup_chars = repeated_blocks(data, begin, start, stop, places, 2 - kind, table)
+        found[place] = dup / num
+        found[place + 1] = dup_chars / num_chars
+        limits = bounds.limits
+        broken = found[place] > limits[place] or found[place + 1] > limits[place + 1]
+        if broken and bounds.stops:
+            return True
+    return False
+
+
+@kernel
+def _tops(
+    num: int, num_chars: int, edges: Offsets, single: Hashes, keys: Hashes, places: Offsets,
+    slots: Bytes, table: Hashes, bounds: _Bounds, found: NDArray[np.float64],
+) -> bool:  # fmt: skip
+    """Measure the most frequent run of each length; return whether a broken limit ends the search.
+
+    Args:
+        num, num_chars: the words, and the characters of the text.
+        edges: (W + 1,) characters of the words before each.
+        single, power: (W,) their hashes and powers.
+        keys, places, slots, table: scratch, see kernels.twins.
+        bounds, found: as in the caller.
+    """
+    bits = table_bits(8 * num)
+    for at in range(num):
+        keys[at] = single[at]
+    for n in range(1, min(_last(bounds.wanted, _TOP), num) + 1):
+        runs = num - n + 1
+        if n > 1:
+            for at in range(runs):
+                keys[at] = keys[at] * _STEP + single[at + n - 1]
+        if not bounds.wanted[_TOP + n - 1]:
+            continue
+        limit = bounds.limits[_TOP + n - 1]
+        count_slots(keys, runs, slots, bits)
+        if bounds.stops:
+            # No run is longer times more frequent than this: mostly that settles it.
+            most = 0
+            for at in range(runs):
+                slot = slots[slot_of(keys[at], bits)]
+                most = max(most, (edges[at + n] - edges[at] + n - 1) * slot)
+                most = max(most, num_chars * (num + 1) * 2 * (slot == FULL))
+            if not most / num_chars > limit:
+                continue
+        twins = find_twins(keys, runs, slots, bits, places)
+        first, count = _most_frequent(keys, places, twins, table)
+        chars = (edges[first + n] - edges[first] + n - 1) * count
+        found[_TOP + n - 1] = chars / num_chars
+        if found[_TOP + n - 1] > limit and bounds.stops:
+            return True
+    return False
+
+
+@kernel
+def _most_frequent(keys: Hashes, places: Offsets, num: int, table: Hashes) -> tuple[int, int]:
+    """Return where the most frequent of some keys is first, and how often; else the first key.
+
+    Among equally frequent ones it is the one met first. O(num).
+    """
+    bits = table_bits(num) + 1
+    mask = np.uint64((1 << bits) - 1)
+    for place in range(3 << bits):
+        table[place] = 0
+    best, most = np.uint64(0), np.uint64(1)
+    for number in range(num):
+        at = places[number]
+        key = keys[at]
+        slot = slot_of(key, bits)
+        while True:
+            entry = np.uint64(3) * slot
+            if table[entry + np.uint64(1)] == 0:
+                table[entry], table[entry + np.uint64(2)] = key, np.uint64(at)
+            if table[entry] == key:
+                break
+            slot = (slot + np.uint64(1)) & mask
+        count = table[entry + np.uint64(1)] + np.uint64(1)
+        table[entry + np.uint64(1)] = count
+        first = table[entry + np.uint64(2)]
+        if count > most or (count == most and count > 1 and first < best):
+            best, most = first, count
+    return int(best), int(most)
+
+
+@inline
+def _folded(value: np.uint64) -> np.uint64:
+    """Return value mod PRIME, of a value below twice that."""
+    return min(value, value - _PRIME)
+
+
+@inline
+def product(one: np.uint64, other: np.uint64) -> np.uint64:
+    """Return one * other mod PRIME, of values below it; compiles to vector instructions."""
+    high, low = one >> np.uint64(32), one & _LOW_32
+    other_high, other_low = other >> np.uint64(32), other & _LOW_32
+    middle = high * other_low + low * other_high
+    least = low * other_low
+    # As 2**61 is 1, 2**64 is 8, and 2**32 times the middle its low 29 bits shifted, and the rest.
+    total = (high * other_high << np.uint64(3)) + (middle >> np.uint64(29))
+    total += ((middle & _LOW_29) << np.uint64(32)) + (least & _PRIME) + (least >> np.uint64(61))
+    return _folded((total & _PRIME) + (total >> np.uint64(61)))
+
+
+@kernel
+def _appended(keys: Hashes, num: int, power: Hashes, single: Hashes, n: int) -> None:
+    """Make hashes of runs of n - 1 words, written together, hashes of runs of n."""
+    for at in range(num):
+        keys[at] = _folded(product(keys[at], power[at + n - 1]) + single[at + n - 1])
+
+
+@kernel
+def _dups(
+    num: int, num_chars: int, edges: Offsets, single: Hashes, power: Hashes, keys: Hashes,
+    places: Offsets, slots: Bytes, table: Hashes, bounds: _Bounds, found: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """Measure repeated runs of each length, to the first broken limit if that ends the search.
+
+    Args: as in _tops.
+    """
+    bits = table_bits(8 * num)
+    for at in range(num):
+        keys[at] = single[at]
+    for n in range(1, _last(bounds.wanted, _DUP) + 1):
+        runs = max(num - n + 1, 0)
+        if n > 1:
+            _appended(keys, runs, power, single, n)
+        if not bounds.wanted[_DUP + n - 1]:
+            continue
+        count_slots(keys, runs, slots, bits)
+        twins = find_twins(keys, runs, slots, bits, places)
+        chars = _repeated_runs(keys, places, twins, n, edges, table)
+        found[_DUP + n - 1] = chars / num_chars
+        if found[_DUP + n - 1] > bounds.limits[_DUP + n - 1] and bounds.stops:
+            return
+
+
+@kernel
+def _repeated_runs(
+    keys: Hashes, places: Offsets, num: int, n: int, edges: Offsets, table: Hashes
+) -> int:
+    """Return the characters of runs met before, going on behind each that was. O(num)."""
+    bits = table_bits(num) + 1
+    mask = np.uint64((1 << bits) - 1)
+    for place in range(1 << bits):
+        table[place] = 0
+    chars, behind = 0, 0
+    for number in range(num):
+        at = places[number]
+        if at < behind:
+            continue
+        key = keys[at] + np.uint64(1)
+        slot = slot_of(key, bits)
+        while table[slot] != 0 and table[slot] != key:
+            slot = (slot + np.uint64(1)) & mask
+        if table[slot] == key:
+            chars += edges[at + n] - edges[at]
+            behind = at + n
+        table[slot] = key
+    return chars

@@ -1,0 +1,383 @@
+"""Hosts, registered domains and words of URLs, as datatrove's URL filter sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from corpuskit.kernels.jit import inline, kernel
+from corpuskit.kernels.stringset import (
+    HASH_PRIME,
+    HASH_START,
+    Coded,
+    Table,
+    contains,
+    find,
+    look_up,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Offsets = NDArray[np.int64]
+    Hosts = tuple[Offsets, Offsets, Bytes]  # where they begin, where they end, in these bytes
+
+MEMBER, END, WILDCARD, EXCEPTION = 1, 2, 4, 8
+"""Kinds of a suffix: it occurs among the rules' labels; a rule ends there; any label may come
+before it (`*.ck`); it is excepted from that (`!www.ck`)."""
+
+HARD, SOFT = 1, 2
+"""Kinds of a word."""
+
+KEPT, DOMAIN, SUBDOMAIN, URL, HARD_WORD, SOFT_WORDS, SUBWORD = range(7)
+"""What a URL may be dropped for, in the order of the tests."""
+
+_SYMBOLS = 36
+"""Letters and digits, all that subwords are made of."""
+
+
+class Lists(NamedTuple):
+    """All that URLs are compared with; read-only.
+
+    Attributes:
+        suffixes: public suffixes and what they end in; `kinds` are the bits above.
+        words: hard and soft ones.
+        exempt, domains, urls: sets.
+        subwords: (states * 36,) int32, an automaton over letters and digits: entry
+            `state * 36 + symbol` is the next state, -1 where a subword ends.
+    """
+
+    suffixes: Table
+    words: Table
+    exempt: Coded
+    domains: Coded
+    urls: Coded
+    subwords: NDArray[np.int32]
+
+
+def make_automaton(strings: Iterable[bytes]) -> NDArray[np.int32]:
+    """Return the automaton that finds strings of lower-case letters and digits, see Lists.
+
+    Source: Aho and Corasick 1975, Efficient string matching.
+
+    Takes 144 bytes and some 10 us for each character of the strings that is not shared.
+    """
+    rows: list[list[int]] = [[0] * _SYMBOLS]
+    ends = [False]
+    for string in strings:
+        state = 0
+        for byte in string:
+            symbol = byte - 48 if byte < 58 else byte - 87
+            if not rows[state][symbol]:
+                rows[state][symbol] = len(rows)
+                rows.append([0] * _SYMBOLS)
+                ends.append(False)
+            state = rows[state][symbol]
+        ends[state] = state > 0
+    waiting = [state for state in rows[0] if state]
+    back = dict.fromkeys(waiting, 0)
+    for state in waiting:  # grows while it is read: breadth first
+        ends[state] |= ends[back[state]]
+        for symbol, after in enumerate(rows[state]):
+            fallback = rows[back[state]][symbol]
+            if after:
+                back[after] = fallback
+                waiting.append(after)
+            else:
+                rows[state][symbol] = fallback
+    moves = np.array(rows, np.int32)
+    moves[np.array(ends)[moves]] = -1
+    return moves.ravel()
+
+
+@kernel
+def find_hosts(
+    offsets: Offsets, data: Bytes
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Return where the host of each URL begins and ends, and whether it holds wide characters.
+
+    As tldextract's `lenient_netloc`: what follows `scheme://` or `//`, or all if there is neither,
+    up to one of `/ ? #`, without `user@` and `:port`, stripped, without closing full stops. Wide
+    hosts are not stripped. O(B).
+    """
+    num_docs = len(offsets) - 1
+    starts, ends = np.empty(num_docs, np.int64), np.empty(num_docs, np.int64)
+    wide = np.zeros(num_docs, np.bool_)
+    for row in range(num_docs):
+        start = _after_scheme(data, offsets[row], offsets[row + 1])
+        end = start
+        while end < offsets[row + 1] and data[end] != 47 and data[end] != 63 and data[end] != 35:
+            end += 1
+        for at in range(start, end):
+            if data[at] == 64:  # @: the last one counts
+                start = at + 1
+        stop = _end_of_host(data, start, end)
+        bits = np.uint8(0)
+        for at in range(start, stop):
+            bits = np.uint8(bits | data[at])
+        wide[row] = bits >= 0x80
+        is_bracketed = start < stop and data[start] == 91 and data[stop - 1] == 93
+        if bits < 0x80 and not is_bracketed:
+            while start < stop and _is_blank(data[start]):
+                start += 1
+            while start < stop and _is_blank(data[stop - 1]):
+                stop -= 1
+            while start < stop and data[stop - 1] == 46:
+                stop -= 1
+        starts[row], ends[row] = start, stop
+    return starts, ends, wide
+
+
+@kernel
+def find_bodies(offsets: Offsets, data: Bytes) -> Offsets:
+    """Return where each URL goes on behind `scheme://` or `//`, (N,)."""
+    starts = np.empty(len(offsets) - 1, np.int64)
+    for row in range(len(starts)):
+        starts[row] = _after_scheme(data, offsets[row], offsets[row + 1])
+    return starts
+
+
+@kernel
+def _after_scheme(data: Bytes, start: int, end: int) -> int:
+    """Return where the URL goes on behind `scheme://` or `//`."""
+    at = start
+    while at + 1 < end and not (data[at] == 47 and data[at + 1] == 47):
+        at += 1
+    if at + 1 >= end:
+        return start
+    if at == start:
+        return start + 2
+    if at - start < 2 or data[at - 1] != 58:
+        return start
+    for place in range(start, at - 1):
+        byte = data[place]
+        is_letter = 65 <= byte <= 90 or 97 <= byte <= 122
+        if not (is_letter or 48 <= byte <= 57 or byte == 43 or byte == 45 or byte == 46):
+            return start
+    return at + 2
+
+
+@kernel
+def _end_of_host(data: Bytes, start: int, end: int) -> int:
+    """Return where the port begins, or the authority ends; brackets hold an IPv6 address."""
+    if start < end and data[start] == 91:
+        for at in range(start, end):
+            if data[at] == 93:
+                return at + 1
+    for at in range(start, end):
+        if data[at] == 58:
+            return at
+    return end
+
+
+@inline
+def _is_blank(byte: int) -> bool:
+    return byte == 32 or 9 <= byte <= 13 or 28 <= byte <= 31
+
+
+@kernel
+def suffix_labels(suffixes: Table, data: Bytes, start: int, end: int) -> int:
+    """Return how many labels of a host are its public suffix, 0 if it has none.
+
+    Args:
+        suffixes: see Lists.
+        data, start, end: the host, in lower case.
+    """
+    labels = found = 0
+    before = 1  # kinds of the suffix that the label before makes; the root's
+    stop = end  # where the label ends
+    while True:
+        begin = stop
+        while begin > start and data[begin - 1] != 46:
+            begin -= 1
+        number = look_up(suffixes, data, begin, end)
+        kinds = np.int64(0) if number < 0 else np.int64(suffixes.kinds[number])
+        if kinds & MEMBER:
+            labels += 1
+            if kinds & END:
+                found = labels
+        elif before & WILDCARD:
+            return labels if kinds & EXCEPTION else labels + 1
+        else:
+            return found
+        if begin == start:
+            return found
+        before = kinds
+        stop = begin - 1
+
+
+@kernel
+def find_domains(suffixes: Table, lower: Hosts, hosts: Hosts) -> NDArray[np.int64]:
+    """Return where the registered domain of each host begins in its data, -1 if it has none, (N,).
+
+    Args:
+        suffixes: see Lists.
+        lower: the hosts in lower case.
+        hosts: the hosts as they are; of the same labels.
+    """
+    domains = np.empty(len(hosts[0]), np.int64)
+    for row in range(len(domains)):
+        labels = suffix_labels(suffixes, lower[2], lower[0][row], lower[1][row])
+        domains[row] = _registered(hosts[2], hosts[0][row], hosts[1][row], labels)
+    return domains
+
+
+@kernel
+def _registered(data: Bytes, start: int, end: int, labels: int) -> int:
+    """Return where the registered domain of a host begins, -1 if it has none.
+
+    Args:
+        labels: of the public suffix.
+    """
+    if labels == 0:
+        return -1
+    at = end
+    for _ in range(labels):
+        while at > start and data[at - 1] != 46:
+            at -= 1
+        if at == start:
+            return -1  # nothing before the suffix
+        at -= 1
+    stop = at
+    while at > start and data[at - 1] != 46:
+        at -= 1
+    return at if at < stop else -1  # an empty label is no domain
+
+
+@kernel
+def decide_urls(
+    urls: tuple[Offsets, Bytes],
+    bodies: Offsets,
+    hosts: Hosts,
+    domains: Offsets,
+    lists: Lists,
+    ignore_case: bool,
+    max_soft_words: int,
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Decide each URL; return codes (N,), and how many soft words those have that reach that test.
+
+    Args:
+        urls: the URLs, offsets (N + 1,) and bytes.
+        bodies: (N,) where each begins that the list of URLs is asked for.
+        hosts: their hosts, in the case in which they are compared.
+        domains: (N,) where in the hosts' data the registered domain begins, -1 if there is none.
+        ignore_case: compare words in lower case.
+    """
+    offsets, data = urls
+    host_starts, host_ends, host_data = hosts
+    exempt, blocked, listed = lists.exempt, lists.domains, lists.urls
+    words, moves = lists.words, lists.subwords
+    num_docs = len(offsets) - 1
+    codes, counts = np.zeros(num_docs, np.uint8), np.zeros(num_docs, np.int64)
+    seen = np.empty(max_soft_words + 1, np.int64)
+    word = np.empty(LONGEST_WORD, np.uint8)
+    for row in range(num_docs):
+        begin, end = offsets[row], offsets[row + 1]
+        domain, host, stop = domains[row], host_starts[row], host_ends[row]
+        if domain >= 0:
+            if domain == host + 1:
+                host = domain  # an empty subdomain is left out
+            if _either(exempt, host_data, domain, host, stop) != KEPT:
+                continue
+            codes[row] = _either(blocked, host_data, domain, host, stop)
+        if codes[row] == KEPT and contains(listed, data, bodies[row], end):
+            codes[row] = URL
+        if codes[row] == KEPT:
+            counts[row] = _count_soft(data, begin, end, words, ignore_case, seen, word)
+            if counts[row] < 0:
+                codes[row] = HARD_WORD
+            elif counts[row] > max_soft_words:
+                codes[row] = SOFT_WORDS
+            elif _has_subword(data, begin, end, moves):
+                codes[row] = SUBWORD
+    return codes, counts
+
+
+@kernel
+def _either(listed: Coded, data: Bytes, domain: int, host: int, stop: int) -> int:
+    """Return whether a set holds the registered domain, or else the whole host."""
+    if contains(listed, data, domain, stop):
+        return DOMAIN
+    return SUBDOMAIN if host < domain and contains(listed, data, host, stop) else KEPT
+
+
+@kernel
+def _count_soft(
+    data: Bytes,
+    begin: int,
+    end: int,
+    words: Table,
+    ignore_case: bool,
+    seen: NDArray[np.int64],
+    word: Bytes,
+) -> int:
+    """Return how many different soft words a URL has, -1 if it has a hard one.
+
+    A word is a run of letters and digits.
+
+    Args:
+        seen: scratch; words are counted up to its length.
+        word: scratch.
+    """
+    slots, starts, strings, kinds = words
+    num = int(np.int64(0))
+    size = int(np.int64(0))  # typed: a literal compiles what it is given to once more
+    value = HASH_START
+    for at in range(begin, end + 1):
+        byte = np.int64(data[at]) if at < end else 0
+        if _is_alphanumeric(byte):
+            if ignore_case and 65 <= byte <= 90:
+                byte += 32
+            if size < len(word):
+                word[size] = byte
+                value = (value ^ np.uint64(byte)) * HASH_PRIME
+            size += 1
+            continue
+        if 0 < size < len(word):
+            number = find(slots, starts, strings, value, word, int(np.int64(0)), size)
+            kind = np.int64(0) if number < 0 else np.int64(kinds[number])
+            if kind & HARD:
+                return -1
+            if kind & SOFT and num < len(seen):
+                is_new = True
+                for place in range(num):
+                    if seen[place] == number:
+                        is_new = False
+                if is_new:
+                    seen[num] = number
+                    num += 1
+        size, value = int(np.int64(0)), HASH_START
+    return num
+
+
+LONGEST_WORD = 256
+"""Runs of this length and above are compared with no word; the lists refuse such words."""
+
+
+@kernel
+def _has_subword(data: Bytes, begin: int, end: int, moves: NDArray[np.int32]) -> bool:
+    """Return whether what is left of a URL without separators and capitals holds a subword."""
+    state = 0
+    for at in range(begin, end):
+        byte = np.int64(data[at])
+        if 48 <= byte <= 57:
+            symbol = byte - 48
+        elif 97 <= byte <= 122:
+            symbol = byte - 87
+        elif 65 <= byte <= 90:
+            symbol = byte - 55
+        else:
+            continue
+        state = moves[state * _SYMBOLS + symbol]
+        if state < 0:
+            return True
+    return False
+
+
+@inline
+def _is_alphanumeric(byte: int | np.int64) -> bool:
+    return bool(48 <= byte <= 57 or 65 <= byte <= 90 or 97 <= byte <= 122)

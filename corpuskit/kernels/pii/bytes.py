@@ -1,0 +1,86 @@
+"""What a byte may be part of, for the kernels that find personal data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corpuskit.kernels.jit import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+
+DIGIT, HEX, WORD, LOCAL, LABEL, LETTER, TOKEN, SEPARATOR = 1, 2, 4, 8, 16, 32, 64, 128
+
+
+def _classes() -> Bytes:
+    """Byte -> what it may be part of."""
+    table = np.zeros(256, np.uint8)
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    for bit, chars in (
+        (DIGIT, "0123456789"),
+        (HEX, "0123456789ABCDEFabcdef"),
+        (WORD, letters + "0123456789_"),
+        (LOCAL, letters + "0123456789._%+'-"),
+        (LABEL, letters + "0123456789-"),
+        (LETTER, letters),
+        (TOKEN, letters + "0123456789_-"),
+        (SEPARATOR, " -./"),
+    ):
+        table[list(chars.encode())] |= bit
+    return table
+
+
+CLASS = _classes()
+
+
+_SPACE, _DASH, _SLASH = b" -/"
+
+
+@kernel
+def is_in(data: Bytes, at: int, end: int, bits: int) -> bool:
+    """Return whether the byte at `at` exists and is of a class."""
+    return at < end and CLASS[data[at]] & bits != 0
+
+
+@kernel
+def digits_at(data: Bytes, at: int, end: int, most: int) -> int:
+    """Return how many digits stand at `at`, counting `most` of them."""
+    stop = min(end, at + most)
+    count = 0
+    while at + count < stop and CLASS[data[at + count]] & DIGIT:
+        count += 1
+    return count
+
+
+@kernel
+def is_group(data: Bytes, at: int, end: int, mark: int, size: int) -> bool:
+    """Return whether a separator and exactly `size` digits stand at `at`."""
+    return at < end and data[at] == mark and digits_at(data, at + 1, end, size + 1) == size
+
+
+@kernel
+def may_end(data: Bytes, at: int, end: int, is_spaced: bool, is_strict: bool) -> bool:
+    """Return whether a number may end before `at`: no word, no further group of digits.
+
+    A strict one is not followed by a dash and a letter, either.
+    """
+    if at >= end:
+        return True
+    byte = data[at]
+    if CLASS[byte] & WORD or byte == 64:
+        return False
+    if CLASS[byte] & SEPARATOR and byte != _SLASH and (is_spaced or byte != _SPACE):
+        if is_in(data, at + 1, end, DIGIT):
+            return False
+        return not (is_strict and byte == _DASH and is_in(data, at + 1, end, WORD))
+    return True
+
+
+@kernel
+def follows_digit(data: Bytes, begin: int, at: int) -> bool:
+    """Return whether a digit and a space stand before `at`."""
+    return at - 2 >= begin and data[at - 1] == _SPACE and CLASS[data[at - 2]] & DIGIT != 0

@@ -1,0 +1,277 @@
+"""Telephone numbers, in bytes; stages/rewriters/_pii_reference.py says the same with `re`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.pii.bytes import (
+    CLASS,
+    DIGIT,
+    LETTER,
+    SEPARATOR,
+    WORD,
+    digits_at,
+    follows_digit,
+    is_group,
+    is_in,
+    may_end,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Numbers = NDArray[np.int64]
+
+CALLING = """1:10 7:10 20:8-10 27:9-10 30:10-12 31:9-11 32:8-9 33:9 34:9 36:8-9 39:7-11 40:9 41:9-12
+43:7-13 44:9-10 45:8 46:7-10 47:8 48:9-10 49:7-12 51:8-9 52:10 53:7-10 54:10-11 55:10-11 56:9-11
+57:8-11 58:10 60:8-10 61:8-10 62:7-12 63:8-11 64:7-10 65:8-11 66:8-10 81:9-11 82:8-11 84:7-10
+86:8-12 90:10 91:10 92:8-12 93:9 94:9 95:7-10 98:10 211:9 212:9 213:8-9 216:8 218:9 220:7-9 221:9
+222:8 223:8 224:8-9 225:10 226:8 227:8 228:8 229:8-10 230:7-10 231:7-9 232:8 233:8-9 234:8-11
+235:8 236:8 237:8-9 238:7 239:7 240:9 241:7-8 242:9 243:7-10 244:9 245:7-9 246:7 248:7 249:9 250:8-9
+251:9 252:7-9 253:8 254:7-10 255:9 256:9 257:8 258:8-9 260:9 261:9 262:9 263:7-10 264:8-9 265:7-9
+266:8 267:7-10 268:8-9 269:7 291:7 297:7 350:8 351:9 352:7-11 353:7-10 354:7-9 355:8-9 356:8
+357:8 358:7-12 359:7-9 370:8 371:8 372:7-8 373:8 374:8 375:9-11 376:7-9 377:8-9 378:8-10 380:9
+381:7-12 382:8-9 383:8-9 385:8-9 386:8 387:8-9 389:8 420:9 421:9 423:7-9 501:7 502:8 503:8 504:8
+505:8 506:8 507:7-8 509:8 590:9 591:8-9 592:7 593:8-9 594:9 595:7-9 596:9 597:7 598:8 599:7-8
+673:7 674:7 675:7-8 676:7 677:7 678:7 679:7 680:7 683:7 685:7 686:8 687:7 689:8 691:7
+692:7 800:8 850:8-10 852:8-9 853:8
+855:8-9 856:8-10 870:9 880:8-10 886:8-10 960:7 961:7-8 962:8-9 963:8-9 964:8-10 965:7-8 966:9
+967:7-9 968:8 970:8-9 971:8-9 972:8-9 973:8 974:8 975:7-8 976:8-10 977:8-10 992:9 993:8 994:9 995:9
+996:9 998:9"""
+"""Calling code and digits after it (ITU-T E.164; lengths as in Google's libphonenumber, without
+short codes and the rarest lengths)."""
+
+CUES = """phone telephone tel fax telefax mobile cell whatsapp telefon telefono telefone telefoon
+call"""
+"""Words before a number that make any grouping a telephone number; after `call`, which stands
+before numbers of any kind in technical text, only one in groups."""
+
+LINKS = "number no nr is at me us on"
+"""What may stand between such a word and the number."""
+
+GAP = b" \t.:=#"
+"""What may stand around them, at most four of these bytes."""
+
+_SPACE, _DASH, _DOT, _SLASH, _PLUS, _OPEN, _CLOSE = b" -./+()"
+
+
+def _codes(text: str) -> Numbers:
+    """Return (1000, 2) int64: fewest and most digits after a calling code, 0 if there is none."""
+    table = np.zeros((1000, 2), np.int64)
+    for entry in text.split():
+        code, _, lengths = entry.partition(":")
+        low, _, high = lengths.partition("-")
+        table[int(code)] = int(low), int(high or low)
+    return table
+
+
+def _packed(text: str) -> NDArray[np.uint64]:
+    """Return words as numbers: the last seven letters and the length."""
+    words = [word.encode() for word in text.split()]
+    return np.array([int.from_bytes(w[-7:], "big") << 8 | len(w) for w in words], np.uint64)
+
+
+_CALLING = _codes(CALLING)
+_CUES, _LINKS = _packed(CUES), _packed(LINKS)
+_CALL = _CUES[-1]
+_IS_GAP = np.zeros(256, np.bool_)
+_IS_GAP[list(GAP)] = True
+
+
+@kernel
+def find_phone(data: Bytes, begin: int, free: int, at: int, end: int, run: int) -> tuple[int, int]:
+    """Return the telephone number whose first `run` digits are at `at`, (0, 0) if there is none."""
+    before = data[at - 1] if at > begin else np.uint8(_SPACE)
+    start = at
+    if before in (_PLUS, _OPEN):
+        start = at - 1
+        if start < free or (start > begin and CLASS[data[start - 1]] & WORD):
+            return 0, 0
+        if start > begin and (data[start - 1] == before or data[start - 1] == _PLUS):
+            return 0, 0
+        if before == _OPEN and not (at + run < end and data[at + run] == _CLOSE):
+            start = at
+    if before == _PLUS:
+        stop = _international(data, at, end, run)
+        last = _extension(data, stop, end)
+        return (start, last) if stop and may_end(data, last, end, False, False) else (0, 0)
+    stop = _american(data, start, end)
+    if stop == 0 and run == 1 and data[at] == 49 and at + 1 < end and start == at:
+        mark = data[at + 1]
+        if CLASS[mark] & SEPARATOR and mark != _SLASH:
+            stop = _american(data, at + 2, end)
+            if stop and data[at + 2] != _OPEN and data[at + 5] != mark:
+                stop = 0
+    is_spaced = stop > 0 and data[stop - 5] == _SPACE
+    if stop and not (is_spaced and follows_digit(data, begin, start)):
+        last = _extension(data, stop, end)
+        if may_end(data, last, end, is_spaced, False):
+            return start, last
+    cue = _cue(data, begin, start)
+    if cue == 0:
+        return 0, 0
+    stop = _any_groups(data, start, end, cue == _CALL)
+    if stop == 0:
+        return 0, 0
+    last = _extension(data, stop, end)
+    return (start, last) if may_end(data, last, end, False, False) else (0, 0)
+
+
+@kernel
+def _american(data: Bytes, at: int, end: int) -> int:
+    """Return the end of `(ddd) ddd-dddd`, `ddd-ddd-dddd` and the like at `at`, 0 if there is none.
+
+    Without brackets and dashes area and exchange must be ones of the North American plan.
+    """
+    if at < end and data[at] == _OPEN:
+        if digits_at(data, at + 1, end, 4) != 3 or not (at + 4 < end and data[at + 4] == _CLOSE):
+            return 0
+        at += 5
+        if at < end and (data[at] == _SPACE or data[at] == _DASH):
+            at += 1
+        if digits_at(data, at, end, 4) != 3 or at + 3 >= end:
+            return 0
+        mark = data[at + 3]
+    else:
+        if digits_at(data, at, end, 4) != 3 or at + 3 >= end:
+            return 0
+        first = data[at + 3]
+        if not is_group(data, at + 3, end, first, 3) or at + 7 >= end:
+            return 0
+        mark = data[at + 7]
+        if mark != first and not (mark == _DASH and first == _SPACE):
+            return 0
+        if first != _DASH and (data[at] < 50 or data[at + 4] < 50):
+            return 0
+        at += 4
+    if not CLASS[mark] & SEPARATOR or mark == _SLASH:
+        return 0
+    return at + 8 if is_group(data, at + 3, end, mark, 4) else 0
+
+
+@kernel
+def _international(data: Bytes, at: int, end: int, run: int) -> int:
+    """Return the end of the number after a plus, 0 if there is none.
+
+    Groups are taken while their digits are no more than the calling code allows; `(0)` is none.
+    """
+    code, size = 0, 0
+    while size < min(run, 3) and _CALLING[code, 1] == 0:
+        code = code * 10 + np.int64(data[at + size]) - 48
+        size += 1
+    low, high = _CALLING[code, 0], _CALLING[code, 1]
+    if high == 0 or data[at] == 48 or run > 15:
+        return 0
+    count, place = run - size, at + run
+    if code == 1 and count == 0:
+        if place < end and CLASS[data[place]] & SEPARATOR:
+            place += 1
+        return place + 10 if digits_at(data, place, end, 11) == 10 else _american(data, place, end)
+    if code == 1 and count != 3 and count != 10:
+        return 0  # +192.168.10.100
+    stop = place if low <= count <= high else 0
+    is_first = count == 0
+    while count < high and place < end:
+        if CLASS[data[place]] & SEPARATOR:
+            place += 1
+        if is_first and is_bracket(data, place, end):
+            size = digits_at(data, place + 1, end, 5)
+            if size == 5 or not (place + 1 + size < end and data[place + 1 + size] == _CLOSE):
+                break
+            count += 0 if size == 1 and data[place + 1] == 48 else size
+            place += size + 2
+            if place < end and CLASS[data[place]] & SEPARATOR:
+                place += 1
+        is_first = False
+        size = digits_at(data, place, end, 16)
+        count, place = count + size, place + size
+        if size == 0 or count > high:
+            break
+        stop = place if count >= low else 0
+    return stop
+
+
+@kernel
+def is_bracket(data: Bytes, at: int, end: int) -> bool:
+    """Return whether an opening bracket and a digit stand at `at`."""
+    return at < end and data[at] == _OPEN and is_in(data, at + 1, end, DIGIT)
+
+
+@kernel
+def _any_groups(data: Bytes, at: int, end: int, is_grouped: bool) -> int:
+    """Return the end of 7 to 12 digits in any groups at `at`, 0 if there are none.
+
+    The first may be in brackets. All on end they must be 9, or not at all if `is_grouped`.
+    """
+    count, groups = 0, 0
+    if data[at] == _OPEN:
+        count = digits_at(data, at + 1, end, 5)
+        if count < 2 or count > 4:
+            return 0
+        at, groups = at + count + 2, 1
+        if at < end and CLASS[data[at]] & SEPARATOR:
+            at += 1
+    stop = 0
+    while True:
+        size = digits_at(data, at, end, 13)
+        count, groups, at = count + size, groups + 1, at + size
+        if size == 0 or count > 12:
+            break
+        if count >= 7 and (groups > 1 or (count >= 9 and not is_grouped)):
+            stop = at
+        if not (at < end and CLASS[data[at]] & SEPARATOR):
+            break
+        at += 1
+    return stop
+
+
+@kernel
+def _extension(data: Bytes, at: int, end: int) -> int:
+    """Return the end of `x123` or `ext. 123` at `at`, or `at`."""
+    place = at + 1 if at < end and data[at] == _SPACE else at
+    if place < end and data[place] | 0x20 == 120:
+        place += 1
+    elif place + 2 < end and data[place] | 0x20 == 101:
+        if data[place + 1] | 0x20 != 120 or data[place + 2] | 0x20 != 116:
+            return at
+        place += 3
+        if place < end and data[place] == _DOT:
+            place += 1
+    else:
+        return at
+    if place < end and data[place] == _SPACE:
+        place += 1
+    size = digits_at(data, place, end, 7)
+    if size == 0 or size == 7 or is_in(data, place + size, end, WORD):
+        return at
+    return place + size
+
+
+@kernel
+def _cue(data: Bytes, begin: int, at: int) -> np.uint64:
+    """Return the word before `at` that announces a telephone number, 0 if there is none."""
+    for step in range(2):
+        gap = 0
+        while gap < 4 and at > begin and _IS_GAP[data[at - 1]]:
+            at, gap = at - 1, gap + 1
+        word, size = np.uint64(0), 0
+        while at > begin and size < 12 and CLASS[data[at - 1]] & LETTER:
+            at, size = at - 1, size + 1
+            if size < 8:
+                word |= np.uint64(data[at] | 0x20) << np.uint64(8 * size)
+        word |= np.uint64(size)
+        if gap == 0 or size == 0 or (at > begin and CLASS[data[at - 1]] & WORD):
+            return np.uint64(0)
+        for cue in _CUES:
+            if word == cue:
+                return word
+        is_link = False
+        for link in _LINKS:
+            is_link |= word == link
+        if step or not is_link:
+            break
+    return np.uint64(0)

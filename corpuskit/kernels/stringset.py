@@ -1,0 +1,250 @@
+"""Sets of byte strings: a hash table for thousands, a front-coded file for millions. Both exact.
+
+`Table` answers in about 20 ns and says which string it was; it costs some 16 bytes a string besides
+the string itself. `Coded` holds sorted strings, each written as what it does not share with
+the one before: 4.6 million domain names of 119 MB take 35 MB, and a page of it is touched only when
+something near is looked up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from corpuskit.kernels.jit import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Offsets = NDArray[np.int64]
+
+HASH_START = np.uint64(0xCBF29CE484222325)
+HASH_PRIME = np.uint64(0x100000001B3)
+"""Of FNV-1a, which a scan can carry along byte by byte."""
+
+BLOCK = 16
+"""Strings per block of a `Coded` set; the first of each is written in full."""
+
+MAX_SHARED = 255
+MAX_LENGTH = 0x7FFF
+"""The longest string of a `Coded` set, in bytes."""
+
+
+class Table(NamedTuple):
+    """A hash table of byte strings, read-only.
+
+    Attributes:
+        slots: (2**k,) int64: number of a string, or -1.
+        starts: (n + 1,) int64: string i is `data[starts[i]:starts[i + 1]]`.
+        data: (B,) uint8.
+        kinds: (n,) uint8: what whoever made the table wants to know of a string.
+    """
+
+    slots: Offsets
+    starts: Offsets
+    data: Bytes
+    kinds: Bytes
+
+
+class Coded(NamedTuple):
+    """A sorted set of byte strings, front-coded, read-only.
+
+    A string is one byte, how many bytes it shares with the one before (0 at the beginning of a
+    block, at most 255); how many follow, in one byte below 128 or else two (low 7 bits with the
+    high bit set, then the rest); and those.
+
+    Attributes:
+        blocks: (n + 1,) int64: where in `data` each block of BLOCK strings begins; the end.
+        data: (B,) uint8.
+    """
+
+    blocks: Offsets
+    data: Bytes
+
+
+def make_table(strings: list[bytes], kinds: list[int] | None = None) -> Table:
+    """Return a table of different strings."""
+    starts = np.cumsum([0, *map(len, strings)], dtype=np.int64)
+    data = np.frombuffer(b"".join(strings) or b"\0", np.uint8)
+    size = 1 << max((2 * len(strings)).bit_length(), 3)
+    slots = np.full(size, -1, np.int64)
+    starts.flags.writeable = False
+    _fill(slots, starts, data)
+    slots.flags.writeable = False
+    given = bytes(len(strings)) if kinds is None else bytes(kinds)
+    return Table(slots, starts, data, np.frombuffer(given or b"\0", np.uint8))
+
+
+@kernel
+def _fill(slots: Offsets, starts: Offsets, data: Bytes) -> None:
+    mask = np.uint64(len(slots) - 1)
+    for number in range(len(starts) - 1):
+        place = _slot(hash_bytes(data, starts[number], starts[number + 1])) & mask
+        while slots[place] >= 0:
+            place = (place + np.uint64(1)) & mask
+        slots[place] = number
+
+
+@kernel
+def _slot(value: np.uint64) -> np.uint64:
+    """FNV's low bits are good, and better with the high ones in."""
+    return value ^ (value >> np.uint64(32))
+
+
+@kernel
+def hash_bytes(data: Bytes, start: int, end: int) -> np.uint64:
+    """Return FNV-1a of `data[start:end]`; about 1.3 ns a byte."""
+    value = HASH_START
+    for at in range(start, end):
+        value = (value ^ np.uint64(data[at])) * HASH_PRIME
+    return value
+
+
+@kernel
+def find(
+    slots: Offsets,
+    starts: Offsets,
+    strings: Bytes,
+    value: np.uint64,
+    data: Bytes,
+    start: int,
+    end: int,
+) -> int:
+    """Return the number of the string `data[start:end]` whose hash is `value`, -1 if there is none.
+
+    Args:
+        slots, starts, strings: of a Table, one by one: each time that a function takes an array
+            out of a tuple it counts references, which costs more than a short word.
+    """
+    mask = np.uint64(len(slots) - 1)
+    place = _slot(value) & mask
+    while True:  # there is a free slot: make_table sees to it
+        number = slots[place]
+        if number < 0:
+            return -1
+        begin = starts[number]
+        size = starts[number + 1] - begin
+        if size == end - start:
+            same = 0
+            while same < size and strings[begin + same] == data[start + same]:
+                same += 1
+            if same == size:
+                return int(number)
+        place = (place + np.uint64(1)) & mask
+
+
+@kernel
+def look_up(table: Table, data: Bytes, start: int, end: int) -> int:
+    """Return the number of the string `data[start:end]`, -1 if it is not in the table."""
+    value = hash_bytes(data, start, end)
+    return find(table.slots, table.starts, table.data, value, data, start, end)
+
+
+@kernel
+def contains(coded: Coded, data: Bytes, start: int, end: int) -> bool:
+    """Return whether `data[start:end]` is in the set. O(log n), about 1 us among millions."""
+    low, high = 0, len(coded.blocks) - 1
+    while low < high:  # the first block that begins behind the string
+        middle = (low + high) >> 1
+        if _begins_behind(coded, coded.blocks[middle], data, start, end):
+            high = middle
+        else:
+            low = middle + 1
+    if low == 0:
+        return False
+    at, stop = coded.blocks[low - 1], coded.blocks[low]
+    same = 0  # bytes that the string shares with the last one seen, which is smaller
+    while at < stop:
+        shared = np.int64(coded.data[at])
+        size = np.int64(coded.data[at + 1])
+        at += 2
+        if size >= 128:
+            size = (size & 127) | np.int64(coded.data[at]) << 7
+            at += 1
+        if shared == MAX_SHARED:
+            same = min(same, shared)  # it may share more, but then those bytes are written again
+        if shared < same:
+            # It parts from its predecessor where that still was the string: it lies behind it.
+            return False
+        if shared == same:
+            known = shared
+            while (
+                same - known < size
+                and start + same < end
+                and coded.data[at + same - known] == data[start + same]
+            ):
+                same += 1
+            if same - known == size:
+                if start + same == end:
+                    return True
+            elif start + same == end or coded.data[at + same - known] > data[start + same]:
+                return False
+        at += size
+    return False
+
+
+@kernel
+def _begins_behind(coded: Coded, at: int, data: Bytes, start: int, end: int) -> bool:
+    """Return whether the string at the beginning of a block is greater than `data[start:end]`."""
+    size = np.int64(coded.data[at + 1])
+    at += 2
+    if size >= 128:
+        size = (size & 127) | np.int64(coded.data[at]) << 7
+        at += 1
+    for place in range(size):
+        if start + place == end:
+            return True
+        if coded.data[at + place] != data[start + place]:
+            return bool(coded.data[at + place] > data[start + place])
+    return False
+
+
+def front_code(offsets: Offsets, data: Bytes, first: int = 0) -> tuple[Bytes, Offsets]:
+    """Write sorted, different strings as a piece of a `Coded` set.
+
+    Vectorized, not a kernel: it runs once per list. O(B), allocates some 40 bytes a string.
+
+    Args:
+        offsets, data: (N + 1,) and (B,): the strings.
+        first: where the piece begins in the set's `data`.
+
+    Returns:
+        The bytes, and where their blocks begin. Pieces but the last must have a multiple of BLOCK
+        strings.
+    """
+    sizes = np.diff(offsets)
+    shared = _shared(offsets, data, sizes)
+    rest = sizes - shared
+    heads = 2 + (rest >= 128)
+    ends = np.cumsum(heads + rest)
+    begins = ends - heads - rest
+    out = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+    out[begins] = shared
+    long = rest >= 128
+    out[begins + 1] = np.where(long, rest & 127 | 128, rest)
+    out[begins[long] + 2] = rest[long] >> 7
+    # Byte j of the rests, all strings together, comes from source[j] and goes to target[j].
+    within = np.arange(int(rest.sum())) - np.repeat(np.cumsum(rest) - rest, rest)
+    out[within + np.repeat(begins + heads, rest)] = data[
+        within + np.repeat(offsets[:-1] + shared, rest)
+    ]
+    return out, begins[::BLOCK] + first
+
+
+def _shared(offsets: Offsets, data: Bytes, sizes: Offsets) -> Offsets:
+    """Return how many bytes each string shares with the one before, 0 at the start of a block."""
+    shared = np.zeros(len(sizes), np.int64)
+    rows = np.arange(1, len(sizes))
+    rows = rows[rows % BLOCK != 0]
+    most = np.minimum(np.minimum(sizes[rows], sizes[rows - 1]), MAX_SHARED)
+    for length in range(MAX_SHARED):
+        longer = most > length
+        rows, most = rows[longer], most[longer]
+        same = data[offsets[rows] + length] == data[offsets[rows - 1] + length]
+        rows, most = rows[same], most[same]
+        if len(rows) == 0:
+            break
+        shared[rows] += 1
+    return shared

@@ -1,0 +1,343 @@
+"""Words as numbers of a lexicon: the shape in which all stages see words.
+
+A lexicon is a table of word records that only grows; what a record says is worked out once, however
+often the word occurs. One word may have several records: one for each whitespace-separated chunk
+that it was met in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import unicodedata
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.punctuation import PUNCTUATION, TERMINAL
+from corpuskit.kernels.utf8 import char_width, code_point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+
+SOLID, ALPHA, SENTENCE_END, PUNCT = 1, 2, 4, 8
+"""Bits of a record's kinds: it has a character that is no symbol; it has a letter; it is a mark
+that ends a sentence for spaCy's sentencizer; all of it is punctuation (Unicode category P)."""
+
+PRIME = (1 << 61) - 1
+BASE = 0x1234567890ABCDF
+"""The hash of bytes b0 b1 .. bn is ((b0 * BASE + b1) * BASE ..) + bn mod PRIME, so that the hash of
+two words written together is `hash_a * power_b + hash_b`, where `power` is BASE ** bytes."""
+
+SLACK = 16
+"""Bytes behind the last record that a kernel may read."""
+
+
+class Records(NamedTuple):
+    """The arrays of a lexicon with their room, as kernels fill them.
+
+    Attributes:
+        used: (2,) int64, records and bytes in use.
+        starts, data, chars, kinds, hashes, powers: as in Lexicon.
+        char_kinds: see `char_kinds`.
+    """
+
+    used: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    data: Bytes
+    chars: NDArray[np.int32]
+    kinds: Bytes
+    hashes: NDArray[np.uint64]
+    powers: NDArray[np.uint64]
+    char_kinds: Bytes
+
+
+class Lexicon:
+    """Word records, T of them. Append-only: a number once given keeps its meaning.
+
+    The arrays are read-only views of what there is at the moment; ask for them again after words
+    were added.
+
+    Attributes:
+        starts: (T + 1,) int64: record t is `data[starts[t]:starts[t + 1]]`.
+        data: (B + 16,) uint8.
+        chars: (T,) int32, code points.
+        kinds: (T,) uint8, bits as above.
+        hashes, powers: (T,) uint64, see BASE.
+    """
+
+    def __init__(self, sentence_ends: frozenset[str] = frozenset()) -> None:
+        self.records = Records(
+            np.zeros(2, np.int64),
+            np.zeros(1, np.int64),
+            np.zeros(SLACK, np.uint8),
+            np.zeros(0, np.int32),
+            np.zeros(0, np.uint8),
+            np.zeros(0, np.uint64),
+            np.zeros(0, np.uint64),
+            char_kinds(sentence_ends),
+        )
+        self._marks: dict[tuple[str, ...], tuple[NDArray[np.uint8], int]] = {}
+
+    def __len__(self) -> int:
+        return int(self.records.used[0])
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory in use; the room ahead is address space only."""
+        return int(self.records.used[0] * 29 + self.records.used[1])
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        return _frozen(self.records.starts[: len(self) + 1])
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        return _frozen(self.records.data[: self.records.used[1] + SLACK])
+
+    @property
+    def kinds(self) -> NDArray[np.uint8]:
+        return _frozen(self.records.kinds[: len(self)])
+
+    @property
+    def chars(self) -> NDArray[np.int32]:
+        return _frozen(self.records.chars[: len(self)])
+
+    @property
+    def hashes(self) -> NDArray[np.uint64]:
+        return _frozen(self.records.hashes[: len(self)])
+
+    @property
+    def powers(self) -> NDArray[np.uint64]:
+        return _frozen(self.records.powers[: len(self)])
+
+    def marks(self, words: tuple[str, ...]) -> NDArray[np.uint8]:
+        """Return (T,) uint8: k + 1 where a record is the k-th of at most 255 different words.
+
+        What was worked out for these words before is kept; only new records are looked at.
+        """
+        marks, done = self._marks.get(words, (np.zeros(0, np.uint8), 0))
+        size = len(self)
+        if size > len(marks):
+            marks = np.concatenate([marks[:done], np.zeros(size + size // 2 - done, np.uint8)])
+        if size > done:
+            numbers, hashes, starts, content = _sorted_words(words)
+            _mark(self.records, numbers, hashes, starts, content, marks, done, size)
+        self._marks[words] = marks, size
+        return _frozen(marks[:size])
+
+    def reserve(self, num_records: int, size_bytes: int) -> None:
+        """Make room for more records of so many bytes; what is reserved is not written to."""
+        records = self.records
+        num, size = (int(used) for used in records.used)
+        if num + num_records > len(records.chars):
+            room = num_records + max(num * 2, 1 << 12)
+            arrays = [_longer(array, num, room) for array in (records.chars, *records[4:7])]
+            self.records = records = records._replace(
+                starts=_longer(records.starts, num + 1, room + 1),
+                **dict(zip(("chars", "kinds", "hashes", "powers"), arrays, strict=True)),
+            )
+        if size + size_bytes + SLACK > len(records.data):
+            room = size_bytes + SLACK + max(size * 2, 1 << 14)
+            self.records = records._replace(data=_longer(records.data, size, room))
+
+    def append(self, words: Sequence[str]) -> int:
+        """Add records, return the number of the first."""
+        coded = [word.encode() for word in words]
+        bounds = np.array([0, *itertools.accumulate(map(len, coded))], np.int64)
+        joined = np.frombuffer(b"".join(coded) + b"\0", np.uint8)
+        return self.append_pieces(joined, bounds[:-1], bounds[1:])
+
+    def append_pieces(self, data: Bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> int:
+        """Add the words `data[starts[i]:ends[i]]`; return the number of the first."""
+        first = len(self)
+        self.reserve(len(starts), int((ends - starts).sum()))
+        _append_all(self.records, _frozen(data), _frozen(starts), _frozen(ends))
+        return first
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """The words of N documents.
+
+    Attributes:
+        offsets: (N + 1,) int64: the words of document i are `tokens[offsets[i]:offsets[i + 1]]`.
+        tokens: (W,) int32, numbers of records.
+        lexicon: what the numbers mean.
+    """
+
+    offsets: NDArray[np.int64]
+    tokens: NDArray[np.int32]
+    lexicon: Lexicon
+
+    def select(self, rows: NDArray[np.int64]) -> Words:
+        """Return the words of some documents."""
+        counts = self.offsets[rows + 1] - self.offsets[rows]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        tokens = np.empty(int(offsets[-1]), np.int32)
+        _copy_rows(self.offsets, self.tokens, _frozen(rows[:]), offsets, tokens)
+        return Words(_frozen(offsets), _frozen(tokens), self.lexicon)
+
+
+_SYMBOLS = PUNCTUATION | TERMINAL
+_NUM_CODES = 0x40000
+"""Planes 0 to 3: nothing beyond is a letter or punctuation."""
+
+
+@functools.cache
+def char_kinds(sentence_ends: frozenset[str]) -> NDArray[np.uint8]:
+    """Tabulate the kinds of characters, (262144,) uint8; built on first use (40 ms) and kept."""
+    table = np.zeros(_NUM_CODES, np.uint8)
+    chars = [chr(code) for code in range(_NUM_CODES)]
+    table[[char not in _SYMBOLS for char in chars]] |= SOLID
+    table[[char.isalpha() for char in chars]] |= ALPHA
+    table[[unicodedata.category(char)[0] == "P" for char in chars]] |= PUNCT
+    table[_codes(sentence_ends)] |= SENTENCE_END
+    table.flags.writeable = False
+    return table
+
+
+def _codes(chars: Iterable[str]) -> list[int]:
+    return [ord(char) for char in chars if ord(char) < _NUM_CODES]
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a read-only view: kernels are compiled for those alone."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _longer(array: NDArray[Any], used: int, room: int) -> NDArray[Any]:
+    longer = np.empty(room, array.dtype)
+    longer[:used] = array[:used]
+    return longer
+
+
+def _sorted_words(words: tuple[str, ...]) -> tuple[NDArray[Any], ...]:
+    """Return numbers, hashes (ascending), starts and data of words."""
+    few = Lexicon()
+    few.append(words)
+    order = np.argsort(few.hashes, kind="stable")
+    return _frozen(order), _frozen(few.hashes[order]), few.starts, few.data
+
+
+@kernel
+def times(left: np.uint64, right: np.uint64) -> np.uint64:
+    """Return the product mod PRIME of two numbers below 2 ** 61."""
+    low, bits = np.uint64(0xFFFFFFFF), np.uint64(32)
+    left_low, left_high = left & low, left >> bits
+    right_low, right_high = right & low, right >> bits
+    lowest = left_low * right_low
+    middle = left_high * right_low + (lowest >> bits)
+    carry = left_low * right_high + (middle & low)
+    high = left_high * right_high + (middle >> bits) + (carry >> bits)
+    bottom = (carry << bits) | (lowest & low)
+    prime = np.uint64(PRIME)
+    total = (bottom & prime) + ((bottom >> np.uint64(61)) | (high << np.uint64(3)))
+    total = (total & prime) + (total >> np.uint64(61))
+    return total - prime if total >= prime else total
+
+
+@kernel
+def append_record(records: Records, data: Bytes, start: int, stop: int) -> None:
+    """Append the word `data[start:stop]`; there must be room for it. O(bytes), about 10 ns each."""
+    # Out of the tuple at once: each look at an array in a tuple costs an atomic count of uses.
+    used, content, char_kinds = records.used, records.data, records.char_kinds
+    number, place = used[0], used[1]
+    prime = np.uint64(PRIME)
+    value, power = np.uint64(0), np.uint64(1)
+    chars = some = 0
+    every = PUNCT
+    at = start
+    while at < stop:
+        code = code_point(data, at)
+        kinds = np.int64(SOLID)
+        if code < len(char_kinds):
+            kinds = np.int64(char_kinds[code])
+        some |= kinds
+        every &= kinds
+        chars += 1
+        behind = at + char_width(data[at])
+        while at < behind:
+            byte = data[at]
+            content[place] = byte
+            place += 1
+            value = times(value, np.uint64(BASE)) + np.uint64(byte)
+            if value >= prime:
+                value -= prime
+            power = times(power, np.uint64(BASE))
+            at += 1
+    if chars > 1:
+        some &= ~SENTENCE_END
+    records.kinds[number] = (some & (SOLID | ALPHA | SENTENCE_END)) | every
+    records.chars[number] = chars
+    records.hashes[number] = value
+    records.powers[number] = power
+    records.starts[number + 1] = place
+    used[0] = number + 1
+    used[1] = place
+
+
+@kernel
+def _append_all(
+    records: Records, data: Bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> None:
+    for word in range(len(starts)):
+        append_record(records, data, starts[word], ends[word])
+
+
+@kernel
+def same_bytes(left: Bytes, at: int | np.int64, right: Bytes, begin: int, end: int) -> bool:
+    """Return whether `right[begin:end]` stands in `left` at `at`."""
+    for place in range(begin, end):  # noqa: SIM110
+        if left[at + place - begin] != right[place]:
+            return False
+    return True
+
+
+@kernel
+def _mark(
+    records: Records,
+    numbers: NDArray[np.int64],
+    hashes: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    data: Bytes,
+    marks: Bytes,
+    done: int,
+    size: int,
+) -> None:
+    """Set the marks of records `done:size`. O(T log K) for K words."""
+    for record in range(done, size):
+        begin, end = records.starts[record], records.starts[record + 1]
+        place = np.searchsorted(hashes, records.hashes[record])
+        marks[record] = 0
+        while place < len(hashes) and hashes[place] == records.hashes[record]:
+            number = numbers[place]
+            at = starts[number]
+            if starts[number + 1] - at == end - begin and same_bytes(
+                data, at, records.data, begin, end
+            ):
+                marks[record] = number + 1
+            place += 1
+
+
+@kernel
+def _copy_rows(
+    given: NDArray[np.int64],
+    tokens: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    out: NDArray[np.int32],
+) -> None:
+    for place in range(len(rows)):
+        at = given[rows[place]]
+        out[offsets[place] : offsets[place + 1]] = tokens[
+            at : at + offsets[place + 1] - offsets[place]
+        ]

@@ -1,0 +1,317 @@
+"""What other bounds of a stage would keep and drop, from what it measured; nothing is run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from corpuskit.batch import numbers
+from corpuskit.errors import UsageError
+from corpuskit.ledger import sampled
+from corpuskit.report.measured import batches, decide, decided, find_measured, with_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from corpuskit.report.measured import Measured
+    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.stage import StreamingStage
+
+SHOWN_CHARS = 200
+MOST_VALUES = 1000
+"""Values of a sweep, at most."""
+
+
+@dataclasses.dataclass
+class Share:
+    """Documents and bytes of text: kept ones of a source, or those that a rule drops.
+
+    Attributes:
+        documents, text_bytes: that the stage saw (of a source).
+        documents_now, text_bytes_now: by the bounds of the run.
+        documents_then, text_bytes_then: by the other ones.
+    """
+
+    documents: int = 0
+    text_bytes: int = 0
+    documents_now: int = 0
+    text_bytes_now: int = 0
+    documents_then: int = 0
+    text_bytes_then: int = 0
+
+    def add(
+        self, sizes: NDArray[np.int64], now: NDArray[np.bool_], then: NDArray[np.bool_]
+    ) -> None:
+        """Count documents of these sizes."""
+        self.documents_now += int(now.sum())
+        self.text_bytes_now += int(sizes[now].sum())
+        self.documents_then += int(then.sum())
+        self.text_bytes_then += int(sizes[then].sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A document whose fate would change.
+
+    Attributes:
+        rule: that drops it, by the bounds of the run or by the other ones.
+        value, bound: what the rule measured; the bound it breaks.
+        text: its beginning, None where the run does not have it.
+        later: `stage: rule` that dropped it afterwards, of documents that this stage kept.
+    """
+
+    key: int
+    id: str
+    source: str
+    text_bytes: int
+    rule: str
+    value: float | None
+    bound: float | None
+    text: str | None = None
+    later: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepRow:
+    """What one value of a swept parameter would keep, and how that differs from the run."""
+
+    value: float
+    documents: int
+    text_bytes: int
+    newly_dropped: int
+    newly_kept: int
+
+
+@dataclasses.dataclass
+class Tuning:
+    """What other bounds would do.
+
+    Attributes:
+        changes: parameter -> (value in the run, other value).
+        bounds: rule -> (bound in the run, other bound), None where it is off or has none.
+        sources: what is kept, of each.
+        rules: what is dropped, by each; a document counts for the first one it breaks.
+        newly_dropped, newly_kept: documents and bytes of text that are not what they were.
+        unsure: of the newly kept documents, those that a rule without measures was never asked
+            about, since an earlier rule had dropped them.
+    """
+
+    stage: str
+    changes: dict[str, tuple[Any, Any]]
+    bounds: dict[str, tuple[float | None, float | None]]
+    tunable: list[str]
+    sources: dict[str, Share] = dataclasses.field(default_factory=dict)
+    rules: dict[str, Share] = dataclasses.field(default_factory=dict)
+    newly_dropped: Share = dataclasses.field(default_factory=Share)
+    newly_kept: Share = dataclasses.field(default_factory=Share)
+    unsure: int = 0
+    dropped_samples: list[Sample] = dataclasses.field(default_factory=list)
+    kept_samples: list[Sample] = dataclasses.field(default_factory=list)
+
+    @property
+    def total(self) -> Share:
+        """All sources together."""
+        names = [field.name for field in dataclasses.fields(Share)]
+        rows = self.sources.values()
+        return Share(**{name: sum(getattr(row, name) for row in rows) for name in names})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        moved = {
+            name: {"documents": share.documents, "text_bytes": share.text_bytes}
+            for name, share in (
+                ("newly_dropped", self.newly_dropped),
+                ("newly_kept", self.newly_kept),
+            )
+        }
+        return {**dataclasses.asdict(self), "total": dataclasses.asdict(self.total), **moved}
+
+
+def tune(run: RunDirectory, label: str, changes: Sequence[str], *, samples: int = 5) -> Tuning:
+    """Return what other bounds of a stage would keep and drop.
+
+    Args:
+        label: of the stage, as in the funnel.
+        changes: `parameter=value` each.
+        samples: documents of either kind to show.
+
+    Raises:
+        UsageError: the stage stored no measures, or a parameter is no bound of a measured rule.
+        DataError: what was measured does not explain what was decided.
+    """
+    found = find_measured(run, label)
+    stage = found.stage
+    other, changed = with_changes(found, changes)
+    rules = [rule for rule in stage.rules if rule not in found.silent]
+    bounds = {rule: (_bound(stage, rule), _bound(other, rule)) for rule in rules}
+    result = Tuning(label, changed, bounds, found.tunable)
+    result.rules = {rule: Share() for rule in rules}
+    seed = run.plan.settings.seed
+    lost, back = _Picks(samples, seed), _Picks(samples, seed)
+    for batch in batches(found):
+        now = decided(found, batch)
+        then, unsure = decide(other, batch, found.silent)
+        _count(result, stage.rules, batch, now, then)
+        result.unsure += int(unsure.sum())
+        lost.add(batch, np.flatnonzero((now == 0) & (then > 0)), then)
+        back.add(batch, np.flatnonzero((now > 0) & (then == 0)), now)
+    result.dropped_samples = _samples(found, other, lost.rows(), is_kept=True)
+    result.kept_samples = _samples(found, stage, back.rows(), is_kept=False)
+    return result
+
+
+def sweep(run: RunDirectory, label: str, changes: Sequence[str], swept: str) -> list[SweepRow]:
+    """Return what each of many values of one parameter would keep.
+
+    Args:
+        changes: `parameter=value` of other parameters, for all rows.
+        swept: `parameter=first:last:count`.
+
+    Raises:
+        UsageError, DataError: as `tune`; or `swept` is of another form.
+    """
+    found = find_measured(run, label)
+    name, values = _range(found.stage, swept.removeprefix(f"{label}."))
+    others = [with_changes(found, [*changes, f"{name}={value!r}"])[0] for value in values]
+    counts = np.zeros((len(values), 4), np.int64)
+    for batch in batches(found):
+        now = decided(found, batch) == 0
+        sizes = numbers(batch.column("text_bytes"))
+        for row, other in zip(counts, others, strict=True):
+            kept = decide(other, batch, found.silent)[0] == 0
+            row += [kept.sum(), sizes[kept].sum(), (now & ~kept).sum(), (~now & kept).sum()]
+    return [SweepRow(value, *row) for value, row in zip(values, counts.tolist(), strict=True)]
+
+
+def _bound(stage: StreamingStage, rule: str) -> float | None:
+    bound = stage.threshold(rule)
+    return None if np.isnan(bound) else bound
+
+
+def _range(stage: StreamingStage, swept: str) -> tuple[str, list[float]]:
+    """Return parameter and values of `parameter=first:last:count`; integers are rounded."""
+    name, _, raw = swept.partition("=")
+    try:
+        first, last, number = raw.split(":")
+        low, high, count = float(first), float(last), int(number)
+    except ValueError:
+        count = 0
+    if not 2 <= count <= MOST_VALUES:
+        raise UsageError(
+            f"--sweep {swept}: must look like parameter=first:last:count, as in "
+            f"min_words=20:200:10; count is 2 to {MOST_VALUES}."
+        )
+    values = np.linspace(low, high, count)
+    schema = stage.model_json_schema().get("properties", {}).get(name, {})
+    if {"integer"} <= {one.get("type") for one in schema.get("anyOf", [schema])}:
+        return name, list(dict.fromkeys(np.rint(values).astype(int).tolist()))
+    return name, [round(value, 12) for value in values.tolist()]
+
+
+def _count(
+    result: Tuning, rules: Sequence[str], batch: pa.RecordBatch,
+    now: NDArray[np.uint8], then: NDArray[np.uint8],
+) -> None:  # fmt: skip
+    sizes = numbers(batch.column("text_bytes"))
+    named = batch.column("source").dictionary_encode()
+    places = named.indices.to_numpy(zero_copy_only=False)
+    for place, source in enumerate(named.dictionary.to_pylist()):
+        rows = places == place
+        share = result.sources.setdefault(source, Share())
+        share.documents += int(rows.sum())
+        share.text_bytes += int(sizes[rows].sum())
+        share.add(sizes, rows & (now == 0), rows & (then == 0))
+    for code, rule in enumerate(rules, start=1):
+        if rule in result.rules:
+            result.rules[rule].add(sizes, now == code, then == code)
+    for moved, rows in (
+        (result.newly_dropped, (now == 0) & (then > 0)),
+        (result.newly_kept, (now > 0) & (then == 0)),
+    ):
+        moved.documents += int(rows.sum())
+        moved.text_bytes += int(sizes[rows].sum())
+
+
+class _Picks:
+    """Documents to show: first those whose text the ledger keeps, then by a hash of the key."""
+
+    def __init__(self, wanted: int, seed: int) -> None:
+        self._wanted, self._seed = wanted, seed
+        self._rows: list[tuple[bool, int, dict[str, Any]]] = []
+
+    def add(self, batch: pa.RecordBatch, rows: NDArray[np.int64], codes: NDArray[np.uint8]) -> None:
+        keys = numbers(batch.column("key"))[rows]
+        is_rare = ~sampled(keys, self._seed)
+        hashes = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        for at in np.lexsort((hashes, is_rare))[: self._wanted].tolist():
+            row = batch.slice(int(rows[at]), 1).to_pylist()[0] | {"fate": int(codes[rows[at]])}
+            self._rows.append((bool(is_rare[at]), int(hashes[at]), row))
+        self._rows = sorted(self._rows, key=lambda pick: pick[:2])[: self._wanted]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the chosen rows in key order; `fate` is the code of the rule that drops them."""
+        return sorted((row for *_, row in self._rows), key=lambda row: row["key"])
+
+
+def _samples(
+    found: Measured, stage: StreamingStage, rows: list[dict[str, Any]], *, is_kept: bool
+) -> list[Sample]:
+    """Return documents with their texts, as far as the run has them.
+
+    Args:
+        stage: whose bounds they break.
+        is_kept: the run kept them, so they lie in document shards or in a later stage's ledger.
+    """
+    texts, fates = _looked_up(found, [row["key"] for row in rows], is_kept=is_kept)
+    samples = []
+    for row in rows:
+        rule, text = stage.rules[row["fate"] - 1], texts.get(row["key"])
+        head = None if text is None else text[:SHOWN_CHARS]
+        bound, fate = _bound(stage, rule), fates.get(row["key"])
+        samples.append(
+            Sample(
+                row["key"], row["id"], row["source"], row["text_bytes"], rule, row.get(rule),
+                bound, head, fate,
+            )
+        )  # fmt: skip
+    return samples
+
+
+def _looked_up(
+    found: Measured, keys: list[int], *, is_kept: bool
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Return key -> text, and key -> `stage: rule` that dropped it afterwards."""
+    texts: dict[int, str] = {}
+    fates: dict[int, str] = {}
+    for phase, seal in found.finished:
+        shards = seal.by_role("documents") if phase.is_stream and is_kept else ()
+        for row in _rows_of(found.run, shards, "key", keys):
+            texts.setdefault(row["key"], row["text"])
+        for row in _rows_of(found.run, seal.by_role("ledger"), "doc_key", keys):
+            is_ours = row["stage"] == found.label
+            if row["text"] is not None and (is_kept or is_ours):
+                texts.setdefault(row["doc_key"], row["text"])
+            if row["action"] == "drop" and is_kept:
+                fates.setdefault(row["doc_key"], f"{row['stage']}: {row['rule']}")
+    return texts, fates
+
+
+def _rows_of(
+    run: RunDirectory, parts: Sequence[Any], name: str, keys: list[int]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of some documents; each lies in one part, if any."""
+    columns = ["key", "text"] if name == "key" else ["doc_key", "stage", "rule", "action", "text"]
+    for part in parts:
+        wanted = [key for key in keys if part.first <= key <= part.last]
+        if wanted:
+            condition = pc.field(name).isin(pa.array(wanted, pa.int64()))
+            with run.store.open(part.path) as source:
+                table = pq.read_table(source, columns=columns, filters=condition, partitioning=None)
+            yield from table.to_pylist()

@@ -1,0 +1,47 @@
+"""What oracles of several stages share; used by tests and benchmarks only."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from corpuskit.stages._words import WordSplit
+
+
+@functools.cache
+def reference_words(words: WordSplit, language: str = "en") -> Any:
+    """Return a datatrove WordTokenizer that splits in this way and remembers recent texts.
+
+    Its answers are those of datatrove 0.10.1's own tokenizer of the language; only the memory of
+    the last 4,096 texts is new, since tests ask for the same small texts many times over.
+    """
+    from datatrove.utils.word_tokenizers import WordTokenizer, load_word_tokenizer
+
+    class Remembered(WordTokenizer):  # type: ignore[misc]
+        def __init__(self, tokenizer: Any) -> None:
+            super().__init__(language)
+            self._words = functools.lru_cache(4096)(tokenizer.word_tokenize)
+            self._sentences = functools.lru_cache(4096)(tokenizer.sent_tokenize)
+            self._spans = functools.lru_cache(4096)(tokenizer.span_tokenize)
+
+        def word_tokenize(self, text: str) -> list[str]:
+            return list(self._words(text))
+
+        def sent_tokenize(self, text: str) -> list[str]:
+            return list(self._sentences(text))
+
+        def span_tokenize(self, text: str) -> list[tuple[int, int]]:
+            return list(self._spans(text))
+
+    class Whitespace(WordTokenizer):  # type: ignore[misc]
+        def word_tokenize(self, text: str) -> list[str]:
+            return text.split()
+
+        def sent_tokenize(self, text: str) -> list[str]:
+            raise NotImplementedError
+
+        def span_tokenize(self, text: str) -> list[tuple[int, int]]:
+            raise NotImplementedError
+
+    return Remembered(Whitespace() if words == "whitespace" else load_word_tokenizer(language))

@@ -1,0 +1,84 @@
+"""What `quality` and `toxicity` share: a fastText classifier whose score becomes a column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+from pydantic import Field
+
+from corpuskit.stage import Cost, StreamingStage
+from corpuskit.stages.annotators._fasttext import open_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import View, Volume
+    from corpuskit.stages.annotators._fasttext import Model, Predictions
+
+NEWLINES = {"space": b" ", "drop": b""}
+BYTES_PER_SECOND = 15e6
+"""Text that one core scores, word n-grams or not; it is the hashing and the random row reads."""
+
+
+class ScoringStage(StreamingStage):
+    """A stage that scores documents by one label of a fastText model."""
+
+    model: str = Field(min_length=1)
+    """Path of a fastText classifier (.bin or .ftz), as `corpuskit classifier train` writes it."""
+    label: str = Field(min_length=1)
+    """Label whose probability is the score, without `__label__`."""
+    max_bytes: int | None = Field(None, ge=16)
+    """Look only at this many bytes from the beginning, for speed; null looks at the whole text."""
+    newlines: Literal["space", "drop"] = "space"
+    """What stands for a newline; `drop` glues two words together, as datatrove's filter does."""
+    measures: bool = False
+    """Also store what every rule measured, so that bounds can be tuned without another run."""
+
+    def files(self) -> tuple[str, ...]:
+        return (self.model,)
+
+    def libraries(self) -> tuple[str, ...]:
+        return ("fasttext",)
+
+    def adds(self) -> Mapping[str, pa.DataType]:
+        return {"score": pa.float64(), "label": pa.string()}
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        seen = volume.text_bytes
+        if self.max_bytes is not None:
+            seen = min(seen, volume.documents * self.max_bytes)
+        path = Path(self.model)
+        size = path.stat().st_size if path.exists() else 0
+        return Cost(
+            cpu_seconds=seen / BYTES_PER_SECOND,
+            resident_bytes=2 * size,
+            disk_bytes=volume.documents * 10,
+        )
+
+    def score(self, view: View) -> tuple[Model, Predictions, NDArray[np.float64]]:
+        """Return the model, its predictions of all labels, and the score of each document.
+
+        Raises:
+            UsageError: the model is missing or does not have the label.
+            DataError: the model is not a whole one.
+        """
+        model = open_model(self.model)
+        found = model.predict(
+            view.text,
+            len(model.labels),
+            max_bytes=self.max_bytes,
+            newlines=NEWLINES[self.newlines],
+            strip=True,
+        )
+        return model, found, model.scores_of(found, self.label)
+
+
+def best_labels(model: Model, found: Predictions) -> pa.Array:
+    """Return the best label of each document; null where the model knows no word of it."""
+    ranks = found.ranks[:, 0]
+    return pa.array(model.labels, pa.string()).take(pa.array(ranks, mask=ranks < 0))

@@ -1,0 +1,138 @@
+"""Quality of documents, by a fastText classifier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from corpuskit.stage import Example, Outcome
+from corpuskit.stages.annotators._scoring import NEWLINES, ScoringStage, best_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import View
+    from corpuskit.stages.annotators._fasttext import Model, Predictions
+
+Bounds = Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], Field(min_length=1)]
+
+_TINY = {"model": "sample_data/quality.ftz", "label": "prose"}
+_PROSE = "The old captain had repaired the lantern before the ferry left for the other side."
+_MENU = "Home | Products | Contact | Login | Register | Privacy policy | Terms of use | Sitemap"
+
+
+class Quality(ScoringStage):
+    """Score documents with a fastText classifier, and drop those that score low.
+
+    Use it behind the heuristic rules, with a model trained on texts like those you want more of
+    (positive) and on your own crawl (negative): `corpuskit classifier train`; docs/accuracy has
+    what such models do on texts of other sources. Without `min_score`, `keep_labels` and
+    `remove_labels` it only annotates. `corpuskit classifier eval` finds a `min_score` for the share
+    of documents or for the precision that you want.
+
+    The score is the probability of `label`, whichever label is the best, rounded to 4 decimals
+    before it is stored or compared. White space at both ends is not looked at.
+
+    Source: datatrove 0.10.1's FastTextClassifierFilter (whole documents), decisions equal to its
+    ones given `newlines: drop`, down to the rule that a text of white space alone goes. There a
+    newline vanishes by default and glues two words together, which models trained on one line per
+    text have never seen; here it is a space unless you say so. There a filter without lists raises
+    TypeError; here it annotates. DCLM's filter (Li et al. 2024) is `min_score: 0.018112` on `hq`.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = ("empty", "score", "keep_labels", "remove_labels")
+    bounds: ClassVar[Mapping[str, str]] = {"score": "min_score"}
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(_PROSE, None, _TINY),
+        Example(_PROSE, None, {**_TINY, "min_score": 0.5}),
+        Example(_MENU, "score", {**_TINY, "min_score": 0.5}),
+        Example(_MENU, "keep_labels", {**_TINY, "keep_labels": {"prose": 0.5}}),
+        Example(_MENU, "remove_labels", {**_TINY, "remove_labels": {"other": 0.5}}),
+        Example(" \n ", "empty", {**_TINY, "min_score": 0}),
+    )
+
+    min_score: float | None = Field(None, ge=0, le=1)
+    """Least score; null drops nothing."""
+    keep_labels: Bounds | None = None
+    """Keep a document if one of these labels has at least this score, as in {math: 0.9}."""
+    remove_labels: Bounds | None = None
+    """Drop a document if one of these labels has at least this score."""
+
+    def apply(self, view: View) -> Outcome:
+        model, found, scores = self.score(view)
+        fails = self._fails(model, found, scores)
+        codes = np.zeros(view.num_docs, np.uint8)
+        for code, rule in enumerate(self.rules, start=1):
+            codes[fails[rule] & (codes == 0)] = code
+        return Outcome(
+            codes=codes,
+            values=np.where(codes == 2, scores, np.nan),
+            columns={"score": pa.array(scores), "label": best_labels(model, found)},
+            measures=_measures(fails, scores) if self.measures else {},
+        )
+
+    def _fails(
+        self, model: Model, found: Predictions, scores: NDArray[np.float64]
+    ) -> dict[str, NDArray[np.bool_]]:
+        """Return for each rule which documents break it."""
+        none = np.zeros(len(scores), np.bool_)
+        filters = (self.min_score, self.keep_labels, self.remove_labels)
+        return {
+            "empty": found.empty if any(bound is not None for bound in filters) else none,
+            "score": none if self.min_score is None else scores < self.min_score,
+            "keep_labels": ~_any(model, found, self.keep_labels) if self.keep_labels else none,
+            "remove_labels": _any(model, found, self.remove_labels) if self.remove_labels else none,
+        }
+
+    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
+        from datatrove.data import Document
+        from datatrove.pipeline.filters import FastTextClassifierFilter
+
+        from corpuskit.stages.annotators._official import beginning, open_official, reference
+
+        official = open_official(self.model)
+        given = {
+            "score": ("keep_labels", {self.label: self.min_score}),
+            "keep_labels": ("keep_labels", self.keep_labels),
+            "remove_labels": ("remove_labels", self.remove_labels),
+        }
+        filters = {}
+        for rule, (kind, bounds) in given.items():
+            if bounds and None not in bounds.values():
+                filters[rule] = reference(
+                    FastTextClassifierFilter,
+                    self.model,
+                    **{kind: list(bounds.items())},
+                    save_labels_in_metadata=False,
+                    newline_replacement=NEWLINES[self.newlines].decode(),
+                )
+                filters[rule]._model = official
+
+        def decide(text: str) -> tuple[str | None, str]:
+            seen = beginning(text, self.max_bytes)
+            if filters and not seen.strip():
+                return "empty", text  # the reference keeps none of them, and gives no reason
+            for rule, one in filters.items():
+                if not one.filter(Document(text=seen, id="")):
+                    return rule, text
+            return None, text
+
+        return decide
+
+
+def _measures(
+    fails: Mapping[str, NDArray[np.bool_]], scores: NDArray[np.float64]
+) -> dict[str, NDArray[np.float64]]:
+    """Return the score; for rules without one bound, 1 where they fail."""
+    return {rule: failed.astype(np.float64) for rule, failed in fails.items()} | {"score": scores}
+
+
+def _any(model: Model, found: Predictions, bounds: Mapping[str, float]) -> NDArray[np.bool_]:
+    """Return which documents have one of the labels with at least its score."""
+    reached = [model.scores_of(found, label) >= bound for label, bound in bounds.items()]
+    return np.logical_or.reduce(reached)  # type: ignore[no-any-return]

@@ -1,0 +1,213 @@
+"""Parameters that differ from language to language: one YAML file each, in FineWeb2's shape.
+
+A stage that takes part has the three fields below among its parameters, `unknown_language` last
+among its rules, and calls these functions from `files()`, `needs()` and `apply()`:
+
+    per_language: str | None = None
+    language_column: str = LABEL
+    unknown_language: OnUnknown = "error"
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+
+import numpy as np
+import yaml
+from pydantic import ValidationError
+
+from corpuskit.errors import UsageError, suggest
+from corpuskit.view import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from corpuskit.view import View
+
+LABEL = "language.label"
+UNKNOWN = "unknown_language"
+OnUnknown = Literal["error", "drop", "keep", "defaults"]
+
+KEYS = frozenset(
+    """dup_line_frac dup_para_frac dup_line_char_frac dup_para_char_frac top_n_grams dup_n_grams
+    min_doc_words max_doc_words min_avg_word_length max_avg_word_length max_symbol_word_ratio
+    max_bullet_lines_ratio max_ellipsis_lines_ratio max_non_alpha_words_ratio min_stop_words
+    stopwords line_punct_thr short_line_thr short_line_length char_duplicates_ratio new_line_ratio
+    language_score language""".split()
+)
+"""What a file may hold: FineWeb2's keys, other parameters of the same filters by datatrove's names,
+and `language`, the language to split words by where that is not the label itself."""
+
+
+class PerLanguage(Protocol):
+    """A stage whose parameters may differ from language to language."""
+
+    rules: ClassVar[tuple[str, ...]]
+
+    @property
+    def per_language(self) -> str | None: ...
+    @property
+    def language_column(self) -> str: ...
+    @property
+    def unknown_language(self) -> OnUnknown: ...
+    def threshold(self, rule: str) -> float: ...
+    def model_dump(self) -> dict[str, Any]: ...
+
+
+S = TypeVar("S", bound=PerLanguage)
+
+
+def language_files(per_language: str | None) -> tuple[str, ...]:
+    """Return the paths of all files of a folder or pattern; for `Stage.files()`."""
+    if per_language is None:
+        return ()
+    whole, _, suffix = _pattern(per_language).partition("{language}")
+    return tuple(sorted(glob.glob(f"{glob.escape(whole)}*{glob.escape(suffix)}")))
+
+
+def language_columns(stage: PerLanguage) -> tuple[str, ...]:
+    """Return the columns that tell the language; for `Stage.needs()`."""
+    return () if stage.per_language is None else (stage.language_column,)
+
+
+def decide_by_language(
+    stage: S, view: View, names: Mapping[str, str], decide: Callable[[S, View], Outcome]
+) -> Outcome:
+    """Decide each document with the parameters of its language; outcomes come back in order.
+
+    Args:
+        stage: gives all parameters that a language's file does not.
+        view: has the column that tells the language; null is an unknown language.
+        names: key in a file -> parameter of the stage. A parameter that may be null is null where
+            the file says 0 or less, as in the reference; other keys of KEYS are for other stages.
+        decide: decides all documents of a view with one stage.
+
+    Raises:
+        UsageError: a file is broken, or a document's language has none and that is an error.
+    """
+    if stage.per_language is None:
+        return decide(stage, view)
+    found = _Merged(view.num_docs)
+    for label, rows in _groups(view.column(stage.language_column)):
+        chosen = _stage_of(stage, label, names)
+        if chosen is not None:
+            found.add(rows, chosen, decide(chosen, view.select(rows)))
+        elif stage.unknown_language == "drop":
+            found.codes[rows] = stage.rules.index(UNKNOWN) + 1
+    return found.outcome()
+
+
+class _Merged:
+    """Outcomes of some documents each, put together."""
+
+    def __init__(self, num_docs: int) -> None:
+        self.codes = np.zeros(num_docs, np.uint8)
+        self.values = np.full(num_docs, np.nan)
+        self.bounds = np.full(num_docs, np.nan)
+        self.measures: dict[str, NDArray[np.float64]] = {}
+
+    def add(self, rows: NDArray[np.int64], stage: PerLanguage, outcome: Outcome) -> None:
+        assert outcome.codes is not None, "filters decide"
+        self.codes[rows] = outcome.codes
+        if outcome.values is not None:
+            self.values[rows] = outcome.values
+        limits = np.array([np.nan, *map(stage.threshold, stage.rules)])
+        self.bounds[rows] = limits[outcome.codes]
+        for name, values in outcome.measures.items():
+            whole = self.measures.setdefault(name, np.full(len(self.codes), np.nan))
+            whole[rows] = values
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            codes=self.codes, values=self.values, bounds=self.bounds, measures=self.measures
+        )
+
+
+def _groups(labels: pa.Array) -> Iterator[tuple[str | None, NDArray[np.int64]]]:
+    """Yield each label and the rows that have it."""
+    coded = labels.dictionary_encode()
+    numbers = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    for number in np.unique(numbers).tolist():
+        label = coded.dictionary[number].as_py() if number >= 0 else None
+        yield label, np.flatnonzero(numbers == number)
+
+
+def _pattern(per_language: str) -> str:
+    """Return the pattern of file names; a folder holds one `<label>.yml` for each language."""
+    if "{language}" in per_language:
+        return per_language
+    return str(Path(per_language) / "{language}.yml")
+
+
+def _stage_of(stage: S, label: str | None, names: Mapping[str, str]) -> S | None:
+    """Return the stage with the parameters of a language; None if there are none."""
+    assert stage.per_language is not None, "asked for by the caller"
+    # A label comes from a column: it must not lead out of the folder.
+    if label is not None and re.fullmatch(r"[\w-]+", label):
+        path = Path(_pattern(stage.per_language).replace("{language}", label))
+        if path.is_file():
+            stat = path.stat()
+            given = _read(path, stat.st_mtime_ns, stat.st_size)
+            return _with(stage, str(path), label, given, names)
+    if stage.unknown_language == "defaults":
+        return _validated(stage, {}, "")
+    if stage.unknown_language == "error":
+        raise UsageError(
+            f"per_language: no file for language {label!r} in {stage.per_language}. Add it, or set "
+            "unknown_language to drop, keep or defaults."
+        )
+    return None
+
+
+def _with(stage: S, path: str, label: str, given: Mapping[str, Any], names: Mapping[str, str]) -> S:
+    changes: dict[str, Any] = {}
+    fields = type(stage).model_fields  # type: ignore[attr-defined]
+    for key, name in names.items():
+        if key in given:
+            value = given[key]
+            off = isinstance(value, int | float) and value <= 0 and _nullable(fields[name])
+            changes[name] = None if off else value
+    if "language" in fields and getattr(stage, "words", "") == "spacy":
+        changes["language"] = given.get("language", label)
+    return _validated(stage, changes, f"{path}: ")
+
+
+def _nullable(field: Any) -> bool:
+    return type(None) in getattr(field.annotation, "__args__", ())
+
+
+def _validated(stage: S, changes: Mapping[str, Any], place: str) -> S:
+    """Return a copy with changes, which decides alone.
+
+    Raises:
+        UsageError: a value is out of its bounds.
+    """
+    try:
+        return type(stage)(**{**stage.model_dump(), "per_language": None, **changes})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{place}{name}: {first['msg']}, got {first['input']!r}.") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(path: Path, modified: int, size_bytes: int) -> Mapping[str, Any]:
+    """Return what a file holds; the last two arguments tell versions of it apart."""
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        problem = " ".join(str(error).split())
+        raise UsageError(f"{path}: cannot be read as YAML: {problem}") from error
+    if not isinstance(given, dict):
+        raise UsageError(f"{path}: must map keys to values, got {type(given).__name__}.")
+    for key in given:
+        if key not in KEYS:
+            raise UsageError(f"{path}: has no key {key!r}. {suggest(str(key), KEYS)}")
+    return given

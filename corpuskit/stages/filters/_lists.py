@@ -1,0 +1,49 @@
+"""Lists that users keep in files: one entry a line, UTF-8."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corpuskit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+COMMENT = "#"
+FILE = "@"
+
+
+def read_entries(path: str, *, comments: bool = False) -> Iterator[str]:
+    """Yield the entries of a file, stripped, without empty lines.
+
+    Args:
+        path: the file.
+        comments: leave out lines that begin with `#`.
+
+    Raises:
+        UsageError: it cannot be read, or is no UTF-8.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as lines:
+            for line in lines:
+                entry = line.strip()
+                if entry and not (comments and line[0] == COMMENT):
+                    yield entry
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{path}: cannot be read: {reason}. Check the path.") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{path}: byte {error.start} is no UTF-8. A list has one entry a line, in UTF-8."
+        ) from None
+
+
+def file_of(entry: str) -> str | None:
+    """Return the path that a parameter's `@path` names, None if it is an entry itself."""
+    return entry[len(FILE) :] if entry.startswith(FILE) else None
+
+
+def files_in(*lists: Iterable[str]) -> tuple[str, ...]:
+    """Return the files that the entries of parameters name."""
+    return tuple(path for given in lists for entry in given if (path := file_of(entry)) is not None)

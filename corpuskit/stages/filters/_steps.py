@@ -1,0 +1,162 @@
+"""Finds, checks and makes the pipeline steps of datatrove that the stage `datatrove` applies."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from corpuskit.errors import suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+StepClass: TypeAlias = Any
+"""A class derived from datatrove's BaseFilter or BaseFormatter; known at run time only."""
+
+PLACES = ("datatrove.pipeline.filters", "datatrove.pipeline.formatters")
+"""Where a class is looked for whose name is given without a module."""
+
+STATEFUL = ("SamplerFilter", "PIIFormatter")
+"""Classes of datatrove whose instances remember earlier documents: a random state, a turn."""
+
+OBJECTS = ("exclusion_writer",)
+"""Parameters that no pipeline file can give."""
+
+
+@functools.cache
+def find_step(path: str) -> StepClass:
+    """Import the filter or formatter at a class path.
+
+    Raises:
+        ValueError: it cannot be imported, or is neither; says which ones there are.
+    """
+    module_name, _, name = path.rpartition(".")
+    if not module_name:
+        known = {f"{place}.{one}" for place in PLACES for one in _steps_of(place)}
+        near = next((one for one in known if one.endswith(f".{name}")), None)
+        hint = f"Did you mean {near!r}?" if near else f"For example {PLACES[0]}.SamplerFilter."
+        raise ValueError(f"{path!r} is no class path: give module and class. {hint}")
+    try:
+        module = importlib.import_module(module_name)
+    except (ImportError, SyntaxError) as error:
+        near = suggest(module_name, PLACES)
+        hint = near if near.startswith("Did") else "It must be importable on every machine."
+        raise ValueError(f"{module_name!r} cannot be imported: {error}. {hint}") from None
+    found = getattr(module, name, None)
+    if found is None:
+        known = [one for one in vars(module) if _is_step(getattr(module, one))]
+        raise ValueError(f"{module_name} has no {name!r}. {suggest(name, known)}")
+    if not _is_step(found):
+        raise ValueError(
+            f"{path} is no filter or formatter: no class derived from BaseFilter or BaseFormatter."
+        )
+    if inspect.isabstract(found):
+        raise ValueError(f"{path} is abstract: give a class derived from it.")
+    try:
+        found.__new__(found)  # datatrove looks for what the class requires, nothing is opened
+    except ImportError as error:
+        raise ValueError(str(error)) from None
+    return found
+
+
+def check_params(step: StepClass, params: Mapping[str, Any]) -> None:
+    """Check the names of parameters against the constructor; nothing is made.
+
+    Raises:
+        ValueError: one is not known, missing, or cannot be given in a file.
+    """
+    wanted = _parameters(step)
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in wanted.values())
+    named = [
+        name
+        for name, one in wanted.items()
+        if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY} and name not in OBJECTS
+    ]
+    for name in params:
+        if name in OBJECTS:
+            raise ValueError(f"{name} cannot be given: what is dropped goes to the ledger.")
+        if name not in named and not takes_all:
+            raise ValueError(f"{step.__name__} has no parameter {name!r}. {suggest(name, named)}")
+    for name in named:
+        if wanted[name].default is inspect.Parameter.empty and name not in params:
+            raise ValueError(f"{step.__name__} needs the parameter {name!r}. Set it.")
+
+
+def takes_seed(step: StepClass) -> bool:
+    """Return whether the constructor has a parameter `seed`."""
+    return "seed" in _parameters(step)
+
+
+def make_step(step: StepClass, params: Mapping[str, Any], key: int | None = None) -> Any:
+    """Make an instance.
+
+    Args:
+        key: of the document that it is made for; its `seed`, if it has one, follows from it.
+    """
+    given = dict(params)
+    wanted = _parameters(step)
+    for name, value in given.items():
+        if isinstance(value, list) and name in wanted and "tuple" in str(wanted[name].annotation):
+            given[name] = tuple(value)  # JSON has none, and `str.endswith` takes no list
+    if key is not None and "seed" in wanted:
+        text = f"{given.get('seed')}/{key}".encode()
+        given["seed"] = int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
+    return step(**given)
+
+
+@functools.lru_cache(maxsize=16)
+def shared_step(path: str, params: str) -> Any:
+    """Return the one instance of this process; `params` is JSON."""
+    return make_step(find_step(path), json.loads(params))
+
+
+def distributions(step: StepClass) -> tuple[str, ...]:
+    """Return the distributions that a class comes from and requires."""
+    root = step.__module__.partition(".")[0]
+    found = {"datatrove"}
+    if root != "datatrove":
+        found.update(_packages().get(root, ()))
+    for one in step.mro():
+        for required in getattr(one, "_requires_dependencies", ()):
+            found.add(required if isinstance(required, str) else required[1])
+    if "language" in _parameters(step):
+        found.add("spacy")  # splits words
+    return tuple(sorted(found))
+
+
+def source_file(step: StepClass) -> str | None:
+    """Return the source of a class that no distribution has, None for others."""
+    root = step.__module__.partition(".")[0]
+    if root == "datatrove" or root in _packages():
+        return None
+    spec = importlib.util.find_spec(step.__module__)
+    return spec.origin if spec is not None and spec.has_location else None
+
+
+def _is_step(found: object) -> bool:
+    from datatrove.pipeline.filters.base_filter import BaseFilter
+    from datatrove.pipeline.formatters.base import BaseFormatter
+
+    return isinstance(found, type) and issubclass(found, (BaseFilter, BaseFormatter))
+
+
+def _steps_of(place: str) -> list[str]:
+    module = importlib.import_module(place)
+    return [name for name in vars(module) if _is_step(getattr(module, name))]
+
+
+@functools.cache
+def _packages() -> Mapping[str, list[str]]:
+    """Return top-level module -> distributions; looking takes half a second."""
+    return importlib.metadata.packages_distributions()
+
+
+@functools.cache
+def _parameters(step: StepClass) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(step).parameters

@@ -1,0 +1,208 @@
+"""Word lists, as C4 used them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from corpuskit.errors import DataError
+from corpuskit.kernels.casing import lower_texts
+from corpuskit.kernels.filters.wordlist import compile_words, count_entries
+from corpuskit.kernels.hashing import xxh64
+from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stages.filters._lists import read_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from corpuskit.kernels.filters.wordlist import WordList
+    from corpuskit.stage import View, Volume
+
+_UNSPACED = frozenset({"ja", "th", "zh"})
+"""Languages written without spaces: entries are found anywhere, not only as words."""
+
+_ALLOWED = frozenset({"sm", "\u30b0\u30ed", "\u5973\u306e\u5b50", "\u6027"})
+"""Entries of the Japanese and the Chinese list that C4 takes out of all lists."""
+
+_RULE = "document_removed_with_badwords"
+_SHOWN = {"entries": ("slapdash", "very bad")}
+
+
+class BadWords(StreamingStage):
+    """Drop documents that hold an entry of a word list, or count the entries first.
+
+    Give a list per language: files with one entry a line, such as those of LDNOOBW, which C4 used
+    (CC-BY 4.0; corpuskit ships none). An entry, of one word or several, is compared with the text
+    in lower case and must stand alone: neither side may touch a letter, digit or underscore. In
+    Japanese, Thai and Chinese it may stand anywhere. An entry that holds a capital never matches.
+
+    `count` says at how many places entries begin. A list knows neither meaning nor context: it
+    drops medical and legal text and lets hatred in polite words through, so look at the counts
+    first (`max_count: null` drops nothing) and choose what a document may hold.
+
+    Source: Raffel et al. 2020 (C4), section 2.2; equals datatrove 0.10.1's C4BadWordsFilter. There
+    `keep_fraction` draws from a stream, so that what is kept depends on how the work was cut; here
+    it is decided by a hash of the text.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = (_RULE,)
+    bounds: ClassVar[Mapping[str, str]] = {_RULE: "max_count"}
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("A careful, thorough piece of work.", None, _SHOWN),
+        Example("What a slapdash piece of work.", _RULE, _SHOWN),
+        Example("That was very bad.", _RULE, _SHOWN),
+        Example("Slapdashery is not in the list.", None, _SHOWN),
+        Example("What a slapdash piece of work.", None, {**_SHOWN, "max_count": 1}),
+        Example("What a slapdash piece of work.", None, {**_SHOWN, "max_count": None}),
+    )
+
+    lists: str | dict[str, str] | None = None
+    """Path of the list of `language`, or language -> path; one entry a line."""
+    entries: tuple[str, ...] = ()
+    """More entries for the list of `language`."""
+    language: str = Field("en", min_length=1)
+    """Language of documents where `language_column` does not say it."""
+    language_column: str | None = None
+    """Column that names the language of each document, as in `language.label`."""
+    unlisted: Literal["fail", "keep"] = "fail"
+    """What to do with a document in a language that has no list."""
+    allowlist: Literal["c4", "none"] = "c4"
+    """`c4` takes four entries out of all lists that are common words in Japanese or Chinese."""
+    max_count: int | None = Field(0, ge=0)
+    """Most places where an entry may begin; null drops nothing."""
+    keep_fraction: float = Field(0.0, ge=0, le=1)
+    """Share of the documents with too many entries that stay all the same."""
+    seed: int = Field(0, ge=0, lt=2**64)
+    """Another seed lets other documents stay."""
+    measures: bool = False
+    """Also store what the rule measured, so that its bound can be tuned without another run."""
+
+    @model_validator(mode="after")
+    def _has_a_list(self) -> BadWords:
+        if not self.lists and not self.entries:
+            raise ValueError("must have lists or entries: corpuskit ships no list")
+        if isinstance(self.lists, dict) and self.language_column is None:
+            needless = sorted(set(self.lists) - {self.language})
+            if needless:
+                raise ValueError(
+                    f"lists: the one of {needless[0]!r} is never used without language_column"
+                )
+        return self
+
+    def files(self) -> tuple[str, ...]:
+        return tuple(self._paths.values())
+
+    def needs(self) -> tuple[str, ...]:
+        return () if self.language_column is None else (self.language_column,)
+
+    def adds(self) -> Mapping[str, pa.DataType]:
+        return {"count": pa.int64()}
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(cpu_seconds=volume.text_bytes / 250e6)
+
+    def apply(self, view: View) -> Outcome:
+        counts = np.zeros(view.num_docs, np.int64)
+        lower: tuple[NDArray[np.int64], NDArray[np.uint8]] | None = None
+        for language, rows in self._by_language(view):
+            if language not in self._paths and not (self.entries and language == self.language):
+                if self.unlisted == "keep":
+                    continue
+                raise DataError(
+                    f"{self.stage_name()}: there is no list for the language {language!r}. Give "
+                    "one in lists, or set unlisted to keep."
+                )
+            words = _compiled(
+                self._paths.get(language),
+                self.entries if language == self.language else (),
+                language not in _UNSPACED,
+                self.allowlist == "c4",
+            )
+            lower = lower or view.fact(lower_texts)
+            counts[rows] = count_entries(*lower, rows, words)
+        columns = {"count": pa.array(counts)}
+        if self.max_count is None:
+            return Outcome(columns=columns)
+        values = counts.astype(np.float64)
+        for row in np.flatnonzero(counts > self.max_count).tolist():
+            if self._stays(view, row):
+                values[row] = np.nan  # whatever the bound is, this one is not dropped
+        codes = (values > self.max_count).astype(np.uint8)
+        measured = {_RULE: values} if self.measures else {}
+        return Outcome(codes=codes, values=values, columns=columns, measures=measured)
+
+    @property
+    def _paths(self) -> Mapping[str, str]:
+        """Language -> path of its list."""
+        if isinstance(self.lists, str):
+            return {self.language: self.lists}
+        return self.lists or {}
+
+    def _by_language(self, view: View) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        """Yield each language that occurs, with its rows."""
+        if self.language_column is None:
+            yield self.language, np.arange(view.num_docs)
+            return
+        column = view.column(self.language_column).cast(pa.string()).fill_null(self.language)
+        coded = column.dictionary_encode()
+        codes = coded.indices.to_numpy(zero_copy_only=False)
+        for code, language in enumerate(coded.dictionary.to_pylist()):
+            yield language, np.flatnonzero(codes == code)
+
+    def _stays(self, view: View, row: int) -> bool:
+        """Return whether a document is among those that stay: by seed and text alone."""
+        if self.keep_fraction == 0:
+            return False
+        offsets, data = view.text
+        value = int(xxh64(data, offsets[row], offsets[row + 1], np.uint64(self.seed)))
+        return (value >> 11) * 2.0**-53 < self.keep_fraction
+
+    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
+        import re
+
+        import xxhash
+        from datatrove.data import Document
+        from datatrove.pipeline.filters import C4BadWordsFilter
+
+        path = self._paths.get(self.language)
+        allowed = _ALLOWED if self.allowlist == "c4" else frozenset()
+        found = {*(read_entries(path) if path else ()), *self.entries} - allowed
+        either = "|".join(re.escape(word) for word in found)
+        whole = self.language not in _UNSPACED
+        reference = C4BadWordsFilter(default_language=self.language)
+        # As it makes the pattern of a list, which it would download.
+        reference._badwords_regex[self.language] = re.compile(
+            rf"(?:\W|^)({either})(?:\W|$)" if whole else either
+        )
+        places = re.compile(rf"(?<!\w)(?=(?:{either})(?!\w))" if whole else f"(?={either})")
+
+        def decide(text: str) -> tuple[str | None, str]:
+            if self.max_count == 0:
+                kept = reference.filter(Document(text=text, id=""))
+                rule = None if kept is True else kept[1]
+            else:
+                num = sum(1 for _ in places.finditer(text.lower()))
+                rule = _RULE if self.max_count is not None and num > self.max_count else None
+            share = (xxhash.xxh64_intdigest(text.encode(), self.seed) >> 11) * 2.0**-53
+            return (None if share < self.keep_fraction else rule), text
+
+        return decide
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(
+    path: str | None, entries: tuple[str, ...], whole_words: bool, is_c4: bool
+) -> WordList:
+    """Return a compiled list; each process makes it once."""
+    found = dict.fromkeys([*(read_entries(path) if path is not None else ()), *entries])
+    allowed = _ALLOWED if is_c4 else frozenset()
+    return compile_words(
+        (entry for entry in found if entry not in allowed), whole_words=whole_words
+    )

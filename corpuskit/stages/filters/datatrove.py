@@ -1,0 +1,294 @@
+"""Filters and formatters of datatrove as a stage."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, field_validator
+
+from corpuskit.batch import utf8
+from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
+from corpuskit.stages.filters import _steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from datatrove.data import Document
+    from pydantic import ValidationInfo
+
+    from corpuskit.stage import View, Volume
+
+_FILTERS = "datatrove.pipeline.filters"
+_REGEX = {"step": f"{_FILTERS}.RegexFilter", "params": {"regex_exp": r"a\.a|b"}}
+_PII = {"step": "datatrove.pipeline.formatters.PIIFormatter"}
+_DROPPED, _ERROR, _REWRITTEN = 1, 2, 3
+_REASON_CHARS = 300
+
+_NAMES = {"language.label": "language", "language.score": "language_score"}
+"""Our columns -> what datatrove calls the same."""
+
+_FAILURES = (ImportError, OSError, MemoryError)
+"""Not the fault of one document: a missing model or package, no network, no memory."""
+
+
+class Datatrove(StreamingStage):
+    r"""Apply any filter or formatter of datatrove, or one derived from its base classes.
+
+    Use it for what has no stage of its own here, and for your own classes; it is as fast as
+    datatrove is, some hundred times slower than our kernels. The reasons that a filter gives are
+    the rules in the ledger (`dropped` where it gives none). A changed text has one span in the
+    ledger, `rewritten`, from the first changed character to the last. What a step adds to the
+    metadata becomes the column `datatrove.metadata`, a JSON object; steps see the input's other
+    columns as metadata, with `url`, `date`, `file_path`, `source`, the metadata of earlier
+    `datatrove` stages, and the columns of `language` under datatrove's names.
+
+    A document on which a step raises an exception is dropped: the rule is `error` with the
+    exception, as in `error ZeroDivisionError: division by zero`. Missing packages and files, a lost
+    network and lack of memory fail the task instead, as do exceptions while the step is made.
+
+    One step is made per process, so models open once. But a step that remembers earlier documents
+    then decides by what else its worker has read: results depend on the number of workers. With
+    `fresh` each document gets a new step, whose `seed`, if it has that parameter, follows from the
+    given one and the document's key.
+
+    Source: datatrove 0.10.1, pipeline/filters/base_filter.py and pipeline/formatters/base.py. There
+    an exception ends the task, and SamplerFilter and PIIFormatter go on where the document before
+    left off, which here is so with `fresh: false` only.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = ("dropped", "error", "rewritten")
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("kept", None, _REGEX),
+        Example("a.a", "dropped", _REGEX),
+        Example("...", "dropped", {"step": f"{_FILTERS}.FineWebQualityFilter",
+                                   "params": {"stop_chars": ["!"]}}),
+        Example("Write to jo@x.org.", "error", {**_PII, "params": {"email_replacement": []}}),
+        Example("Write to jo@x.org.", "rewritten", _PII, "Write to email@example.com."),
+    )  # fmt: skip
+
+    step: str = Field(min_length=1)
+    """Class path, as in `datatrove.pipeline.filters.SamplerFilter`; imported, so trust it."""
+    params: dict[str, Any] = Field(default={}, validate_default=True)
+    """Parameters of its constructor, as in {rate: 0.5, seed: 1}."""
+    fresh: bool | None = None
+    """Make a new step for each document; null does so for SamplerFilter and PIIFormatter."""
+
+    @field_validator("step")
+    @classmethod
+    def _check_step(cls, value: str) -> str:
+        _steps.find_step(value)
+        return value
+
+    @field_validator("params")
+    @classmethod
+    def _check_params(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if "step" in info.data:
+            _steps.check_params(_steps.find_step(info.data["step"]), value)
+        return value
+
+    def libraries(self) -> tuple[str, ...]:
+        return _steps.distributions(_steps.find_step(self.step))
+
+    def files(self) -> tuple[str, ...]:
+        """Return the source of a class that is in no distribution, and files among the params."""
+        source = _steps.source_file(_steps.find_step(self.step))
+        given = (value for value in self.params.values() if isinstance(value, str))
+        return (*((source,) if source else ()), *(path for path in given if os.path.isfile(path)))
+
+    def adds(self) -> Mapping[str, pa.DataType]:
+        return {"metadata": pa.string()}
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(cpu_seconds=volume.text_bytes / 2e6)
+
+    def apply(self, view: View) -> Outcome:
+        documents = list(_documents(view))
+        given = [(document.text, dict(document.metadata)) for document in documents]
+        verdicts = [_judged(*one) for one in self._results(view, documents)]
+        codes = np.array([code for code, _ in verdicts], np.uint8)
+        texts, metadata = [], []
+        for code, document, (text, before) in zip(codes, documents, given, strict=True):
+            texts.append(_clean(document.text) if code == 0 else text)
+            metadata.append(_added(before, document.metadata) if code == 0 else None)
+        columns = {"metadata": pa.array(metadata, pa.string())}
+        reasons = pa.array([reason for _, reason in verdicts], pa.string())
+        if all(after == text for after, (text, _) in zip(texts, given, strict=True)):
+            return Outcome(codes=codes, reasons=reasons, columns=columns)
+        changed = utf8(pa.array(texts, pa.large_string()))
+        spans = _spans([text for text, _ in given], texts)
+        return Outcome(codes=codes, reasons=reasons, columns=columns, text=changed, spans=spans)
+
+    def _results(self, view: View, documents: list[Document]) -> Iterator[tuple[Document, Any]]:
+        """Yield each document with what the step says of it, or the exception it raised.
+
+        Documents are given in the batches that the step asks for. If one fails, its documents are
+        made anew and given one by one.
+        """
+        size = 1 if self._is_fresh else max(getattr(self._shared(), "batch_size", 1), 1)
+        keys = view.keys.tolist()
+        for begin in range(0, len(documents), size):
+            batch = documents[begin : begin + size]
+            try:
+                found = self._given(keys[begin], batch)
+            except _FAILURES:
+                raise
+            except Exception as error:  # noqa: BLE001 - a step is anybody's code
+                if size == 1:
+                    found = [error]
+                else:
+                    rows = np.arange(begin, begin + len(batch))
+                    batch[:] = _documents(view.select(rows))
+                    documents[begin : begin + size] = batch
+                    found = [self._alone(one) for one in batch]
+            yield from zip(batch, found, strict=True)
+
+    def _alone(self, document: Document) -> Any:
+        try:
+            return self._given(None, [document])[0]
+        except _FAILURES:
+            raise
+        except Exception as error:  # noqa: BLE001 - a step is anybody's code
+            return error
+
+    def _given(self, key: int | None, documents: list[Document]) -> list[Any]:
+        """Return what the step says of documents: as a filter does, or whether it could format."""
+        step = self._shared()
+        if self._is_fresh:
+            step = _steps.make_step(_steps.find_step(self.step), self.params, key)
+        if hasattr(step, "filter_batch"):
+            return list(step.filter_batch(documents))
+        for document in documents:
+            document.text = step.format(document.text)
+        return [True] * len(documents)
+
+    def _shared(self) -> Any:
+        return _steps.shared_step(self.step, json.dumps(self.params, sort_keys=True))
+
+    @property
+    def _is_fresh(self) -> bool:
+        name = self.step.rpartition(".")[2]
+        is_known = self.step.startswith("datatrove.") and name in _steps.STATEFUL
+        return is_known if self.fresh is None else self.fresh
+
+    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
+        from datatrove.data import Document
+
+        step = _steps.find_step(self.step)
+
+        def decide(text: str) -> tuple[str | None, str]:
+            document = Document(text=text, id="")
+            try:
+                kept = list(_steps.make_step(step, self.params).run(iter([document])))
+            except (IndexError, TypeError, ZeroDivisionError):
+                return "error", text
+            return (None, kept[0].text) if kept else ("dropped", text)
+
+        return decide
+
+
+def _documents(view: View) -> Iterator[Document]:
+    """Yield the documents of a batch as datatrove's readers would."""
+    from datatrove.data import Document
+
+    names = [name for name in view.batch.schema.names if name not in {"key", "id", "text"}]
+    columns = {name: view.column(name).to_pylist() for name in names}
+    texts, ids = (view.column(name).to_pylist() for name in ("text", "id"))
+    for row, (text, identity) in enumerate(zip(texts, ids, strict=True)):
+        metadata: dict[str, Any] = {}
+        extra = json.loads(columns["extra"][row] or "{}") if "extra" in columns else {}
+        nested = extra.pop("metadata", None)
+        metadata |= (nested if isinstance(nested, dict) else {}) | extra
+        origin = (columns["origin"][row] if "origin" in columns else None) or {}
+        found = {"url": origin.get("url"), "date": origin.get("date")}
+        found["file_path"] = origin.get("file")
+        for name, values in columns.items():
+            if name in {"extra", "origin"}:
+                continue
+            if name.startswith("datatrove") and name.endswith(".metadata"):
+                metadata |= json.loads(values[row] or "{}")
+            else:
+                found[_NAMES.get(name, name)] = values[row]
+        metadata |= {name: value for name, value in found.items() if value is not None}
+        yield Document(text=text, id=identity, metadata=metadata)
+
+
+def _judged(document: Document, found: Any) -> tuple[int, str | None]:
+    """Return code and reason of what a step said: yes or no, no and why, or an exception."""
+    if isinstance(found, Exception):
+        text = re.sub(r"0x[0-9a-f]+", "0x", str(found))  # addresses differ from run to run
+        name = f"error {type(found).__name__}"
+        return _ERROR, f"{name}: {text}"[:_REASON_CHARS] if text else name
+    if not isinstance(document.text, str):
+        return _ERROR, f"error TypeError: the text became {type(document.text).__name__}"
+    kept, reason = found if isinstance(found, tuple) else (found, None)
+    if kept:
+        return 0, None
+    return _DROPPED, str(reason)[:_REASON_CHARS] if reason else None
+
+
+def _clean(text: str) -> str:
+    """Return text with U+FFFD for lone surrogates, which no UTF-8 has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _added(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """Return what a step added to the metadata or changed there, as JSON."""
+    added = {k: v for k, v in after.items() if k not in before or not _same(before[k], v)}
+    if not added:
+        return None
+    return json.dumps(added, sort_keys=True, ensure_ascii=False, default=_plain)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and bool(one == other))
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy as one of Python, anything else as text."""
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def _spans(before: list[str], after: list[str]) -> Spans:
+    """Return one span for each changed text, from its first changed character to the last."""
+    found = [
+        (row, *_changed(old, new))
+        for row, (old, new) in enumerate(zip(before, after, strict=True))
+        if old != new and old
+    ]
+    table = np.array(found, np.int64).reshape(-1, 3)
+    codes = np.full(len(table), _REWRITTEN, np.uint8)
+    return Spans(table[:, 0], table[:, 1], table[:, 2], codes, "replace")
+
+
+def _changed(old: str, new: str) -> tuple[int, int]:
+    """Return the bytes of `old` outside of which both texts agree; at least one character.
+
+    Where something was inserted, it is the character before it, or the first one.
+    """
+    head = _agreeing(old, new)
+    tail = _agreeing(old[head:][::-1], new[head:][::-1])
+    begin, end = head, len(old) - tail
+    if begin == end:
+        begin, end = (begin - 1, end) if begin else (0, 1)
+    return len(old[:begin].encode()), len(old[:end].encode())
+
+
+def _agreeing(one: str, other: str) -> int:
+    """Return how many characters two texts have in common at the beginning."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,305 @@
+"""Scores as ranks among all documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from corpuskit.batch import numbers, utf8
+from corpuskit.errors import TaskError
+from corpuskit.exchange import hash_ranges
+from corpuskit.kernels.hashing import hash_texts
+from corpuskit.ledger import Entries
+from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stages._numbers import to_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import PassContext, PassPlan, View, Volume
+
+_GROUPING = [("column", pa.uint8()), ("group", pa.string()), ("value", pa.int64())]
+_COUNTED = pa.schema([("hash", pa.uint64()), *_GROUPING, ("weight", pa.int64())])
+_MERGED = pa.schema([("value", pa.int64()), *_GROUPING[:2], ("weight", pa.int64())])
+_RANKED = pa.schema(
+    [("value", pa.int64()), *_GROUPING[:2], ("below", pa.int64()), ("total", pa.int64())]
+)
+
+_KEYS = [name for name, _ in _GROUPING]
+
+_ROW_BYTES = 200
+"""Memory of a row while it is merged or ranked."""
+
+_LARGEST = float(1 << 62)
+"""Scaled scores beyond count as this one."""
+
+
+class Percentile(GlobalStage):
+    """Rank documents by a score among all others, and sort them into buckets of equal weight.
+
+    `rank` is the share of the documents (or of the bytes of text) whose score is lower, in [0, 1);
+    equal scores have equal ranks. `bucket` is the rank in steps: 0 is the worst of `buckets`.
+    Several columns give the best of their ranks, as an ensemble of classifiers with scores that
+    cannot be compared. Drop what is below with `keep_top`, or weight by bucket in a mixture.
+    A document without any score has neither rank nor bucket.
+
+    Scores are rounded first, so that there are few different ones, however many documents: that is
+    all that must fit into memory.
+
+    Source: Su et al. 2024 (Nemotron-CC), section 2.2: 20 buckets of equal size by percentile, the
+    maximum over classifiers (there weighted by tokens); DCLM (Li et al. 2024) keeps the top tenth.
+    """
+
+    rules = ("below_percentile", "missing")
+
+    columns: tuple[str, ...] = Field(("quality.score",), min_length=1, max_length=16)
+    """Columns of scores, as in [quality.score]; higher is better."""
+    buckets: int = Field(20, ge=1, le=1000)
+    """How many steps ranks are sorted into."""
+    weigh_by: Literal["documents", "bytes"] = "documents"
+    """What is shared out evenly: documents, or the bytes of their text."""
+    by: str | None = None
+    """Column of strings within whose values documents are ranked, as in `source`."""
+    keep_top: float | None = Field(None, gt=0, le=1)
+    """Drop documents whose rank is below 1 - keep_top; at most that share stays, of each group."""
+    missing: Literal["keep", "drop"] = "keep"
+    """What to do with documents that have no score."""
+    decimals: int = Field(4, ge=0, le=12)
+    """Decimals to which scores are rounded."""
+
+    def needs(self) -> tuple[str, ...]:
+        return (*self.columns, *(() if self.by is None else (self.by,)))
+
+    def adds(self) -> Mapping[str, pa.DataType]:
+        return {"rank": pa.float64(), "bucket": pa.int32()}
+
+    def passes(self) -> tuple[Pass, ...]:
+        return (
+            Pass("count", self.count_cell),
+            Pass("merge", self.merge_range, self.cut_ranges),
+            Pass("rank", self.rank_all, self.cut_nothing),
+            Pass("apply", self.apply_ranks),
+        )
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        held = 120 * volume.cell_documents
+        # As many different scores as 4 decimals allow between 0 and 1.
+        distinct = len(self.columns) * min(10**4, volume.documents)
+        rows = min(len(self.columns) * volume.documents, distinct * volume.cells)
+        if pass_name in {"count", "apply"}:
+            is_counting = pass_name == "count"
+            texts = volume.text_bytes * (self.weigh_by == "bytes" or not is_counting)
+            disk = 40 * rows if is_counting else 14 * volume.documents
+            speed = 400e3 if is_counting else 1.5e6
+            cpu = len(self.columns) * volume.documents / speed + texts / 600e6
+            return Cost(cpu, unit_bytes=held, disk_bytes=disk)
+        if pass_name == "merge":
+            each = max(volume.task_memory_bytes // _ROW_BYTES, 1)
+            units = max(-(-rows // each), 1)
+            held = min(rows, each) * _ROW_BYTES
+            return Cost(rows / 3e6, unit_bytes=held, disk_bytes=40 * distinct, units=units)
+        held = distinct * _ROW_BYTES
+        return Cost(
+            distinct / 2e6, unit_bytes=held, disk_bytes=48 * distinct, units=1, must_fit=True
+        )
+
+    def count_cell(self, context: PassContext) -> None:
+        """Write how much of a cell has which score: rows of (column, group, value), weighted."""
+        tables = []
+        for view, values, groups in self._scores(context, with_text=self.weigh_by == "bytes"):
+            weights = np.ones(view.num_docs, np.int64)
+            if self.weigh_by == "bytes":
+                weights = view.text.sizes()
+            for column, scaled in enumerate(values):
+                rows = np.flatnonzero(~np.isnan(scaled))
+                tables.append(
+                    _table(column, groups.take(pa.array(rows)), scaled[rows], weights[rows])
+                )
+            has_score = ~np.isnan(values).all(axis=0)
+            context.count("scored", int(has_score.sum()))
+            context.count("missing", int((~has_score).sum()))
+        if tables:
+            merged = _summed(pa.concat_tables(tables))
+            columns = {
+                "hash": _hashes(merged),
+                **{n: merged.column(n) for n in merged.column_names},
+            }
+            context.write_run("counted", columns)
+
+    def cut_ranges(self, plan: PassPlan) -> list[Unit]:
+        """Return hash ranges whose rows a task can hold."""
+        rows = sum(part.rows for part in plan.parts("count/counted"))
+        each = max(plan.memory_bytes // _ROW_BYTES, 1)
+        ranges = hash_ranges(max(-(-rows // each), 1))
+        return [Unit(number, low=low, high=high) for number, (low, high) in enumerate(ranges)]
+
+    def merge_range(self, context: PassContext) -> None:
+        """Add up what all cells have of the scores in a hash range."""
+        unit = context.unit
+        rows = context.run_range("count/counted", unit.low, unit.high, _COUNTED)
+        merged = _summed(rows.drop_columns(["hash"]))
+        context.write_run("merged", {name: merged.column(name) for name in _MERGED.names})
+
+    def cut_nothing(self, plan: PassPlan) -> list[Unit]:
+        """Return the one unit that sees all different scores.
+
+        Raises:
+            TaskError: they don't fit the memory of a task.
+        """
+        rows = sum(part.rows for part in plan.parts("merge/merged"))
+        if rows * _ROW_BYTES > plan.memory_bytes:
+            raise TaskError(
+                f"{self.stage_name()}.rank: {rows:,} different scores need {rows * _ROW_BYTES:,} "
+                f"bytes in one task, which may use {plan.memory_bytes:,}. Set decimals below "
+                f"{self.decimals}, or task_memory_bytes to {rows * _ROW_BYTES} or more."
+            )
+        return [Unit(0)]
+
+    def rank_all(self, context: PassContext) -> None:
+        """Write for each score how much is below it, and how much there is in all."""
+        rows = context.run_range("merge/merged", None, None, _MERGED)
+        if rows.num_rows == 0:
+            return
+        rows = rows.sort_by([(name, "ascending") for name in _KEYS])
+        weights, columns = numbers(rows.column("weight")), numbers(rows.column("column"))
+        codes = rows.column("group").combine_chunks().dictionary_encode().indices.to_numpy()
+        is_first = np.ones(len(weights), np.bool_)
+        is_first[1:] = (np.diff(columns.astype(np.int64)) != 0) | (np.diff(codes) != 0)
+        starts = np.flatnonzero(is_first)
+        sizes = np.diff(starts, append=len(weights))
+        below = np.cumsum(weights) - weights
+        below -= np.repeat(below[starts], sizes)
+        totals = np.repeat(np.add.reduceat(weights, starts), sizes)
+        ranked = {"value": rows.column("value"), "column": rows.column("column")}
+        ranked |= {"group": rows.column("group"), "below": below, "total": totals}
+        context.write_run("ranked", {n: _whole(values) for n, values in ranked.items()})
+
+    def apply_ranks(self, context: PassContext) -> None:
+        """Write the sidecar, and the ledger rows of what is dropped."""
+        keys, _ = context.part_keys()
+        ranks, steps = np.full(len(keys), np.nan), np.full(len(keys), -1, np.int32)
+        read = [(np.searchsorted(keys, view.keys), v, g) for view, v, g in self._scores(context)]
+        places = np.concatenate([np.empty(0, np.int64), *(found for found, _, _ in read)])
+        if read:
+            values = np.concatenate([scaled for _, scaled, _ in read], axis=1)
+            groups = pa.concat_arrays([names for _, _, names in read])
+            ranks[places], steps[places] = self._rank(context, values, groups)
+        is_missing = np.isnan(ranks)
+        dropped = np.zeros(len(keys), np.uint8)
+        if self.missing == "drop":
+            dropped[places[is_missing[places]]] = 2
+        if self.keep_top is not None:
+            dropped[ranks < 1 - self.keep_top] = 1
+        if dropped.any():
+            self._add_ledger(context, keys, dropped, ranks)
+        columns = {
+            "rank": pa.array(ranks, mask=is_missing),
+            "bucket": pa.array(steps, mask=is_missing),
+        }
+        context.write_sidecar(dropped == 0, columns)
+
+    def _scores(
+        self, context: PassContext, *, with_text: bool = False
+    ) -> Iterator[tuple[View, NDArray[np.float64], pa.Array]]:
+        """Yield the documents of a cell: view, scaled scores (columns, N), and their groups."""
+        wanted = dict.fromkeys([*self.needs(), *(["text"] if with_text else [])])
+        for view in context.read(*wanted):
+            scores = np.stack([to_numbers(view.column(name), name) for name in self.columns])
+            scaled = np.clip(np.rint(scores * 10.0**self.decimals), -_LARGEST, _LARGEST)
+            if self.by is None:
+                groups = pa.repeat(pa.scalar(""), view.num_docs)
+            else:
+                groups = view.column(self.by).cast(pa.string()).fill_null("")
+            yield view, scaled, groups
+
+    def _rank(
+        self, context: PassContext, values: NDArray[np.float64], groups: pa.Array
+    ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """Return rank and bucket of each document, the best of its columns; NaN and -1 if none."""
+        ranks = np.full(values.shape[1], np.nan)
+        steps = np.full(values.shape[1], -1, np.int32)
+        if np.isnan(values).all():
+            return ranks, steps
+        low, high = int(np.nanmin(values)), int(np.nanmax(values))
+        table = context.run_range("rank/ranked", low, high + 1, _RANKED)
+        known, column, below, total = (
+            numbers(table.column(name)) for name in ("value", "column", "below", "total")
+        )
+        names = table.column("group").combine_chunks()
+        coded = groups.dictionary_encode()
+        of_group = coded.indices.to_numpy()
+        for number, scaled in enumerate(values):
+            for code, name in enumerate(coded.dictionary):
+                rows = np.flatnonzero((of_group == code) & ~np.isnan(scaled))
+                same = numbers(pc.equal(names, name)) & (column == number)
+                at = np.searchsorted(known[same], scaled[rows].astype(np.int64))
+                under, all_of_it = below[same][at], np.maximum(total[same][at], 1)
+                ranks[rows] = np.fmax(ranks[rows], under / all_of_it)
+                steps[rows] = np.maximum(steps[rows], under * self.buckets // all_of_it)
+        return ranks, steps
+
+    def _add_ledger(
+        self,
+        context: PassContext,
+        keys: NDArray[np.int64],
+        dropped: NDArray[np.uint8],
+        ranks: NDArray[np.float64],
+    ) -> None:
+        """Add a row per dropped document."""
+        bounds = np.array([np.nan, 1 - (self.keep_top or 1), np.nan])
+        for view in context.read("id", "source", "text"):
+            places = np.searchsorted(keys, view.keys)
+            rows = np.flatnonzero(dropped[places])
+            batch, places = view.batch.take(pa.array(rows)), places[rows]
+            context.add_ledger(
+                Entries(
+                    keys=view.keys[rows],
+                    ids=batch.column("id"),
+                    sources=batch.column("source"),
+                    stage=context.label,
+                    rules=pa.array(self.rules).take(pa.array(dropped[places] - 1)),
+                    action="drop",
+                    values=ranks[places],
+                    thresholds=bounds[dropped[places]],
+                    texts=batch.column("text"),
+                )
+            )
+
+
+def _table(
+    column: int, groups: pa.Array, scaled: NDArray[np.float64], weights: NDArray[np.int64]
+) -> pa.Table:
+    return pa.table(
+        {
+            "column": np.full(len(scaled), column, np.uint8),
+            "group": groups,
+            "value": scaled.astype(np.int64),
+            "weight": weights,
+        }
+    )
+
+
+def _summed(rows: pa.Table) -> pa.Table:
+    """Return one row per (column, group, value), weights added up."""
+    grouped = rows.group_by(_KEYS, use_threads=False).aggregate([("weight", "sum")])
+    return grouped.rename_columns([*_KEYS, "weight"]).combine_chunks()
+
+
+def _hashes(rows: pa.Table) -> NDArray[np.uint64]:
+    """Return what rows are routed by, evenly spread; equal rows of all cells have the same."""
+    group, _ = hash_texts(*utf8(rows.column("group").combine_chunks().cast(pa.large_string())))
+    value = numbers(rows.column("value")).astype(np.uint64)
+    mixed = group ^ (value << np.uint64(8)) ^ numbers(rows.column("column")).astype(np.uint64)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):  # MurmurHash3's finaliser
+        mixed = (mixed ^ (mixed >> np.uint64(33))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(33))
+
+
+def _whole(values: pa.ChunkedArray | NDArray[np.int64]) -> pa.Array | NDArray[np.int64]:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

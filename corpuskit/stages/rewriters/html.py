@@ -1,0 +1,103 @@
+"""HTML in text columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from corpuskit.batch import Utf8
+from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stages.sources._extract import (
+    CHILD_BYTES,
+    PAGE_SPEED,
+    Extracted,
+    Extractor,
+    Favour,
+    Page,
+    Settings,
+    extract_pages,
+    libraries,
+)
+
+if TYPE_CHECKING:
+    from corpuskit.stage import View, Volume
+
+PAGE = "<nav><a href=/>Home</a></nav><main><p>The river bends twice.</p></main>"
+
+
+class Html(StreamingStage):
+    """Replace documents that are HTML by their main text.
+
+    Use it where JSON lines or Parquet hold whole pages; web archives have the source `warc`, which
+    extracts by itself. A document that is no HTML comes out as a browser would show it: on one
+    line. The text that stood there before is not kept in the ledger.
+
+    A page that is over `max_page_bytes`, or over which the extractor failed, died, or took too much
+    CPU time or memory, is dropped (`not_extracted`; its value is the size of the page in bytes),
+    and so is one that holds no text (`no_text`). Pages are extracted as in `warc`.
+
+    Source: resiliparse (Bevendorff et al. 2018) and trafilatura (Barbaresi 2021).
+    """
+
+    rules: ClassVar[tuple[str, ...]] = ("not_extracted", "no_text")
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(PAGE, becomes="The river bends twice."),
+        Example("<p>One page, many bytes.</p>", "not_extracted", {"max_page_bytes": 10}),
+        Example("<html><script>let x = 1</script></html>", "no_text"),
+    )
+
+    extractor: Extractor = "resiliparse"
+    """`resiliparse`, or `trafilatura`: 12 times slower, better at leaving navigation out."""
+    main_content: bool = True
+    """For resiliparse: leave out navigation, headers and footers; else all visible text."""
+    favour: Favour = "balanced"
+    """For trafilatura: `precision` (less text), `recall` (more text), or `balanced`."""
+    fast: bool = False
+    """For trafilatura: do not compare with other methods where the text seems short."""
+    comments: bool = False
+    """Keep what readers wrote below an article."""
+    page_seconds: float = Field(10.0, ge=0.01, le=3600)
+    """CPU seconds that a page may take; a usual one takes 0.002 (resiliparse) or 0.03."""
+    page_memory_mb: int = Field(1024, ge=64)
+    """Memory that the extractor may take besides what it starts with, in MiB; Linux only."""
+    max_page_bytes: int = Field(16 << 20, ge=1)
+    """Longer pages are not extracted, in bytes."""
+
+    def libraries(self) -> tuple[str, ...]:
+        return libraries(self.extractor)
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(
+            cpu_seconds=volume.text_bytes / PAGE_SPEED[self.extractor],
+            start_seconds=1.0,
+            resident_bytes=CHILD_BYTES[self.extractor],
+        )
+
+    def apply(self, view: View) -> Outcome:
+        sizes = view.text.sizes()
+        rows = np.flatnonzero(sizes <= self.max_page_bytes)
+        settings = Settings(
+            self.extractor, self.main_content, self.favour, self.fast, self.comments,
+            self.page_seconds, self.page_memory_mb,
+        )  # fmt: skip
+        pages = [Page(view.text.row(row), "utf-8") for row in rows.tolist()]
+        found = dict(zip(rows.tolist(), extract_pages(pages, settings), strict=True))
+        codes = np.array([_code(found.get(row)) for row in range(view.num_docs)], np.uint8)
+        values = np.where(codes == 1, sizes, np.nan)
+        texts = [
+            found[row].text if code == 0 else view.text.row(row)
+            for row, code in enumerate(codes.tolist())
+        ]
+        offsets = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum([len(text) for text in texts], out=offsets[1:])
+        offsets.flags.writeable = False
+        text = Utf8(offsets, np.frombuffer(b"".join(texts), np.uint8))
+        return Outcome(codes=codes, values=values, text=text)
+
+
+def _code(found: Extracted | None) -> int:
+    if found is None:
+        return 1
+    return {"": 0, "no_text": 2}.get(found.rule, 1)

@@ -1,0 +1,255 @@
+"""RefinedWeb's line-wise corrections, with a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from corpuskit.batch import Utf8
+from corpuskit.kernels.filters import linerules
+from corpuskit.kernels.spans import replace_spans
+from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
+from corpuskit.stages.rewriters._line_rules_reference import correct, counter_pattern
+from corpuskit.stages.rewriters._phrases import cut_phrases, holds_phrase, phrase_patterns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import View, Volume
+
+RULES = (
+    *("uppercase", "numeric", "counter", "too_few_words", "phrase", "whitespace"),
+    *("empty", "too_much_removed"),
+)
+_EMPTY, _TOO_MUCH = np.uint8(7), np.uint8(8)
+
+_LINE = "A line of prose with a good number of words in it, which stays as it is."
+_PAGE = "\n".join([_LINE] * 4)
+
+
+class Cuts(NamedTuple):
+    """What was cut: (n,) document, bytes from its beginning, code into RULES; sorted, disjoint."""
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    codes: NDArray[np.uint8]
+
+
+class LineRules(StreamingStage):
+    r"""Cut lines that are no prose, and drop pages that lose too many words that way.
+
+    Lines end with \n. Lines of capitals, of digits, counters ("3 likes") and single words go; then
+    "items in cart", "Read more..." at the end and "Sign-in" at the beginning of short lines. The
+    page is stripped after each rule but `too_few_words`, and dropped as `empty` if nothing is left.
+    What was cut goes to the ledger as spans under the rule that cut it: the text is what lies
+    outside of them.
+
+    The variants differ in what counts against `max_removed_ratio`. `dclm`: words that are gone,
+    split as fastText does, those that begin with punctuation left out; and the dots after "Read
+    more" are any three characters, since its regular expression does not escape them. `refinedweb`:
+    all words of each line that was cut or edited, split at whitespace; and three dots are meant.
+    Dolma 3 uses DCLM's.
+
+    Source: Penedo et al. 2023 (RefinedWeb), appendix G.2, which gives the phrases as examples; with
+    `dclm` the steps from uppercase_ratio_line_modifier to word_removal_ratio_filter of DCLM's
+    baselines/baselines_configs/dclm_baseline_refinedweb.yaml (mappers/modifiers.py, 15af3ce5).
+    """
+
+    rules: ClassVar[tuple[str, ...]] = RULES
+    bounds: ClassVar[Mapping[str, str]] = {
+        "uppercase": "max_uppercase_ratio",
+        "numeric": "max_numeric_ratio",
+        "too_few_words": "min_words",
+        "too_much_removed": "max_removed_ratio",
+    }
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(_PAGE),
+        Example(f"AB\n{_PAGE}", "uppercase", {}, _PAGE),
+        Example(f"{_PAGE}\n2024", "numeric", {}, _PAGE),
+        Example(f"3.2k likes\n{_PAGE}", "counter", {}, _PAGE),
+        Example(f"{_PAGE}\nHome\n{_PAGE}", "too_few_words", {}, f"{_PAGE}\n{_PAGE}"),
+        Example(f"{_PAGE}\nAnd so on. Read more...", "phrase", {}, f"{_PAGE}\nAnd so on."),
+        Example(f"{_PAGE}\n\n", "whitespace", {}, _PAGE),
+        Example("HOME", "empty"),
+        Example(f"{_LINE}\nHome\nAbout", "too_much_removed"),
+        Example(f"{_PAGE}\nNow read more to", "phrase", {}, f"{_PAGE}\nNow"),
+        Example(f"{_PAGE}\nNow read more to", None, {"variant": "refinedweb"}),
+    )
+
+    max_uppercase_ratio: float | None = Field(0.5, ge=0, le=1)
+    """Cut lines with a larger share of upper-case characters."""
+    max_numeric_ratio: float | None = Field(0.999999, ge=0, le=1)
+    """Cut lines with a larger share of digits."""
+    drop_counters: bool = True
+    """Cut lines that count likes, shares, comments, views and the like."""
+    min_words: int | None = Field(2, ge=0)
+    """Cut lines with fewer words, split at whitespace; empty lines stay."""
+    cut_phrases: bool = True
+    """Cut the three phrases out of short lines."""
+    max_phrase_words: int = Field(10, ge=0)
+    """A line of at most this many words is short."""
+    max_removed_ratio: float | None = Field(0.05, ge=0, le=1)
+    """Drop pages that lose a larger share of their words."""
+    variant: Literal["dclm", "refinedweb"] = "dclm"
+    """What counts as lost, and what follows "Read more"."""
+    measures: bool = False
+    """Also store the share of words that went, so that its bound can be tuned without a run."""
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(cpu_seconds=volume.text_bytes / 150e6)
+
+    def apply(self, view: View) -> Outcome:
+        text = view.text
+        lines = linerules.measure_lines(text.offsets, text.data, self.max_phrase_words)
+        line_codes, has_text = linerules.judge_lines(
+            text.data, lines, self._counters(text.data, lines), self.max_uppercase_ratio,
+            self.max_numeric_ratio, self.min_words, self.drop_counters, self.cut_phrases,
+        )  # fmt: skip
+        cuts = Cuts(*linerules.list_cuts(text.offsets, text.data, lines, line_codes))
+        flagged = np.zeros(view.num_docs, np.int64)
+        gone = np.flatnonzero(line_codes)
+        np.add.at(flagged, lines.rows(gone), lines.counts[3, gone])
+        if self.cut_phrases:
+            rows = self._pages_with_phrases(text.data, lines, line_codes)
+            cuts = self._with_phrases(text, cuts, rows[has_text[rows] != 0], flagged)
+        after = _without(text, cuts)
+        codes = np.where(has_text == 0, _EMPTY, 0).astype(np.uint8)
+        if self.cut_phrases:
+            codes[after.sizes() == 0] = _EMPTY
+        removed = self._removed_ratio(text, lines, after, cuts, flagged)
+        if self.max_removed_ratio is not None:
+            codes[(codes == 0) & np.isnan(removed)] = _EMPTY
+            codes[(codes == 0) & (removed > self.max_removed_ratio)] = _TOO_MUCH
+        kept = codes[cuts.rows] == 0
+        measured = {"empty": (codes == _EMPTY).astype(np.float64), "too_much_removed": removed}
+        return Outcome(
+            codes=codes,
+            values=np.where(codes == _TOO_MUCH, removed, np.nan),
+            text=after,
+            spans=Spans(*(part[kept] for part in cuts)),
+            measures=measured if self.measures else {},
+        )
+
+    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
+        return lambda text: correct(text, self)
+
+    def _counters(self, data: NDArray[np.uint8], lines: linerules.Lines) -> NDArray[np.uint8]:
+        """Return which lines are counters; (L,) 0 or 1. Few pass the gate."""
+        found = np.zeros(len(lines.begins), np.uint8)
+        if self.drop_counters:
+            pattern = counter_pattern()
+            for line in np.flatnonzero(lines.gates & linerules.MAY_COUNT).tolist():
+                content = _content(data, lines, line).lower()
+                found[line] = pattern.search(content) is not None
+        return found
+
+    def _pages_with_phrases(
+        self, data: NDArray[np.uint8], lines: linerules.Lines, line_codes: NDArray[np.uint8]
+    ) -> NDArray[np.int64]:
+        """Return the documents in which a line that stays holds a phrase."""
+        patterns = phrase_patterns(self.variant == "refinedweb")
+        gated = (line_codes == 0) & (lines.gates & linerules.MAY_HOLD_PHRASE != 0)
+        found = [
+            line
+            for line in np.flatnonzero(gated).tolist()
+            if holds_phrase(_content(data, lines, line), patterns)
+        ]
+        return np.unique(lines.rows(np.array(found, np.int64)))
+
+    def _with_phrases(
+        self, text: Utf8, cuts: Cuts, chosen: NDArray[np.int64], flagged: NDArray[np.int64]
+    ) -> Cuts:
+        """Return the cuts with those of phrases in some documents; adds to `flagged` words."""
+        if len(chosen) == 0:
+            return cuts
+        patterns = phrase_patterns(self.variant == "refinedweb")
+        added = []
+        for row in chosen.tolist():
+            first, last = np.searchsorted(cuts.rows, [row, row + 1])
+            parts = (cuts.starts, cuts.ends, cuts.codes)
+            before = list(zip(*(part[first:last].tolist() for part in parts), strict=True))
+            data = text.row(row)
+            staying = _outside(before, len(data))
+            left = b"".join(data[a:b] for a, b in staying).decode()
+            phrases, num_words = cut_phrases(left, patterns, self.max_phrase_words)
+            flagged[row] += num_words
+            found = sorted([*before, *_lift(_in_bytes(phrases, left), staying)])
+            added += [(row, *cut) for cut in found]
+        others = ~np.isin(cuts.rows, chosen)
+        table = np.array(added, np.int64).reshape(-1, 4)
+        table = np.concatenate([table, np.stack([part[others] for part in cuts], axis=1)])
+        rows, starts, ends, codes = table[np.lexsort((table[:, 1], table[:, 0]))].T
+        return Cuts(rows, starts, ends, codes.astype(np.uint8))
+
+    def _removed_ratio(
+        self,
+        text: Utf8,
+        lines: linerules.Lines,
+        after: Utf8,
+        cuts: Cuts,
+        flagged: NDArray[np.int64],
+    ) -> NDArray[np.float64]:
+        """Return the share of words that count as lost; NaN where there were none."""
+        if self.variant == "refinedweb":
+            before = np.add.reduceat(lines.counts[3], lines.bounds[:-1]) if len(text) else flagged
+            removed = flagged
+        else:
+            before = linerules.count_words(text.offsets, text.data)
+            changed = np.unique(cuts.rows)
+            removed = before - linerules.count_words(after.offsets, after.data, before, changed)
+        ratio = np.full(len(before), np.nan)
+        np.divide(removed, before, out=ratio, where=before > 0)
+        return ratio
+
+
+def _content(data: NDArray[np.uint8], lines: linerules.Lines, line: int) -> str:
+    return data[lines.edges[0, line] : lines.edges[1, line]].tobytes().decode()
+
+
+def _without(text: Utf8, cuts: Cuts) -> Utf8:
+    """Return the texts without what was cut."""
+    nothing = np.zeros(len(cuts.rows), np.uint8)
+    offsets, data = replace_spans(
+        text.offsets, text.data, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]
+    )
+    offsets.flags.writeable = data.flags.writeable = False
+    return Utf8(offsets, data)
+
+
+def _outside(cuts: list[tuple[int, int, int]], size: int) -> list[tuple[int, int]]:
+    """Return the ranges of bytes that stay."""
+    edges = [0, *(edge for start, end, _ in cuts for edge in (start, end)), size]
+    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+
+
+def _in_bytes(cuts: list[tuple[int, int, int]], text: str) -> list[tuple[int, int, int]]:
+    """Return ranges of characters as ranges of bytes."""
+    if text.isascii():
+        return cuts
+    places = np.zeros(len(text) + 1, np.int64)
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    places[1:] = np.cumsum(1 + np.sum([points >= low for low in (0x80, 0x800, 0x10000)], axis=0))
+    return [(int(places[start]), int(places[end]), code) for start, end, code in cuts]
+
+
+def _lift(
+    cuts: list[tuple[int, int, int]], staying: list[tuple[int, int]]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield ranges of what stayed as ranges of the document."""
+    number, before = 0, 0  # bytes that stayed before range `number`
+    for start, end, code in cuts:
+        while before + staying[number][1] - staying[number][0] <= start:
+            before += staying[number][1] - staying[number][0]
+            number += 1
+        at = number, before
+        while start < end:
+            low, high = staying[at[0]]
+            stop = min(end, at[1] + high - low)
+            yield low + start - at[1], low + stop - at[1], code
+            start, at = stop, (at[0] + 1, at[1] + high - low)

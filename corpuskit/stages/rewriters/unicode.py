@@ -1,0 +1,254 @@
+"""Unicode: mojibake, normal forms, control characters, line ends."""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from corpuskit.batch import Utf8
+from corpuskit.kernels.gates import hold_any
+from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
+from corpuskit.stages.rewriters._ftfy import fixer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import View, Volume
+
+CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u206a-\u206f\ufeff\ufff9-\ufffc]")
+"""What ftfy 6.3's remove_control_chars removes: no tabs, line feeds, form feeds, returns."""
+
+INVISIBLE = re.compile(
+    "[\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069]"
+)
+"""No width, or a direction: soft hyphen, zero-width space, marks and overrides of direction, word
+joiner, invisible operators. Not the joiners U+200C and U+200D: Persian, Indic scripts and emoji
+need them."""
+
+LINE_ENDS = re.compile("\r\n?")
+
+_ESCAPES = {"auto": "auto", "always": True, "never": False}
+
+
+class Unicode(StreamingStage):
+    r"""Repair wrongly decoded text (mojibake) and bring Unicode into one form.
+
+    Use it early, before filters count words. By default it does what FineWeb2's recipe does: ftfy
+    repairs encodings, HTML entities (in texts without `<`), terminal escapes and control
+    characters, and leaves quotes, ligatures, widths and normal forms as they are. In this order:
+    ftfy (normal form included), or without it control characters and normal form; line ends;
+    invisible characters.
+
+    A changed text is a row of the ledger: the first step that changed it, and one span from its
+    first changed byte to the last. Texts of plain ASCII without `&` pass by a kernel alone, and
+    others meet ftfy only where a test of ftfy's own says that it may change something.
+
+    Source: Speer 2019, ftfy; equals datatrove 0.10.1's FTFYFormatter with the same parameters
+    (which has no line ends and invisible characters).
+    """
+
+    rules: ClassVar[tuple[str, ...]] = (
+        "fixed",
+        "control_chars",
+        "normalized",
+        "line_ends",
+        "invisible",
+    )
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("Nothing to repair: \u201cna\xefve\u201d & \u65e5\u672c\u8a9e."),
+        Example("It\xe2\u20ac\u2122s broken.", "fixed", becomes="It\u2019s broken."),
+        Example("1 &lt; 2\x00", "fixed", becomes="1 < 2"),
+        Example("a\x00b", "control_chars", {"fix": "none"}, becomes="ab"),
+        Example("e\u0301", "normalized", {"fix": "none", "form": "NFC"}, becomes="\xe9"),
+        Example("one\r\ntwo\r", "line_ends", {"line_ends": "lf"}, becomes="one\ntwo\n"),
+        Example("a\u200bb\u200d", "invisible", {"invisible": "remove"}, becomes="ab\u200d"),
+    )
+
+    fix: Literal["ftfy", "none"] = "ftfy"
+    """Repair by ftfy; its options follow, down to `form`."""
+    unescape_html: Literal["auto", "always", "never"] = "auto"
+    """Entities become characters; `auto`: up to the first line that holds `<`. ftfy."""
+    fix_encoding: bool = True
+    """Repair text that was decoded in the wrong encoding, line by line. ftfy."""
+    restore_byte_a0: bool = True
+    """Take a space for the byte A0 where that makes mojibake readable. ftfy."""
+    replace_lossy_sequences: bool = True
+    """Repair mojibake with lost bytes to U+FFFD. ftfy."""
+    decode_inconsistent_utf8: bool = True
+    """Repair mojibake within text that is none. ftfy."""
+    fix_c1_controls: bool = True
+    """Read U+0080 to U+009F as Windows-1252 does. ftfy."""
+    fix_latin_ligatures: bool = False
+    """Ligatures become letters. ftfy."""
+    fix_character_width: bool = False
+    """Full-width and half-width forms become usual ones; wrong for Chinese and Japanese. ftfy."""
+    uncurl_quotes: bool = False
+    """Curly quotation marks become straight. ftfy."""
+    fix_line_breaks: bool = False
+    """All line and paragraph separators become line feeds. ftfy."""
+    remove_terminal_escapes: bool = True
+    """Remove sequences that colour terminals. ftfy."""
+    remove_control_chars: bool = True
+    """Remove control characters that are no blanks, byte order marks and a few deprecated ones;
+    without ftfy, too."""
+    form: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "none"
+    """Normal form; the compatibility forms NFKC and NFKD change what text says (superscripts)."""
+    line_ends: Literal["keep", "lf"] = "keep"
+    """`lf`: carriage returns, alone or before a line feed, become line feeds."""
+    invisible: Literal["keep", "remove"] = "keep"
+    """`remove`: soft hyphens, zero-width spaces, marks and overrides of direction."""
+
+    def libraries(self) -> tuple[str, ...]:
+        return ("ftfy",) if self.fix == "ftfy" else ()
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(cpu_seconds=volume.text_bytes / 50e6)
+
+    def apply(self, view: View) -> Outcome:
+        text = view.text
+        suspects = np.flatnonzero(hold_any(text.offsets, text.data, self._bytes()))
+        steps = self._steps()
+        changed: dict[int, tuple[int, bytes]] = {}
+        for row in suspects.tolist():
+            before = text.row(row).decode()
+            code, after = _run(steps, before)
+            if code:
+                changed[row] = code, after.encode()
+        if not changed:
+            return Outcome()
+        return Outcome(text=_replaced(text, changed), spans=_spans(text, changed))
+
+    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
+        first: Callable[[str], str]
+        if self.fix == "ftfy":
+            from datatrove.pipeline.formatters.ftfy import FTFYFormatter
+
+            first = FTFYFormatter(**self._options()).format
+        else:
+            first = self._without_ftfy
+
+        def rewrite(text: str) -> tuple[str | None, str]:
+            text = first(text)
+            if self.line_ends == "lf":
+                text = text.replace("\r\n", "\n").replace("\r", "\n")
+            if self.invisible == "remove":
+                text = "".join(char for char in text if not INVISIBLE.match(char))
+            return None, text
+
+        return rewrite
+
+    def _without_ftfy(self, text: str) -> str:
+        if self.remove_control_chars:
+            text = "".join(char for char in text if not CONTROLS.match(char))
+        return text if self.form == "none" else unicodedata.normalize(self.form, text)
+
+    def _options(self) -> dict[str, Any]:
+        """Return the fields of ftfy's configuration."""
+        names = (
+            "remove_terminal_escapes", "fix_encoding", "restore_byte_a0", "fix_c1_controls",
+            "replace_lossy_sequences", "decode_inconsistent_utf8", "fix_latin_ligatures",
+            "fix_character_width", "uncurl_quotes", "fix_line_breaks", "remove_control_chars",
+        )  # fmt: skip
+        return {
+            **{name: getattr(self, name) for name in names},
+            "unescape_html": _ESCAPES[self.unescape_html],
+            "normalization": None if self.form == "none" else self.form,
+        }
+
+    def _steps(self) -> list[tuple[int, Callable[[str], str]]]:
+        """Return what is to be done, in order, each with the code of its rule."""
+        steps: list[tuple[int, Callable[[str], str]]] = []
+        if self.fix == "ftfy":
+            steps.append((1, fixer(tuple(self._options().items()))))
+        else:
+            if self.remove_control_chars:
+                steps.append((2, functools.partial(CONTROLS.sub, "")))
+            if self.form != "none":
+                steps.append((3, functools.partial(unicodedata.normalize, self.form)))
+        if self.line_ends == "lf":
+            steps.append((4, functools.partial(LINE_ENDS.sub, "\n")))
+        if self.invisible == "remove":
+            steps.append((5, functools.partial(INVISIBLE.sub, "")))
+        return steps
+
+    def _bytes(self) -> NDArray[np.uint8]:
+        """Return (256,) which bytes a text must hold to be changed by anything."""
+        is_fixed = self.fix == "ftfy"
+        wanted = np.zeros(256, np.uint8)
+        wanted[0x80:] = 1
+        if self.remove_control_chars:
+            wanted[[*range(9), 0x0B, *range(0x0E, 0x20), 0x7F]] = 1
+        if is_fixed and self.unescape_html != "never":
+            wanted[ord("&")] = 1
+        if is_fixed and self.remove_terminal_escapes:
+            wanted[0x1B] = 1
+        if self.line_ends == "lf" or (is_fixed and self.fix_line_breaks):
+            wanted[ord("\r")] = 1
+        wanted.flags.writeable = False
+        return wanted
+
+
+def _run(steps: list[tuple[int, Callable[[str], str]]], text: str) -> tuple[int, str]:
+    """Return the code of the first step that changed a text (0: none), and the text."""
+    before, first = text, 0
+    for code, step in steps:
+        after = step(text)
+        if not first and after != text:
+            first = code
+        text = after
+    return (first, text) if text != before else (0, before)
+
+
+def _replaced(text: Utf8, changed: dict[int, tuple[int, bytes]]) -> Utf8:
+    """Return texts with some of them changed; what lies between is copied at once."""
+    pieces: list[bytes] = []
+    sizes = text.sizes().copy()
+    at = 0
+    for row, (_, after) in changed.items():
+        pieces += [text.data[text.offsets[at] : text.offsets[row]].tobytes(), after]
+        sizes[row] = len(after)
+        at = row + 1
+    pieces.append(text.data[text.offsets[at] : text.offsets[-1]].tobytes())
+    offsets = np.zeros(len(text) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    offsets.flags.writeable = False
+    return Utf8(offsets, np.frombuffer(b"".join(pieces), np.uint8))
+
+
+def _spans(text: Utf8, changed: dict[int, tuple[int, bytes]]) -> Spans:
+    edges = [_edges(text.row(row), after) for row, (_, after) in changed.items()]
+    return Spans(
+        np.fromiter(changed, np.int64, len(changed)),
+        np.array([start for start, _ in edges], np.int64),
+        np.array([end for _, end in edges], np.int64),
+        np.array([code for code, _ in changed.values()], np.uint8),
+        "replace",
+    )
+
+
+def _edges(before: bytes, after: bytes) -> tuple[int, int]:
+    """Return the first and the last changed byte, on characters; at least one character."""
+    least = min(len(before), len(after))
+    old, new = np.frombuffer(before, np.uint8), np.frombuffer(after, np.uint8)
+    start = _common(old[:least], new[:least])
+    rest = least - start
+    end = len(before) - _common(old[len(old) - rest :][::-1], new[len(new) - rest :][::-1])
+    if start == end:  # something was put in between: the character before or behind it counts
+        start, end = (start, end + 1) if end < len(before) else (start - 1, end)
+    while start > 0 and start < len(before) and before[start] & 0xC0 == 0x80:
+        start -= 1
+    while end < len(before) and before[end] & 0xC0 == 0x80:
+        end += 1
+    return start, end
+
+
+def _common(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:
+    """Return how many bytes at the beginning are equal."""
+    differing = np.flatnonzero(one != other)
+    return int(differing[0]) if len(differing) else len(one)

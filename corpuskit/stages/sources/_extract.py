@@ -1,0 +1,274 @@
+"""Main text of HTML pages, taken out in a process of its own that may be ended at any page."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import weakref
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from corpuskit.closure import PACKAGE
+from corpuskit.errors import CorpuskitError, UsageError
+from corpuskit.stages.sources._extract_worker import (
+    ANSWER,
+    BATCH,
+    FAILED,
+    NO_MEMORY,
+    PAGE,
+    READY,
+    REPAIRED_TEXT,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RULES = (
+    "extraction_failed",
+    "extraction_timeout",
+    "extraction_memory",
+    "extraction_crash",
+    "no_text",
+)
+
+RECYCLE_PAGES = {"resiliparse": 20_000, "trafilatura": 2_000}
+"""After so many pages a new process takes over: trafilatura keeps memory of what it has seen."""
+
+PAGE_SPEED = {"resiliparse": 50e6, "trafilatura": 4e6}
+"""Bytes of HTML per CPU second."""
+
+CHILD_BYTES = {"resiliparse": 60_000_000, "trafilatura": 150_000_000}
+"""Memory of the process that extracts."""
+
+WORKER = "corpuskit.stages.sources._extract_worker"
+
+SILENCE_SECONDS = 900
+"""Without an answer for so long, however little CPU time passed, something else is wrong."""
+
+Extractor = Literal["resiliparse", "trafilatura"]
+Favour = Literal["balanced", "precision", "recall"]
+
+
+class Settings(NamedTuple):
+    """How to extract; the parameters of the stages explain them."""
+
+    extractor: Extractor = "resiliparse"
+    main_content: bool = True
+    favour: Favour = "balanced"
+    fast: bool = False
+    comments: bool = False
+    page_seconds: float = 10.0
+    page_memory_mb: int = 1024
+
+
+class Page(NamedTuple):
+    """A page as it came, and what its header calls its charset."""
+
+    content: bytes
+    label: str = ""
+
+
+class Extracted(NamedTuple):
+    """What became of a page.
+
+    Attributes:
+        rule: of RULES, or empty.
+        text: its text; UTF-8.
+        note: what went wrong, for people.
+        is_repaired: lone surrogates were replaced.
+    """
+
+    rule: str
+    text: bytes = b""
+    note: str = ""
+    is_repaired: bool = False
+
+
+def extract_pages(pages: Sequence[Page], settings: Settings) -> list[Extracted]:
+    """Return what becomes of each page; a page decides alone, whatever came before it.
+
+    Raises:
+        UsageError: the extractor is not installed.
+    """
+    return _service(os.getpid()).extract(pages, settings) if pages else []
+
+
+def libraries(extractor: Extractor) -> tuple[str, ...]:
+    """Return the distributions that decide what text comes out."""
+    more = ("trafilatura", "lxml", "justext") if extractor == "trafilatura" else ()
+    return ("resiliparse", *more)
+
+
+@functools.lru_cache(maxsize=1)
+def _service(process: int) -> _Service:
+    """Return the extractor of this process, not of one that it was forked from."""
+    return _Service()
+
+
+class _Service:
+    """A child process that extracts, replaced when it dies or has done enough."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._end: weakref.finalize[[subprocess.Popen[bytes], int], _Service] | None = None
+        self._done, self._is_new = 0, True
+
+    def extract(self, pages: Sequence[Page], settings: Settings) -> list[Extracted]:
+        """Return what becomes of each page."""
+        found: list[Extracted] = []
+        while len(found) < len(pages):
+            if self._child is None or self._done >= RECYCLE_PAGES[settings.extractor]:
+                self._start()
+            answers = self._serve(pages[len(found) :], settings)
+            found += answers
+            if len(found) < len(pages):
+                found.append(self._verdict(pages[len(found)], settings))
+        return found
+
+    def _verdict(self, page: Page, settings: Settings) -> Extracted:
+        """Return what becomes of a page that has ended the process, or found no memory in it.
+
+        But for the time, which every page has to itself, that is decided in a new process, so that
+        pages before it have no say.
+        """
+        if not self._is_out_of_time():
+            self._start()
+            answers = self._serve([page], settings)
+            if answers:
+                return answers[0]
+        if self._is_out_of_time():
+            found = Extracted("extraction_timeout", note="out of CPU time")
+        elif self._exit_code() is None:
+            found = Extracted("extraction_memory", note="out of memory")
+        else:
+            code = self._exit_code() or 0
+            reason = f"signal {-code}" if code < 0 else f"exit code {code}"
+            found = Extracted("extraction_crash", note=f"the extractor died: {reason}")
+        self._stop()
+        return found
+
+    def _is_out_of_time(self) -> bool:
+        return self._exit_code() == -signal.SIGPROF
+
+    def _exit_code(self) -> int | None:
+        return None if self._child is None else self._child.poll()
+
+    def _serve(self, pages: Sequence[Page], settings: Settings) -> list[Extracted]:
+        """Send pages; return the answers up to the first that is none, or a lack of memory."""
+        facts = json.dumps(settings._asdict()).encode()
+        head = [BATCH.pack(len(pages), len(facts)), facts]
+        found: list[Extracted] = []
+        assert self._child is not None
+        assert self._child.stdin is not None
+        try:
+            for page in pages:
+                label = page.label.encode("ascii", "ignore")[:64]
+                head += [PAGE.pack(len(label), len(page.content)), label, page.content]
+            _write(self._child.stdin.fileno(), b"".join(head))
+            state, reason = self._answer()
+            self._is_new = False
+            if state != READY:
+                raise _missing(settings.extractor, reason.decode())
+            for _ in pages:
+                state, text = self._answer()
+                if state == NO_MEMORY:
+                    break
+                found.append(_judged(state, text))
+        except (BrokenPipeError, EOFError):
+            code = self._child.wait()
+            if self._is_new:  # no page has a part in that
+                raise CorpuskitError(
+                    f"the extractor of pages cannot be started: exit code {code}. Run "
+                    f"{sys.executable} -m {WORKER} to see why."
+                ) from None
+        self._done += len(found)
+        return found
+
+    def _answer(self) -> tuple[int, bytes]:
+        state, size = ANSWER.unpack(self._read(ANSWER.size))
+        return state, self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        assert self._child is not None
+        assert self._child.stdout is not None
+        file, pieces = self._child.stdout.fileno(), []
+        while size:
+            if not select.select([file], [], [], SILENCE_SECONDS)[0]:
+                self._stop()
+                raise CorpuskitError(
+                    f"the extractor of pages gives no answer for {SILENCE_SECONDS} s, and that not "
+                    "for want of CPU time. Look at the machine, then run again."
+                )
+            piece = os.read(file, size)
+            if not piece:
+                raise EOFError
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+    def _start(self) -> None:
+        """Start a process; end the one before."""
+        self._stop()
+        # The same corpuskit as here, however it came to be importable.
+        paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        }
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", WORKER],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            bufsize=0, env=environment, pipesize=1 << 20,
+        )  # fmt: skip
+        self._end = weakref.finalize(self, _end, self._child, os.getpid())
+        self._done, self._is_new = 0, True
+
+    def _stop(self) -> None:
+        if self._end is not None:
+            self._end()
+        self._child = self._end = None
+
+
+def _end(child: subprocess.Popen[bytes], owner: int) -> None:
+    """End a process and take its exit code, unless it belongs to a process we were forked from."""
+    if os.getpid() != owner:
+        return
+    child.kill()
+    child.wait()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def _write(file: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _judged(state: int, text: bytes) -> Extracted:
+    if state == FAILED:
+        return Extracted("extraction_failed", note=text.decode())
+    if not text:
+        return Extracted("no_text")
+    return Extracted("", text, is_repaired=state == REPAIRED_TEXT)
+
+
+def _missing(extractor: str, reason: str) -> UsageError:
+    return UsageError(
+        f"extractor {extractor}: cannot be loaded: {reason}. Install corpuskit[html]."
+    )
+
+
+def check_installed(extractor: Extractor) -> None:
+    """Raise UsageError if the extractor is not installed; nothing is loaded."""
+    for name in dict.fromkeys(("resiliparse", extractor)):
+        if importlib.util.find_spec(name) is None:
+            raise _missing(extractor, f"{name} is not installed")

@@ -1,0 +1,155 @@
+"""Datasets of Hugging Face."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from corpuskit.errors import DataError
+from corpuskit.stage import Cost, Slice, Source
+from corpuskit.stages.sources._arrow import open_stream, read_batches
+from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types
+from corpuskit.stages.sources._datasets import format_of
+from corpuskit.stages.sources._hub import find_files
+from corpuskit.stages.sources._records import BLOCK_ROWS
+from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream
+from corpuskit.stages.sources.jsonl import Jsonl
+from corpuskit.stages.sources.parquet import Parquet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from corpuskit.stage import InputFile, SourceBatch, Volume
+    from corpuskit.storage import Found
+
+TEXT_SHARE = 0.9
+"""Bytes of text per byte of an Arrow file: the rest are ids, URLs and offsets."""
+
+
+class Huggingface(Source):
+    """Read datasets of Hugging Face: by name from the hub, or from a folder on disk.
+
+    A folder is one that `save_to_disk` wrote, or a copy of a repository. A name (`owner/name`) is
+    looked up on the hub, and its files are fetched into the library's cache (HF_HOME) when a
+    command starts; cluster nodes must see that folder. What was fetched before is read without a
+    network, also with HF_HUB_OFFLINE=1. Give `revision` a commit: a branch may move between two
+    commands, and files that changed are then read anew. A run's fingerprint has the hashes of the
+    files, not who fetched them when.
+
+    Files are chosen by `pattern`, or by the `configs` in the card (README.md), or by folders and
+    words in their names (`train`, `validation`, `test`); that is a simpler rule than the datasets
+    library's. Parquet and JSON lines (plain, .gz, .zst) are read as the sources `parquet` and
+    `jsonl` read them, with their rules; Arrow files have the rules of Parquet, a file being one
+    piece of work. No code of a dataset is run.
+
+    Source: huggingface.co/docs: "Structure your repository"; Arrow columnar format, IPC streams.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = (
+        "bad_json",
+        "bad_text",
+        "bad_column",
+        "invalid_utf8",
+        "too_long",
+        "lone_surrogate",
+    )
+
+    config: str | None = None
+    """Configuration (subset) of the dataset; the only or the default one when absent."""
+    split: str = "train"
+    """Split of the dataset; `all` takes every one."""
+    revision: str = "main"
+    """Branch, tag or commit on the hub; a commit is read the same way for ever."""
+    pattern: str | None = None
+    """Pattern of files in the dataset (`data/CC-MAIN-2024-10/*.parquet`), instead of the two."""
+    text_column: str = "text"
+    """Column that holds the text."""
+    id_column: str | None = None
+    """Column that holds the document's id; file and row or byte offset when absent."""
+    url_column: str | None = None
+    """Column that holds the URL."""
+    date_column: str | None = None
+    """Column that holds the date."""
+    columns: DeclaredColumns = Field(default_factory=dict)
+    """Columns that are kept: name to string, int64, float64 or bool."""
+    extra: bool = True
+    """Keep all other columns as one JSON object in the column `extra`."""
+    max_expansion: int = Field(MAX_EXPANSION, ge=1)
+    """A file is refused that holds more than 256 MiB and this many times its compressed size."""
+
+    def declared(self) -> Mapping[str, pa.DataType]:
+        return arrow_types(self.columns)
+
+    def libraries(self) -> tuple[str, ...]:
+        return self._rows().libraries()
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return self._lines().cost(volume)
+
+    def find(self) -> list[tuple[Found, str]]:
+        found = []
+        several = len(self.paths) > 1
+        for place in self.paths:
+            files = find_files(place, self.revision, self.config, self.split, self.pattern)
+            found += [(one, f"{place}/{name}" if several else name) for one, name in files]
+        return found
+
+    def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
+        if format_of(file.name) == "arrow":
+            return int(piece.size_bytes * TEXT_SHARE), False
+        return self._reader(file).text_size(file, piece)
+
+    def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
+        if format_of(file.name) == "arrow":
+            with open_stream(file.path) as reader:
+                self._rows().check_schema(file, reader.schema)
+            return [Slice(0, file.size_bytes, file.size_bytes)]
+        if format_of(file.name) == "jsonl":
+            _check_lines(file)
+        return self._reader(file).slices(file, target_bytes)
+
+    def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
+        if format_of(file.name) == "arrow":
+            yield from self._arrow(file, max_document_bytes)
+        else:
+            yield from self._reader(file).read(file, piece, max_document_bytes)
+
+    def _arrow(self, file: InputFile, most: int) -> Iterator[SourceBatch]:
+        rows = self._rows()
+        with open_stream(file.path) as reader:
+            rows.check_schema(file, reader.schema)
+            position = 0
+            for batch in read_batches(file.path, reader):
+                for first in range(0, len(batch), BLOCK_ROWS):
+                    part = batch.slice(first, BLOCK_ROWS)
+                    place = f"{file.path}: row {position + first}"
+                    yield from rows.documents(part, place, position + first, most)
+                position += len(batch)
+
+    def _reader(self, file: InputFile) -> Source:
+        """Return the source that reads a file of this name."""
+        return self._rows() if format_of(file.name) == "parquet" else self._lines()
+
+    def _rows(self) -> Parquet:
+        return Parquet.model_construct(**self._shared(), max_page_bytes=_PAGE_BYTES)
+
+    def _lines(self) -> Jsonl:
+        return Jsonl.model_construct(**self._shared())
+
+    def _shared(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in Jsonl.model_fields}
+
+
+_PAGE_BYTES = Parquet.model_fields["max_page_bytes"].default
+
+
+def _check_lines(file: InputFile) -> None:
+    """Refuse a file that is one JSON array: none of its lines would be a document."""
+    with Stream(file.path) as stream:
+        if stream.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+            raise DataError(
+                f"{file.path}: a JSON array, not JSON lines. Write one object per line, or Parquet."
+            )

@@ -1,0 +1,163 @@
+"""Parameters that differ from language to language."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pytest
+
+from corpuskit.errors import UsageError
+from corpuskit.stages.filters.gopher_quality import GopherQuality
+from corpuskit.stages.filters.gopher_repetition import GopherRepetition
+from tests.contract.strategies import rules, view
+
+GERMAN = """\
+dup_line_frac: 0.263
+dup_n_grams:
+- - 5
+  - 0.141
+language_score: 0.821
+line_punct_thr: 0.0
+max_avg_word_length: 15
+max_non_alpha_words_ratio: 0.774
+min_avg_word_length: 0
+new_line_ratio: 0.152
+stopwords:
+- der
+- und
+- "f\\xFCr"
+top_n_grams:
+- - 2
+  - 0.169
+"""
+PROSE = "der Weg und das Haus "
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "de.yml").write_text(GERMAN)
+    (tmp_path / "en.yml").write_text("min_doc_words: 3\nstopwords: [the, of]\n")
+    return tmp_path
+
+
+def labelled(texts, labels):
+    return view(texts).with_columns({"language.label": pa.array(labels, pa.string())})
+
+
+def found(stage, texts, labels):
+    return rules(stage, stage.apply(labelled(texts, labels)), len(texts))
+
+
+def quality(folder, **params):
+    return GopherQuality(**{"per_language": str(folder), "min_words": 5, **params})
+
+
+def test_each_document_is_decided_by_the_file_of_its_language(folder):
+    stage = quality(folder, words="whitespace")
+    texts = [PROSE, "home of the road", PROSE, "home of the road"]
+    # English asks for three words, German for the five of the stage, and each for its stop words.
+    expected = [None, None, "gopher_enough_stop_words", "gopher_short_doc"]
+    assert found(stage, texts, ["de", "en", "en", "de"]) == expected
+
+
+def test_words_are_split_by_the_rules_of_the_language(folder):
+    # In German, unlike in English, the digits and their full stop are one word.
+    (folder / "de.yml").write_text("stopwords: [der]\nmin_doc_words: 0\nlanguage: de\n")
+    stage = GopherQuality(per_language=str(folder), measures=True, min_stop_words=None)
+    outcome = stage.apply(labelled(["Am 3. Mai 1.", "Am 3. Mai 1."], ["de", "en"]))
+    german, english = outcome.measures["gopher_below_alpha_threshold"].tolist()
+    assert german != english
+
+
+def test_thresholds_are_those_of_the_language(folder):
+    stage = quality(folder, words="whitespace", measures=True)
+    outcome = stage.apply(labelled(["x", "x", PROSE], ["en", "de", "de"]))
+    assert outcome.bounds.tolist()[:2] == [3, 5]
+    assert math.isnan(outcome.bounds[2])
+    assert outcome.values.tolist()[:2] == [1, 1]
+    assert outcome.measures["gopher_short_doc"].tolist() == [1, 1, 5]
+
+
+def test_repetition_reads_the_same_file(folder):
+    stage = GopherRepetition(per_language=str(folder), words="whitespace", measures=True)
+    outcome = stage.apply(labelled(["a\nb\nc\na", "a b c d e f g"], ["de", "de"]))
+    assert rules(stage, outcome, 2) == ["top_2_gram", "top_2_gram"]
+    assert outcome.bounds.tolist() == [0.169] * 2
+    names = [name for name in outcome.measures if "gram" in name]
+    assert names == ["top_2_gram", "duplicated_5_n_grams"]
+
+
+def test_zero_switches_a_rule_off(folder):
+    (folder / "de.yml").write_text("dup_line_frac: 0\ndup_para_frac: 0\nmin_avg_word_length: 0\n")
+    off = {"max_top_ngram_ratios": {}, "max_dup_ngram_ratios": {}, "words": "whitespace"}
+    stage = GopherRepetition(per_language=str(folder), max_dup_line_chars_ratio=None, **off)
+    assert found(stage, ["x\nx\nx\nx"], ["de"]) == [None]
+    assert found(stage, ["x\nx\nx\nx"], ["en"]) == ["dup_line_frac"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [("drop", "unknown_language"), ("keep", None), ("defaults", "gopher_short_doc")],
+)
+@pytest.mark.parametrize("label", ["fr", None, "", "../de", "d e"])
+def test_a_language_without_file(folder, choice, expected, label):
+    (folder / "sub").mkdir()
+    stage = quality(folder / "sub", unknown_language=choice)
+    assert found(stage, ["x"], [label]) == [expected]
+
+
+def test_a_language_without_file_is_an_error_unless_told_otherwise(folder):
+    with pytest.raises(UsageError, match=r"no file for language 'fr'.*unknown_language"):
+        found(quality(folder), ["x"], ["fr"])
+
+
+def test_a_misspelt_key_is_refused(folder):
+    (folder / "de.yml").write_text("stop_wrods: [der]\n")
+    with pytest.raises(UsageError, match=r"de\.yml: has no key 'stop_wrods'\. Did you mean"):
+        found(quality(folder), ["x"], ["de"])
+
+
+@pytest.mark.parametrize("text", ["- a", "a: [", "\xff", "3"])
+def test_a_file_that_is_no_mapping_is_refused(folder, text):
+    (folder / "de.yml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError, match=r"de\.yml: "):
+        found(quality(folder), ["x"], ["de"])
+
+
+def test_a_value_out_of_bounds_names_file_and_parameter(folder):
+    (folder / "de.yml").write_text("max_bullet_lines_ratio: 7\n")
+    with pytest.raises(UsageError, match=r"de\.yml: max_bullet_lines_ratio: .*7"):
+        found(quality(folder), ["x"], ["de"])
+
+
+def test_an_edited_file_counts_at_once(folder):
+    stage = quality(folder, words="whitespace")
+    assert found(stage, ["the end of the road"], ["en"]) == [None]
+    (folder / "en.yml").write_text("min_doc_words: 30\n")
+    assert found(stage, ["the end of the road"], ["en"]) == ["gopher_short_doc"]
+
+
+def test_a_pattern_names_the_files(folder):
+    pattern = str(folder / "{language}.yml")
+    by_folder, by_pattern = quality(folder), quality(folder, per_language=pattern)
+    assert by_pattern.files() == by_folder.files()
+    assert by_folder.files() == (str(folder / "de.yml"), str(folder / "en.yml"))
+    text = ["the end of the road"]
+    assert found(by_pattern, text, ["en"]) == found(by_folder, text, ["en"]) == [None]
+
+
+def test_the_column_is_needed_and_may_have_another_name(folder):
+    assert GopherQuality().needs() == GopherQuality().files() == ()
+    assert quality(folder).needs() == ("language.label",)
+    stage = quality(folder, language_column="lang", words="whitespace")
+    given = view(["the end of the road"]).with_columns(
+        {"lang": pa.array(["en"]).dictionary_encode()}
+    )
+    assert stage.needs() == ("lang",)
+    assert rules(stage, stage.apply(given), 1) == [None]
+
+
+def test_a_batch_without_documents(folder):
+    outcome = quality(folder).apply(labelled([], []))
+    assert outcome.codes.tolist() == []

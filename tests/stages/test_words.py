@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import random
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import regex
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corpuskit.batch import utf8
+from corpuskit.errors import UsageError
+from corpuskit.kernels.punctuation import TERMINAL
+from corpuskit.stages import _spacy
+from corpuskit.stages._words import Splitter, _assignments, check_language, splitter
+from tests.contract.strategies import WORLD, texts, view
+
+
+def words_of(split, documents):
+    text = view(documents).text
+    return listed(split(text.offsets, text.data))
+
+
+def listed(words):
+    data, starts = words.lexicon.data.tobytes(), words.lexicon.starts
+    known = [data[a:b].decode() for a, b in itertools.pairwise(starts.tolist())]
+    return [
+        [known[token] for token in words.tokens[a:b].tolist()]
+        for a, b in itertools.pairwise(words.offsets.tolist())
+    ]
+
+
+@functools.cache
+def reference(language):
+    """Datatrove's own tokenizer, after it has met the text that breaks it from then on."""
+    from datatrove.utils.word_tokenizers import load_word_tokenizer
+
+    tokenizer = load_word_tokenizer(language)
+    for _ in range(2):
+        tokenizer.word_tokenize(_spacy.FORBIDDEN)
+    return tokenizer.word_tokenize
+
+
+def reference_words(documents, language="en"):
+    return [reference(language)(document) for document in documents]
+
+
+@pytest.mark.slow
+def test_every_small_text_has_the_words_of_datatrove():
+    assert words_of(splitter("spacy"), WORLD) == reference_words(WORLD)
+
+
+@settings(max_examples=30)
+@given(texts())
+def test_words_are_those_of_datatrove(documents):
+    assert words_of(splitter("spacy"), documents) == reference_words(documents)
+
+
+SEAMS = [*":();-_'.,=<>", "foo:)", "x:(", "(:", "a.)", "He's", "):", "f():", "D", "P", "^_^", "o.O"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(SEAMS), st.sampled_from(["", " ", " ", "  ", "\n"]))))
+def test_special_cases_across_chunks_are_those_of_datatrove(parts):
+    documents = ["".join(text + space for text, space in parts), "f(): x"]
+    for _ in range(2):  # chunks asked for, then remembered
+        assert words_of(splitter("spacy"), documents) == reference_words(documents)
+
+
+@pytest.mark.parametrize(
+    "text", ["foo:) )", "((foo:) ) x", "foo:) x", "foo:)\n)", "f(): )", "( foo:)"]
+)
+def test_a_longer_special_case_in_the_neighbourhood_wins(text):
+    split = Splitter("spacy")
+    for _ in range(2):
+        assert words_of(split, [text, f"a {text} b"]) == reference_words([text, f"a {text} b"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IS_ALPHA", "a (IS_ALPHA) b", "xIS_ALPHAx stays", "IS_ALPHA\nXIS_ALPHAX, gone", "IS_ALPH",
+        "", " ", "\x1c\x1f\x85", " a\x85b ", "\u3000a\u00a0b", "a\n b \n\nc", "\u0301\u0302",
+        "\x00", "a  b", "a \n b", " lead", "trail ", "tab\there",
+    ],
+)  # fmt: skip
+def test_odd_texts_have_the_words_of_datatrove(text):
+    assert words_of(Splitter("spacy"), [text, "and more"]) == reference_words([text, "and more"])
+
+
+@settings(max_examples=30)
+@given(texts(), st.integers(0, 8))
+def test_a_slice_splits_as_the_whole(documents, cut):
+    text = utf8(view(documents).batch.column("text").slice(cut))
+    found = splitter("spacy")(text.offsets, text.data)
+    assert listed(found) == words_of(Splitter("spacy"), documents)[cut:]
+
+
+@given(texts())
+def test_whitespace_words_are_those_of_split(documents):
+    assert words_of(splitter("whitespace"), documents) == [text.split() for text in documents]
+
+
+def test_whitespace_words_of_every_small_text():
+    assert words_of(Splitter("whitespace"), WORLD) == [text.split() for text in WORLD]
+
+
+@given(texts())
+def test_unicode_words_are_those_of_uax_29(documents):
+    plain = [
+        [word for chunk in text.split() for word in regex.split(r"(?w)\b", chunk) if word]
+        for text in documents
+    ]
+    assert words_of(splitter("unicode"), documents) == plain
+
+
+def test_unicode_words_end_sentences_with_the_references_marks():
+    found = splitter("unicode")(np.array([0, 2]), np.frombuffer(b"a.", np.uint8))
+    assert found.lexicon.kinds[found.tokens].tolist()[1] & 4
+    assert "." in TERMINAL
+
+
+def test_no_documents_have_no_words():
+    found = Splitter("spacy")(np.zeros(1, np.int64), np.zeros(0, np.uint8))
+    assert found.offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize("size", [15, 16, 17, 40])
+def test_chunks_that_differ_in_one_byte_are_told_apart(size):
+    chunks = ["a" * size, "a" * (size - 1) + "b", "b" + "a" * (size - 1), "a" * (size + 1)]
+    documents = [" ".join(chunks * 2), chunks[1], " " + chunks[0]]
+    for _ in range(2):
+        assert words_of(splitter("whitespace"), documents) == [d.split() for d in documents]
+
+
+def test_memory_grows_with_what_it_is_asked():
+    chance = random.Random(0)
+    documents = [" ".join(str(chance.random()) for _ in range(40)) for _ in range(40)]
+    split = Splitter("whitespace")
+    assert words_of(split, documents) == [document.split() for document in documents]
+    assert split.stats().num_chunks == len({c for d in documents for c in d.split()})
+
+
+def test_a_full_memory_begins_anew_and_old_words_stay():
+    split = Splitter("whitespace", max_memory_bytes=1)
+    text = view(["some words here"]).text
+    old = split(text.offsets, text.data)
+    words_of(split, ["other ones"])
+    assert (split.stats().num_chunks, listed(old)) == (2, [["some", "words", "here"]])
+
+
+def test_chunks_of_any_length_are_split_in_linear_time():
+    text = "(" * 1500 + "):" + "\u00e9" * 1500 + "foo:)"
+    assert "".join(words_of(Splitter("spacy"), [text])[0]) == text
+
+
+def test_a_language_without_proven_patterns_asks_for_all():
+    split = Splitter("spacy", "de")
+    documents = ["Das ist z.B. ein Satz, u.a. f\u00fcr 5km."]
+    assert words_of(split, documents) == reference_words(documents, "de")
+    assert not split.stats().emulated
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("es", "en EE. UU. y (EE. UU.) EE.UU. EE.\nUU."),
+        ("ru", "\u0438 \u0434\u0440. \u0442.\u0435. \u0432 \u0442.\u0447. x"),
+        ("aai", "1 Kor. KM\nM\nM x"),
+        pytest.param(
+            "fr",
+            "l'\u00e9t\u00e9, Est-ce que c'est-\u00e0-dire aujourd'hui",
+            marks=pytest.mark.slow,
+        ),
+        ("zho_Latn", "by the base-rules 3-d"),
+    ],
+)
+def test_other_languages_have_the_words_of_datatrove(language, text):
+    documents = [text, f"a {text} b", text.replace(" ", "  ")]
+    split = Splitter("spacy", language)
+    for _ in range(2):
+        assert words_of(split, documents) == reference_words(documents, language)
+
+
+@pytest.mark.parametrize("language", ["jpn", "zh_Hani", "hin", "tha", "vie", "kor", "nowhere"])
+def test_a_language_that_rules_do_not_split_is_refused(language):
+    with pytest.raises(UsageError, match="words: whitespace"):
+        check_language("spacy", language)
+
+
+def test_whitespace_splits_any_language():
+    check_language("whitespace", "nowhere")
+
+
+def test_a_way_to_split_that_there_is_not_is_refused():
+    with pytest.raises(UsageError, match="must be one of"):
+        check_language("space", "en")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_languages_have_the_tokenizers_of_datatrove():
+    from datatrove.utils.word_tokenizers import load_tokenizer_assignments
+
+    theirs = {}
+    for language, make in load_tokenizer_assignments().items():
+        kind, code = make.args
+        theirs[language] = (kind, code)
+    assert _assignments() == theirs
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [b"", b"x\n{}", b"\xff\n\xff"])
+def test_damaged_language_facts_are_derived_again(cache, damage):
+    facts = _spacy.language_facts.__wrapped__
+    whole = facts("xx")
+    (file,) = cache.glob("words-xx-*.json")
+    content = file.read_bytes()
+    file.write_bytes(damage)
+    assert facts("xx").sentence_ends == whole.sentence_ends
+    assert file.read_bytes() == content
+
+
+def test_language_facts_are_read_without_asking_spacy(cache):
+    facts = _spacy.language_facts.__wrapped__
+    facts("xx")
+    (file,) = cache.glob("words-xx-*.json")
+    given_facts = json.loads(file.read_bytes().partition(b"\n")[2])
+    _spacy._write(file, {**given_facts, "sentence_ends": ["~"]})
+    assert facts("xx").sentence_ends == {"~"}
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_real_english_has_the_words_of_datatrove(shared_data):
+    files = sorted((shared_data / "bench_en").glob("*.parquet"))
+    documents = pq.read_table(files[0], columns=["text"])["text"].to_pylist()[::40]
+    split = Splitter("spacy")
+    for part in itertools.batched(documents, 50) if hasattr(itertools, "batched") else [documents]:
+        assert words_of(split, list(part)) == reference_words(part)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["fr", "es", "de", "ru", "pt", "pl", "uk", "it", "nl", "tr"])
+def test_real_texts_have_the_words_of_datatrove(shared_data, language):
+    files = sorted((shared_data / "bench_multi").glob("*.parquet"))
+    table = pq.read_table(files[0], columns=["text", "lang"])
+    documents = [
+        text
+        for text, lang in zip(table["text"].to_pylist(), table["lang"].to_pylist(), strict=True)
+        if lang.partition("-")[0].partition("_")[0] == language and len(text) < 50_000
+    ][:40]
+    assert documents
+    assert words_of(Splitter("spacy", language), documents) == reference_words(documents, language)
