@@ -212,6 +212,7 @@ def disagreements(stage, oracle, documents):
     return differing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", STAGES)
 def test_equals_the_reference_on_every_small_text(cls):
     oracle_of(make(cls))
@@ -219,6 +220,7 @@ def test_equals_the_reference_on_every_small_text(cls):
         assert disagreements(stage, oracle_of(stage), WORLD)[:3] == [], repr(stage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", STAGES)
 @given(documents=texts(), data=st.data())
 @settings(few, max_examples=60)
