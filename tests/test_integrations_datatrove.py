@@ -20,7 +20,7 @@ from datatrove.pipeline.filters import GopherQualityFilter
 from datatrove.utils.word_tokenizers import WordTokenizer
 
 from corpuskit import registry
-from corpuskit.errors import UsageError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.integrations.datatrove import CorpuskitFilter
 from tests.conftest import ROOT
 from tests.contract.strategies import rules, view
@@ -143,9 +143,34 @@ def test_columns_that_a_stage_needs_come_from_metadata():
     found = _view(given, stage)
     assert found.column("origin").to_pylist()[0]["url"] == "u"
     assert _column("language.label", given, stage) == pa.array(["en"])
-    assert _column("rank", given, stage) == pa.array([3])
-    with pytest.raises(UsageError, match=r"needs 'quality\.score', which is in no document"):
-        _column("quality.score", given, stage)
+    assert _column("rank", given, stage) == pa.array([3.0])
+
+
+def test_a_value_means_the_same_in_every_batch():
+    given = [
+        Document(one, one, metadata={} if value is None else {"score": value})
+        for one, value in zip("abcde", [1, 0.25, "0.75", None, True], strict=True)
+    ]
+
+    def decide(batch):
+        stage = CorpuskitFilter("threshold", column="score", min=0.5, missing="drop")
+        return stage.filter_batch(batch)
+
+    low, none = (False, "below_min"), (False, "missing")
+    assert decide(given) == [True, low, True, none, True]
+    assert [decide([one])[0] for one in given] == decide(given)
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, 10**400])
+def test_a_value_that_is_no_number_or_string_is_refused(value):
+    stage = CorpuskitFilter("threshold", column="score", min=0.5)
+    with pytest.raises(DataError, match="'score'"):
+        stage.filter_batch([Document("a", "a", metadata={"score": value})])
+
+
+def test_a_text_that_is_no_string_is_refused():
+    with pytest.raises(DataError, match="document 'a' has a bytes as text"):
+        CorpuskitFilter("pii").filter_batch([Document(b"abc", "a")])
 
 
 def test_a_lone_surrogate_is_no_trouble():

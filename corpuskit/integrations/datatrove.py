@@ -5,16 +5,19 @@ Importing this module imports datatrove.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from datatrove.pipeline.filters.base_filter import BaseFilter
+from datatrove.utils.logging import logger
 from pydantic import ValidationError
 
 from corpuskit import registry
 from corpuskit.batch import ORIGIN
-from corpuskit.errors import UsageError, suggest
+from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:
@@ -101,7 +104,7 @@ def _configured(stage: str | StreamingStage, params: dict[str, Any]) -> Streamin
         known = [one for one in registry.names() if _is_streaming(one)]
         raise UsageError(f"{stage} needs to see all documents. Usable here: {', '.join(known)}.")
     try:
-        return loaded(**params)
+        made = loaded(**params)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join([stage, *(str(part) for part in first["loc"])])
@@ -110,6 +113,8 @@ def _configured(stage: str | StreamingStage, params: dict[str, Any]) -> Streamin
             raise UsageError(f"{stage} has no parameter {first['loc'][-1]!r}. {hint}") from None
         message = str(first["msg"]).removeprefix("Value error, ")
         raise UsageError(f"{name}: {message}, got {first['input']!r}.") from None
+    made.files()  # are looked at before anything runs
+    return made
 
 
 def _is_streaming(name: str) -> bool:
@@ -121,6 +126,11 @@ def _bounded(batch: list[Document]) -> Iterator[list[Document]]:
     waiting: list[Document] = []
     size = 0
     for document in batch:
+        if not isinstance(document.text, str):
+            raise DataError(
+                f"document {document.id!r} has a {type(document.text).__name__} as text. Put a "
+                "step in front that makes it a string."
+            )
         waiting.append(document)
         size += len(document.text)
         if size >= BATCH_TEXT_BYTES:
@@ -156,15 +166,50 @@ def _view(documents: list[Document], stage: StreamingStage) -> View:
 
 
 def _column(name: str, documents: list[Document], stage: StreamingStage) -> pa.Array:
-    """Return a column that the stage needs, from the metadata."""
+    """Return a column that the stage needs, from the metadata: numbers, or strings.
+
+    Each value is converted by itself, so that it means the same in every batch.
+
+    Raises:
+        DataError: a value is neither.
+    """
     other = _NAMES.get(name, name)
-    values = [one.metadata.get(name, one.metadata.get(other)) for one in documents]
-    if all(value is None for value in values):
-        raise UsageError(
-            f"{stage.stage_name()} needs {name!r}, which is in no document's metadata. Put the "
-            "step that adds it in front."
-        )
-    return pa.array(values)
+    values = []
+    for one in documents:
+        value = one.metadata.get(name, one.metadata.get(other))
+        value = value.item() if isinstance(value, np.generic) else value
+        if value is not None and not isinstance(value, str | bool | int | float):
+            raise DataError(
+                f"{stage.stage_name()} needs {name!r} as number or string, document {one.id!r} has "
+                f"a {type(value).__name__}. Put a step in front that converts it."
+            )
+        values.append(value)
+    given = [value for value in values if value is not None]
+    if not given:
+        _warn_of_missing(stage.stage_name(), name)
+        return pa.nulls(len(values), pa.string())
+    if any(isinstance(value, str) for value in given):
+        return pa.array([_as_string(value) for value in values], pa.string())
+    try:
+        numbers = [None if value is None else float(value) for value in values]
+    except OverflowError:
+        raise DataError(f"{stage.stage_name()}: {name!r} has an integer beyond 1e308.") from None
+    return pa.array(numbers, pa.float64())
+
+
+def _as_string(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(int(value))  # as a number, which a column without strings would have
+    return _text(value)
+
+
+@functools.cache
+def _warn_of_missing(stage: str, name: str) -> None:
+    """Say once that a batch of documents lacks what a stage needs."""
+    logger.warning(
+        f"{stage} needs {name!r}, which is in no document's metadata of a batch. Put the step that "
+        "adds it in front."
+    )
 
 
 def _reasons(outcome: Outcome, stage: StreamingStage, num_docs: int) -> list[str | None]:

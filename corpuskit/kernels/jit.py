@@ -11,9 +11,10 @@ import functools
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numba
+from numba.core import codegen, compiler, types
 
 from corpuskit.closure import closure
 from corpuskit.errors import UsageError
@@ -25,19 +26,92 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_LINKS = numba.version_info[:2] == (0, 68)
+"""Whether kernels are linked once, as below. That rests on parts of Numba that are not public, so
+only with the version it was tested with; with others they compile as Numba has it, slower."""
+
+
+class _Whole(codegen.JITCodeLibrary):
+    """Code of a kernel called from Python, of all that it calls, and of what that calls."""
+
+    def add_linking_library(self, library: Any) -> None:
+        """Take in what `library` is to be linked with, too: a part does not bring it along."""
+        others = library._linking_libraries if isinstance(library, _Part) else ()
+        for other in (library, *others):
+            if other not in self._linking_libraries:
+                super().add_linking_library(other)  # type: ignore[no-untyped-call]
+
+
+class _Part(_Whole):
+    """Code of a kernel called from kernels: neither optimised nor made executable by itself."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+
+    def finalize(self) -> None:
+        """Leave all else to the caller's library."""
+        self._raise_if_finalized()  # type: ignore[no-untyped-call]
+        for library in self._linking_libraries:
+            self._reload_init.update(library._reload_init)
+        self._finalize_dynamic_globals()  # type: ignore[no-untyped-call]
+        self._finalized = True
+
+
+class _CompileWhole(compiler.CompilerBase):
+    library: type[_Whole] = _Whole
+
+    def define_pipelines(self) -> list[Any]:
+        """Return numba's usual steps, for a library of our kind."""
+        state = self.state
+        state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        steps: Any = compiler.DefaultPassBuilder
+        return [steps.define_nopython_pipeline(state)]
+
+
+class _CompilePart(_CompileWhole):
+    library = _Part
+
+    def define_pipelines(self) -> list[Any]:
+        """Leave out the way in from Python."""
+        # Here, since numba compiles len, min ... once for each set of options that callers have.
+        self.state.flags.no_cpython_wrapper = self.state.flags.no_compile = True
+        return super().define_pipelines()
+
+    def _compile_core(self) -> Any:
+        done: Any = super()._compile_core()  # type: ignore[no-untyped-call]
+        place: Any = [].append  # stands for the code: must be a builtin, and no other's
+        self.state.targetctx.insert_user_function(place, done.fndesc, [done.library])
+        return done._replace(entry_point=place)
+
+
 def kernel(func: Callable[P, R]) -> Callable[P, R]:
     """Compile `func` on first call: no GIL, IEEE arithmetic, no bounds checks, cached on disk.
 
     Division by zero gives inf or nan as in NumPy. Numba notices edits only in the file that holds
     the caller (numba issue 1833), so the cache folder is named after a digest of the caller's file
     and of all kernels it imports.
+
+    Numba optimises and stores a function for itself and again in each caller, and the callers of
+    those: with calls five deep half the compile time. So kernels called from kernels are another
+    function, which exists in its callers only. A kernel cannot call itself.
     """
+    options: Any = {"nogil": True, "error_model": "numpy"}
+    ours: Any = {"no_cfunc_wrapper": True, "pipeline_class": _CompileWhole} if _LINKS else {}
     place = cache_dir() / _digest(Path(func.__code__.co_filename))
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(place)  # type: ignore[attr-defined]
     try:
-        return cast("Callable[P, R]", numba.njit(cache=True, nogil=True, error_model="numpy")(func))
+        whole: Any = numba.njit(cache=True, **options, **ours)(func)
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
+    if _LINKS and whole is not func:  # it is with NUMBA_DISABLE_JIT
+        part: Any = numba.njit(**options, **{**ours, "pipeline_class": _CompilePart})(func)
+        plain: Any = types.unliteral  # else each constant argument gets a function
+        whole.get_overload = part.get_overload
+        whole.get_call_template = lambda args, named: part.get_call_template(
+            [plain(arg) for arg in args], {name: plain(arg) for name, arg in named.items()}
+        )
+    return cast("Callable[P, R]", whole)
 
 
 def inline(func: Callable[P, R]) -> Callable[P, R]:

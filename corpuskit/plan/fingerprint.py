@@ -54,7 +54,7 @@ def fingerprint(facts: Mapping[str, Any], stages: Iterable[tuple[str, str, Stage
                 "distribution": registry.distribution(name),
                 "version": stage.version,
                 "params": stage.model_dump(mode="json", exclude={"paths"}),
-                "files": [file_digest(path) for path in stage.files()],
+                "files": [[Path(path).name, file_digest(path)] for path in stage.files()],
             }
             for label, name, stage in stages
         ],

@@ -1,4 +1,4 @@
-"""Columns as numbers: scores of annotators, and whatever inputs declare."""
+"""Columns as numbers or names: what annotators add, and whatever inputs declare."""
 
 from __future__ import annotations
 
@@ -35,3 +35,15 @@ def to_numbers(column: pa.Array, name: str) -> NDArray[np.float64]:
     numbers = column.cast(pa.float64(), safe=False).fill_null(float("nan"))
     values: NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
     return values
+
+
+def to_strings(column: pa.Array, name: str) -> pa.Array:
+    """Return a column of names as strings; nulls stay.
+
+    Raises:
+        DataError: the column holds no strings.
+    """
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
+        raise DataError(f"column {name!r} has type {column.type}, `by` needs one of strings.")
+    return column.cast(pa.string())

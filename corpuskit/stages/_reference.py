@@ -16,6 +16,7 @@ def reference_words(words: WordSplit, language: str = "en") -> Any:
     Its answers are those of datatrove 0.10.1's own tokenizer of the language; only the memory of
     the last 4,096 texts is new, since tests ask for the same small texts many times over.
     """
+    import regex
     from datatrove.utils.word_tokenizers import WordTokenizer, load_word_tokenizer
 
     class Remembered(WordTokenizer):  # type: ignore[misc]
@@ -34,9 +35,11 @@ def reference_words(words: WordSplit, language: str = "en") -> Any:
         def span_tokenize(self, text: str) -> list[tuple[int, int]]:
             return list(self._spans(text))
 
-    class Whitespace(WordTokenizer):  # type: ignore[misc]
+    class Plain(WordTokenizer):  # type: ignore[misc]
         def word_tokenize(self, text: str) -> list[str]:
-            return text.split()
+            if words == "whitespace":
+                return text.split()
+            return [part for part in regex.split(r"(?w)\b", text) if part.strip()]
 
         def sent_tokenize(self, text: str) -> list[str]:
             raise NotImplementedError
@@ -44,4 +47,4 @@ def reference_words(words: WordSplit, language: str = "en") -> Any:
         def span_tokenize(self, text: str) -> list[tuple[int, int]]:
             raise NotImplementedError
 
-    return Remembered(Whitespace() if words == "whitespace" else load_word_tokenizer(language))
+    return Remembered(load_word_tokenizer(language) if words == "spacy" else Plain())

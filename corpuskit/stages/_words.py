@@ -13,19 +13,22 @@ import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.kernels.punctuation import TERMINAL
+from corpuskit.kernels.words import learn as wordlearn
 from corpuskit.kernels.words import split as wordsplit
-from corpuskit.kernels.words.lexicon import Lexicon, Words
+from corpuskit.kernels.words.lexicon import Lexicon, Words, char_kinds
 from corpuskit.kernels.words.scan import SPACE_KINDS
-from corpuskit.kernels.words.seams import Seams, is_touched
-from corpuskit.kernels.words.specials import NO_RULES, Rules
+from corpuskit.kernels.words.seams import Seams
+from corpuskit.kernels.words.specials import NO_RULES, Rules, room
 from corpuskit.kernels.words.split import Memory, frozen
 from corpuskit.stages import _spacy
-from corpuskit.stages._spacy import Answers, Seam
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+
+    from corpuskit.stages._spacy import Answers
+    from corpuskit.stages._spacy_seams import Seam
 
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
@@ -71,7 +74,7 @@ class Splitter:
 
     def stats(self) -> SplitterStats:
         """Return how many chunks are remembered, in how many bytes, and how many were asked for."""
-        emulated = self._way.who != wordsplit.ASK
+        emulated = self._way.who != wordlearn.ASK
         if self._memory is None:
             return SplitterStats(0, 0, self._num_asked, emulated)
         memory = self._memory
@@ -84,50 +87,12 @@ class Splitter:
     def __call__(self, offsets: Offsets, data: Bytes) -> Words:
         memory = self._memory
         if memory is None or memory.size_bytes > self._max_memory_bytes:
-            self._memory = memory = Memory(Lexicon(self._way.sentence_ends))
+            self._memory = memory = Memory(Lexicon(self._way.char_kinds))
             self._seams = _SeamTable(self._way.forbidden)
-        bounds, tokens = self._find(memory, frozen(offsets), frozen(data))
+        batch = _Batch(memory, self._way, self._seams, frozen(data))
+        bounds, tokens = batch.find(frozen(offsets[:-1]), frozen(offsets[1:]))
+        self._num_asked += batch.num_asked
         return Words(frozen(bounds), frozen(tokens), memory.lexicon)
-
-    def _find(
-        self, memory: Memory, offsets: Offsets, data: Bytes
-    ) -> tuple[Offsets, NDArray[np.int32]]:
-        """Return where the words of each text begin, and the words."""
-        scratch, asked = wordsplit.scratch(offsets), wordsplit.questions(offsets)
-        answers = _Answered(memory, self._way, self._seams, data)
-        way, row = self._way, 0
-        forced = _places(way.spaced, data)
-        while True:
-            row = wordsplit.find_words(
-                row,
-                offsets,
-                data,
-                SPACE_KINDS,
-                memory.slots,
-                memory.used,
-                memory.lexicon.records,
-                way.who,
-                way.rules,
-                self._seams.arrays,
-                scratch,
-                asked,
-                forced,
-            )
-            answers.resolve(asked)
-            if row == len(offsets) - 1:
-                break
-            memory.grow(int(offsets[row + 1] - offsets[row]))
-        self._num_asked += int(asked.used[0])
-        bounds, tokens = scratch.offsets, scratch.tokens[: int(scratch.offsets[-1])]
-        if not asked.used[0]:
-            return bounds, tokens
-        bounds, tokens = wordsplit.expand(bounds, tokens, answers.firsts, answers.counts)
-        for row in answers.touched_rows(asked, offsets):
-            # Now that its chunks are known, the kernel sees where they lose a special case.
-            again = self._find(memory, frozen(offsets[row : row + 2]), data)[1]
-            tokens = np.concatenate([tokens[: bounds[row]], again, tokens[bounds[row + 1] :]])
-            bounds[row + 1 :] += len(again) - (bounds[row + 1] - bounds[row])
-        return bounds, tokens
 
 
 @functools.cache
@@ -142,7 +107,7 @@ class _Way(NamedTuple):
     Attributes:
         who, rules: see `find_words`.
         forbidden: see Seams.
-        sentence_ends: see Lexicon.
+        char_kinds: see Lexicon.
         spaced: matches texts that are no matter of one chunk, or None.
         ask: splits chunks that the kernel could not.
         ask_whole: splits a text that cannot be split chunk by chunk.
@@ -151,7 +116,7 @@ class _Way(NamedTuple):
     who: int
     rules: Rules
     forbidden: str
-    sentence_ends: frozenset[str]
+    char_kinds: Bytes
     spaced: re.Pattern[bytes] | None
     ask: Callable[[Sequence[str]], Answers]
     ask_whole: Callable[[str], list[str]]
@@ -190,75 +155,128 @@ class _SeamTable:
         )
 
 
-class _Answered:
-    """The answers to the questions of one batch, as they come in."""
+class _Batch:
+    """The texts of one call, and how its new chunks are answered."""
 
     def __init__(self, memory: Memory, way: _Way, seams: _SeamTable, data: Bytes) -> None:
         self._memory, self._way, self._seams, self._data = memory, way, seams, data
-        self.firsts = self.counts = np.zeros(0, np.int64)
-        self._touchy: set[int] = set()
+        self._forced = _places(way.spaced, data)
+        self.num_asked = 0
 
-    def resolve(self, asked: wordsplit.Questions) -> None:
-        """Answer the questions that were not answered yet."""
-        first, stop = len(self.firsts), int(asked.used[0])
-        if first == stop:
-            return
+    def find(self, begins: Offsets, ends: Offsets) -> tuple[Offsets, NDArray[np.int32]]:
+        """Return where the words of each text begin, and the words."""
+        memory, scratch = self._memory, wordsplit.scratch(begins, ends)
+        asked = wordsplit.questions(len(scratch.tokens) // 16 + 256)
+        answers = [wordlearn.nothing_found(0)]
+        row, first = 0, 0
+        while True:
+            row = wordsplit.find_words(
+                row,
+                begins,
+                ends,
+                self._data,
+                SPACE_KINDS,
+                memory.slots,
+                memory.used,
+                memory.lexicon.records.data,
+                self._seams.arrays,
+                scratch,
+                asked,
+                self._forced,
+            )
+            if first < asked.used[0]:
+                answers.append(self._answer(asked, first))
+                first = int(asked.used[0])
+            if row == len(begins):
+                break
+            memory.grow()
+            asked = wordsplit.more_questions(asked)
+        bounds, tokens = scratch.offsets, scratch.tokens[: int(scratch.offsets[-1])]
+        if first == 0:
+            return bounds, tokens
+        found = wordlearn.Found(*map(np.concatenate, zip(*answers, strict=True)))
+        bounds, tokens, rows = wordlearn.expand(bounds, tokens, found)
+        if not len(rows):
+            return bounds, tokens
+        # Now that their chunks are known, the kernel sees where these lose a special case.
+        return _replace(bounds, tokens, rows, *self.find(frozen(begins[rows]), frozen(ends[rows])))
+
+    def _answer(self, asked: wordsplit.Questions, first: int) -> wordlearn.Found:
+        """Answer the questions from `first` on."""
+        memory, lexicon, way = self._memory, self._memory.lexicon, self._way
+        stop = int(asked.used[0])
         spans, is_chunk = asked.spans[first:stop], asked.slots[first:stop] >= 0
-        firsts, counts = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.int64)
-        touchy = np.zeros(stop, np.uint8)
-        if is_chunk.any():
-            answers = self._way.ask([self._text(a, b) for a, b in spans[is_chunk]])
-            number = self._memory.lexicon.append_pieces(answers.data, answers.starts, answers.ends)
-            counts[is_chunk] = answers.counts
-            firsts[is_chunk] = number + np.cumsum(answers.counts) - answers.counts
-            if answers.seams:
-                chunks = sorted(answers.seams)
-                places = np.flatnonzero(is_chunk)[chunks]
-                self._seams.add(firsts[places].tolist(), [answers.seams[chunk] for chunk in chunks])
-                self._touchy.update((first + places).tolist())
-                touchy[first + places] = 1
+        found = wordlearn.nothing_found(stop - first)
+        sizes = (spans[:, 1] - spans[:, 0])[is_chunk]
+        if way.who != wordlearn.ASK:
+            lexicon.reserve(int(sizes.sum()), int(sizes.sum()))
+            space = room(int(sizes.max(initial=1)))
+            wordlearn.learn(
+                self._data, first, way.who, way.rules, lexicon.records, space, asked, found
+            )
+        unknown = np.flatnonzero(is_chunk & (found.counts == wordlearn.UNKNOWN))
+        if len(unknown):
+            answers = way.ask([self._text(a, b) for a, b in spans[unknown]])
+            number = lexicon.append_pieces(answers.data, answers.starts, answers.ends)
+            found.counts[unknown] = answers.counts
+            found.firsts[unknown] = number + np.cumsum(answers.counts) - answers.counts
+            chunks = sorted(answers.seams)
+            if chunks:
+                places = unknown[chunks]
+                firsts = found.firsts[places].tolist()
+                self._seams.add(firsts, [answers.seams[chunk] for chunk in chunks])
+                found.touchy[places] = 1
         for place in np.flatnonzero(~is_chunk):
-            firsts[place], counts[place] = self._whole(*spans[place])
-        self.firsts = np.concatenate([self.firsts, firsts])
-        self.counts = np.concatenate([self.counts, counts])
-        memory = self._memory
-        wordsplit.answer(
-            memory.slots, memory.lexicon.records, asked, first, self.firsts, self.counts, touchy
-        )
-
-    def touched_rows(self, asked: wordsplit.Questions, offsets: Offsets) -> list[int]:
-        """Return the texts in which a chunk that was asked for loses a special case."""
-        rows: set[int] = set()
-        if not self._touchy:
-            return []
-        for question, row, start, stop in asked.places[: int(asked.used[1])].tolist():
-            if row not in rows and question in self._touchy and is_touched(
-                self._data, offsets[row], offsets[row + 1], start, stop, self._seams.arrays,
-                int(self.firsts[question]),
-            ):  # fmt: skip
-                rows.add(row)
-        return sorted(rows)
+            found.firsts[place], found.counts[place] = self._whole(*spans[place])
+        self.num_asked += len(unknown)
+        wordlearn.answer(memory.slots, lexicon.records, asked, first, found)
+        return found
 
     def _whole(self, begin: int, end: int) -> tuple[int, int]:
-        words = self._way.ask_whole(self._text(begin, end))
-        return self._memory.lexicon.append(words), len(words)
+        text = self._data[begin:end].tobytes()
+        known = self._memory.texts.get(text)
+        if known is None:
+            words = self._way.ask_whole(text.decode())
+            known = self._memory.lexicon.append(words), len(words)
+            self._memory.texts[text] = known
+            self.num_asked += 1
+        return known
 
     def _text(self, begin: int, end: int) -> str:
         return self._data[begin:end].tobytes().decode()
 
 
+def _replace(
+    bounds: Offsets,
+    tokens: NDArray[np.int32],
+    rows: Offsets,
+    new_bounds: Offsets,
+    new_tokens: NDArray[np.int32],
+) -> tuple[Offsets, NDArray[np.int32]]:
+    """Return offsets and tokens with other words for some texts."""
+    counts, pieces, at = np.diff(bounds), [], 0
+    for place, row in enumerate(rows.tolist()):
+        pieces += [tokens[at : bounds[row]], new_tokens[slice(*new_bounds[place : place + 2])]]
+        at = bounds[row + 1]
+    counts[rows] = np.diff(new_bounds)
+    made = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    return made, np.concatenate([*pieces, tokens[at:]])
+
+
 def _way(words: WordSplit, language: str) -> _Way:
     if words == "whitespace":
-        return _Way(wordsplit.WHOLE, NO_RULES, "", frozenset(), None, _no_answer, str.split)
+        return _Way(wordlearn.WHOLE, NO_RULES, "", char_kinds(), None, _no_answer, str.split)
     if words == "unicode":
-        return _Way(wordsplit.ASK, NO_RULES, "", TERMINAL, None, _ask_boundaries, str.split)
+        return _Way(
+            wordlearn.ASK, NO_RULES, "", char_kinds(TERMINAL), None, _ask_boundaries, str.split
+        )
     code = _spacy_code(language)
     facts = _spacy.language_facts(code)
     return _Way(
-        wordsplit.RULES if facts.has_rules else wordsplit.ASK,
+        wordlearn.RULES if facts.has_rules else wordlearn.ASK,
         facts.rules,
         _spacy.FORBIDDEN,
-        facts.sentence_ends,
+        facts.char_kinds,
         re.compile(b"|".join(re.escape(s.encode()) for s in facts.spaced))
         if facts.spaced
         else None,
@@ -282,25 +300,7 @@ def _ask_boundaries(chunks: Sequence[str]) -> Answers:
     import regex
 
     boundary = regex.compile(r"(?w)\b")
-    counts: list[int] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    at = 0
-    for chunk in chunks:
-        before = len(starts)
-        pieces = [piece.encode() for piece in boundary.split(chunk) if piece]
-        for piece in pieces:
-            starts.append(at)
-            at += len(piece)
-            ends.append(at)
-        counts.append(len(starts) - before)
-    return Answers(
-        np.frombuffer("".join(chunks).encode(), np.uint8),
-        np.array(starts, np.int64),
-        np.array(ends, np.int64),
-        np.array(counts, np.int64),
-        {},
-    )
+    return _spacy.answers([[p for p in boundary.split(chunk) if p] for chunk in chunks], {})
 
 
 def check_language(words: WordSplit, language: str) -> None:

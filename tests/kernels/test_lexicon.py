@@ -18,6 +18,7 @@ from corpuskit.kernels.words.lexicon import (
     SOLID,
     Lexicon,
     Words,
+    char_kinds,
     times,
 )
 
@@ -47,7 +48,7 @@ def plain_hash(word):
 
 @given(words)
 def test_records_say_what_the_words_are(given_words):
-    lexicon = Lexicon(ENDS)
+    lexicon = Lexicon(char_kinds(ENDS))
     lexicon.append(given_words)
     data, starts = lexicon.data.tobytes(), lexicon.starts
     assert [data[a:b].decode() for a, b in itertools.pairwise(starts)] == given_words
@@ -77,7 +78,7 @@ def test_words_written_together_have_the_hash_of_the_whole():
 
 @given(words, words)
 def test_appending_keeps_what_was_there(first, second):
-    lexicon = Lexicon(ENDS)
+    lexicon = Lexicon(char_kinds(ENDS))
     lexicon.append(first)
     kinds, data = lexicon.kinds, lexicon.data
     before = kinds.tolist(), data[: lexicon.starts[-1]].tobytes()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 
 from corpuskit.kernels.words.scan import SPACE_KINDS, split_spaces
 from tests.contract.strategies import WORLD, texts, view
@@ -21,6 +21,7 @@ def chunks(documents):
     return found
 
 
+@settings(max_examples=40)
 @given(texts())
 def test_chunks_are_those_of_split(documents):
     assert chunks(documents) == [document.split() for document in documents]

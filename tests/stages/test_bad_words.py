@@ -76,6 +76,21 @@ def test_a_list_is_a_file_of_lines(tmp_path):
     assert BadWords(lists=path).files() == (path,)
 
 
+def test_a_byte_order_mark_hides_no_entry(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_text("\ufeffslapdash\r\n")
+    assert dropped(["a slapdash b"], lists=str(path)) == [True]
+
+
+def test_an_edited_list_counts_at_once(tmp_path):
+    path = tmp_path / "list.txt"
+    found = []
+    for content in ("slapdash\n", "other\n"):
+        path.write_text(content)
+        found += dropped(["a slapdash b"], lists=str(path))
+    assert found == [True, False]
+
+
 def test_each_language_has_its_list(tmp_path):
     lists = {"en": write(tmp_path / "en", "bad"), "de": write(tmp_path / "de", "schlecht")}
     texts = ["bad", "schlecht", "bad", "schlecht", "bad"]

@@ -309,3 +309,92 @@ def test_a_run_accounts_for_every_document(tmp_path):
     lab.pipeline["output"] = str(tmp_path / "again")
     lab.run("--workers", "3")
     assert tree(lab.out) == before
+
+
+class UnspeakableError(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Odd(BaseFilter):
+    """Does to a document what its text says."""
+
+    name = "odd"
+
+    def filter(self, doc: Document) -> Any:
+        match doc.text:
+            case "three":
+                return False, "a", "b"
+            case "reason":
+                return False, "bad \ud800"
+            case "message":
+                raise ValueError("x\ud800")
+            case "unspeakable":
+                raise UnspeakableError
+            case "exit":
+                raise SystemExit(0)
+            case "no metadata":
+                doc.metadata = None
+            case "tuple":
+                doc.metadata["a"] = {(1, 2): 3}
+            case "circle":
+                doc.metadata["a"] = circle = {}
+                circle["a"] = circle
+            case "plain":
+                doc.metadata.update({1: float("nan"), "a": ["x\ud800", np.float32(0.5)]})
+        return True
+
+
+class Short(BaseFilter):
+    name = "short"
+
+    def filter(self, doc: Document) -> bool:
+        return True
+
+    def filter_batch(self, batch: Any) -> list[bool]:
+        return [True] * (len(batch) - any(doc.text == "bad" for doc in batch))
+
+
+class Running(BaseFilter):
+    name = "running"
+
+    def filter(self, doc: Document) -> bool:
+        return True
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
+        yield from data
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("three", "error ValueError: a result of 3 values, not of whether and why"),
+        ("reason", "bad \ufffd"),
+        ("message", "error ValueError: x\ufffd"),
+        ("unspeakable", "error UnspeakableError"),
+        ("exit", "error SystemExit: 0"),
+        ("no metadata", "error TypeError: the metadata became NoneType"),
+        ("tuple", "error TypeError: the metadata has a key that is a tuple"),
+        ("circle", "error ValueError: the metadata is nested more than 100 deep, or holds itself"),
+    ],
+)
+def test_a_document_on_which_a_step_fails_is_dropped_alone(text, reason):
+    stage, outcome = apply(["good", text, "good"], f"{HERE}.Odd")
+    assert reasons(stage, outcome) == [None, reason, None]
+
+
+def test_metadata_that_json_lacks_become_null_or_text():
+    _, outcome = apply(["plain"], f"{HERE}.Odd")
+    metadata = outcome.columns["metadata"][0].as_py()
+    assert json.loads(metadata) == {"1": None, "a": ["x\ufffd", 0.5]}
+
+
+def test_a_batch_of_another_length_is_an_error():
+    stage, outcome = apply(["good", "bad"], f"{HERE}.Short")
+    expected = "error ValueError: 0 results for 1 documents"
+    assert reasons(stage, outcome) == [None, expected]
+
+
+def test_a_step_that_runs_in_its_own_way_is_refused():
+    with pytest.raises(ValidationError, match=r"has a run\(\) of its own"):
+        Datatrove(step=f"{HERE}.Running")

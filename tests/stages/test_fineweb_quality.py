@@ -62,9 +62,7 @@ def test_bounds_may_differ_by_language(tmp_path):
     texts = ["kurz\nund ohne Punkt", LINE, f"{LINE}\nno mark", LINE]
     labels = pa.array(["de", "en", "en", None], pa.string())
     given = view(texts).with_columns({"language.label": labels})
-    stage = FinewebQuality(
-        per_language=str(tmp_path), words="whitespace", unknown_language="drop", measures=True
-    )
+    stage = FinewebQuality(per_language=str(tmp_path), words="whitespace", unknown_language="drop")
     outcome = stage.apply(given)
     assert rules(stage, outcome, 4) == [None, None, "line_punct_ratio", "unknown_language"]
     assert outcome.bounds.tolist()[2] == 0.9

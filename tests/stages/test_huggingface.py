@@ -173,6 +173,37 @@ def test_a_saved_selection_and_foreign_paths_are_refused(tmp_path):
             Huggingface(paths=(str(folder),)).find()
 
 
+def test_a_saved_split_is_not_read_as_another(tmp_path):
+    save_to_disk(tmp_path / "d", "one")
+    with pytest.raises(UsageError, match="has no split 'test': it was saved as 'train'"):
+        Huggingface(paths=(str(tmp_path / "d"),), split="test").find()
+    assert names(Huggingface(paths=(str(tmp_path / "d"),), split="all"))
+
+
+@pytest.mark.parametrize("split", ["../d", "..", "", "a/b", "a\\b"])
+def test_a_saved_split_is_a_folder_of_its_own(tmp_path, split):
+    save_to_disk(tmp_path / "d", "one")
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "dataset_dict.json").write_text(json.dumps({"splits": [split]}))
+    with pytest.raises(UsageError, match="names the split"):
+        Huggingface(paths=(str(tmp_path / "s"),), split="all").find()
+
+
+@pytest.mark.parametrize("files", [[], None, 5])
+def test_a_saved_split_without_files_is_an_error(tmp_path, files):
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": files}))
+    with pytest.raises(UsageError, match="names no data files"):
+        Huggingface(paths=(str(tmp_path),)).find()
+
+
+@pytest.mark.parametrize("card", [b"configs: 5\nbad: [", b"configs: \xff", b"- a\n- b"])
+def test_a_broken_card_is_an_error_in_a_line(tmp_path, card):
+    (tmp_path / "README.md").write_bytes(b"---\n" + card + b"\n---\n")
+    (tmp_path / "a.jsonl").write_text("{}")
+    with pytest.raises(UsageError, match=r"README.md: the metadata at its top cannot be read"):
+        Huggingface(paths=(str(tmp_path),)).find()
+
+
 def test_a_copy_of_a_repository_is_read_by_its_card(tmp_path):
     pytest.importorskip("huggingface_hub")
     (tmp_path / "en").mkdir()

@@ -118,6 +118,15 @@ def test_minima_may_stand_in_a_file(tmp_path):
     assert str(path) in stage.files()
 
 
+def test_edited_minima_count_at_once(tmp_path):
+    path = tmp_path / "minima.json"
+    stage, found = Language(min_score=0, min_scores=str(path)), []
+    for content in ('\ufeff{"de": 1.0}', "{}"):
+        path.write_text(content)
+        found += decide(stage, [MIXED])
+    assert found == ["score", None]
+
+
 @pytest.mark.parametrize("content", ["", "[1]", '{"de": 1.5}', '{"de": true}', '{"de": "0.5"}'])
 def test_a_broken_file_of_minima_is_named(tmp_path, content):
     path = tmp_path / "minima.json"

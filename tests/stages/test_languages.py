@@ -6,8 +6,10 @@ import math
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from corpuskit.errors import UsageError
+from corpuskit.stages.filters.fineweb_quality import FinewebQuality
 from corpuskit.stages.filters.gopher_quality import GopherQuality
 from corpuskit.stages.filters.gopher_repetition import GopherRepetition
 from tests.contract.strategies import rules, view
@@ -64,28 +66,29 @@ def test_each_document_is_decided_by_the_file_of_its_language(folder):
 def test_words_are_split_by_the_rules_of_the_language(folder):
     # In German, unlike in English, the digits and their full stop are one word.
     (folder / "de.yml").write_text("stopwords: [der]\nmin_doc_words: 0\nlanguage: de\n")
-    stage = GopherQuality(per_language=str(folder), measures=True, min_stop_words=None)
-    outcome = stage.apply(labelled(["Am 3. Mai 1.", "Am 3. Mai 1."], ["de", "en"]))
-    german, english = outcome.measures["gopher_below_alpha_threshold"].tolist()
+    stage = GopherQuality(
+        per_language=str(folder), min_mean_word_length=None, min_alpha_words_ratio=1
+    )
+    texts = ["Am 3. Mai 1.", "Am 3. Mai 1."]
+    outcome = stage.apply(labelled(texts, ["de", "en"]))
+    assert rules(stage, outcome, 2) == ["gopher_below_alpha_threshold"] * 2
+    german, english = outcome.values.tolist()
     assert german != english
 
 
 def test_thresholds_are_those_of_the_language(folder):
-    stage = quality(folder, words="whitespace", measures=True)
+    stage = quality(folder, words="whitespace")
     outcome = stage.apply(labelled(["x", "x", PROSE], ["en", "de", "de"]))
     assert outcome.bounds.tolist()[:2] == [3, 5]
     assert math.isnan(outcome.bounds[2])
     assert outcome.values.tolist()[:2] == [1, 1]
-    assert outcome.measures["gopher_short_doc"].tolist() == [1, 1, 5]
 
 
 def test_repetition_reads_the_same_file(folder):
-    stage = GopherRepetition(per_language=str(folder), words="whitespace", measures=True)
+    stage = GopherRepetition(per_language=str(folder), words="whitespace")
     outcome = stage.apply(labelled(["a\nb\nc\na", "a b c d e f g"], ["de", "de"]))
     assert rules(stage, outcome, 2) == ["top_2_gram", "top_2_gram"]
     assert outcome.bounds.tolist() == [0.169] * 2
-    names = [name for name in outcome.measures if "gram" in name]
-    assert names == ["top_2_gram", "duplicated_5_n_grams"]
 
 
 def test_zero_switches_a_rule_off(folder):
@@ -161,3 +164,55 @@ def test_the_column_is_needed_and_may_have_another_name(folder):
 def test_a_batch_without_documents(folder):
     outcome = quality(folder).apply(labelled([], []))
     assert outcome.codes.tolist() == []
+
+
+@pytest.mark.parametrize("stage", [GopherQuality, GopherRepetition, FinewebQuality])
+def test_there_is_nothing_to_tune_where_bounds_depend_on_the_language(folder, stage):
+    with pytest.raises(ValidationError, match="cannot be tuned"):
+        stage(per_language=str(folder), measures=True)
+
+
+@pytest.mark.parametrize("path", ["absent", "sub", "{language}.json"])
+def test_a_folder_without_any_file_is_refused_before_anything_runs(folder, path):
+    (folder / "sub").mkdir()
+    (folder / "sub" / "notes.txt").write_text("")
+    with pytest.raises(UsageError, match=r"has no file for any language.*Check the path"):
+        quality(folder, per_language=str(folder / path)).files()
+
+
+@pytest.mark.parametrize("text", ["stop_wrods: [der]", "max_bullet_lines_ratio: 7", "a: ["])
+def test_every_file_is_checked_before_anything_runs(folder, text):
+    (folder / "fr.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"fr\.yaml: "):
+        quality(folder).files()
+
+
+def test_a_language_that_is_not_split_may_have_a_file(folder):
+    (folder / "zh.yml").write_text("min_doc_words: 3\n")
+    assert str(folder / "zh.yml") in quality(folder).files()
+
+
+def test_both_endings_of_yaml_do(folder):
+    (folder / "en.yml").rename(folder / "en.yaml")
+    stage = quality(folder, words="whitespace")
+    assert stage.files() == (str(folder / "de.yml"), str(folder / "en.yaml"))
+    assert found(stage, ["the end of the road"], ["en"]) == [None]
+
+
+def test_two_files_for_one_language_are_refused(folder):
+    (folder / "en.yaml").write_text("min_doc_words: 3\n")
+    with pytest.raises(UsageError, match=r"are for one language\. Remove one"):
+        quality(folder).files()
+
+
+@pytest.mark.parametrize("pattern", ["{language}-{language}.yml", "{language}/p.yml"])
+def test_a_pattern_has_the_language_once_in_the_name(folder, pattern):
+    with pytest.raises(ValidationError, match="in the name of the file"):
+        quality(folder, per_language=str(folder / pattern))
+
+
+@pytest.mark.parametrize("stage", [GopherQuality, GopherRepetition, FinewebQuality])
+def test_versions_of_what_splits_words_decide(stage):
+    assert stage().libraries() == ("datatrove", "spacy")
+    assert stage(words="unicode").libraries() == ("regex",)
+    assert stage(words="whitespace").libraries() == ()

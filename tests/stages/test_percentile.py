@@ -114,6 +114,12 @@ def test_the_top_stays_and_the_ledger_says_why_others_left():
     ]
 
 
+@pytest.mark.parametrize("tenths", range(1, 10))
+def test_the_top_is_not_off_by_rounding(tenths):
+    decided, *_ = rank(list(range(10)), keep_top=tenths / 10)
+    assert decided.keep.sum() == tenths
+
+
 def test_documents_without_a_score_may_be_dropped():
     decided, *_ = rank([None, 1], missing="drop")
     (row,) = decided.ledger

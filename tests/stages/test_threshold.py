@@ -67,8 +67,14 @@ def test_measures_and_bounds_give_the_decision():
     assert [next((r for r in stage.rules if broken[r][row]), None) for row in range(4)] == found
 
 
-def test_without_bounds_nothing_is_dropped():
-    assert apply([-np.inf, np.inf])[0] == [None, None]
+def test_missing_values_alone_may_be_dropped():
+    assert apply([-np.inf, np.inf, None], missing="drop")[0] == [None, None, "missing"]
+
+
+def test_bounds_by_a_column_of_no_strings_are_refused():
+    given = View(pa.record_batch({"score": pa.array([1.0]), "group": pa.array([["x"]])}))
+    with pytest.raises(DataError, match="'group' has type list"):
+        Threshold(column="score", by="group", limits={"x": (0, 1)}).apply(given)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +83,9 @@ def test_without_bounds_nothing_is_dropped():
         ({"min": 2, "max": 1}, "min 2.0 must not be greater than max 1.0"),
         ({"by": "source", "limits": {"web": (2, 1)}}, "limits of 'web'"),
         ({"limits": {"web": (1, 2)}}, "there is no `by`"),
+        ({}, "must have min, max or limits"),
+        ({"min": float("nan")}, "must be numbers, not NaN"),
+        ({"by": "source", "limits": {"web": (None, float("nan"))}}, "limits of 'web': .*NaN"),
         ({"by": "source", "limits": {"web": (1, 2)}, "measures": True}, "cannot be tuned"),
     ],
 )

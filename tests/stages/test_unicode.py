@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from corpuskit.batch import large_strings, utf8
 from corpuskit.kernels.gates import hold_any
+from corpuskit.stages.rewriters._forms import MARKS, RUN_CHARS, is_mark, normalize, ordered
 from corpuskit.stages.rewriters._ftfy import SEGMENT_CHARS, SIGNS, fixer
 from corpuskit.stages.rewriters.unicode import Unicode, _edges
 from tests.contract.strategies import plain, view
@@ -142,3 +143,50 @@ def test_the_gate_knows_which_texts_hold_a_byte(texts, wanted):
     text = utf8(large_strings(offsets, np.frombuffer(b"".join(data), np.uint8)))
     found = hold_any(text.offsets, text.data, table)
     assert found.tolist() == [bool(set(one) & wanted) for one in data]
+
+
+# ---------------------------------------------------------------- long runs of marks
+
+FORMS = ["NFC", "NFD", "NFKC", "NFKD"]
+RUNS = st.builds(
+    lambda before, marks, after: before + "".join(marks) + after,
+    st.sampled_from(["", "e", "\xe9", "\u1ea5", "\xb4", "\u304b", "\u0f40"]),
+    st.lists(
+        st.sampled_from("\u0301\u0316\u0327\u0344\u0345\u0f71\u0f73\u0f81\u3099\uff9e\u1dce\u05b0"),
+        min_size=RUN_CHARS - 5,
+        max_size=RUN_CHARS + 50,
+    ),
+    st.sampled_from(["", "a", "\xe9\u0316", "\n\u0301", "\u1161"]),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(RUNS, min_size=1, max_size=2), st.sampled_from(FORMS))
+def test_long_runs_of_marks_come_out_as_the_library_gives_them(runs, form):
+    text = "".join(runs)
+    assert normalize(form, text) == unicodedata.normalize(form, text)
+    stage = Unicode(form=form)
+    config = ftfy.TextFixerConfig(**stage._options())
+    fixed = fixer(tuple(stage._options().items()))
+    assert fixed(text) == ftfy.fix_text(text, config)
+
+
+def test_a_run_as_long_as_the_bound_is_found_wherever_it_begins():
+    run = "\u0301" + "\u0316" * (RUN_CHARS - 1)
+    for begin in range(25):
+        assert ordered("NFC", "x" * begin + run) == "x" * begin + run[1:] + run[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_no_mark_lies_outside_the_range_that_is_searched(form):
+    others = [*range(MARKS[0]), *range(MARKS[1], 0x110000)]
+    assert not any(is_mark(form, chr(code)) for code in others)
+
+
+@pytest.mark.parametrize("fix", ["ftfy", "none"])
+def test_marks_without_end_are_put_in_order(fix):
+    # By the library alone this takes hours.
+    num = 200_000
+    found = plain(Unicode(fix=fix, form="NFD"), view(["e" + "\u0301\u0316" * num]))
+    assert found[0]["text"].decode() == "e" + "\u0316" * num + "\u0301" * num

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from corpuskit.batch import ORIGIN
 from corpuskit.errors import UsageError
@@ -30,9 +31,9 @@ def own_cache(tmp_path_factory, monkeypatch):
     """Compiled lists of these tests lie in a folder of their own; kernels stay where they are."""
     place = tmp_path_factory.mktemp("cache")
     monkeypatch.setattr(_url_lists, "cache_dir", lambda: place)
-    _url_lists.open_lists.cache_clear()
+    _url_lists._opened.cache_clear()
     yield place
-    _url_lists.open_lists.cache_clear()
+    _url_lists._opened.cache_clear()
 
 
 def decide(urls, **params):
@@ -180,7 +181,7 @@ def test_another_content_is_another_file(tmp_path, own_cache):
     path = tmp_path / "domains.txt"
     path.write_text("example.com\n")
     assert decide(["http://x.org"], extra_domains=(f"@{path}",)) == [None]
-    _url_lists.open_lists.cache_clear()
+    _url_lists._opened.cache_clear()
     path.write_text("x.org\n")
     assert decide(["http://x.org"], extra_domains=(f"@{path}",)) == ["domain"]
     assert len(list((own_cache / "lists").glob("*.map"))) == 2
@@ -224,6 +225,43 @@ def test_a_list_of_no_text_is_named(tmp_path):
     path.write_bytes(b"caf\xe9.org\n")
     with pytest.raises(UsageError, match=r"domains\.txt: is no UTF-8"):
         decide(["http://x.org"], extra_domains=(f"@{path}",))
+
+
+@pytest.mark.parametrize("name", ["extra_domains", "extra_urls", "banned_words", "suffix_list"])
+def test_an_empty_list_is_named(tmp_path, name):
+    path = tmp_path / "list.txt"
+    path.write_text("\n")
+    given = str(path) if name == "suffix_list" else (f"@{path}",)
+    with pytest.raises(UsageError, match=r"list\.txt: .*has no (entry|rule)"):
+        decide(["http://x.org"], **{name: given})
+
+
+def test_a_byte_order_mark_hides_no_entry(tmp_path):
+    path = tmp_path / "domains.txt"
+    path.write_text("\ufeffexample.org\n")
+    assert decide(["https://example.org/a"], extra_domains=(f"@{path}",)) == ["domain"]
+
+
+def test_an_edited_list_counts_at_once(tmp_path):
+    path = tmp_path / "domains.txt"
+    found = []
+    for content in ("example.org\n", "another.example\n"):
+        path.write_text(content)
+        found += decide(["https://example.org/a"], extra_domains=(f"@{path}",))
+    assert found == ["domain", None]
+
+
+def test_a_url_is_no_domain(tmp_path):
+    with pytest.raises(ValidationError, match=r"'https://b\.org/' is no domain or host"):
+        UrlFilter(extra_domains=("https://b.org/",))
+    path = tmp_path / "domains.txt"
+    path.write_text("example.org\nhttps://b.org/\n")
+    with pytest.raises(UsageError, match=r"'https://b\.org/' is no domain or host"):
+        decide(["https://example.org/a"], exempt_domains=(f"@{path}",))
+
+
+def test_domains_are_compared_in_lower_case():
+    assert decide(["https://example.org/a"], extra_domains=("EXAMPLE.org",)) == ["domain"]
 
 
 def test_versions_of_what_brings_lists_decide():

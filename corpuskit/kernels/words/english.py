@@ -96,26 +96,21 @@ def _split_affixes(num: int, rules: Rules, room: Room) -> int:
     piece_starts, pieces = rules.piece_starts, rules.pieces
     begin, end, count, num_tails, before = 0, num, 0, 0, -1
     special = -1
-    while end > begin and end - begin != before:
-        special = find_special(codes, begin, end, table, starts, texts, longest)
-        if special >= 0:
-            break
+    while special < 0 and end > begin and end - begin != before:
         before = end - begin
-        front = _prefix_length(codes, bits, begin, end)
-        if front > 0 and (
-            find_special(codes, begin + front, end, table, starts, texts, longest) >= 0
-        ):
-            begin += front
-            ends[count] = begin
-            count += 1
-            break
-        back = _suffix_length(codes, bits, begin + front, end)
-        if back > 0 and find_special(codes, begin, end - back, table, starts, texts, longest) >= 0:
-            end -= back
-            tails[num_tails] = end
-            num_tails += 1
-            break
-        if front > 0:
+        front = back = trial = 0
+        # Special cases: the whole, what is behind the prefix, what is before the suffix.
+        while trial < 3 and special < 0:
+            if trial == 1:
+                front = _prefix_length(codes, bits, begin, end)
+            elif trial == 2:
+                back = _suffix_length(codes, bits, begin + front, end)
+            if trial == 0 or (front > 0 if trial == 1 else back > 0):
+                first = begin + front if trial == 1 else begin
+                special = find_special(codes, first, end - back, table, starts, texts, longest)
+            trial += 1
+        # With one behind the prefix no suffix was looked for; before the suffix the prefix stays.
+        if front > 0 and not (special >= 0 and trial == 3):
             begin += front
             ends[count] = begin
             count += 1
@@ -124,7 +119,6 @@ def _split_affixes(num: int, rules: Rules, room: Room) -> int:
             tails[num_tails] = end
             num_tails += 1
     if end > begin:
-        special = find_special(codes, begin, end, table, starts, texts, longest)
         if special >= 0:
             for piece in range(piece_starts[special], piece_starts[special + 1]):
                 begin += pieces[piece]

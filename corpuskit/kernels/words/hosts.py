@@ -22,22 +22,21 @@ def is_url(codes: Ints, bits: Ints, begin: int, end: int) -> bool:
         dots += codes[at] == 46
     if dots == 0:
         return False
-    if _is_host(codes, bits, begin, end):
-        return True
     at = begin
     while at < end and bits[at] & SCHEME:
         at += 1
+    host = -1
     if (
         at - begin >= 2
         and at + 3 < end
         and codes[at] == 58
         and codes[at + 1] == 47
         and codes[at + 2] == 47
-        and _is_host(codes, bits, at + 3, end)
     ):
-        return True
-    for at in range(begin + 1, end - 1):
-        if codes[at] == 64 and _is_host(codes, bits, at + 1, end):
+        host = at + 3
+    for at in range(begin, end):
+        is_behind_user = at > begin + 1 and codes[at - 1] == 64
+        if (at in (begin, host) or is_behind_user) and _is_host(codes, bits, at, end):
             return True
     return False
 

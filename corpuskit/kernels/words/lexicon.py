@@ -72,7 +72,7 @@ class Lexicon:
         hashes, powers: (T,) uint64, see BASE.
     """
 
-    def __init__(self, sentence_ends: frozenset[str] = frozenset()) -> None:
+    def __init__(self, kinds_of_chars: Bytes | None = None) -> None:
         self.records = Records(
             np.zeros(2, np.int64),
             np.zeros(1, np.int64),
@@ -81,7 +81,7 @@ class Lexicon:
             np.zeros(0, np.uint8),
             np.zeros(0, np.uint64),
             np.zeros(0, np.uint64),
-            char_kinds(sentence_ends),
+            char_kinds() if kinds_of_chars is None else kinds_of_chars,
         )
         self._marks: dict[tuple[str, ...], tuple[NDArray[np.uint8], int]] = {}
 
@@ -191,7 +191,7 @@ _NUM_CODES = 0x40000
 
 
 @functools.cache
-def char_kinds(sentence_ends: frozenset[str]) -> NDArray[np.uint8]:
+def char_kinds(sentence_ends: frozenset[str] = frozenset()) -> NDArray[np.uint8]:
     """Tabulate the kinds of characters, (262144,) uint8; built on first use (40 ms) and kept."""
     table = np.zeros(_NUM_CODES, np.uint8)
     chars = [chr(code) for code in range(_NUM_CODES)]

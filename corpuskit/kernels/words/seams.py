@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from corpuskit.kernels.jit import kernel
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
@@ -38,11 +37,27 @@ class Seams(NamedTuple):
 
 
 @kernel
+def place_of(values: Offsets, wanted: int | np.int64) -> int:
+    """Return where the first of ascending values stands that is not below the wanted one.
+
+    As np.searchsorted, which takes 0.4 s to compile.
+    """
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
 def is_touched(
     data: Bytes, begin: int, end: int, start: int, stop: int, seams: Seams, token: int | np.int64
 ) -> bool:
     """Return whether the chunk whose first word is `token` loses a special case."""
-    group = seams.groups[np.searchsorted(seams.firsts, token)]
+    group = seams.groups[place_of(seams.firsts, token)]
     for entry in range(seams.bounds[group], seams.bounds[group + 1]):
         first, last = seams.starts[entry], seams.starts[entry + 1]
         if seams.sides[entry] & 1:

@@ -82,8 +82,10 @@ def rules(
     size = 1 << max(4, (4 * len(texts)).bit_length())
     table = np.zeros(size, np.int32)
     codes = [np.array(list(map(ord, text)), np.int32) for text in texts]
+    # Once per installation: no reason to compile it for Python, too.
+    hashed = getattr(hash_chars, "py_func", hash_chars)
     for number, text in enumerate(codes, start=1):
-        place = hash_chars(text, 0, len(text)) & (size - 1)
+        place = hashed(text, 0, len(text)) & (size - 1)
         while table[place]:
             place = (place + 1) & (size - 1)
         table[place] = number

@@ -173,7 +173,15 @@ class Language(StreamingStage):
 
     def _bounds(self) -> Mapping[str, float]:
         given = self.min_scores
-        return _read_bounds(given) if isinstance(given, str) else given or {}
+        if not isinstance(given, str):
+            return given or {}
+        try:
+            stat = Path(given).stat()
+        except FileNotFoundError:
+            raise UsageError(
+                f"{given}: there is no such file. Look at language.min_scores."
+            ) from None
+        return _read_bounds(given, stat.st_mtime_ns, stat.st_size)
 
     @property
     def _path(self) -> Path:
@@ -225,17 +233,20 @@ class Language(StreamingStage):
 
 
 @functools.lru_cache(maxsize=8)
-def _read_bounds(path: str) -> Mapping[str, float]:
-    """Read least scores by language.
+def _read_bounds(path: str, modified: int, size_bytes: int) -> Mapping[str, float]:
+    """Read least scores by language; the last two arguments tell versions of the file apart.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: it cannot be read.
         DataError: it does not hold a JSON object of numbers between 0 and 1.
     """
     try:
-        found = json.loads(Path(path).read_text("utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file. Look at language.min_scores.") from None
+        found = json.loads(Path(path).read_text("utf-8-sig"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"{path}: cannot be read: {reason}. Look at language.min_scores."
+        ) from None
     except ValueError as error:
         raise DataError(f'{path}: is not JSON: {error}. Write {{"de": 0.821}}.') from None
     numbers = found.values() if isinstance(found, dict) else [None]

@@ -7,12 +7,11 @@ install beside ours, plain Python written from their algorithms: dolma 1.2.1, ta
 
 from __future__ import annotations
 
-import functools
 import re
 import warnings
 from collections import Counter
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from corpuskit.stages._reference import reference_words
 from corpuskit.stages.filters._languages import UNKNOWN
@@ -20,7 +19,6 @@ from corpuskit.stages.filters._languages import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from corpuskit.stages._words import WordSplit
     from corpuskit.stages.filters.gopher_quality import GopherQuality
     from corpuskit.stages.filters.gopher_repetition import GopherRepetition
 
@@ -36,7 +34,7 @@ def repetition_oracle(stage: GopherRepetition) -> Decide:
         return _datatrove_repetition(stage)
     words: Callable[[str], list[str]]
     if stage.variant == "dclm":
-        tokenizer = _words("unicode", "en")
+        tokenizer = reference_words("unicode")
 
         def words(text: str) -> list[str]:
             return [word for word in tokenizer.word_tokenize(text) if word[0].isalnum()]
@@ -53,27 +51,6 @@ def quality_oracle(stage: GopherQuality) -> Decide:
         return _datatrove_quality(stage)
     measure = dolma_quality if stage.variant == "dolma" else dclm_quality
     return _by_bounds(stage, lambda text: measure(text, stage.stop_words))
-
-
-@functools.cache
-def _words(words: WordSplit, language: str) -> Any:
-    """Return a datatrove WordTokenizer that splits in this way."""
-    if words != "unicode":
-        return reference_words(words, language)
-    import regex
-    from datatrove.utils.word_tokenizers import WordTokenizer
-
-    class Unicode(WordTokenizer):  # type: ignore[misc]
-        def word_tokenize(self, text: str) -> list[str]:
-            return [part for part in regex.split(r"(?w)\b", text) if part.strip()]
-
-        def sent_tokenize(self, text: str) -> list[str]:
-            raise NotImplementedError
-
-        def span_tokenize(self, text: str) -> list[tuple[int, int]]:
-            raise NotImplementedError
-
-    return Unicode()
 
 
 def _by_bounds(stage: GopherQuality | GopherRepetition, measure: Measure) -> Decide:
@@ -107,7 +84,7 @@ def _datatrove_repetition(stage: GopherRepetition) -> Decide:
         dup_para_char_frac=stage.max_dup_paragraph_chars_ratio,
         top_n_grams=pairs(stage.max_top_ngram_ratios),
         dup_n_grams=pairs(stage.max_dup_ngram_ratios),
-        language=_words(stage.words, stage.language),
+        language=reference_words(stage.words, stage.language),
     )
 
     def decide(text: str) -> tuple[str | None, str]:
@@ -128,7 +105,7 @@ def _datatrove_quality(stage: GopherQuality) -> Decide:
         "max_avg_word_length": stage.max_mean_word_length,
         "min_stop_words": stage.min_stop_words,
         "stop_words": list(stage.stop_words),
-        "language": _words(stage.words, stage.language),
+        "language": reference_words(stage.words, stage.language),
     }
     ratios = {
         "max_symbol_word_ratio": stage.max_symbol_ratio,

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 LABEL = "language.label"
 UNKNOWN = "unknown_language"
+_PLACE = "{language}"
+_LABEL = r"[\w-]+"
 OnUnknown = Literal["error", "drop", "keep", "defaults"]
 
 KEYS = frozenset(
@@ -57,6 +59,8 @@ class PerLanguage(Protocol):
     def language_column(self) -> str: ...
     @property
     def unknown_language(self) -> OnUnknown: ...
+    @property
+    def measures(self) -> bool: ...
     def threshold(self, rule: str) -> float: ...
     def model_dump(self) -> dict[str, Any]: ...
 
@@ -64,12 +68,63 @@ class PerLanguage(Protocol):
 S = TypeVar("S", bound=PerLanguage)
 
 
-def language_files(per_language: str | None) -> tuple[str, ...]:
-    """Return the paths of all files of a folder or pattern; for `Stage.files()`."""
-    if per_language is None:
+def check_languages(stage: PerLanguage) -> None:
+    """Check what the parameters alone tell; for validators.
+
+    Raises:
+        ValueError: the pattern does not do, or the measures would fit no single bound.
+    """
+    if stage.per_language is None:
+        return
+    if stage.measures:
+        raise ValueError(
+            "measures: bounds that depend on the language cannot be tuned. Leave out per_language, "
+            "or measure one language at a time"
+        )
+    for pattern in _patterns(stage.per_language):
+        if pattern.count(_PLACE) > 1 or _PLACE not in Path(pattern).name:
+            raise ValueError(
+                f"per_language: {stage.per_language!r} must have {_PLACE} once, in the name of "
+                "the file"
+            )
+
+
+def language_files(stage: PerLanguage, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the paths of all files of a folder or pattern, all of them checked.
+
+    For `Stage.files()`, which is called before anything runs.
+
+    Raises:
+        UsageError: there is none, two are for one language, or one is broken.
+    """
+    if stage.per_language is None:
         return ()
-    whole, _, suffix = _pattern(per_language).partition("{language}")
-    return tuple(sorted(glob.glob(f"{glob.escape(whole)}*{glob.escape(suffix)}")))
+    found: dict[str, Path] = {}
+    for pattern in _patterns(stage.per_language):
+        before, _, after = pattern.partition(_PLACE)
+        for name in glob.glob(f"{glob.escape(before)}*{glob.escape(after)}"):
+            label = Path(name).name[len(Path(before + "x").name) - 1 :].removesuffix(after)
+            if not re.fullmatch(_LABEL, label) or not Path(name).is_file():
+                continue
+            if label in found:
+                raise UsageError(
+                    f"per_language: {found[label]} and {name} are for one language. Remove one."
+                )
+            found[label] = Path(name)
+    if not found:
+        raise UsageError(
+            f"per_language: {stage.per_language} has no file for any language, such as "
+            "deu_Latn.yml. Check the path."
+        )
+    for path in found.values():
+        _check_file(stage, path, names)
+    return tuple(sorted(map(str, found.values())))
+
+
+def word_libraries(words: str) -> tuple[str, ...]:
+    """Return the distributions that decide how text is split; for `Stage.libraries()`."""
+    # datatrove says by which of spaCy's rules a language is split.
+    return {"spacy": ("datatrove", "spacy"), "unicode": ("regex",)}.get(words, ())
 
 
 def language_columns(stage: PerLanguage) -> tuple[str, ...]:
@@ -111,7 +166,6 @@ class _Merged:
         self.codes = np.zeros(num_docs, np.uint8)
         self.values = np.full(num_docs, np.nan)
         self.bounds = np.full(num_docs, np.nan)
-        self.measures: dict[str, NDArray[np.float64]] = {}
 
     def add(self, rows: NDArray[np.int64], stage: PerLanguage, outcome: Outcome) -> None:
         assert outcome.codes is not None, "filters decide"
@@ -120,14 +174,9 @@ class _Merged:
             self.values[rows] = outcome.values
         limits = np.array([np.nan, *map(stage.threshold, stage.rules)])
         self.bounds[rows] = limits[outcome.codes]
-        for name, values in outcome.measures.items():
-            whole = self.measures.setdefault(name, np.full(len(self.codes), np.nan))
-            whole[rows] = values
 
     def outcome(self) -> Outcome:
-        return Outcome(
-            codes=self.codes, values=self.values, bounds=self.bounds, measures=self.measures
-        )
+        return Outcome(codes=self.codes, values=self.values, bounds=self.bounds)
 
 
 def _groups(labels: pa.Array) -> Iterator[tuple[str | None, NDArray[np.int64]]]:
@@ -139,23 +188,31 @@ def _groups(labels: pa.Array) -> Iterator[tuple[str | None, NDArray[np.int64]]]:
         yield label, np.flatnonzero(numbers == number)
 
 
-def _pattern(per_language: str) -> str:
-    """Return the pattern of file names; a folder holds one `<label>.yml` for each language."""
-    if "{language}" in per_language:
-        return per_language
-    return str(Path(per_language) / "{language}.yml")
+def _patterns(per_language: str) -> tuple[str, ...]:
+    """Return patterns of file names; a folder holds `<label>.yml` or `.yaml` for each language."""
+    if _PLACE in per_language:
+        return (per_language,)
+    folder = Path(per_language)
+    return str(folder / f"{_PLACE}.yml"), str(folder / f"{_PLACE}.yaml")
+
+
+def _check_file(stage: PerLanguage, path: Path, names: Mapping[str, str]) -> None:
+    changes = _changes(stage, _content(path), names)
+    # Whether its words can be split is asked for languages that occur.
+    if getattr(stage, "variant", "datatrove") == "datatrove":
+        changes["words"] = "whitespace"
+    _validated(stage, changes, f"{path}: ")
 
 
 def _stage_of(stage: S, label: str | None, names: Mapping[str, str]) -> S | None:
     """Return the stage with the parameters of a language; None if there are none."""
     assert stage.per_language is not None, "asked for by the caller"
     # A label comes from a column: it must not lead out of the folder.
-    if label is not None and re.fullmatch(r"[\w-]+", label):
-        path = Path(_pattern(stage.per_language).replace("{language}", label))
-        if path.is_file():
-            stat = path.stat()
-            given = _read(path, stat.st_mtime_ns, stat.st_size)
-            return _with(stage, str(path), label, given, names)
+    if label is not None and re.fullmatch(_LABEL, label):
+        for pattern in _patterns(stage.per_language):
+            path = Path(pattern.replace(_PLACE, label))
+            if path.is_file():
+                return _with(stage, path, label, names)
     if stage.unknown_language == "defaults":
         return _validated(stage, {}, "")
     if stage.unknown_language == "error":
@@ -166,7 +223,19 @@ def _stage_of(stage: S, label: str | None, names: Mapping[str, str]) -> S | None
     return None
 
 
-def _with(stage: S, path: str, label: str, given: Mapping[str, Any], names: Mapping[str, str]) -> S:
+def _with(stage: S, path: Path, label: str, names: Mapping[str, str]) -> S:
+    given = _content(path)
+    changes = _changes(stage, given, names)
+    has_language = "language" in type(stage).model_fields  # type: ignore[attr-defined]
+    if has_language and getattr(stage, "words", "") == "spacy":
+        changes["language"] = given.get("language", label)
+    return _validated(stage, changes, f"{path}: ")
+
+
+def _changes(
+    stage: PerLanguage, given: Mapping[str, Any], names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the parameters that a file gives."""
     changes: dict[str, Any] = {}
     fields = type(stage).model_fields  # type: ignore[attr-defined]
     for key, name in names.items():
@@ -174,9 +243,7 @@ def _with(stage: S, path: str, label: str, given: Mapping[str, Any], names: Mapp
             value = given[key]
             off = isinstance(value, int | float) and value <= 0 and _nullable(fields[name])
             changes[name] = None if off else value
-    if "language" in fields and getattr(stage, "words", "") == "spacy":
-        changes["language"] = given.get("language", label)
-    return _validated(stage, changes, f"{path}: ")
+    return changes
 
 
 def _nullable(field: Any) -> bool:
@@ -195,6 +262,11 @@ def _validated(stage: S, changes: Mapping[str, Any], place: str) -> S:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         raise UsageError(f"{place}{name}: {first['msg']}, got {first['input']!r}.") from error
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    stat = path.stat()
+    return _read(path, stat.st_mtime_ns, stat.st_size)
 
 
 @functools.lru_cache(maxsize=4096)

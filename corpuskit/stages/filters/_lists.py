@@ -22,13 +22,15 @@ def read_entries(path: str, *, comments: bool = False) -> Iterator[str]:
         comments: leave out lines that begin with `#`.
 
     Raises:
-        UsageError: it cannot be read, or is no UTF-8.
+        UsageError: it cannot be read, is no UTF-8, or has no entry.
     """
+    is_empty = True
     try:
-        with Path(path).open(encoding="utf-8") as lines:
+        with Path(path).open(encoding="utf-8-sig") as lines:
             for line in lines:
                 entry = line.strip()
                 if entry and not (comments and line[0] == COMMENT):
+                    is_empty = False
                     yield entry
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
@@ -37,6 +39,21 @@ def read_entries(path: str, *, comments: bool = False) -> Iterator[str]:
         raise UsageError(
             f"{path}: byte {error.start} is no UTF-8. A list has one entry a line, in UTF-8."
         ) from None
+    if is_empty:
+        raise UsageError(f"{path}: has no entry. A list has one entry a line.")
+
+
+def versions(paths: Iterable[str]) -> tuple[tuple[int, int], ...]:
+    """Return what changes when files do, as part of the key of a memory; 0 where there is none."""
+    found = []
+    for path in paths:
+        try:
+            stat = Path(path).stat()
+        except OSError:
+            found.append((0, 0))
+        else:
+            found.append((stat.st_mtime_ns, stat.st_size))
+    return tuple(found)
 
 
 def file_of(entry: str) -> str | None:

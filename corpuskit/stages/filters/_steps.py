@@ -56,6 +56,11 @@ def find_step(path: str) -> StepClass:
         raise ValueError(
             f"{path} is no filter or formatter: no class derived from BaseFilter or BaseFormatter."
         )
+    if found.run not in _runs():
+        raise ValueError(
+            f"{path} has a run() of its own, which decides about streams. Here documents are given "
+            "one by one: put what it does into filter(), filter_batch() or format()."
+        )
     if inspect.isabstract(found):
         raise ValueError(f"{path} is abstract: give a class derived from it.")
     try:
@@ -144,6 +149,13 @@ def _is_step(found: object) -> bool:
     from datatrove.pipeline.formatters.base import BaseFormatter
 
     return isinstance(found, type) and issubclass(found, (BaseFilter, BaseFormatter))
+
+
+def _runs() -> tuple[Any, ...]:
+    from datatrove.pipeline.filters.base_filter import BaseFilter
+    from datatrove.pipeline.formatters.base import BaseFormatter
+
+    return BaseFilter.run, BaseFormatter.run
 
 
 def _steps_of(place: str) -> list[str]:

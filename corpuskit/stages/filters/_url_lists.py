@@ -7,6 +7,8 @@ by all processes of a machine. Public suffixes are compiled into the same file.
 
 from __future__ import annotations
 
+import bisect
+import codecs
 import dataclasses
 import functools
 import hashlib
@@ -37,7 +39,7 @@ from corpuskit.kernels.filters.urls import (
 )
 from corpuskit.kernels.jit import cache_dir
 from corpuskit.kernels.stringset import BLOCK, MAX_LENGTH, Coded, Table, front_code, make_table
-from corpuskit.stages.filters._lists import COMMENT, file_of, files_in, read_entries
+from corpuskit.stages.filters._lists import COMMENT, file_of, files_in, read_entries, versions
 from corpuskit.stages.filters._mapped import open_or_build
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
     Entries = tuple[str, ...]
 
-_FORMAT = 1
+_FORMAT = 2
 """Raise it when the compiled file changes for the same lists."""
 
 _ARCHIVE = "url_filterblacklistsv0_3_0.tar.gz"
@@ -82,13 +84,18 @@ class UrlLists:
     subwords: Entries
 
 
-@functools.lru_cache(maxsize=8)
 def open_lists(lists: UrlLists) -> Lists:
     """Open compiled lists, which are compiled if nobody has done it; once per process.
 
     Raises:
-        UsageError: a list cannot be read.
+        UsageError: a list cannot be read, or is empty.
     """
+    return _opened(lists, versions(files(lists)))
+
+
+@functools.lru_cache(maxsize=8)
+def _opened(lists: UrlLists, _: tuple[tuple[int, int], ...]) -> Lists:
+    """Open lists; the last argument tells versions of their files apart."""
     path = cache_dir() / "lists" / f"urls-{_digest(lists)}.map"
     arrays = open_or_build(path, lambda scratch: _compile(lists, scratch))
 
@@ -177,6 +184,8 @@ def _compile(lists: UrlLists, scratch: Path) -> Iterator[tuple[str, Iterable[NDA
     yield "subwords", [make_automaton(sorted(word.encode() for word in words["subwords"]))]
     for name, member in (("exempt", ""), ("domains", "domains"), ("urls", "urls")):
         chunks = _chunks(getattr(lists, name))
+        if name != "urls":
+            chunks = map(_as_hosts, chunks)
         if member and lists.integrated:
             chunks = itertools.chain(chunks, _integrated(member))
         folder = scratch / name
@@ -229,7 +238,7 @@ def _suffixes(lists: UrlLists) -> dict[bytes, int]:
     """
     place = _snapshot() if lists.suffix_list is None else Path(lists.suffix_list)
     try:
-        text = place.read_text("utf-8")
+        text = place.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{place}: no public suffix list: {error}. Check the path.") from None
     kinds: dict[bytes, int] = {}
@@ -248,6 +257,8 @@ def _suffixes(lists: UrlLists) -> dict[bytes, int]:
             add(labels[1:], WILDCARD)
         if labels[0].startswith("!"):
             add([labels[0][1:], *labels[1:]], EXCEPTION)
+    if not kinds:
+        raise UsageError(f"{place}: no public suffix list: has no rule. Check the path.")
     return kinds
 
 
@@ -269,8 +280,25 @@ def _chunks(given: Entries) -> Iterator[pa.Array]:
     inline = [entry.strip().encode() for entry in given if file_of(entry) is None]
     yield pa.array([entry for entry in inline if entry], pa.large_binary())
     for path in files_in(given):
+        num_entries = 0
         with Path(path).open("rb") as file:
-            yield from _lines(iter(functools.partial(file.read, _CHUNK_BYTES), b""), path)
+            for chunk in _lines(iter(functools.partial(file.read, _CHUNK_BYTES), b""), path):
+                num_entries += len(chunk)
+                yield chunk
+        if num_entries == 0:
+            raise UsageError(f"{path}: has no entry. A list has one entry a line.")
+
+
+def _as_hosts(entries: pa.Array) -> pa.Array:
+    """Return domains and hosts in lower case, as they are compared; a URL would never match."""
+    hosts = pc.utf8_lower(entries.cast(pa.large_string()))
+    wrong = hosts.filter(pc.match_substring_regex(hosts, "[/?#]"))
+    if len(wrong):
+        raise UsageError(
+            f"url_filter: {wrong[0].as_py()!r} is no domain or host. Give it as in example.org, or "
+            "in extra_urls."
+        )
+    return hosts.cast(pa.large_binary())
 
 
 def _integrated(member: str) -> Iterator[pa.Array]:
@@ -284,11 +312,13 @@ def _integrated(member: str) -> Iterator[pa.Array]:
 
 def _lines(pieces: Iterable[bytes], path: str) -> Iterator[pa.Array]:
     """Yield the entries of a file: lines stripped, without comments and empty ones."""
-    left = b""
+    left, is_first = b"", True
     for piece in itertools.chain(pieces, (b"\n",)):
         done, newline, left = (left + piece).rpartition(b"\n")
         if not newline:
             continue
+        if is_first:
+            done, is_first = done.removeprefix(codecs.BOM_UTF8), False
         data = np.frombuffer(done + newline, np.uint8)
         ends = np.flatnonzero(data == ord("\n"))
         starts = np.concatenate(([0], ends[:-1] + 1))
@@ -338,14 +368,9 @@ def _sorted(strings: pa.Array) -> pa.Array:
 
 def _first_at(run: pa.Array, bound: bytes | None) -> int:
     """Return the place of the first string that is not below `bound`."""
-    low, high = 0, len(run)
-    while bound is not None and low < high:
-        middle = (low + high) // 2
-        if run[middle].as_py() < bound:
-            low = middle + 1
-        else:
-            high = middle
-    return high if bound is not None else len(run)
+    if bound is None:
+        return len(run)
+    return bisect.bisect_left(range(len(run)), bound, key=lambda row: run[row].as_py())
 
 
 def _coded(

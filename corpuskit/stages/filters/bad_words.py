@@ -15,7 +15,7 @@ from corpuskit.kernels.casing import lower_texts
 from corpuskit.kernels.filters.wordlist import compile_words, count_entries
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages.filters._lists import read_entries
+from corpuskit.stages.filters._lists import read_entries, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,8 +119,10 @@ class BadWords(StreamingStage):
                     f"{self.stage_name()}: there is no list for the language {language!r}. Give "
                     "one in lists, or set unlisted to keep."
                 )
+            path = self._paths.get(language)
             words = _compiled(
-                self._paths.get(language),
+                path,
+                versions([path] if path is not None else []),
                 self.entries if language == self.language else (),
                 language not in _UNSPACED,
                 self.allowlist == "c4",
@@ -198,9 +200,13 @@ class BadWords(StreamingStage):
 
 @functools.lru_cache(maxsize=256)
 def _compiled(
-    path: str | None, entries: tuple[str, ...], whole_words: bool, is_c4: bool
+    path: str | None,
+    _: tuple[tuple[int, int], ...],
+    entries: tuple[str, ...],
+    whole_words: bool,
+    is_c4: bool,
 ) -> WordList:
-    """Return a compiled list; each process makes it once."""
+    """Return a compiled list; each process makes it once, and anew when the file changes."""
     found = dict.fromkeys([*(read_entries(path) if path is not None else ()), *entries])
     allowed = _ALLOWED if is_c4 else frozenset()
     return compile_words(

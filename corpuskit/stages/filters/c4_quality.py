@@ -113,7 +113,7 @@ class C4Quality(StreamingStage):
         return self.min_num_sentences is not None or not self.split_paragraph
 
     def libraries(self) -> tuple[str, ...]:
-        return ("spacy",) if self._needs_words() else ()
+        return ("datatrove", "spacy") if self._needs_words() else ()
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 100e6)

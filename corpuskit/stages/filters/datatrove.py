@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ _REGEX = {"step": f"{_FILTERS}.RegexFilter", "params": {"regex_exp": r"a\.a|b"}}
 _PII = {"step": "datatrove.pipeline.formatters.PIIFormatter"}
 _DROPPED, _ERROR, _REWRITTEN = 1, 2, 3
 _REASON_CHARS = 300
+_DEEPEST = 100
 
 _NAMES = {"language.label": "language", "language.score": "language_score"}
 """Our columns -> what datatrove calls the same."""
@@ -48,8 +50,11 @@ class Datatrove(StreamingStage):
     `datatrove` stages, and the columns of `language` under datatrove's names.
 
     A document on which a step raises an exception is dropped: the rule is `error` with the
-    exception, as in `error ZeroDivisionError: division by zero`. Missing packages and files, a lost
-    network and lack of memory fail the task instead, as do exceptions while the step is made.
+    exception, as in `error ZeroDivisionError: division by zero`. So is one of which the step says
+    or leaves behind what has no meaning: a number as text, metadata that hold themselves. NaN in
+    metadata becomes null. A step that has a `run()` of its own is refused. Missing packages and
+    files, a lost network and lack of memory fail the task instead, as do exceptions while the step
+    is made.
 
     One step is made per process, so models open once. But a step that remembers earlier documents
     then decides by what else its worker has read: results depend on the number of workers. With
@@ -109,14 +114,16 @@ class Datatrove(StreamingStage):
     def apply(self, view: View) -> Outcome:
         documents = list(_documents(view))
         given = [(document.text, dict(document.metadata)) for document in documents]
-        verdicts = [_judged(*one) for one in self._results(view, documents)]
-        codes = np.array([code for code, _ in verdicts], np.uint8)
-        texts, metadata = [], []
-        for code, document, (text, before) in zip(codes, documents, given, strict=True):
-            texts.append(_clean(document.text) if code == 0 else text)
-            metadata.append(_added(before, document.metadata) if code == 0 else None)
-        columns = {"metadata": pa.array(metadata, pa.string())}
-        reasons = pa.array([reason for _, reason in verdicts], pa.string())
+        verdicts = [
+            _judged(document, found, text, before)
+            for (document, found), (text, before) in zip(
+                self._results(view, documents), given, strict=True
+            )
+        ]
+        codes = np.array([verdict.code for verdict in verdicts], np.uint8)
+        texts = [verdict.text for verdict in verdicts]
+        columns = {"metadata": pa.array([verdict.metadata for verdict in verdicts], pa.string())}
+        reasons = pa.array([verdict.reason for verdict in verdicts], pa.string())
         if all(after == text for after, (text, _) in zip(texts, given, strict=True)):
             return Outcome(codes=codes, reasons=reasons, columns=columns)
         changed = utf8(pa.array(texts, pa.large_string()))
@@ -137,7 +144,7 @@ class Datatrove(StreamingStage):
                 found = self._given(keys[begin], batch)
             except _FAILURES:
                 raise
-            except Exception as error:  # noqa: BLE001 - a step is anybody's code
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a step is anybody's code
                 if size == 1:
                     found = [error]
                 else:
@@ -152,7 +159,7 @@ class Datatrove(StreamingStage):
             return self._given(None, [document])[0]
         except _FAILURES:
             raise
-        except Exception as error:  # noqa: BLE001 - a step is anybody's code
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a step is anybody's code
             return error
 
     def _given(self, key: int | None, documents: list[Document]) -> list[Any]:
@@ -161,7 +168,10 @@ class Datatrove(StreamingStage):
         if self._is_fresh:
             step = _steps.make_step(_steps.find_step(self.step), self.params, key)
         if hasattr(step, "filter_batch"):
-            return list(step.filter_batch(documents))
+            found = list(step.filter_batch(documents))
+            if len(found) != len(documents):
+                raise ValueError(f"{len(found)} results for {len(documents)} documents")
+            return found
         for document in documents:
             document.text = step.format(document.text)
         return [True] * len(documents)
@@ -217,18 +227,48 @@ def _documents(view: View) -> Iterator[Document]:
         yield Document(text=text, id=identity, metadata=metadata)
 
 
-def _judged(document: Document, found: Any) -> tuple[int, str | None]:
-    """Return code and reason of what a step said: yes or no, no and why, or an exception."""
-    if isinstance(found, Exception):
-        text = re.sub(r"0x[0-9a-f]+", "0x", str(found))  # addresses differ from run to run
-        name = f"error {type(found).__name__}"
-        return _ERROR, f"{name}: {text}"[:_REASON_CHARS] if text else name
-    if not isinstance(document.text, str):
-        return _ERROR, f"error TypeError: the text became {type(document.text).__name__}"
-    kept, reason = found if isinstance(found, tuple) else (found, None)
-    if kept:
-        return 0, None
-    return _DROPPED, str(reason)[:_REASON_CHARS] if reason else None
+class _Verdict(NamedTuple):
+    """What becomes of a document."""
+
+    code: int
+    reason: str | None
+    text: str
+    metadata: str | None
+
+
+def _judged(document: Document, found: Any, text: str, before: Mapping[str, Any]) -> _Verdict:
+    """Return what a step said of a document: yes or no, no and why, or an exception.
+
+    Args:
+        document: as the step left it.
+        found: what it said.
+        text: what the document held before.
+        before: its metadata before.
+    """
+    if isinstance(found, BaseException):
+        return _Verdict(_ERROR, _described(found), text, None)
+    try:
+        if not isinstance(document.text, str):
+            raise TypeError(f"the text became {type(document.text).__name__}")
+        if isinstance(found, tuple) and len(found) != 2:
+            raise ValueError(f"a result of {len(found)} values, not of whether and why")
+        kept, reason = found if isinstance(found, tuple) else (found, None)
+        if kept:
+            return _Verdict(0, None, _clean(document.text), _added(before, document.metadata))
+        why = _clean(str(reason))[:_REASON_CHARS] if reason else None
+        return _Verdict(_DROPPED, why, text, None)
+    except Exception as error:  # noqa: BLE001 - what a step leaves behind may hold anybody's code
+        return _Verdict(_ERROR, _described(error), text, None)
+
+
+def _described(error: BaseException) -> str:
+    """Return an exception as a reason."""
+    name = f"error {type(error).__name__}"
+    try:
+        text = re.sub(r"0x[0-9a-f]+", "0x", str(error))  # addresses differ from run to run
+    except Exception:  # noqa: BLE001 - an exception is anybody's code, too
+        text = ""
+    return _clean(f"{name}: {text}" if text else name)[:_REASON_CHARS]
 
 
 def _clean(text: str) -> str:
@@ -241,20 +281,47 @@ def _clean(text: str) -> str:
 
 
 def _added(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """Return what a step added to the metadata or changed there, as JSON."""
+    """Return what a step added to the metadata or changed there, as JSON.
+
+    Raises:
+        TypeError: it is no mapping any more, or a key is none of JSON.
+        ValueError: it is nested too deep, or holds itself.
+    """
+    if not isinstance(after, dict):
+        raise TypeError(f"the metadata became {type(after).__name__}")
     added = {k: v for k, v in after.items() if k not in before or not _same(before[k], v)}
     if not added:
         return None
-    return json.dumps(added, sort_keys=True, ensure_ascii=False, default=_plain)
+    return json.dumps(_plain(added), sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 def _same(one: Any, other: Any) -> bool:
     return one is other or (type(one) is type(other) and bool(one == other))
 
 
-def _plain(value: Any) -> Any:
-    """Return a number of NumPy as one of Python, anything else as text."""
-    return value.item() if isinstance(value, np.generic) else str(value)
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return a value as JSON has it: NaN and infinity as null, what it does not know as text."""
+    if depth > _DEEPEST:
+        raise ValueError(f"the metadata is nested more than {_DEEPEST} deep, or holds itself")
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, dict):
+        return {_plain_key(key): _plain(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one, depth + 1) for one in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int):
+        return value
+    return _clean(str(value))
+
+
+def _plain_key(key: Any) -> str:
+    if isinstance(key, str):
+        return _clean(key)
+    if isinstance(key, bool | int | float | None):
+        return json.dumps(key)
+    raise TypeError(f"the metadata has a key that is a {type(key).__name__}")
 
 
 def _spans(before: list[str], after: list[str]) -> Spans:

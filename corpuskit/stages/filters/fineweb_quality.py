@@ -16,9 +16,11 @@ from corpuskit.stages.filters._languages import (
     LABEL,
     UNKNOWN,
     OnUnknown,
+    check_languages,
     decide_by_language,
     language_columns,
     language_files,
+    word_libraries,
 )
 
 if TYPE_CHECKING:
@@ -119,19 +121,20 @@ class FinewebQuality(StreamingStage):
 
     @model_validator(mode="after")
     def _check_language(self) -> FinewebQuality:
+        check_languages(self)
         needs_words = self.max_newline_ratio is not None or self.measures
         if needs_words and self.per_language is None:
             check_language(self.words, self.language)
         return self
 
     def files(self) -> tuple[str, ...]:
-        return language_files(self.per_language)
+        return language_files(self, _NAMES)
 
     def needs(self) -> tuple[str, ...]:
         return language_columns(self)
 
     def libraries(self) -> tuple[str, ...]:
-        return ("spacy",) if self.words == "spacy" else ()
+        return word_libraries(self.words)
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 120e6)
@@ -176,7 +179,7 @@ class FinewebQuality(StreamingStage):
         from datatrove.data import Document
         from datatrove.pipeline.filters import FineWebQualityFilter
 
-        from corpuskit.stages.filters._gopher_reference import _words as reference_words
+        from corpuskit.stages._reference import reference_words
 
         if self.per_language is not None and self.unknown_language == "drop":
             return lambda text: (UNKNOWN, text)  # a text alone has no language

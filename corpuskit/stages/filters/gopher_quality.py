@@ -16,9 +16,11 @@ from corpuskit.stages.filters._languages import (
     LABEL,
     UNKNOWN,
     OnUnknown,
+    check_languages,
     decide_by_language,
     language_columns,
     language_files,
+    word_libraries,
 )
 
 if TYPE_CHECKING:
@@ -165,6 +167,7 @@ class GopherQuality(StreamingStage):
 
     @model_validator(mode="after")
     def _check_words(self) -> GopherQuality:
+        check_languages(self)
         if self.variant != "datatrove" and (self.words, self.language) != ("spacy", "en"):
             raise ValueError(f"words, language: {self.variant} splits in its own way")
         if self.variant == "dclm" and not all(map(str.isascii, self.stop_words)):
@@ -174,10 +177,10 @@ class GopherQuality(StreamingStage):
         return self
 
     def files(self) -> tuple[str, ...]:
-        return language_files(self.per_language)
+        return language_files(self, _NAMES)
 
     def libraries(self) -> tuple[str, ...]:
-        return ("spacy",) if self.variant == "datatrove" and self.words == "spacy" else ()
+        return word_libraries(self.words) if self.variant == "datatrove" else ()
 
     def needs(self) -> tuple[str, ...]:
         return language_columns(self)

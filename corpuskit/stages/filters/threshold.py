@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages._numbers import to_numbers
+from corpuskit.stages._numbers import to_numbers, to_strings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,9 +70,14 @@ class Threshold(StreamingStage):
             raise ValueError("measures: bounds that depend on `by` cannot be tuned. Leave one out")
         given = [("", self.min, self.max), *((k, *pair) for k, pair in self.limits.items())]
         for name, low, high in given:
+            place = f"limits of {name!r}: " if name else ""
+            if any(bound is not None and math.isnan(bound) for bound in (low, high)):
+                raise ValueError(f"{place}min and max must be numbers, not NaN")
             if low is not None and high is not None and low > high:
-                place = f"limits of {name!r}: " if name else ""
                 raise ValueError(f"{place}min {low} must not be greater than max {high}")
+        has_bound = any(bound is not None for _, *bounds in given for bound in bounds)
+        if not (has_bound or self.missing == "drop" or self.measures):
+            raise ValueError("must have min, max or limits: nothing would be dropped")
         return self
 
     def needs(self) -> tuple[str, ...]:
@@ -102,7 +107,7 @@ class Threshold(StreamingStage):
         _set(lows, highs, slice(None), self.min, self.max)
         if self.limits:
             assert self.by is not None, "checked when the stage was made"
-            groups = view.column(self.by).cast(pa.string())
+            groups = to_strings(view.column(self.by), self.by)
             for name, (low, high) in self.limits.items():
                 rows = pc.equal(groups, name).fill_null(False).to_numpy(zero_copy_only=False)
                 _set(lows, highs, rows, low, high)

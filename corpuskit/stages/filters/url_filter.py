@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from corpuskit.batch import utf8
 from corpuskit.kernels.filters.urls import decide_urls, find_bodies, find_domains, find_hosts
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 from corpuskit.stages.filters import _url_lists
+from corpuskit.stages.filters._lists import file_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,7 +88,8 @@ class UrlFilter(StreamingStage):
     use_integrated_lists: bool = True
     """Take the lists that come with datatrove, besides those given here."""
     extra_domains: tuple[str, ...] = ()
-    """Domains and hosts, as in `example.org`; `@path` reads a file, one a line, `#` comments."""
+    """Domains and hosts, as in `example.org`, in lower case; `@path` reads a file, one a line,
+    `#` comments."""
     extra_urls: tuple[str, ...] = ()
     """URLs, letter for letter; `@path` reads a file."""
     banned_words: tuple[str, ...] = ()
@@ -108,6 +110,14 @@ class UrlFilter(StreamingStage):
     """What to do with documents that have no URL."""
     suffix_list: str | None = None
     """Path of a public suffix list; null takes the one inside tldextract."""
+
+    @field_validator("extra_domains", "exempt_domains")
+    @classmethod
+    def _check_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            if file_of(entry) is None and "/" in entry:
+                raise ValueError(f"{entry!r} is no domain or host; a URL belongs into extra_urls")
+        return value
 
     def needs(self) -> tuple[str, ...]:
         return ("origin",)

@@ -15,7 +15,7 @@ from corpuskit.exchange import hash_ranges
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.ledger import Entries
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
-from corpuskit.stages._numbers import to_numbers
+from corpuskit.stages._numbers import to_numbers, to_strings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,6 +35,9 @@ _KEYS = [name for name, _ in _GROUPING]
 
 _ROW_BYTES = 200
 """Memory of a row while it is merged or ranked."""
+
+_ROUNDING = 1e-12
+"""1 - 0.7 is a little more than 0.3, the rank of the fourth of ten."""
 
 _LARGEST = float(1 << 62)
 """Scaled scores beyond count as this one."""
@@ -195,7 +198,7 @@ class Percentile(GlobalStage):
         if self.missing == "drop":
             dropped[places[is_missing[places]]] = 2
         if self.keep_top is not None:
-            dropped[ranks < 1 - self.keep_top] = 1
+            dropped[ranks < 1 - self.keep_top - _ROUNDING] = 1
         if dropped.any():
             self._add_ledger(context, keys, dropped, ranks)
         columns = {
@@ -215,7 +218,7 @@ class Percentile(GlobalStage):
             if self.by is None:
                 groups = pa.repeat(pa.scalar(""), view.num_docs)
             else:
-                groups = view.column(self.by).cast(pa.string()).fill_null("")
+                groups = to_strings(view.column(self.by), self.by).fill_null("")
             yield view, scaled, groups
 
     def _rank(

@@ -8,6 +8,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import UsageError
+from corpuskit.stages.rewriters._forms import ordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,6 +64,8 @@ class Fixer:
         self._mark = re.compile(f"[{marks}]" if marks else r"(?!)").search
 
     def __call__(self, text: str) -> str:
+        if self._form is not None:
+            text = ordered(self._form, text)  # no other step looks at the order of marks
         pieces: list[str] = []
         done = at = 0
         bracket = text.find("<") if self._config.unescape_html == "auto" else -1

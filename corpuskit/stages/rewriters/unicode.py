@@ -12,6 +12,7 @@ import numpy as np
 from corpuskit.batch import Utf8
 from corpuskit.kernels.gates import hold_any
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
+from corpuskit.stages.rewriters._forms import normalize
 from corpuskit.stages.rewriters._ftfy import fixer
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Unicode(StreamingStage):
             if self.remove_control_chars:
                 steps.append((2, functools.partial(CONTROLS.sub, "")))
             if self.form != "none":
-                steps.append((3, functools.partial(unicodedata.normalize, self.form)))
+                steps.append((3, functools.partial(normalize, self.form)))
         if self.line_ends == "lf":
             steps.append((4, functools.partial(LINE_ENDS.sub, "\n")))
         if self.invisible == "remove":

@@ -60,6 +60,7 @@ class Archive:
 
     Attributes:
         consumed: bytes of the file that were taken so far.
+        end: where its content ends; None in compressed files.
 
     Raises:
         DataError: name and content of the file disagree about its compression, or it holds more
@@ -74,6 +75,7 @@ class Archive:
         self._file.seek(0)
         limit = expansion_limit(self._size, max_expansion)
         self._most = limit if self._kind else MAX_POSITION
+        self.end = None if self._kind else self._size
 
     @property
     def consumed(self) -> int:

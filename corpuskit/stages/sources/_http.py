@@ -7,7 +7,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from corpuskit.stages.sources._warc import parse_fields
+from corpuskit.stages.sources._warc import HEADER_BYTES, parse_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +18,20 @@ _CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\n]*)?\r?\n")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:+-]{1,40})", re.IGNORECASE)
 
 MAX_CODINGS = 4
+
+GZIP = b"\x1f\x8b"
+
+_GZIP_DEFLATE = GZIP + b"\x08"
+
+MAGIC: Mapping[str, bytes | tuple[bytes, ...]] = {
+    "PDF": b"%PDF-",
+    "PNG": b"\x89PNG\r\n\x1a\n",
+    "JPEG": b"\xff\xd8\xff",
+    "GIF": (b"GIF87a", b"GIF89a"),
+    "zip": b"PK\x03\x04",
+    "gzip": _GZIP_DEFLATE,
+}
+"""How files begin that servers send as pages, and that hold none."""
 
 
 class Response(NamedTuple):
@@ -37,11 +51,16 @@ class BrokenBodyError(Exception):
 
 
 def parse_response(block: bytes) -> Response | None:
-    """Take a response apart; None if it is none. The body stays encoded."""
+    """Take a response apart; None if it is none, or has too long a header.
+
+    The body stays encoded.
+    """
     found = _STATUS.match(block)
     if found is None:
         return None
-    end = _BLANK.search(block)
+    end = _BLANK.search(block, 0, HEADER_BYTES)
+    if end is None and len(block) > HEADER_BYTES:
+        return None
     header, body = (block, b"") if end is None else (block[: end.start()], block[end.end() :])
     return Response(int(found[1]), parse_fields(header), body)
 
@@ -50,7 +69,7 @@ def decode_body(response: Response, most: int) -> bytes:
     """Return the body without transfer and content encodings.
 
     Many crawlers decode bodies and keep the header that says otherwise, so a body that does not
-    look encoded is taken as it stands.
+    look encoded is taken as it stands. Others leave the header out: gzip is decoded once without.
 
     Raises:
         TooMuchError: it has more than `most` bytes.
@@ -62,6 +81,8 @@ def decode_body(response: Response, most: int) -> bytes:
     codings = re.findall(r"[\w-]+", response.fields.get("content-encoding", "").lower())
     for coding in reversed(codings[:MAX_CODINGS]):
         body = _decode(body, coding, most)
+    if not codings and body.startswith(_GZIP_DEFLATE):
+        body = _inflate_members(body, most)
     if len(body) > most:
         raise TooMuchError
     return body
@@ -70,6 +91,11 @@ def decode_body(response: Response, most: int) -> bytes:
 def media_type(value: str) -> str:
     """Return the type of a Content-Type field, without parameters, in lower case."""
     return value.partition(";")[0].strip().lower()
+
+
+def magic(body: bytes) -> str:
+    """Return what kind of file a body is that is none of text; empty if it may be text."""
+    return next((kind for kind, start in MAGIC.items() if body.startswith(start)), "")
 
 
 def charset(value: str) -> str:
@@ -92,8 +118,8 @@ def _unchunk(body: bytes) -> bytes:
 
 
 def _decode(body: bytes, coding: str, most: int) -> bytes:
-    if coding in {"gzip", "x-gzip"} and body.startswith(b"\x1f\x8b"):
-        return _inflate(body, 31, most)
+    if coding in {"gzip", "x-gzip"} and body.startswith(GZIP):
+        return _inflate_members(body, most)
     if coding == "deflate" and body[:1] == b"\x78" and int.from_bytes(body[:2], "big") % 31 == 0:
         return _inflate(body, 15, most)
     if coding == "deflate" and _is_binary(body):
@@ -122,17 +148,42 @@ def _inflate(body: bytes, window: int, most: int) -> bytes:
     return content
 
 
+def _inflate_members(body: bytes, most: int) -> bytes:
+    """Decompress all gzip members; what follows them and is none is left out."""
+    pieces: list[bytes] = []
+    size = at = 0
+    while body.startswith(GZIP, at):
+        # Steps that double keep the copies of what lies behind a member short.
+        decoder, step = zlib.decompressobj(31), 1 << 10
+        while not decoder.eof and at < len(body):
+            given = body[at : at + step]
+            try:
+                pieces.append(decoder.decompress(given, most + 1 - size))
+            except zlib.error as error:
+                raise BrokenBodyError(str(error)) from None
+            size += len(pieces[-1])
+            if size > most:
+                raise TooMuchError
+            at += len(given) - len(decoder.unused_data)
+            step = min(2 * step, 1 << 20)
+    return b"".join(pieces)
+
+
 def _unzstd(body: bytes, most: int) -> bytes:
     import zstandard
 
-    reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body)
+    library = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+    reader = library.stream_reader(body, read_across_frames=True)
+    pieces, size = [], 0
     try:
-        content = reader.read(most + 1)
+        while piece := reader.read(most + 1 - size):
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise TooMuchError
     except zstandard.ZstdError as error:
         raise BrokenBodyError(str(error)) from None
-    if len(content) > most:
-        raise TooMuchError
-    return content
+    return b"".join(pieces)
 
 
 def _unbrotli(body: bytes, most: int) -> bytes:

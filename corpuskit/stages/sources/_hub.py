@@ -67,7 +67,13 @@ def saved_splits(folder: Path) -> list[str]:
     if not (folder / "dataset_dict.json").is_file():
         return []
     splits = _json(folder / "dataset_dict.json").get("splits")
-    return [str(name) for name in splits] if isinstance(splits, list) else []
+    names = [str(name) for name in splits] if isinstance(splits, list) else []
+    for name in names:
+        if name in {"", ".", ".."} or re.search(r"[/\\\0]", name):
+            raise UsageError(f"{folder}: dataset_dict.json names the split {name!r}.")
+    if not names:
+        raise UsageError(f"{folder}: dataset_dict.json names no split. Save the dataset again.")
+    return names
 
 
 def _saved(folder: Path, splits: Sequence[str], split: str) -> list[tuple[Found, str]]:
@@ -82,7 +88,17 @@ def _saved(folder: Path, splits: Sequence[str], split: str) -> list[tuple[Found,
                 f"{folder / name}: was saved with a selection of rows. Save it once more after "
                 "flatten_indices()."
             )
-        entries = state.get("_data_files") or []
+        own = state.get("_split") or "train"
+        if not name and split not in {"all", own}:
+            raise UsageError(
+                f"{folder}: has no split {split!r}: it was saved as {own!r}. Set split: {own!r}, "
+                "or all."
+            )
+        entries = state.get("_data_files")
+        if not isinstance(entries, list) or not entries:
+            raise UsageError(
+                f"{folder / name}: state.json names no data files. Save the dataset again."
+            )
         for entry in entries:
             file = str(entry.get("filename", "")) if isinstance(entry, dict) else ""
             if not file or os.path.isabs(file) or ".." in file.split("/"):
@@ -123,10 +139,14 @@ def _card(readme: Path) -> Mapping[str, Any]:
     if not readme.is_file():
         return {}
     library = _library()
+    errors: Any = importlib.import_module("yaml")
     try:
         return library.metadata_load(readme) or {}
-    except ValueError as error:
-        raise UsageError(f"{readme}: its metadata cannot be read: {error}.") from None
+    except (OSError, ValueError, errors.YAMLError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UsageError(
+            f"{readme}: the metadata at its top cannot be read: {reason}. Correct it."
+        ) from None
 
 
 def _library() -> Any:

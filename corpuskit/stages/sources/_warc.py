@@ -23,9 +23,15 @@ HEAD_BYTES = 2000
 
 _VERSION = re.compile(rb"WARC/\d{1,2}\.\d{1,2}[ \t]*\r?\n")
 _BLANK = re.compile(rb"\r?\n\r?\n")
-_FIELD = re.compile(r"([^\s:][^:]*?)[ \t]*:[ \t]*(.*)")
 _DIGITS = re.compile(r"\d{1,15}")
 _BREAKS = re.compile(rb"[\r\n \t\0]*")
+_NEXT = re.compile(rb"\nWARC/\d{1,2}\.\d{1,2}[ \t]*\r?\n")
+_NEXT_BYTES = 32
+
+STEP_BYTES = 1 << 20
+
+AGAIN_BYTES = 1 << 26
+"""So many bytes, and as many as the file holds, may be read twice because of wrong lengths."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,16 +71,18 @@ class Cursor:
         member_position: where the last member begins that was read from.
         damage: why the stream stops early, if it does: something in that member.
         is_clipped: with damage, nothing follows.
+        end: where the file ends, if it is known.
     """
 
-    def __init__(self, pieces: Iterator[Piece]) -> None:
-        self._pieces = pieces
+    def __init__(self, pieces: Iterator[Piece], end: int | None = None) -> None:
+        self._pieces, self.end = pieces, end
         self._waiting: Piece | None = None
         self._buffer, self._at = b"", 0
         self.position = self.member_position = 0
         self.offset: int | None = None
         self.damage, self.is_clipped, self._is_stopped = "", False, False
         self.is_at_end = False
+        self._again = AGAIN_BYTES
 
     def open(self) -> bool:
         """Go on behind a stop; return whether there is anything."""
@@ -123,6 +131,38 @@ class Cursor:
         self.offset = None
         return b"".join(pieces)
 
+    def pass_long(self, size: int, most: int) -> tuple[int, bytes]:
+        """Pass over a block that is not held in memory.
+
+        Returns:
+            How many of its bytes there are before a stop; those from the first line on that
+            begins a record, none if they are more than `most`.
+        """
+        kept: list[bytes] = []
+        done = held = 0
+        tail, is_found = b"", False
+        while done < size and (step := self.take(min(STEP_BYTES, size - done))):
+            done += len(step)
+            if not is_found:
+                window = tail + step
+                found = _NEXT.search(window)
+                tail, is_found = window[-_NEXT_BYTES:], found is not None
+                step = window[found.start() + 1 :] if found else b""
+            held += len(step)
+            kept = [*kept, step] if held <= most else []
+        return done, b"".join(kept)
+
+    def give_back(self, content: bytes) -> bool:
+        """Put back the last bytes taken; False if that was done too often, or damage follows."""
+        size = len(content) + len(self._buffer) - self._at
+        if self.damage or size > self._again:
+            return False
+        self._again -= size
+        self._buffer = content + self._buffer[self._at :]
+        self._at = 0
+        self.position -= len(content)
+        return True
+
     def skip_breaks(self) -> None:
         """Pass over line breaks and blanks."""
         while self._has_bytes() or self._more():
@@ -170,24 +210,31 @@ class Cursor:
             self.member_position = self.position + len(self._buffer) - self._at
         self._buffer = self._buffer[self._at :] + piece.content
         self._at = 0
+        self._again += len(piece.content)
         self.damage, self.is_clipped = piece.damage, piece.is_clipped
         self._is_stopped = bool(piece.damage)
 
 
 def read_records(
-    pieces: Iterator[Piece], wanted: Callable[[Mapping[str, str]], bool], most: int
+    pieces: Iterator[Piece],
+    wanted: Callable[[Mapping[str, str]], bool],
+    most: int,
+    end: int | None = None,
 ) -> Iterator[Record]:
     """Yield all records, and what lies between them and is none.
 
     A record whose member turns out to be damaged is `broken_record`, or `clipped_file` if the file
-    has nothing more, however much of it came out.
+    has nothing more, however much of it came out. A record whose length reaches into others, or
+    beyond the end, is `broken_record`, and reading goes on at the first line in its block that
+    begins one; in compressed files, if no more than `most` bytes were passed over since then.
 
     Args:
         pieces: of the file.
         wanted: fields -> whether the body is asked for.
         most: longer bodies are passed over, in bytes.
+        end: where the content ends, if it is known.
     """
-    cursor = Cursor(pieces)
+    cursor = Cursor(pieces, end)
     while cursor.open():
         is_accounted = False
         cursor.skip_breaks()
@@ -228,17 +275,40 @@ def _read_record(cursor: Cursor, wanted: Callable[[Mapping[str, str]], bool], mo
             note = NOT_A_RECORD
         else:
             note = "a header without end" if end is None else f"Content-Length is {length!r}"
-        head = window[:HEAD_BYTES].decode("utf-8", "replace")
-        return _stray(cursor, Record(position, offset, fields, note=f"{note}: {head}"), is_cut)
+        again = _last_start(window if end is None else window[: end.end()])
+        return _stray(cursor, Record(position, offset, fields, note=note), window, again, is_cut)
     cursor.skip(end.end())
-    expected = int(length)
+    return _read_block(cursor, Record(position, offset, fields, b"", 0, int(length)), wanted, most)
+
+
+def _read_block(
+    cursor: Cursor, record: Record, wanted: Callable[[Mapping[str, str]], bool], most: int
+) -> Record:
+    """Return a record with its block, and with what is wrong with it."""
+    expected, offset = record.expected_bytes, record.offset
     is_long = expected > most
-    if is_long or not wanted(fields):
-        body, size = b"", cursor.skip(expected)
+    if cursor.end is not None and cursor.position + expected > cursor.end:
+        size = cursor.skip_to_record()
+        problem = "broken_record" if cursor.peek(1) else "clipped_file"
+        return dataclasses.replace(record, size_bytes=size, problem=problem, note="ends early")
+    if is_long:
+        body = b""
+        size, rest = cursor.pass_long(expected, most)
     else:
-        body = cursor.take(expected)
+        body = rest = cursor.take(expected)
         size = len(body)
-    record = Record(position, offset, fields, body, size, expected)
+    is_off = not cursor.damage and (size < expected or not _is_over(cursor))
+    if is_off and not cursor.damage:
+        if not is_long:
+            # The line may begin in the block and end behind it.
+            found = _NEXT.search(body + cursor.peek(_NEXT_BYTES))
+            rest = body[found.start() + 1 :] if found else b""
+        if rest and cursor.give_back(rest):
+            size -= len(rest)
+            note = "its length reaches into other records"
+            return dataclasses.replace(record, size_bytes=size, problem="broken_record", note=note)
+    body = body if wanted(record.fields) else b""
+    record = dataclasses.replace(record, body=body, size_bytes=size)
     if size < expected:
         if cursor.damage:
             return _spoiled(record, cursor)
@@ -247,10 +317,33 @@ def _read_record(cursor: Cursor, wanted: Callable[[Mapping[str, str]], bool], mo
     return dataclasses.replace(record, problem="too_long") if is_long else record
 
 
-def _stray(cursor: Cursor, record: Record, is_cut: bool) -> Record:
-    """Pass over what is no record, up to the next one; at the end of the file it may be cut off."""
-    size = cursor.skip(1) + cursor.skip_to_record()
-    record = dataclasses.replace(record, size_bytes=size)
+def _is_over(cursor: Cursor) -> bool:
+    """Return whether another record follows, or nothing."""
+    head = cursor.peek(4 + len(START)).lstrip(b"\r\n \t\0")[: len(START)]
+    return START.startswith(head)
+
+
+def _last_start(window: bytes) -> int:
+    """Return where the last line begins that begins a record, 0 if none but the first does."""
+    at = window.rfind(b"\n" + START)
+    while at >= 0 and not _VERSION.match(window, at + 1):
+        at = window.rfind(b"\n" + START, 0, at)
+    return at + 1
+
+
+def _stray(cursor: Cursor, record: Record, window: bytes, again: int, is_cut: bool) -> Record:
+    """Pass over what is no record, up to the next one; at the end of the file it may be cut off.
+
+    Args:
+        cursor: at its beginning.
+        record: with the reason as its note.
+        window: the bytes that follow.
+        again: where in them the next record begins; 0: not known.
+        is_cut: it may be the beginning of a record.
+    """
+    size = cursor.skip(again) if again else cursor.skip(1) + cursor.skip_to_record()
+    head = window[: min(size, HEAD_BYTES)].decode("utf-8", "replace")
+    record = dataclasses.replace(record, size_bytes=size, note=f"{record.note}: {head}")
     if cursor.damage:
         return _spoiled(record, cursor)
     is_last = cursor.is_at_end and not cursor.peek(1) and record.offset is None
@@ -270,13 +363,15 @@ def parse_fields(header: bytes) -> dict[str, str]:
 
     Source: RFC 9112, section 5; lines that begin with a blank belong to the one before.
     """
-    fields: dict[str, str] = {}
-    name = ""
+    fields: dict[str, list[str]] = {}
+    lines: list[str] | None = None
     for line in header.decode("utf-8", "replace").split("\n"):
-        found = _FIELD.fullmatch(line.rstrip("\r"))
-        if found:
-            name = found[1].lower()
-            fields.setdefault(name, found[2].strip())
-        elif name and line[:1] in {" ", "\t"}:
-            fields[name] = f"{fields[name]} {line.strip()}"
-    return fields
+        if line[:1] in {" ", "\t"}:
+            if lines is not None:
+                lines.append(line.strip())
+            continue
+        name, colon, value = line.partition(":")
+        if colon and name and not name[0].isspace():
+            lines = [value.strip()]
+            fields.setdefault(name.rstrip(" \t").lower(), lines)
+    return {name: " ".join(lines) for name, lines in fields.items()}

@@ -106,7 +106,7 @@ class Reader:
             drafts: list[Draft] = []
             rejects: list[Reject] = []
             held = taken = 0
-            for record in read_records(archive.pieces(), self._wanted, most):
+            for record in read_records(archive.pieces(), self._wanted, most, archive.end):
                 self._check(record)
                 found = _broken(record, most) or self._judge(record)
                 if isinstance(found, Reject):

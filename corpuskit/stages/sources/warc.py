@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from corpuskit.errors import UsageError
 from corpuskit.stage import Cost, Reject, Slice, Source
 from corpuskit.stages.sources._extract import (
     CHILD_BYTES,
@@ -25,6 +27,7 @@ from corpuskit.stages.sources._http import (
     TooMuchError,
     charset,
     decode_body,
+    magic,
     media_type,
     parse_response,
 )
@@ -103,7 +106,8 @@ class Warc(Source):
     statuses: tuple[int, ...] = Field((200,), min_length=1)
     """HTTP status codes of pages."""
     content_types: tuple[str, ...] = Field(("text/html", "application/xhtml+xml"), min_length=1)
-    """Content types of pages; without one, a page that begins as HTML does is HTML."""
+    """Content types of pages; without one, a page that begins as HTML does is HTML. What begins as
+    PDF, an image, zip or gzip (twice) is none, nor what the crawler identified as another type."""
     ids: Literal["position", "record"] = "position"
     """Ids of documents: file and position, or WARC-Record-ID where there is one."""
     columns: tuple[WebField, ...] = ()
@@ -131,7 +135,7 @@ class Warc(Source):
         return arrow_types(self.columns)
 
     def libraries(self) -> tuple[str, ...]:
-        return libraries(self.extractor)
+        return (*libraries(self.extractor), "brotli", "zstandard")
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         is_packed = file.name.lower().endswith((".gz", ".zst"))
@@ -145,6 +149,11 @@ class Warc(Source):
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         check_installed(self.extractor)
+        if importlib.util.find_spec("brotli") is None:
+            raise UsageError(
+                "warc: brotli is not installed, and many pages are compressed by it. Install "
+                "corpuskit[html]."
+            )
         return [Slice(0, file.size_bytes, file.size_bytes)] if file.size_bytes else []
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
@@ -185,6 +194,9 @@ class Warc(Source):
         given = response.fields.get("content-type", "")
         identified = record.fields.get("warc-identified-payload-type", "")
         kind = media_type(given) or media_type(identified)
+        if (kind and kind not in self.content_types) or self._is_vetoed(media_type(identified)):
+            text = describe(record, kind, media_type(identified))
+            return Reject(record.position, "not_html", text=text)
         try:
             body = decode_body(response, self.max_record_bytes)
         except TooMuchError:
@@ -193,9 +205,20 @@ class Warc(Source):
             )
         except BrokenBodyError as error:
             return Reject(record.position, "broken_http", text=f"{describe(record)}\n{error}")
-        if kind not in self.content_types and (kind or not _begins_as_html(body)):
-            return Reject(record.position, "not_html", text=describe(record, kind))
+        found = magic(body)
+        if found or not (kind or _begins_as_html(body)):
+            return Reject(record.position, "not_html", text=describe(record, kind, found))
         return Draft(record, body, charset(given), kind, response.status)
+
+    def _is_vetoed(self, identified: str) -> bool:
+        """Return whether a crawler found content that is neither text nor markup."""
+        group, _, kind = identified.partition("/")
+        is_open = kind.endswith("xml") or kind in {"", "octet-stream", "x-empty"}
+        return (
+            group in {"application", "audio", "font", "image", "model", "video"}
+            and not is_open
+            and identified not in self.content_types
+        )
 
     def _finish(self, drafts: Sequence[Draft], most: int) -> list[Finished]:
         settings = Settings(

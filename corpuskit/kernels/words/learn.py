@@ -1,0 +1,149 @@
+"""What new chunks split into: the answers to the questions of `split.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.words.english import split_chunk
+from corpuskit.kernels.words.lexicon import Records, append_record
+from corpuskit.kernels.words.split import COUNT_BITS, PLACE, TOUCHY, VALUE, Questions
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from corpuskit.kernels.words.specials import Room, Rules
+
+    Bytes = NDArray[np.uint8]
+    Offsets = NDArray[np.int64]
+    Slots = NDArray[np.uint64]
+
+WHOLE, ASK, RULES = 0, 1, 2
+"""Who splits a new chunk: it is a word; the caller; the rules, and the caller if they can't."""
+
+UNKNOWN = -1
+
+
+class Found(NamedTuple):
+    """The answers to n questions.
+
+    Attributes:
+        firsts: (n,) int64 number of the first word.
+        counts: (n,) int64 how many words; UNKNOWN without an answer.
+        touchy: (n,) uint8: 1 if the chunk may lose a special case to its neighbour.
+    """
+
+    firsts: Offsets
+    counts: Offsets
+    touchy: Bytes
+
+
+def nothing_found(num: int) -> Found:
+    """Return no answers yet."""
+    return Found(np.zeros(num, np.int64), np.full(num, UNKNOWN, np.int64), np.zeros(num, np.uint8))
+
+
+@kernel
+def learn(
+    data: Bytes,
+    first_question: int,
+    who: int,
+    rules: Rules,
+    records: Records,
+    room: Room,
+    asked: Questions,
+    found: Found,
+) -> None:
+    """Answer the questions from `first_question` on that the rules can answer.
+
+    Args:
+        data: the texts.
+        first_question: questions before it are answered.
+        who, rules: who splits.
+        records: with room for all bytes of the questions.
+        room: for the longest chunk.
+        asked, found: as they say; `found` begins with `first_question`.
+    """
+    ends = room.ends
+    for question in range(first_question, asked.used[0]):
+        if asked.slots[question] < 0:
+            continue
+        start, stop = asked.spans[question, 0], asked.spans[question, 1]
+        count = 1
+        if who == RULES:
+            count = split_chunk(data, start, stop, rules, room)
+        else:
+            ends[0] = stop - start
+        place = question - first_question
+        if count < 0:
+            continue
+        found.firsts[place], found.counts[place] = records.used[0], count
+        at = start
+        for word in range(count):
+            append_record(records, data, at, start + ends[word])
+            at = start + ends[word]
+
+
+@kernel
+def answer(
+    slots: Slots, records: Records, asked: Questions, first_question: int, found: Found
+) -> None:
+    """Write answers into the slots of questions from `first_question` on."""
+    for question in range(first_question, asked.used[0]):
+        if asked.slots[question] >= 0:
+            at, place = np.uint64(asked.slots[question]), question - first_question
+            first, count = found.firsts[place], found.counts[place]
+            value = np.uint64(first) | (np.uint64(count) << COUNT_BITS)
+            slots[at + VALUE] = value | (TOUCHY if found.touchy[place] else np.uint64(0))
+            slots[at + PLACE] = np.uint64(records.starts[first])
+
+
+@kernel
+def _expanded(
+    offsets: Offsets, tokens: NDArray[np.int32], found: Found, is_touched: Bytes, made: Offsets
+) -> None:
+    """Fill `made` with the offsets of words when all questions are answered."""
+    counts, touchy = found.counts, found.touchy
+    num = np.int64(0)
+    for row in range(len(offsets) - 1):
+        for at in range(offsets[row], offsets[row + 1]):
+            token = tokens[at]
+            if token >= 0:
+                num += 1
+            else:
+                num += counts[-1 - token]
+                is_touched[row] |= touchy[-1 - token]
+        made[row + 1] = num
+
+
+@kernel
+def _expand(size: int, tokens: NDArray[np.int32], found: Found, out: NDArray[np.int32]) -> None:
+    firsts, counts = found.firsts, found.counts
+    num = 0
+    for at in range(size):
+        token = tokens[at]
+        if token >= 0:
+            out[num] = token
+            num += 1
+            continue
+        question = -1 - token
+        for more in range(counts[question]):
+            out[num] = firsts[question] + more
+            num += 1
+
+
+def expand(
+    offsets: Offsets, tokens: NDArray[np.int32], found: Found
+) -> tuple[Offsets, NDArray[np.int32], Offsets]:
+    """Return offsets and tokens with the answers in place of the questions.
+
+    And, ascending, the texts in which a chunk that was asked for may lose a special case.
+    """
+    is_touched = np.zeros(len(offsets) - 1, np.uint8)
+    made = np.zeros(len(offsets), np.int64)
+    _expanded(offsets, tokens, found, is_touched, made)
+    out = np.empty(int(made[-1]), np.int32)
+    _expand(int(offsets[-1]), tokens, found, out)
+    return made, out, np.flatnonzero(is_touched)

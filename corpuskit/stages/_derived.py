@@ -1,0 +1,97 @@
+"""What takes long to derive and never changes: kept beside the compiled kernels as plain arrays."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from corpuskit.closure import closure
+from corpuskit.kernels.jit import cache_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+
+class Derived(NamedTuple):
+    """What was derived: JSON values and arrays, by their names; the arrays are read-only."""
+
+    values: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+
+
+def derived(name: str, stamp: str, source: str, make: Callable[[], Derived]) -> Derived:
+    """Return what was kept under a name, or make and keep it.
+
+    Args:
+        name: of the file.
+        stamp: hash of what it was derived from.
+        source: `__file__` of the module that derives it: an edit of it, or of what it imports of
+            ours, derives anew.
+        make: derives it.
+    """
+    digest = hashlib.blake2b(f"{stamp} {_source_digest(source)}".encode(), digest_size=8)
+    place = cache_dir() / f"{name}-{digest.hexdigest()}.bin"
+    found = _read(place)
+    if found is None:
+        made = make()
+        content = _pack(made)
+        _write(place, content)
+        found = _unpack(content)
+    return found
+
+
+@functools.cache
+def _source_digest(source: str) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for file in [Path(__file__), *sorted(closure(Path(source)))]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _pack(made: Derived) -> bytes:
+    """Return a head line of JSON, and the arrays behind one another, each from a multiple of 8."""
+    shapes = [[key, array.dtype.str, array.size] for key, array in made.arrays.items()]
+    head = json.dumps([made.values, shapes]).encode() + b"\n"
+    parts = [head, *(np.ascontiguousarray(array).tobytes() for array in made.arrays.values())]
+    return b"".join(part + bytes(-len(part) % 8) for part in parts)
+
+
+def _unpack(content: bytes) -> Derived:
+    stop = content.index(b"\n") + 1
+    values, shapes = json.loads(content[:stop])
+    arrays = {}
+    for key, dtype, size in shapes:
+        stop += -stop % 8
+        arrays[key] = np.frombuffer(content, dtype, size, stop)
+        stop += arrays[key].nbytes
+    return Derived(values, arrays)
+
+
+def _read(place: Path) -> Derived | None:
+    """Return what was kept, None if there is nothing or it is damaged."""
+    try:
+        content = place.read_bytes()
+    except OSError:
+        return None
+    if content[:16] != hashlib.blake2b(content[16:], digest_size=16).digest():
+        return None
+    return _unpack(content[16:])
+
+
+def _write(place: Path, content: bytes) -> None:
+    """Keep it for later processes: whole or not at all; a cache that is full is no error."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
+            file.write(hashlib.blake2b(content, digest_size=16).digest() + content)
+        os.replace(file.name, place)
+    except OSError:
+        return
