@@ -243,6 +243,6 @@ def _breaks(language: Any, text: str) -> bool:
     try:
         with language.memory_zone():
             language.tokenizer(text)
-    except AssertionError:
+    except (AssertionError, KeyError):  # the latter once another language was opened
         return True
     return False

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from corpuskit.errors import UsageError
+from corpuskit.plan.fingerprint import fingerprint
 from corpuskit.stages.filters.fineweb_quality import FinewebQuality
 from corpuskit.stages.filters.gopher_quality import GopherQuality
 from corpuskit.stages.filters.gopher_repetition import GopherRepetition
@@ -216,3 +217,10 @@ def test_versions_of_what_splits_words_decide(stage):
     assert stage().libraries() == ("datatrove", "spacy")
     assert stage(words="unicode").libraries() == ("regex",)
     assert stage(words="whitespace").libraries() == ()
+
+
+def test_a_file_under_another_name_is_another_stage(folder):
+    before = fingerprint({}, [("gopher_quality", "gopher_quality", quality(folder))])
+    one = sorted(folder.glob("*.yml"))[0]
+    one.rename(folder / "fra.yml")
+    assert fingerprint({}, [("gopher_quality", "gopher_quality", quality(folder))]) != before
