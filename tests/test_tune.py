@@ -125,7 +125,7 @@ def drawn(data, stage, names):
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", STAGES)
 @given(documents=texts(), data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_measures_and_bounds_decide_as_the_stage_does(cls, documents, data):
     stage = drawn(data, make(cls), set(cls.bounds.values()))
     documents = view(documents or ["a"], stage)

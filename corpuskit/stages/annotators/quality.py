@@ -73,17 +73,27 @@ class Quality(ScoringStage):
             codes=codes,
             values=np.where(codes == 2, scores, np.nan),
             columns={"score": pa.array(scores), "label": best_labels(model, found)},
-            measures=_measures(fails, scores) if self.measures else {},
+            measures=_measures(fails, found, scores) if self.measures else {},
         )
+
+    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which measured values break a rule; an empty text only breaks one of a filter."""
+        if rule == "empty" and not self._filters():
+            return np.zeros(len(values), np.bool_)
+        return super().fails(rule, values)
+
+    def _filters(self) -> bool:
+        """Return whether any document can go."""
+        bounds = (self.min_score, self.keep_labels, self.remove_labels)
+        return any(bound is not None for bound in bounds)
 
     def _fails(
         self, model: Model, found: Predictions, scores: NDArray[np.float64]
     ) -> dict[str, NDArray[np.bool_]]:
         """Return for each rule which documents break it."""
         none = np.zeros(len(scores), np.bool_)
-        filters = (self.min_score, self.keep_labels, self.remove_labels)
         return {
-            "empty": found.empty if any(bound is not None for bound in filters) else none,
+            "empty": found.empty if self._filters() else none,
             "score": none if self.min_score is None else scores < self.min_score,
             "keep_labels": ~_any(model, found, self.keep_labels) if self.keep_labels else none,
             "remove_labels": _any(model, found, self.remove_labels) if self.remove_labels else none,
@@ -126,10 +136,11 @@ class Quality(ScoringStage):
 
 
 def _measures(
-    fails: Mapping[str, NDArray[np.bool_]], scores: NDArray[np.float64]
+    fails: Mapping[str, NDArray[np.bool_]], found: Predictions, scores: NDArray[np.float64]
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the score; for rules without one bound, 1 where they fail."""
-    return {rule: failed.astype(np.float64) for rule, failed in fails.items()} | {"score": scores}
+    """Return the score; for rules without one bound, 1 where they fail or, if empty, may fail."""
+    flags = {rule: failed.astype(np.float64) for rule, failed in fails.items()}
+    return flags | {"empty": found.empty.astype(np.float64), "score": scores}
 
 
 def _any(model: Model, found: Predictions, bounds: Mapping[str, float]) -> NDArray[np.bool_]:

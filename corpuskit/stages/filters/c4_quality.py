@@ -209,12 +209,14 @@ class C4Quality(StreamingStage):
     def _measures(
         self, codes: NDArray[np.uint8], num_sentences: NDArray[np.float64]
     ) -> dict[str, Any]:
-        """Return what each document rule measured; NaN where an earlier rule ended the search."""
+        """Return what each rule that was asked measured; NaN where an earlier one ended it."""
         found = {
             rule: (codes == code).astype(np.float64)
             for code, rule in enumerate(RULES[: _TOO_FEW - 1], start=1)
         }
-        return {**found, "too_few_sentences": num_sentences}
+        if self.min_num_sentences is not None:
+            found["too_few_sentences"] = num_sentences
+        return found
 
     def oracle(self) -> Callable[[str], tuple[str | None, str]]:
         from datatrove.data import Document

@@ -27,6 +27,8 @@ RULES = (
     *("empty", "too_much_removed"),
 )
 _EMPTY, _TOO_MUCH = np.uint8(7), np.uint8(8)
+_NO_WORDS = 0.5
+"""Measured as `empty` where text is left without a word: empty if the share of words decides."""
 
 _LINE = "A line of prose with a good number of words in it, which stays as it is."
 _PAGE = "\n".join([_LINE] * 4)
@@ -122,12 +124,16 @@ class LineRules(StreamingStage):
         codes = np.where(has_text == 0, _EMPTY, 0).astype(np.uint8)
         if self.cut_phrases:
             codes[after.sizes() == 0] = _EMPTY
+        empty = codes == _EMPTY
         removed = self._removed_ratio(text, lines, after, cuts, flagged)
         if self.max_removed_ratio is not None:
             codes[(codes == 0) & np.isnan(removed)] = _EMPTY
             codes[(codes == 0) & (removed > self.max_removed_ratio)] = _TOO_MUCH
         kept = codes[cuts.rows] == 0
-        measured = {"empty": (codes == _EMPTY).astype(np.float64), "too_much_removed": removed}
+        measured = {
+            "empty": np.where(empty, 1.0, np.where(np.isnan(removed), _NO_WORDS, 0.0)),
+            "too_much_removed": removed,
+        }
         return Outcome(
             codes=codes,
             values=np.where(codes == _TOO_MUCH, removed, np.nan),
@@ -135,6 +141,12 @@ class LineRules(StreamingStage):
             spans=Spans(*(part[kept] for part in cuts)),
             measures=measured if self.measures else {},
         )
+
+    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which measured values break a rule; no words are too few only given a budget."""
+        if rule == "empty":
+            return values > (_NO_WORDS if self.max_removed_ratio is None else 0)
+        return super().fails(rule, values)
 
     def oracle(self) -> Callable[[str], tuple[str | None, str]]:
         return lambda text: correct(text, self)
