@@ -23,6 +23,9 @@ ORIGIN = pa.struct(
     [("file", pa.string()), ("position", pa.int64()), ("url", pa.string()), ("date", pa.string())]
 )
 
+SPAN = pa.struct([("start", pa.int64()), ("end", pa.int64())])
+"""Bytes `[start, end)` of a text."""
+
 REQUIRED = {
     "key": pa.int64(),
     "id": pa.string(),
@@ -69,6 +72,25 @@ def large_strings(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.Lar
     """Wrap buffers as a large_string array without copying; the bytes must be valid UTF-8."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, buffers[1], buffers[2])
+
+
+def span_lists(
+    rows: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64], num_rows: int
+) -> pa.ListArray:
+    """Return the spans of each of `num_rows` texts as lists; spans are sorted by row."""
+    bounds = np.searchsorted(rows, np.arange(num_rows + 1)).astype(np.int32)
+    pairs = pa.StructArray.from_arrays([pa.array(starts), pa.array(ends)], fields=list(SPAN))
+    return pa.ListArray.from_arrays(pa.array(bounds), pairs)
+
+
+def list_spans(
+    lists: pa.ListArray,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows, starts and ends of lists of spans without nulls, as `span_lists` takes them."""
+    pairs = lists.flatten()
+    bounds = lists.offsets.to_numpy().astype(np.int64)
+    rows = np.repeat(np.arange(len(lists)), np.diff(bounds))
+    return rows, numbers(pairs.field("start")), numbers(pairs.field("end"))
 
 
 def numbers(array: pa.Array | pa.ChunkedArray) -> NDArray[Any]:

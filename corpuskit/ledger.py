@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from corpuskit.batch import SPAN
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-SPAN = pa.struct([("start", pa.int64()), ("end", pa.int64())])
 
 SCHEMA = pa.schema(
     [

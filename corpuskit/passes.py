@@ -131,9 +131,19 @@ class PassContext(UnitContext):
 
     @abstractmethod
     def write_sidecar(
-        self, keep: NDArray[np.bool_], columns: Mapping[str, pa.Array] | None = None
+        self,
+        keep: NDArray[np.bool_],
+        columns: Mapping[str, pa.Array] | None = None,
+        cuts: pa.ListArray | None = None,
     ) -> None:
-        """Write what was decided about each row of this cell's part; columns as in `adds()`."""
+        """Write what was decided about each row of this cell's part.
+
+        Args:
+            keep: False drops the row.
+            columns: as in `adds()`.
+            cuts: spans to cut from the texts that the stage saw (`batch.span_lists`); whatever
+                comes next reads the texts without them.
+        """
 
 
 class PassPlan(ABC):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpuskit.batch import numbers
+from corpuskit.batch import large_strings, list_spans, numbers, utf8
 from corpuskit.errors import DataError
 from corpuskit.storage import Stored, open_place
 
@@ -95,7 +95,7 @@ class DocumentWriter:
 def read_documents(
     path: Readable, columns: Sequence[str] | None = None, *, sidecars: Sequence[Readable] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a document shard batch by batch, masks applied and sidecar columns appended.
+    """Yield a document shard batch by batch, masks and cuts applied, sidecar columns appended.
 
     Args:
         path: the part.
@@ -105,7 +105,7 @@ def read_documents(
     Raises:
         DataError: the file is no Parquet file, or a sidecar does not match it.
     """
-    keep, added = read_sidecars(sidecars)
+    keep, added, cuts = read_sidecars(sidecars)
     wanted = None if columns is None else [name for name in columns if name not in added]
     row = 0
     for batch in _batches(path, wanted):
@@ -117,6 +117,8 @@ def read_documents(
         if keep is not None:
             if row > len(keep):
                 break
+            for spans in cuts if "text" in batch.schema.names else ():
+                batch = _cut_texts(batch, spans[rows])
             if not keep[rows].all():
                 batch = batch.filter(pa.array(keep[rows]))
         if len(batch):
@@ -125,12 +127,26 @@ def read_documents(
         raise DataError(f"{path}: {row} rows, but its sidecar has {len(keep)}. Run again.")
 
 
-def read_sidecars(
-    sidecars: Sequence[Readable],
-) -> tuple[NDArray[np.bool_] | None, dict[str, pa.Array]]:
-    """Return the combined mask (None = all kept) and the added columns of a part's sidecars."""
+class Sidecars(NamedTuple):
+    """What global stages decided about the rows of a part.
+
+    Attributes:
+        keep: (N,) which rows stay; None = all.
+        columns: what they added.
+        cuts: per stage that cut, oldest first: lists of SPAN, each in bytes of what the stages
+            before left of the text.
+    """
+
+    keep: NDArray[np.bool_] | None
+    columns: dict[str, pa.Array]
+    cuts: tuple[pa.ListArray, ...]
+
+
+def read_sidecars(sidecars: Sequence[Readable]) -> Sidecars:
+    """Return what the sidecars of a part say together."""
     keep: NDArray[np.bool_] | None = None
     added: dict[str, pa.Array] = {}
+    cuts: list[pa.ListArray] = []
     for path in sidecars:
         try:
             with open_place(path) as file:
@@ -139,19 +155,25 @@ def read_sidecars(
             raise DataError(f"{path}: not a sidecar: {error}.") from None
         for name in table.column_names:
             values = table.column(name).combine_chunks()
-            if name != "keep":
+            if name == "cuts":
+                cuts.append(values)
+            elif name == "keep":
+                mask = numbers(values).astype(np.bool_)
+                keep = mask if keep is None else keep & mask
+            else:
                 added[name] = values
-                continue
-            mask = numbers(values).astype(np.bool_)
-            keep = mask if keep is None else keep & mask
-    return keep, added
+    return Sidecars(keep, added, tuple(cuts))
 
 
 def write_sidecar(
-    path: Path, keep: NDArray[np.bool_], columns: dict[str, pa.Array] | None = None
+    path: Path,
+    keep: NDArray[np.bool_],
+    columns: dict[str, pa.Array] | None = None,
+    cuts: pa.ListArray | None = None,
 ) -> None:
     """Write what a global stage decided about each row of a part."""
-    table = pa.table({"keep": pa.array(keep), **(columns or {})})
+    decided = {"keep": pa.array(keep)} | ({} if cuts is None else {"cuts": cuts})
+    table = pa.table(decided | (columns or {}))
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
 
@@ -209,6 +231,27 @@ def _batches(path: Readable, columns: list[str] | None) -> Iterator[pa.RecordBat
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(f"{path}: not a whole document shard: {error}.") from None
+
+
+def _cut_texts(batch: pa.RecordBatch, cuts: pa.ListArray) -> pa.RecordBatch:
+    """Return the batch with its texts cut; spans of a row are sorted and disjoint.
+
+    Raises:
+        DataError: a span lies outside of its text.
+    """
+    from corpuskit.kernels.spans import replace_spans  # kernels load numba, the loader does not
+
+    rows, starts, ends = list_spans(cuts)
+    if len(rows) == 0:
+        return batch
+    place = batch.schema.get_field_index("text")
+    text = utf8(batch.column(place))
+    before = np.where(rows == np.append(-1, rows[:-1]), np.append(0, ends[:-1]), 0)
+    if ((starts < before) | (ends < starts) | (ends > text.sizes()[rows])).any():
+        raise DataError("a sidecar cuts outside of a text. Run again.")
+    codes = np.zeros(len(rows), np.uint8)
+    offsets, data = replace_spans(*text, rows, starts, ends, codes, [b""])
+    return batch.set_column(place, "text", large_strings(offsets, data))
 
 
 def _repetitive(schema: pa.Schema) -> list[str]:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corpuskit import shards
-from corpuskit.batch import document_schema
+from corpuskit.batch import document_schema, span_lists
 from corpuskit.errors import DataError
 
 SCHEMA = document_schema({}, {})
@@ -62,6 +62,40 @@ def test_sidecars_mask_rows_and_add_columns(tmp_path, monkeypatch):
     assert table.column("dup.size").to_pylist() == [1, 3, 4, 5]
     only = list(shards.read_documents(path, ["key", "dup.size"], sidecars=paths))
     assert only[0].schema.names == ["key", "dup.size"]
+
+
+def spans(*lists):
+    """Return lists of (start, end) pairs as a sidecar has them."""
+    found = [(row, *span) for row, some in enumerate(lists) for span in some]
+    rows, starts, ends = np.array(found, np.int64).reshape(-1, 3).T
+    return span_lists(rows, starts, ends, len(lists))
+
+
+def test_cuts_are_made_one_sidecar_after_the_other_and_before_rows_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "BATCH_TEXT_BYTES", 12)
+    path = tmp_path / "part.parquet"
+    write(path, ["0123456789", "", "abcdef", "xyz"], 4)
+    paths = [tmp_path / f"{number}.arrow" for number in range(3)]
+    keep = np.ones(4, np.bool_)
+    shards.write_sidecar(paths[0], keep, cuts=spans([(0, 2), (4, 5), (5, 6)], [], [], [(0, 3)]))
+    shards.write_sidecar(paths[1], keep & [1, 0, 1, 1], {"s.size": pa.array(range(4))})
+    shards.write_sidecar(paths[2], keep, cuts=spans([(0, 2)], [], [(5, 6)], []))
+    table = pa.Table.from_batches(shards.read_documents(path, sidecars=paths))
+    assert table.column("text").to_pylist() == ["6789", "abcde", ""]
+    assert table.column("s.size").to_pylist() == [0, 2, 3]
+    keys = pa.Table.from_batches(shards.read_documents(path, ["key"], sidecars=paths))
+    assert keys.column("key").to_pylist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "bad", [[(2, 5), (4, 6)], [(6, 7), (1, 2)], [(-1, 2)], [(3, 2)], [(9, 11)]]
+)
+def test_cuts_outside_of_a_text_are_a_data_error(tmp_path, bad):
+    path, sidecar = tmp_path / "part.parquet", tmp_path / "s.arrow"
+    write(path, ["0123456789", "0123456789"], 2)
+    shards.write_sidecar(sidecar, np.ones(2, np.bool_), cuts=spans([(9, 10)], bad))
+    with pytest.raises(DataError, match="cuts outside of a text"):
+        list(shards.read_documents(path, sidecars=[sidecar]))
 
 
 @pytest.mark.parametrize("rows", [6, 8])

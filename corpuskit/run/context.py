@@ -183,7 +183,7 @@ class PassWork(UnitWork, PassContext):
         with open_place(path) as source, open_parquet(source, path) as file:
             table = file.read(columns=["key"], use_threads=False)
         keys = table.column("key").to_numpy()
-        keep, _ = read_sidecars(self.sidecar_paths())
+        keep = read_sidecars(self.sidecar_paths()).keep
         return keys, np.ones(len(keys), np.bool_) if keep is None else keep
 
     def run_range(
@@ -225,11 +225,14 @@ class PassWork(UnitWork, PassContext):
         ]
 
     def write_sidecar(
-        self, keep: NDArray[np.bool_], columns: Mapping[str, pa.Array] | None = None
+        self,
+        keep: NDArray[np.bool_],
+        columns: Mapping[str, pa.Array] | None = None,
+        cuts: pa.ListArray | None = None,
     ) -> None:
         named = {f"{self.label}.{field}": values for field, values in (columns or {}).items()}
         path = self._scratch_path(".arrow")
-        write_sidecar(path, keep, named)
+        write_sidecar(path, keep, named, cuts)
         self._publish(
             path, "sidecar", f"work/{self.phase.name}", prefix="sidecar-", rows=len(keep),
             first=self.unit.low, last=self.unit.high - 1, source=self.unit.source,

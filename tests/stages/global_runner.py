@@ -40,6 +40,8 @@ class Decided:
     ledger: list[dict[str, Any]]
     counters: dict[str, Counter[str]]
     units: dict[str, int]
+    texts: list[str]
+    """All N texts afterwards, cut; of dropped documents too."""
 
     def clusters(self) -> set[tuple[int, ...]]:
         """Return the clusters of two and more, as document numbers."""
@@ -58,6 +60,7 @@ class GlobalRun(PassPlan):
         alive: which documents earlier stages kept; None = all.
         memory_bytes: of tasks; a mapping gives some passes another figure.
         batch_docs: documents per view.
+        columns: more columns, or `source`, or `date` of origin; one value per text each.
     """
 
     given: Mapping[str, Any] = {}
@@ -72,6 +75,7 @@ class GlobalRun(PassPlan):
         alive: Sequence[bool] | None = None,
         memory_bytes: int | Mapping[str, int] = 1 << 30,
         batch_docs: int = 3,
+        columns: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         self.folder, self.batch_docs = folder, batch_docs
         self.memory = {"": memory_bytes} if isinstance(memory_bytes, int) else dict(memory_bytes)
@@ -81,7 +85,7 @@ class GlobalRun(PassPlan):
         self.sidecars: dict[int, Path] = {}
         self.label = "dedup"
         self.ledgers: list[pa.Table] = []
-        table = documents(texts)
+        table = documents(texts, columns or {})
         keep = np.ones(len(texts), np.bool_) if alive is None else np.array(alive, np.bool_)
         edges = [0, *bounds, len(texts)]
         pieces = [slice(low, high) for low, high in itertools.pairwise(edges)]
@@ -117,14 +121,19 @@ class GlobalRun(PassPlan):
         num_units = {one.name: self.run_pass(one) for one in stage.passes()}
         read = [read_sidecars([self.sidecars[unit.number]]) for unit in self.units]
         columns = {
-            name: np.concatenate([np.array([], int), *(added[name] for _, added in read)])
+            name: np.concatenate([np.array([], int), *(one.columns[name] for one in read)])
             for name in stage.adds()
         }
-        masks = [keep for keep, _ in read if keep is not None]
+        masks = [one.keep for one in read if one.keep is not None]
+        texts = [
+            text
+            for table, one in zip(self.tables, read, strict=False)
+            for text in cut(table.column("text").to_pylist(), one.cuts)
+        ]
         rows = [row for table in self.ledgers for row in table.to_pylist()]
         rows.sort(key=lambda row: row["doc_key"])
         keep = np.concatenate([np.array([], np.bool_), *masks])
-        return Decided(keep, columns, rows, self.counted, num_units)
+        return Decided(keep, columns, rows, self.counted, num_units, texts)
 
 
 class Context(PassContext):
@@ -189,12 +198,15 @@ class Context(PassContext):
         return self.run.tables[number].column("key").to_numpy(), self.run.alive[number]
 
     def write_sidecar(
-        self, keep: NDArray[np.bool_], columns: Mapping[str, pa.Array] | None = None
+        self,
+        keep: NDArray[np.bool_],
+        columns: Mapping[str, pa.Array] | None = None,
+        cuts: pa.ListArray | None = None,
     ) -> None:
         assert self.unit.number not in self.run.sidecars, "a cell was decided twice"
         assert len(keep) == self.unit.rows
         path = self.run.folder / f"sidecar-{self.unit.number}.arrow"
-        write_sidecar(path, keep, dict(columns or {}))
+        write_sidecar(path, keep, dict(columns or {}), cuts)
         self.run.sidecars[self.unit.number] = path
 
     def write_part(self, *arguments: Any, **fields: Any) -> None:
@@ -222,15 +234,35 @@ def number_of(key: int) -> int:
     return number
 
 
-def documents(texts: Sequence[str]) -> pa.Table:
+def cut(texts: list[str], cuts: Sequence[pa.ListArray]) -> list[str]:
+    """Return texts without the spans of bytes that were cut."""
+    for lists in cuts:
+        left = []
+        for text, spans in zip(texts, lists.to_pylist(), strict=True):
+            whole = text.encode()
+            edges = [0, *(edge for s in spans for edge in (s["start"], s["end"])), len(whole)]
+            assert edges == sorted(edges), "spans are sorted and disjoint"
+            pieces = zip(edges[::2], edges[1::2], strict=True)
+            left.append(b"".join(whole[begin:end] for begin, end in pieces).decode())
+        texts = left
+    return texts
+
+
+def documents(texts: Sequence[str], more: Mapping[str, Sequence[Any]]) -> pa.Table:
     """Return texts as a table with the columns that stages may ask for; ids are `doc-<number>`."""
+    dates = more.get("date", [None] * len(texts))
     columns = {
         "key": [key_of(number) for number in range(len(texts))],
         "id": [f"doc-{number}" for number in range(len(texts))],
         "text": list(texts),
         "source": ["web"] * len(texts),
+        "origin": [
+            {"file": "f", "position": number, "url": None, "date": date}
+            for number, date in enumerate(dates)
+        ],
+        **{name: list(values) for name, values in more.items() if name != "date"},
     }
-    return pa.table({name: pa.array(values, REQUIRED[name]) for name, values in columns.items()})
+    return pa.table({name: pa.array(v, REQUIRED.get(name)) for name, v in columns.items()})
 
 
 def check_ledger(decided: Decided, stage: str, rule: str, same: Callable[[int, int], bool]) -> None:
