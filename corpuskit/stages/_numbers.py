@@ -30,6 +30,7 @@ def to_numbers(column: pa.Array, name: str) -> NDArray[np.float64]:
         pa.types.is_integer(column.type)
         or pa.types.is_floating(column.type)
         or pa.types.is_boolean(column.type)
+        or pa.types.is_null(column.type)
     ):
         raise DataError(f"column {name!r} has type {column.type}, which is no number.")
     numbers = column.cast(pa.float64(), safe=False).fill_null(float("nan"))

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup import _clusters
+from corpuskit.stages.dedup._keep import dates_as_seconds
 from corpuskit.stages.dedup.exact_dedup import ExactDedup
-from tests.stages.global_runner import GlobalRun, check_ledger, key_of, run_global
+from tests.stages.global_runner import Decided, GlobalRun, check_ledger, key_of, run_global
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,3 +173,107 @@ def test_normalized_texts_differ_in_more_than_case_and_whitespace(
     decided = run_global(ExactDedup(normalize="whitespace_case"), [one, other])
     assert decided.keep.tolist() == [True, not equal]
     assert run_global(ExactDedup(), [one, other]).keep.all()
+
+
+SOURCES, DATES = ["web", "books", "old"], ["2024-02-29T23:30:00Z", "2024-03-01", "no date", None]
+SCORES = [0.5, -1.0, 3.0, -0.0, 0.0, float("nan"), None]
+described = st.lists(
+    st.fixed_dictionaries(
+        {
+            "text": st.sampled_from(["", "a", "b", "A", "a  a"]),
+            "source": st.sampled_from(SOURCES),
+            "date": st.sampled_from(DATES),
+            "score": st.sampled_from(SCORES),
+        }
+    ),
+    max_size=10,
+)
+
+
+def decide(stage: ExactDedup, rows: list[dict], **settings) -> Decided:
+    columns = {name: [row[name] for row in rows] for name in ("source", "date", "score")}
+    return run_global(stage, [row["text"] for row in rows], columns=columns, **settings)
+
+
+def plain_merit(row: dict, keep) -> float:
+    if keep == "longest":
+        return len(row["text"].encode())
+    if keep == "newest":
+        return {"2024-02-29T23:30:00Z": 1, "2024-03-01": 2}.get(row["date"], 0)
+    if isinstance(keep, dict):
+        value = row["score"]
+        return -math.inf if value is None or math.isnan(value) else value
+    return 0
+
+
+def plain_kept(rows: list[dict], keep, prefer: list[str]) -> list[bool]:
+    """Return which rows stay, of all with the same text but for case and white space."""
+    groups: dict[str, list[int]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(" ".join(row["text"].lower().split()), []).append(number)
+
+    def line(number: int) -> tuple:
+        row = rows[number]
+        favour = prefer.index(row["source"]) if row["source"] in prefer else len(prefer)
+        return favour, -plain_merit(row, keep), number
+
+    first = {min(group, key=line) for group in groups.values() if keep != "none" or len(group) == 1}
+    return [number in first for number in range(len(rows))]
+
+
+@settings(max_examples=150)
+@given(
+    described,
+    st.sampled_from(["first", "longest", "newest", "none", {"best": "score"}]),
+    st.lists(st.sampled_from(SOURCES), unique=True),
+    st.integers(0, 10),
+)
+def test_the_document_that_the_policy_names_stays(rows, keep, prefer, bound):
+    stage = ExactDedup(keep=keep, prefer=prefer, normalize="whitespace_case")
+    decided = decide(stage, rows, bounds=[bound] if 0 < bound < len(rows) else [])
+    assert decided.keep.tolist() == plain_kept(rows, keep, prefer)
+    ranks = decided.columns["cluster_rank"]
+    assert ((ranks == 0) | (keep == "none")).tolist() == (decided.keep | (keep == "none")).tolist()
+    survivors = {row["survivor_id"] for row in decided.ledger}
+    kept = {f"doc-{number}" for number in np.flatnonzero(decided.keep)}
+    assert survivors <= ({None} if keep == "none" else kept)
+
+
+@settings(max_examples=40)
+@given(described, st.integers(1, 4))
+def test_a_scope_decides_as_if_it_were_alone(rows, batch_docs):
+    decided = decide(ExactDedup(scope="source"), rows, batch_docs=batch_docs)
+    for source in SOURCES:
+        mine = [number for number, row in enumerate(rows) if row["source"] == source]
+        alone = decide(ExactDedup(), [rows[number] for number in mine])
+        assert decided.keep[mine].tolist() == alone.keep.tolist()
+        sizes = decided.columns["cluster_size"][mine]
+        assert sizes.tolist() == alone.columns["cluster_size"].tolist()
+
+
+def test_documents_are_compared_by_another_column():
+    rows = [
+        {"text": f"{number}", "source": "web", "date": None, "score": None} for number in range(5)
+    ]
+    urls = ["u/1", "u/2", None, "u/1", None]
+    columns = {"place": urls, **{name: [row[name] for row in rows] for name in ("source", "date")}}
+    decided = run_global(ExactDedup(column="place"), [row["text"] for row in rows], columns=columns)
+    assert decided.keep.tolist() == [True, True, True, False, True]
+
+
+def test_an_unknown_source_to_prefer_is_refused():
+    with pytest.raises(UsageError, match=r"prefer: no source 'wob'\. There are: web, books\."):
+        ExactDedup(prefer=["wob"]).check_sources(("web", "books"))
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("2024-02-29T23:30:00Z", "2024-03-01T00:15:00"),
+        ("2024-03-01T00:30:00+01:00", "2024-02-29T23:45:00Z"),
+        ("1969-12-31", "20240301T000000Z"),
+    ],
+)
+def test_dates_are_compared_in_time(earlier, later):
+    one, other = dates_as_seconds(pa.array([earlier, later]))
+    assert one < other

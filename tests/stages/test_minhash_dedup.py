@@ -164,13 +164,13 @@ def test_the_seed_decides_which_borderline_pairs_are_found() -> None:
 
 def test_clusters_that_do_not_fit_are_refused_with_the_bytes_they_need(tmp_path: Path) -> None:
     texts = [prose(seed) for seed in range(10)] * 2
-    with pytest.raises(TaskError, match=r"20 near duplicates .* 10 edges need 2,080 bytes"):
-        GlobalRun(texts, tmp_path, memory_bytes={"cluster": 2079}).run(MinhashDedup())
+    with pytest.raises(TaskError, match=r"20 near duplicates .* 10 edges need 2,560 bytes"):
+        GlobalRun(texts, tmp_path, memory_bytes={"cluster": 2559}).run(MinhashDedup())
 
 
 def test_clusters_that_just_fit_are_found() -> None:
     texts = [prose(seed) for seed in range(10)] * 2
-    decided = run_global(MinhashDedup(), texts, memory_bytes={"cluster": 2080})
+    decided = run_global(MinhashDedup(), texts, memory_bytes={"cluster": 2560})
     assert decided.keep.sum() == 10
 
 

@@ -1,16 +1,17 @@
-"""From clusters to decisions: the passes that all stages share that keep one document of a cluster.
+"""From clusters to decisions: what all stages share that keep one document of a cluster.
 
     <the stage's own passes>   rows of CLUSTERS, sorted by survivor
     survivors (cells)          joins ids of survivors that live here: rows of DECISIONS
     route (ranges of keys)     merges them where there are very many cells
     apply (cells)              sidecar and ledger rows of the documents that live here
 
-Keys and ids move, documents don't.
+Keys and ids move, documents don't. Keys below zero are those of older runs (see `_against`): they
+have survivors' ids to give, and no decision is about them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,44 +24,35 @@ from corpuskit.stage import Cost, Unit
 from corpuskit.stages import _routing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from corpuskit.stage import PassContext, PassPlan, Volume
 
 Action = Literal["drop", "annotate"]
 
-ADDS = {"cluster_id": pa.int64(), "cluster_size": pa.int32()}
+_DECIDED = [
+    ("cluster", pa.int64()),
+    ("size", pa.int32()),
+    ("rank", pa.int32()),
+    ("similarity", pa.float64()),
+]
 
-CLUSTERS = pa.schema(
-    [
-        ("survivor", pa.int64()),
-        ("key", pa.int64()),
-        ("cluster", pa.int64()),
-        ("size", pa.int32()),
-        ("rank", pa.int32()),
-    ]
-)
-"""One row per clustered document; the survivor's own has rank 0."""
+CLUSTERS = pa.schema([("survivor", pa.int64()), ("key", pa.int64()), *_DECIDED])
+"""One row per clustered document; the survivor's own has rank 0. `similarity` is the Jaccard
+similarity to the survivor, NaN where nobody computed it."""
 
-DECISIONS = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("survivor_id", pa.string()),
-        ("cluster", pa.int64()),
-        ("size", pa.int32()),
-        ("rank", pa.int32()),
-    ]
-)
+DECISIONS = pa.schema([("key", pa.int64()), ("survivor_id", pa.string()), *_DECIDED])
 
-DECISION_BYTES = 240
+DECISION_BYTES = 250
 """Memory of a decision while it is routed: read, sorted and written, ids of 60 bytes."""
 
 RANGE_ROWS = 1 << 24
 """The most rows of a hash range, whatever the memory: seconds of work for one task."""
 
-CLUSTER_BYTES = 80
-"""Memory of write_clusters per clustered document, what it is given included."""
-
+CLUSTER_BYTES = 104
+"""Memory of ranking and writing clusters per clustered document, what is given included."""
 
 CLUSTERED = 0.2
 """Share of the documents that an estimate takes to be in clusters: 222 MB of web text, code and
@@ -73,7 +65,7 @@ def cost_of_range(volume: Volume, rows: int, row_bytes: int) -> Cost:
     return Cost(
         cpu_seconds=rows / 12e6,
         unit_bytes=min(rows, each) * row_bytes,
-        disk_bytes=int(volume.documents * CLUSTERED * 36),
+        disk_bytes=int(volume.documents * CLUSTERED * 44),
         units=max(-(-rows // each), 1),
     )
 
@@ -83,17 +75,17 @@ def cost_of_decisions(volume: Volume, pass_name: str) -> Cost:
     clustered = int(volume.documents * CLUSTERED)
     if pass_name == "survivors":
         held = 200 * volume.cell_documents
-        return Cost(volume.documents / 600e3, unit_bytes=held, disk_bytes=clustered * 120)
+        return Cost(volume.documents / 600e3, unit_bytes=held, disk_bytes=clustered * 128)
     if pass_name == "route":
         if volume.cells**2 <= _routing.MAX_OPENS:
             return Cost(units=0)
         size = clustered * DECISION_BYTES
         held = min(volume.task_memory_bytes, size)
         units = max(-(-size // max(held, 1)), 1)
-        disk = clustered * 120
+        disk = clustered * 128
         return Cost(clustered / 1e6, unit_bytes=held, disk_bytes=disk, units=units)
     # A sidecar, and a row of the ledger for what is dropped; its text is read once more.
-    disk = 13 * volume.documents + 50 * clustered
+    disk = 17 * volume.documents + 50 * clustered
     return Cost(volume.text_bytes / 400e6, unit_bytes=200 * volume.cell_documents, disk_bytes=disk)
 
 
@@ -110,47 +102,81 @@ def hash_units(plan: PassPlan, run: str, row_bytes: int) -> list[Unit]:
     return [Unit(number, low=low, high=high) for number, (low, high) in enumerate(ranges)]
 
 
-def write_clusters(
-    context: PassContext, keys: NDArray[np.int64], clusters: NDArray[np.int64]
-) -> None:
-    """Rank the documents of each cluster and write the run `clusters`.
+class Ranked(NamedTuple):
+    """Clustered documents, cluster by cluster, those to be kept first first; all (n,).
+
+    Attributes:
+        survivors: the first of each document's cluster; of those with keep `none`, too.
+        clusters: named by their smallest key.
+    """
+
+    survivors: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    clusters: NDArray[np.int64]
+    sizes: NDArray[np.int32]
+    ranks: NDArray[np.int32]
+
+
+def rank(
+    keys: NDArray[np.int64],
+    clusters: NDArray[np.int64],
+    places: NDArray[np.uint64] | None = None,
+) -> Ranked:
+    """Rank the documents of each cluster: older runs first, then by place, then by key.
+
+    Clusters of older documents alone, and those of one document, are left out.
 
     Args:
-        keys: documents in clusters of at least two.
-        clusters: the cluster of each, named by its smallest key.
+        keys, clusters: documents, and the cluster of each, named by its smallest key.
+        places: where each stands in line to be kept (see `_keep.places`); None = by key alone.
     """
-    order = _ranked(keys, clusters)
+    lines = () if places is None else (np.where(keys < 0, np.uint64(0), places),)
+    order = np.lexsort((keys, *lines, keys >= 0, clusters))
     keys, clusters = keys[order], clusters[order]
-    del order
-    starts = np.flatnonzero(np.diff(clusters, prepend=-1))
+    del order, lines
+    starts = np.flatnonzero(np.diff(clusters, prepend=np.iinfo(np.int64).min))
     sizes = np.diff(starts, append=len(keys))
-    context.count("clusters", len(starts))
-    context.count("clustered_documents", len(keys))
-    columns = {
-        "survivor": np.repeat(keys[starts], sizes),
-        "key": keys,
-        "cluster": clusters,
-        "size": np.repeat(sizes.astype(np.int32), sizes),
-        "rank": (np.arange(len(keys)) - np.repeat(starts, sizes)).astype(np.int32),
-    }
-    # Survivors are the first of their clusters, and rows are in the order of clusters.
-    context.write_run("clusters", columns, is_sorted=True)
+    has_new = np.maximum.reduceat(keys, starts) >= 0 if len(starts) else np.empty(0, np.bool_)
+    counted = np.repeat((sizes > 1) & has_new, sizes)
+    return Ranked(
+        np.repeat(keys[starts], sizes)[counted],
+        keys[counted],
+        clusters[counted],
+        np.repeat(sizes.astype(np.int32), sizes)[counted],
+        (np.arange(len(keys)) - np.repeat(starts, sizes)).astype(np.int32)[counted],
+    )
 
 
-def _ranked(keys: NDArray[np.int64], clusters: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the order that puts clusters together and the document to keep first in each.
-
-    `keep: first` is the one policy: the smallest key, that is, the first in reading order.
-    """
-    return np.lexsort((keys, clusters))
-
-
-def find_survivors(context: PassContext, clusters: str) -> None:
-    """Join the ids of survivors that live in this cell to their duplicates; run `decisions`.
+def write_clusters(
+    context: PassContext, found: Ranked, similarities: NDArray[np.float64] | None = None
+) -> None:
+    """Write the run `clusters`, and count.
 
     Args:
-        context: of a cell.
+        similarities: of each document to its survivor, (n,).
+    """
+    context.count("clusters", int((found.ranks == 0).sum()))
+    context.count("clustered_documents", len(found.keys))
+    new = np.flatnonzero(found.keys >= 0)
+    if similarities is None:
+        similarities = np.full(len(found.keys), np.nan)
+    columns = (found.survivors, found.keys, found.clusters, found.sizes, found.ranks, similarities)
+    named = zip(CLUSTERS.names, columns, strict=True)
+    context.write_run("clusters", {name: values[new] for name, values in named})
+
+
+def find_survivors(
+    context: PassContext, clusters: str, living: Iterable[tuple[NDArray[np.int64], pa.Array]]
+) -> None:
+    """Join the ids of survivors that live in this unit to their duplicates; run `decisions`.
+
+    Args:
+        context: of a cell, or of a range of older documents.
         clusters: the run of CLUSTERS, as `<pass>/clusters`.
+        living: keys and ids of the documents that live here, ascending, batch by batch.
+
+    Raises:
+        DataError: a survivor should live here and does not.
     """
     unit = context.unit
     rows = context.run_range(clusters, unit.low, unit.high, CLUSTERS)
@@ -158,21 +184,21 @@ def find_survivors(context: PassContext, clusters: str) -> None:
         return
     wanted = np.unique(numbers(rows.column("survivor")))
     keys, ids = [np.empty(0, np.int64)], [pa.array([], pa.string())]
-    for view in context.read("id"):
-        found = np.flatnonzero(_among(view.keys, wanted))
-        keys.append(view.keys[found])
-        ids.append(view.column("id").take(pa.array(found)))
+    for there, names in living:
+        found = np.flatnonzero(_among(there, wanted))
+        keys.append(there[found])
+        ids.append(names.take(pa.array(found)))
     found_keys = np.concatenate(keys)
     if len(found_keys) != len(wanted):
         raise DataError(
-            f"cell {unit.number}: {len(wanted)} survivors should live here, {len(found_keys)} do. "
+            f"unit {unit.number}: {len(wanted)} survivors should live here, {len(found_keys)} do. "
             "Run again."
         )
     places = np.searchsorted(found_keys, numbers(rows.column("survivor")))
     columns = {
         "key": rows.column("key"),
         "survivor_id": pa.concat_arrays(ids).take(pa.array(places)),
-        **{name: rows.column(name) for name in ("cluster", "size", "rank")},
+        **{name: rows.column(name) for name, _ in _DECIDED},
     }
     context.write_run("decisions", columns)
 
@@ -189,10 +215,17 @@ def route_decisions(context: PassContext) -> None:
     _routing.route(context, "survivors/decisions", "decisions", DECISIONS)
 
 
-def apply_decisions(context: PassContext, rule: str, action: Action) -> None:
+def apply_decisions(
+    context: PassContext, rule: str, action: Action, *, keep_none: bool = False,
+    threshold: float = float("nan"),
+) -> None:  # fmt: skip
     """Write the sidecar of this cell, and the ledger rows of what it drops.
 
-    Documents outside all clusters get their own key as `cluster_id`, and size 1.
+    Documents outside all clusters get their own key as `cluster_id`, size 1 and rank 0.
+
+    Args:
+        keep_none: drop survivors, too, unless they are older.
+        threshold: that the similarity to the survivor reaches.
 
     Raises:
         DataError: a decision is about a document that the part doesn't hold.
@@ -205,23 +238,39 @@ def apply_decisions(context: PassContext, rule: str, action: Action) -> None:
     places = np.searchsorted(keys, decided)
     if not np.array_equal(keys[np.minimum(places, len(keys) - 1)], decided):
         raise DataError(f"cell {unit.number}: decided about documents that it lacks. Run again.")
-    clusters, sizes = keys.copy(), np.ones(len(keys), np.int32)
+    clusters, ranks = keys.copy(), np.zeros(len(keys), np.int32)
+    sizes = np.ones(len(keys), np.int32)
     clusters[places] = numbers(rows.column("cluster"))
     sizes[places] = numbers(rows.column("size"))
+    ranks[places] = numbers(rows.column("rank"))
     keep = np.ones(len(keys), np.bool_)
     if action == "drop":
-        keep[places] = numbers(rows.column("rank")) == 0
-        dropped = rows.filter(pa.array(~keep[places]))
+        goes = np.ones(len(decided), np.bool_) if keep_none else ranks[places] > 0
+        keep[places] = ~goes
+        dropped = rows.filter(pa.array(goes))
         if dropped.num_rows:
-            _add_ledger(context, rule, dropped.sort_by("key"))
-    context.write_sidecar(keep, {"cluster_id": pa.array(clusters), "cluster_size": pa.array(sizes)})
+            _add_ledger(context, rule, dropped.sort_by("key"), keep_none, threshold)
+    columns = {"cluster_id": clusters, "cluster_size": sizes, "cluster_rank": ranks}
+    context.write_sidecar(keep, {name: pa.array(values) for name, values in columns.items()})
 
 
-def _add_ledger(context: PassContext, rule: str, dropped: pa.Table) -> None:
-    """Add a row per dropped document; `dropped` is sorted by key."""
+def _add_ledger(
+    context: PassContext, rule: str, dropped: pa.Table, keep_none: bool, threshold: float
+) -> None:
+    """Add a row per dropped document; `dropped` is sorted by key.
+
+    The value is the similarity to the survivor, or the size of the cluster where that is unknown.
+    """
     keys = numbers(dropped.column("key"))
+    similarities = numbers(dropped.column("similarity"))
     sizes = numbers(dropped.column("size")).astype(np.float64)
+    values = np.where(np.isnan(similarities), sizes, similarities)
+    thresholds = np.where(np.isnan(similarities), np.nan, threshold)
     survivors = dropped.column("survivor_id").combine_chunks()
+    if keep_none:  # but an older document is still there
+        is_older = numbers(dropped.column("cluster")) < 0
+        nobody = pa.scalar(None, pa.string())
+        survivors = pa.compute.if_else(pa.array(is_older), survivors, nobody)
     for view in context.read("id", "source", "text"):
         rows = np.flatnonzero(_among(view.keys, keys))
         if len(rows) == 0:
@@ -236,7 +285,8 @@ def _add_ledger(context: PassContext, rule: str, dropped: pa.Table) -> None:
                 stage=context.label,
                 rules=pa.repeat(pa.scalar(rule), len(rows)),
                 action="drop",
-                values=sizes[places],
+                values=values[places],
+                thresholds=thresholds[places],
                 survivors=survivors.take(pa.array(places)),
                 texts=batch.column("text"),
             )

@@ -2,86 +2,100 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import numbers
+from corpuskit.batch import Utf8, numbers, utf8
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.kernels.wordhash import fold_texts
-from corpuskit.stage import Cost, GlobalStage, Pass
+from corpuskit.stage import Cost, Pass
+from corpuskit.stages._numbers import to_strings
 from corpuskit.stages.dedup import _clusters
+from corpuskit.stages.dedup._cluster_stage import ClusterStage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corpuskit.stage import PassContext, PassPlan, Unit, Volume
+    from numpy.typing import NDArray
 
-_HASHES = pa.schema([("hash", pa.uint64()), ("hash_low", pa.uint64()), ("key", pa.int64())])
+    from corpuskit.stage import PassContext, PassPlan, Unit, View, Volume
 
-_ROW_BYTES = 144
+_HASHES = [("hash", pa.uint64()), ("hash_low", pa.uint64()), ("key", pa.int64())]
+
+_ROW_BYTES = 160
 """Memory of the pass `group` per row, where every document has a duplicate."""
 
+_URL = "url"
 
-class ExactDedup(GlobalStage):
+
+class ExactDedup(ClusterStage):
     """Keep one document of those whose texts are equal.
 
     Use it first: it is far cheaper than minhash_dedup and leaves it less to do. Adds `cluster_id`
-    (key of the cluster's first document) and `cluster_size`, which a mixture can weight by. Texts
-    are compared by two 64-bit hashes (XXH64 with two seeds): among 1e10 documents the odds of one
-    wrong drop are 1e-19.
+    (key of the cluster's first document; below zero where an older run has it), `cluster_size`,
+    which a mixture can weight by, and `cluster_rank`. Texts are compared by two 64-bit hashes
+    (XXH64 with two seeds): among 1e10 documents the odds of one wrong drop are 1e-19.
 
-    Source: FineWeb2 (Penedo et al. 2025) for the cluster size; OLMo 3 for exact before fuzzy.
+    Source: FineWeb2 (Penedo et al. 2025) for the cluster size; OLMo 3 for exact before fuzzy;
+    RefinedWeb (Penedo et al. 2023) for addresses across dumps.
     """
 
     rules = ("exact_duplicate",)
+    hashed_by = "hash"
+    clustered_by = "group"
 
+    column: str = "text"
+    """What is compared: text, url (the address of the document), or another column of strings.
+    Documents without a value have no duplicates."""
     normalize: Literal["none", "whitespace_case"] = "none"
     """Compare raw bytes, or texts in lower case with each run of whitespace as one space."""
-    keep: Literal["first"] = "first"
-    """Which document of a cluster stays: the first in reading order."""
-    action: _clusters.Action = "drop"
-    """Drop the others, or only annotate all."""
 
-    def adds(self) -> Mapping[str, pa.DataType]:
-        return _clusters.ADDS
+    def identity(self) -> Mapping[str, Any]:
+        return {"column": self.column, "normalize": self.normalize}
+
+    def needs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*super().needs(), self._column())))
 
     def passes(self) -> tuple[Pass, ...]:
         return (
             Pass("hash", self.hash_cell),
             Pass("group", self.group_range, self.cut_ranges),
-            Pass("survivors", self.find_survivors),
-            Pass("route", self.route_decisions, self.cut_routes),
-            Pass("apply", self.apply_decisions),
+            *self.last_passes(),
         )
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         if pass_name == "hash":
             held = 100 * volume.cell_documents
-            disk = 25 * volume.documents
+            disk = (25 + 60 * self.index) * volume.documents
             return Cost(volume.text_bytes / 450e6, unit_bytes=held, disk_bytes=disk)
         if pass_name == "group":
             return _clusters.cost_of_range(volume, volume.documents, _ROW_BYTES)
-        return _clusters.cost_of_decisions(volume, pass_name)
+        return super().cost(volume, pass_name)
 
     def hash_cell(self, context: PassContext) -> None:
         """Write the hashes of a cell's documents, sorted by the first half."""
-        keys, highs, lows = [], [], []
-        for view in context.read("text"):
-            text = view.text if self.normalize == "none" else fold_texts(*view.text)
+        keys: list[NDArray[np.int64]] = []
+        highs, lows, lines, ids = [], [], [], []
+        columns = {"id", *self.needs()} if self.index else set(self.needs())
+        for view in context.read(*sorted(columns)):
+            text, has_value = self._values(view)
             high, low = hash_texts(*text)
-            keys.append(view.keys)
-            highs.append(high)
-            lows.append(low)
+            high ^= self.scopes(view)
+            keys.append(view.keys[has_value])
+            highs.append(high[has_value])
+            lows.append(low[has_value])
+            if self.has_places():
+                lines.append(self.places(view)[has_value])
+            if self.index:
+                ids.append(view.column("id").filter(pa.array(has_value)))
         if keys:
-            columns = {
-                "hash": np.concatenate(highs),
-                "hash_low": np.concatenate(lows),
-                "key": np.concatenate(keys),
-            }
-            context.write_run("hashes", columns)
+            hashes = {"hash": highs, "hash_low": lows, "key": keys, "place": lines}
+            named = {name: np.concatenate(parts) for name, parts in hashes.items() if parts}
+            context.write_run("hashes", named)
+            self.write_index(context, keys, ids)
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
@@ -89,26 +103,41 @@ class ExactDedup(GlobalStage):
 
     def group_range(self, context: PassContext) -> None:
         """Find the documents of a hash range that share their hash."""
-        rows = context.run_range("hash/hashes", context.unit.low, context.unit.high, _HASHES)
-        high, low, keys = (numbers(column) for column in rows.columns)
-        first = first_of_group(high, low, keys)
+        low, high = context.unit.low, context.unit.high
+        lines = [("place", pa.uint64())] if self.has_places() else []
+        rows = context.run_range("hash/hashes", low, high, pa.schema([*_HASHES, *lines]))
+        if self.against:
+            rows = self._with_older(rows, low, high)
+        first_half, second_half, keys, *places = (numbers(column) for column in rows.columns)
+        first = first_of_group(first_half, second_half, keys)
         sizes = np.bincount(first, minlength=len(first))
         clustered = np.flatnonzero(sizes[first] > 1)
-        if len(clustered):
-            _clusters.write_clusters(context, keys[clustered], keys[first[clustered]])
+        found = _clusters.rank(
+            keys[clustered], keys[first[clustered]], *(line[clustered] for line in places)
+        )
+        _clusters.write_clusters(context, found)
 
-    def find_survivors(self, context: PassContext) -> None:
-        """Join survivors' ids to their duplicates."""
-        _clusters.find_survivors(context, "group/clusters")
+    def _with_older(self, rows: pa.Table, low: int, high: int) -> pa.Table:
+        """Return the rows, and those of older runs that share a hash with one of them."""
+        older = self.older().hashes("hashes", low, high, pa.schema(_HASHES))
+        wanted = np.unique(numbers(rows.column("hash")))
+        older = older.filter(pa.array(np.isin(numbers(older.column("hash")), wanted)))
+        if self.has_places():
+            nowhere = np.zeros(older.num_rows, np.uint64)  # older ones come first anyway
+            older = older.append_column("place", pa.array(nowhere))
+        return pa.concat_tables([older, rows])
 
-    def cut_routes(self, plan: PassPlan) -> list[Unit]:
-        """Return ranges of keys where there are very many cells, else none."""
-        return _clusters.cut_decisions(plan)
+    def _column(self) -> str:
+        return "origin" if self.column == _URL else self.column
 
-    def route_decisions(self, context: PassContext) -> None:
-        """Merge the decisions about a range of keys."""
-        _clusters.route_decisions(context)
-
-    def apply_decisions(self, context: PassContext) -> None:
-        """Write the sidecar and the ledger."""
-        _clusters.apply_decisions(context, self.rules[0], self.action)
+    def _values(self, view: View) -> tuple[Utf8, NDArray[np.bool_]]:
+        """Return what is compared, and which documents have it."""
+        if self.column == "text":
+            text, has_value = view.text, np.ones(view.num_docs, np.bool_)
+        else:
+            column = view.column(self._column())
+            values = column.field("url") if self.column == _URL else column
+            strings = to_strings(values, self.column)
+            has_value = numbers(strings.is_valid())
+            text = utf8(strings.fill_null("").cast(pa.large_string()))
+        return text if self.normalize == "none" else Utf8(*fold_texts(*text)), has_value

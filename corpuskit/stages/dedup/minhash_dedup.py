@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,15 +12,19 @@ from corpuskit.batch import numbers
 from corpuskit.errors import TaskError
 from corpuskit.kernels.minhash import sign_texts
 from corpuskit.kernels.unionfind import connect, first_of_group
-from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stage import Cost, Pass, Unit
 from corpuskit.stages.dedup import _clusters
+from corpuskit.stages.dedup._cluster_stage import ClusterStage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from corpuskit.stage import PassContext, PassPlan, Volume
 
 _BANDS = pa.schema([("hash", pa.uint64()), ("band", pa.uint8()), ("key", pa.int64())])
+_PLACES = pa.schema([("key", pa.int64()), ("place", pa.uint64())])
 _FOREST = pa.schema([("key", pa.int64()), ("root", pa.int64())])
 
 _ROW_BYTES = 128
@@ -30,7 +34,7 @@ _EDGE_BYTES = 48
 """Memory of the pass `cluster` per edge: the edges as read, their ends once more, sorted."""
 
 
-class MinhashDedup(GlobalStage):
+class MinhashDedup(ClusterStage):
     """Keep one document of those that share most of their word n-grams.
 
     Two documents of Jaccard similarity J become neighbours with probability
@@ -46,6 +50,8 @@ class MinhashDedup(GlobalStage):
     """
 
     rules = ("near_duplicate",)
+    hashed_by = "sign"
+    clustered_by = "cluster"
 
     ngram: int = Field(5, ge=1, le=64)
     """Words per shingle."""
@@ -55,25 +61,19 @@ class MinhashDedup(GlobalStage):
     """Hashes per band; more of them find fewer pairs that are not similar."""
     seed: int = Field(1, ge=0, lt=2**32)
     """Seed of the permutations."""
-    keep: Literal["first"] = "first"
-    """Which document of a cluster stays: the first in reading order."""
-    action: _clusters.Action = "drop"
-    """Drop the others, or only annotate all."""
 
     def libraries(self) -> tuple[str, ...]:
         return ("numpy",)
 
-    def adds(self) -> Mapping[str, pa.DataType]:
-        return _clusters.ADDS
+    def identity(self) -> Mapping[str, Any]:
+        return {name: getattr(self, name) for name in ("ngram", "bands", "rows", "seed")}
 
     def passes(self) -> tuple[Pass, ...]:
         return (
             Pass("sign", self.sign_cell),
             Pass("edges", self.link_range, self.cut_ranges),
             Pass("cluster", self.merge_forests, self.cut_nothing),
-            Pass("survivors", self.find_survivors),
-            Pass("route", self.route_decisions, self.cut_routes),
-            Pass("apply", self.apply_decisions),
+            *self.last_passes(),
         )
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
@@ -91,19 +91,26 @@ class MinhashDedup(GlobalStage):
             held = clustered * (_EDGE_BYTES + _clusters.CLUSTER_BYTES)
             disk = clustered * 36
             return Cost(clustered / 2e6, unit_bytes=held, disk_bytes=disk, units=1, must_fit=True)
-        return _clusters.cost_of_decisions(volume, pass_name)
+        return super().cost(volume, pass_name)
 
     def sign_cell(self, context: PassContext) -> None:
         """Write the band keys of a cell's documents, sorted by hash."""
-        keys, hashes = [], []
+        keys: list[NDArray[np.int64]] = []
+        hashes, lines, ids = [], [], []
         num_docs = 0
-        for view in context.read("text"):
+        for view in context.read(
+            *sorted({"text", *self.needs(), *(("id",) if self.index else ())})
+        ):
             found, signed = sign_texts(
                 *view.text, ngram=self.ngram, bands=self.bands, rows=self.rows, seed=self.seed
             )
             num_docs += view.num_docs
             keys.append(view.keys[signed])
-            hashes.append(found[signed])
+            hashes.append((found ^ self.scopes(view)[:, None])[signed])
+            if self.has_places():
+                lines.append(self.places(view)[signed])
+            if self.index:
+                ids.append(view.column("id").filter(pa.array(signed)))
         if not keys:
             return
         num_signed = sum(map(len, keys))
@@ -115,6 +122,10 @@ class MinhashDedup(GlobalStage):
             "key": np.repeat(np.concatenate(keys), self.bands),
         }
         context.write_run("bands", columns)
+        self.write_index(context, keys, ids)
+        if lines:
+            named = {"key": np.concatenate(keys), "place": np.concatenate(lines)}
+            context.write_run("places", named, is_sorted=True)
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
@@ -122,7 +133,13 @@ class MinhashDedup(GlobalStage):
 
     def link_range(self, context: PassContext) -> None:
         """Write the spanning forest of what this hash range links: document -> smallest key."""
-        rows = context.run_range("sign/bands", context.unit.low, context.unit.high, _BANDS)
+        low, high = context.unit.low, context.unit.high
+        rows = context.run_range("sign/bands", low, high, _BANDS)
+        if self.against:
+            older = self.older().hashes("bands", low, high, _BANDS)
+            wanted = np.unique(numbers(rows.column("hash")))
+            met = np.isin(numbers(older.column("hash")), wanted)
+            rows = pa.concat_tables([older.filter(pa.array(met)), rows])
         hashes, bands, keys = (numbers(column) for column in rows.columns)
         first = first_of_group(hashes, bands, keys)
         linked = np.flatnonzero(first != np.arange(len(first)))
@@ -150,23 +167,20 @@ class MinhashDedup(GlobalStage):
     def merge_forests(self, context: PassContext) -> None:
         """Write the connected components of all forests."""
         rows = context.run_range("edges/forest", None, None, _FOREST)
-        if rows.num_rows:
-            nodes, roots = connect(*(numbers(column) for column in rows.columns))
-            del rows
-            _clusters.write_clusters(context, nodes, roots)
+        nodes, roots = connect(*(numbers(column) for column in rows.columns))
+        del rows
+        lines = (self.places_of(context, nodes),) if self.has_places() else ()
+        _clusters.write_clusters(context, _clusters.rank(nodes, roots, *lines))
 
-    def find_survivors(self, context: PassContext) -> None:
-        """Join survivors' ids to their duplicates."""
-        _clusters.find_survivors(context, "cluster/clusters")
-
-    def cut_routes(self, plan: PassPlan) -> list[Unit]:
-        """Return ranges of keys where there are very many cells, else none."""
-        return _clusters.cut_decisions(plan)
-
-    def route_decisions(self, context: PassContext) -> None:
-        """Merge the decisions about a range of keys."""
-        _clusters.route_decisions(context)
-
-    def apply_decisions(self, context: PassContext) -> None:
-        """Write the sidecar and the ledger."""
-        _clusters.apply_decisions(context, self.rules[0], self.action)
+    def places_of(self, context: PassContext, keys: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return where documents stand in line to be kept; 0 for older ones. `keys` ascend."""
+        found = np.zeros(len(keys), np.uint64)
+        for part in context.parts("sign/places"):
+            begin, end = np.searchsorted(keys, [part.first, part.last + 1])
+            if begin < end:
+                low, high = int(keys[begin]), int(keys[end - 1]) + 1
+                rows = context.run_range("sign/places", low, high, _PLACES)
+                there = numbers(rows.column("key"))
+                lines = numbers(rows.column("place"))
+                found[begin:end] = lines[np.searchsorted(there, keys[begin:end])]
+        return found
