@@ -160,9 +160,15 @@ def write_clusters(
     new = np.flatnonzero(found.keys >= 0)
     if similarities is None:
         similarities = np.full(len(found.keys), np.nan)
-    columns = (found.survivors, found.keys, found.clusters, found.sizes, found.ranks, similarities)
-    named = zip(CLUSTERS.names, columns, strict=True)
-    context.write_run("clusters", {name: values[new] for name, values in named})
+    columns = {
+        "survivor": found.survivors[new],
+        "key": found.keys[new],
+        "cluster": found.clusters[new],
+        "size": found.sizes[new],
+        "rank": found.ranks[new],
+        "similarity": similarities[new],
+    }
+    context.write_run("clusters", columns)
 
 
 def find_survivors(

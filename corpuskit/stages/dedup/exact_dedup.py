@@ -78,7 +78,10 @@ class ExactDedup(ClusterStage):
     def hash_cell(self, context: PassContext) -> None:
         """Write the hashes of a cell's documents, sorted by the first half."""
         keys: list[NDArray[np.int64]] = []
-        highs, lows, lines, ids = [], [], [], []
+        highs: list[NDArray[np.uint64]] = []
+        lows: list[NDArray[np.uint64]] = []
+        lines: list[NDArray[np.uint64]] = []
+        ids: list[pa.Array] = []
         columns = {"id", *self.needs()} if self.index else set(self.needs())
         for view in context.read(*sorted(columns)):
             text, has_value = self._values(view)
@@ -92,9 +95,14 @@ class ExactDedup(ClusterStage):
             if self.index:
                 ids.append(view.column("id").filter(pa.array(has_value)))
         if keys:
-            hashes = {"hash": highs, "hash_low": lows, "key": keys, "place": lines}
-            named = {name: np.concatenate(parts) for name, parts in hashes.items() if parts}
-            context.write_run("hashes", named)
+            hashes: dict[str, NDArray[Any]] = {
+                "hash": np.concatenate(highs),
+                "hash_low": np.concatenate(lows),
+                "key": np.concatenate(keys),
+            }
+            if lines:
+                hashes["place"] = np.concatenate(lines)
+            context.write_run("hashes", hashes)
             self.write_index(context, keys, ids)
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
