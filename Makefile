@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
-EXTRAS ?= train,fast,s3,html,dev
+EXTRAS ?= train,fast,s3,html,suffix-array,dev
 JOBS ?= 2
 BENCH ?= $(sort $(wildcard benchmarks/*.py))
 BIN := .venv/bin
