@@ -14,7 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 EXTRAS ?= train,fast,s3,html,suffix-array,dev
-JOBS ?= 2
+# One more than the cores of a small machine: tests wait for processes, schedulers and servers half of the time.
+JOBS ?= 3
 BENCH ?= $(sort $(wildcard benchmarks/*.py))
 BIN := .venv/bin
 # Setup is done when this file exists: its name changes with whatever the installation depends on.

@@ -237,7 +237,8 @@ class Pass:
         run: works on one unit; a bound method.
         units: cuts the work; None = one unit per cell of the input.
         at_end: the pass waits for all other phases of the plan (the mixture's table).
-        owns: folders of the run directory that only this pass writes (`tokens/`).
+        owns: folders of the run directory that only this pass writes (`tokens/`); `{label}` stands
+            for what the stage is called in the pipeline.
     """
 
     name: str

@@ -1,18 +1,19 @@
-"""MinHash signatures and the band keys of locality-sensitive hashing.
+"""Shingles as 64-bit hashes, and the MinHash signatures of datatrove.
 
-K permutations x -> (a x + b mod 2**64) mod (2**61 - 1) of 64-bit shingle hashes; the signature is
-the smallest value under each. K is bands * rows: a band is `rows` consecutive values, and two
-documents whose Jaccard similarity is J agree in at least one band with probability
+A signature is the smallest value of a set's hashes under each of K permutations
+x -> (a x + b mod 2**64) mod (2**61 - 1). K is bands * rows: a band is `rows` consecutive values,
+and two documents whose Jaccard similarity is J agree in at least one band with probability
 1 - (1 - J**rows)**bands.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.kernels.hashing import mix64, xxh64
+from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.wordhash import BYTE_KINDS, characters, word_hashes
 
@@ -41,60 +42,59 @@ def permutations(num_hashes: int, seed: int) -> tuple[Hashes, Hashes]:
     return a, random.randint(0, PRIME, dtype=np.uint64, size=num_hashes)
 
 
-def sign_texts(
-    offsets: Offsets, data: Bytes, *, ngram: int, bands: int, rows: int, seed: int
-) -> tuple[Hashes, NDArray[np.bool_]]:
-    """Return the band keys of texts, (N, bands), and which texts have any: those with a word, (N,).
+def distinct_shingles(offsets: Offsets, data: Bytes, *, ngram: int) -> tuple[Offsets, Hashes]:
+    """Return the different shingle hashes of each text, ascending: offsets (N + 1,), hashes.
 
     Shingles are n-grams of words (see wordhash); a text with fewer than `ngram` words has one
-    shingle, all of them. Time per text: O(B + W K); allocates 8 N bands bytes, and for the longest
-    text of b bytes up to 8 b.
+    shingle, all of them. O(B + W log W), allocates 8 bytes per word twice.
     """
-    a, b = permutations(bands * rows, seed)
-    return _sign(offsets, data, characters(), BYTE_KINDS, ngram, bands, a, b)
+    bounds, hashes = _shingle_texts(offsets, data, characters(), BYTE_KINDS, ngram)
+    for begin, end in itertools.pairwise(bounds.tolist()):
+        hashes[begin:end].sort()
+    return _distinct(bounds, hashes)
 
 
 @kernel
-def _sign(
-    offsets: Offsets,
-    data: Bytes,
-    characters: NDArray[np.uint32],
-    kinds: Bytes,
-    ngram: int,
-    bands: int,
-    a: Hashes,
-    b: Hashes,
-) -> tuple[Hashes, NDArray[np.bool_]]:
+def _shingle_texts(
+    offsets: Offsets, data: Bytes, characters: NDArray[np.uint32], kinds: Bytes, ngram: int
+) -> tuple[Offsets, Hashes]:
     num_docs = len(offsets) - 1
     longest = 0
     for doc in range(num_docs):
         longest = max(longest, offsets[doc + 1] - offsets[doc])
     edges = np.empty(longest + 2, np.int32)
-    hashes = np.empty(longest // 2 + 1, np.uint64)
-    signature = np.empty(len(a), np.uint64)
-    signature_bytes = signature.view(np.uint8)
-    keys = np.zeros((num_docs, bands), np.uint64)
-    signed = np.zeros(num_docs, np.bool_)
-    size = 8 * (len(a) // bands)
+    hashes = np.empty((offsets[num_docs] - offsets[0] + num_docs) // 2 + 1, np.uint64)
+    bounds = np.zeros(num_docs + 1, np.int64)
     for doc in range(num_docs):
+        here = hashes[bounds[doc] :]
         num_words = word_hashes(
-            data, offsets[doc], offsets[doc + 1], characters, kinds, edges, hashes
+            data, offsets[doc], offsets[doc + 1], characters, kinds, edges, here
         )
-        if num_words == 0:
-            continue
-        signed[doc] = True
-        smallest(hashes, shingle_hashes(hashes, num_words, ngram), a, b, signature)
-        for band in range(bands):
-            keys[doc, band] = xxh64(signature_bytes, band * size, (band + 1) * size, np.uint64(0))
-    return keys, signed
+        found = shingle_hashes(here, num_words, ngram) if num_words else 0
+        bounds[doc + 1] = bounds[doc] + found
+    return bounds, hashes[: bounds[num_docs]]
 
 
 @kernel
-def shingle_hashes(words: Hashes, num_words: int, ngram: int) -> int:
-    """Turn word hashes into hashes of word n-grams, in place; return how many. O(W).
+def _distinct(bounds: Offsets, hashes: Hashes) -> tuple[Offsets, Hashes]:
+    """Return sorted rows without repeats; `hashes` is written over."""
+    kept = np.zeros(len(bounds), np.int64)
+    num = 0
+    for row in range(len(bounds) - 1):
+        for at in range(bounds[row], bounds[row + 1]):
+            if at == bounds[row] or hashes[at] != hashes[num - 1]:
+                hashes[num] = hashes[at]
+                num += 1
+        kept[row + 1] = num
+    return kept, hashes[:num].copy()
 
-    mix64 of the polynomial in _RADIX whose coefficients are the word hashes; fewer words than
-    `ngram` make one shingle of all of them.
+
+@kernel
+def polynomials(words: Hashes, num_words: int, ngram: int) -> int:
+    """Turn word hashes into numbers of word n-grams, in place; return how many. O(W).
+
+    The polynomial in _RADIX whose coefficients are the word hashes: to be mixed before its bits are
+    used. Fewer words than `ngram` make one n-gram of all of them; there must be one.
     """
     ngram = min(ngram, num_words)
     value, leaving = np.uint64(0), np.uint64(1)
@@ -105,8 +105,20 @@ def shingle_hashes(words: Hashes, num_words: int, ngram: int) -> int:
     for shingle in range(num_shingles):
         value = value * _RADIX + words[shingle + ngram - 1]
         first = words[shingle]
-        words[shingle] = mix64(value)
+        words[shingle] = value
         value -= first * leaving
+    return num_shingles
+
+
+@kernel
+def shingle_hashes(words: Hashes, num_words: int, ngram: int) -> int:
+    """Turn word hashes into hashes of word n-grams, in place; return how many. O(W).
+
+    mix64 of `polynomials`.
+    """
+    num_shingles = polynomials(words, num_words, ngram)
+    for shingle in range(num_shingles):
+        words[shingle] = mix64(words[shingle])
     return num_shingles
 
 

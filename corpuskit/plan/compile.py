@@ -296,7 +296,7 @@ class _Builder:
         for one in stage.passes():
             waits = tuple(range(len(self.phases))) if one.at_end else ()
             name = f"{step.label}.{one.name}"
-            owns = tuple(one.owns)
+            owns = tuple(folder.replace("{label}", step.label) for folder in one.owns)
             index = self.add(
                 name, (step.label,), pass_name=one.name, earlier=earlier, owns=owns, waits=waits
             )

@@ -137,7 +137,9 @@ def _phase_of(run: RunDirectory, stage: str) -> tuple[Phase, Seal, str]:
     if stage and stage not in labels:
         known = [step.label for step in run.plan.file.steps]
         why = (
-            "dropped and cut nothing" if stage in known else f"is no stage. {suggest(stage, known)}"
+            "dropped and cut nothing."
+            if stage in known
+            else f"is no stage. {suggest(stage, known)}"
         )
         raise UsageError(f"{stage!r} {why} Stages with ledger rows: {', '.join(labels)}.")
     place = len(labels) - 1 - labels[::-1].index(stage) if stage else len(labels) - 1

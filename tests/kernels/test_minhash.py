@@ -1,20 +1,20 @@
 from __future__ import annotations
 
+import itertools
 import os
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from corpuskit.batch import utf8
 from corpuskit.kernels.minhash import (
     PRIME,
+    distinct_shingles,
     permutations,
     shingle_hashes,
-    sign_texts,
     smallest,
 )
 from tests.kernels.test_wordhash import plain_hash, plain_mix, plain_words, texts
@@ -38,16 +38,6 @@ def plain_smallest(shingles: list[int], a: list[int], b: list[int]) -> list[int]
     return [
         min((s * ak + bk & MASK) % PRIME for s in shingles) for ak, bk in zip(a, b, strict=True)
     ]
-
-
-def plain_keys(text: str, ngram: int, bands: int, rows: int, seed: int) -> list[int] | None:
-    shingles = plain_shingles([plain_hash(word) for word in plain_words(text)], ngram)
-    if not shingles:
-        return None
-    a, b = permutations(bands * rows, seed)
-    content = np.array(plain_smallest(shingles, a.tolist(), b.tolist()), "<u8").tobytes()
-    size = 8 * rows
-    return [xxhash.xxh64_intdigest(content[i : i + size]) for i in range(0, len(content), size)]
 
 
 @given(st.lists(hashes, max_size=12), st.integers(1, 7))
@@ -89,21 +79,13 @@ def test_permutations_are_those_of_datatrove() -> None:
     assert (step.parameters[1] == b).all()
 
 
-@given(
-    st.lists(texts, max_size=3),
-    st.integers(1, 6),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(0, 3),
-)
-def test_band_keys_equal_plain_python(
-    given: list[str], ngram: int, bands: int, rows: int, seed: int
-) -> None:
+@given(st.lists(texts, max_size=4), st.integers(1, 6))
+def test_distinct_shingles_equal_plain_python(given: list[str], ngram: int) -> None:
     column = utf8(pa.array(["before", *given], pa.large_string()).slice(1))
-    keys, signed = sign_texts(*column, ngram=ngram, bands=bands, rows=rows, seed=seed)
-    expected = [plain_keys(text, ngram, bands, rows, seed) for text in given]
-    assert signed.tolist() == [one is not None for one in expected]
-    assert keys[signed].tolist() == [one for one in expected if one is not None]
+    offsets, found = distinct_shingles(*column, ngram=ngram)
+    expected = [plain_shingles([plain_hash(w) for w in plain_words(t)], ngram) for t in given]
+    rows = [found[a:b].tolist() for a, b in itertools.pairwise(offsets.tolist())]
+    assert rows == [sorted(set(one)) for one in expected]
 
 
 @pytest.mark.parametrize(("num_words", "num_shingles"), [(1, 1), (4, 1), (5, 1), (6, 2), (20, 16)])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpuskit.batch import utf8
-from corpuskit.kernels.wordhash import BYTE_KINDS, characters, fold_texts, word_hashes
+from corpuskit.kernels.wordhash import BYTE_KINDS, characters, fold_texts, word_edges, word_hashes
 
 MASK = 2**64 - 1
 
@@ -68,6 +68,27 @@ def test_words_are_those_of_re_and_hash_as_said(before: str, text: str, after: s
     begin = len(before.encode())
     found = hashes(data, begin, begin + len(text.encode()))
     assert found == [plain_hash(word) for word in plain_words(text)]
+
+
+@given(st.lists(st.sampled_from(TRAPS), min_size=40, max_size=120).map("".join), st.integers(0, 9))
+def test_edges_of_long_texts_are_where_kinds_change(text: str, begin: int) -> None:
+    content = ("." * begin + text).encode()
+    data = np.frombuffer(content, np.uint8)
+    edges = np.empty(len(content) - begin + 2, np.int32)
+    runs = word_edges(data, begin, len(content), BYTE_KINDS, edges)
+    kinds = [0, *BYTE_KINDS[data[begin:]].tolist(), 0]
+    assert edges[: 2 * runs].tolist() == [
+        i for i, (a, b) in enumerate(itertools.pairwise(kinds)) if a != b
+    ]
+
+
+@pytest.mark.parametrize("offset", range(8))
+def test_edges_know_every_byte_in_every_place(offset: int) -> None:
+    content = b" " * offset + b"".join(bytes([code, 32]) for code in range(256))
+    edges = np.empty(len(content) + 2, np.int32)
+    runs = word_edges(np.frombuffer(content, np.uint8), 0, len(content), BYTE_KINDS, edges)
+    found = {content[start] for start in edges[0 : 2 * runs : 2].tolist()}
+    assert found == set(np.flatnonzero(BYTE_KINDS).tolist())
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,9 @@ class GlobalRun(PassPlan):
         self.tables = [table.slice(p.start, p.stop - p.start) for p in pieces]
         self.alive = [keep[p] for p in pieces]
         self.units = [
-            Unit(number, "web", key_of(p.start), key_of(p.stop - 1) + 1, p.stop - p.start)
-            for number, p in enumerate(pieces)
-            if p.stop > p.start
+            Unit(number, first_source(t), key_of(p.start), key_of(p.stop - 1) + 1, len(t))
+            for number, (t, p) in enumerate(zip(self.tables, pieces, strict=True))
+            if len(t)
         ]
 
     def cells(self) -> list[Unit]:
@@ -127,8 +127,8 @@ class GlobalRun(PassPlan):
         masks = [one.keep for one in read if one.keep is not None]
         texts = [
             text
-            for table, one in zip(self.tables, read, strict=False)
-            for text in cut(table.column("text").to_pylist(), one.cuts)
+            for unit, one in zip(self.units, read, strict=True)
+            for text in cut(self.tables[unit.number].column("text").to_pylist(), one.cuts)
         ]
         rows = [row for table in self.ledgers for row in table.to_pylist()]
         rows.sort(key=lambda row: row["doc_key"])
@@ -163,7 +163,7 @@ class Context(PassContext):
         assert (keys[:-1] <= keys[1:]).all(), f"{place} is not sorted"
         part = Part(
             self.unit.number, f"run:{name}", path, rows=len(keys), first=int(keys[0]),
-            last=int(keys[-1]),
+            last=int(keys[-1]), source=self.unit.source,
         )  # fmt: skip
         parts = self.run.written.setdefault(place, [])
         assert part.unit not in {other.unit for other in parts}, f"{place} was written twice"
@@ -227,6 +227,12 @@ def key_of(number: int) -> int:
     return FIRST_KEY + KEY_STEP * number
 
 
+def first_source(documents: pa.Table) -> str:
+    """Return the source of a cell."""
+    source: str = documents.column("source")[0].as_py()
+    return source
+
+
 def number_of(key: int) -> int:
     """Return the place of a document among the texts."""
     number, rest = divmod(key - FIRST_KEY, KEY_STEP)
@@ -265,14 +271,22 @@ def documents(texts: Sequence[str], more: Mapping[str, Sequence[Any]]) -> pa.Tab
     return pa.table({name: pa.array(v, REQUIRED.get(name)) for name, v in columns.items()})
 
 
-def check_ledger(decided: Decided, stage: str, rule: str, same: Callable[[int, int], bool]) -> None:
-    """Assert that each dropped document has its row, and a survivor that is kept and is `same`."""
+def check_ledger(
+    decided: Decided, stage: str, rule: str, same: Callable[[int, int], bool],
+    value: Callable[[int, int], float] | None = None,
+) -> None:  # fmt: skip
+    """Assert that each dropped document has its row, and a survivor that is kept and is `same`.
+
+    Args:
+        value: of the row of a survivor and a dropped document; None: the size of the cluster.
+    """
     dropped = np.flatnonzero(~decided.keep).tolist()
     assert [number_of(row["doc_key"]) for row in decided.ledger] == dropped
     for number, row in zip(dropped, decided.ledger, strict=True):
         survivor = int(row["survivor_id"].removeprefix("doc-"))
         assert row["doc_id"] == f"doc-{number}"
         assert (row["stage"], row["rule"], row["action"]) == (stage, rule, "drop")
-        assert row["value"] == decided.columns["cluster_size"][number]
+        size = decided.columns["cluster_size"][number]
+        assert row["value"] == (value(survivor, number) if value else size)
         assert decided.keep[survivor]
         assert same(survivor, number)

@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 
 from corpuskit.batch import utf8
 from corpuskit.errors import TaskError
-from corpuskit.kernels.minhash import shingle_hashes, sign_texts
+from corpuskit.kernels.minhash import shingle_hashes
 from corpuskit.kernels.wordhash import BYTE_KINDS, characters, word_hashes
+from corpuskit.stage import View
+from corpuskit.stages.dedup import _schemes
 from corpuskit.stages.dedup.minhash_dedup import MinhashDedup
-from tests.stages.global_runner import GlobalRun, check_ledger, key_of, run_global
+from tests.shingles import jaccard
+from tests.stages.global_runner import GlobalRun, check_ledger, key_of, number_of, run_global
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LOOSE = MinhashDedup(ngram=1, bands=4, rows=1)
+LOOSE = MinhashDedup(ngram=1, bands=4, rows=1, verify=None)
 """Finds pairs of any similarity, so that small corpora have chains and clusters."""
 
 compiled = pytest.mark.skipif(
@@ -34,10 +37,8 @@ corpora = st.lists(
 
 
 def band_keys(stage: MinhashDedup, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    column = utf8(pa.array(texts, pa.large_string()))
-    return sign_texts(
-        *column, ngram=stage.ngram, bands=stage.bands, rows=stage.rows, seed=stage.seed
-    )
+    view = View(pa.record_batch({"text": pa.array(texts, pa.large_string())}))
+    return _schemes.sign(view, stage)[:2]
 
 
 def plain_clusters(stage: MinhashDedup, texts: list[str]) -> set[tuple[int, ...]]:
@@ -114,7 +115,10 @@ def test_edited_copies_go_and_other_texts_stay() -> None:
     assert decided.keep.tolist() == [True, True, False, True, False]
     assert decided.columns["cluster_id"].tolist() == [key_of(n) for n in (0, 1, 0, 3, 0)]
     assert decided.columns["cluster_size"].tolist() == [3, 1, 3, 1, 3]
-    check_ledger(decided, "minhash_dedup", "near_duplicate", lambda one, _: one == 0)
+    check_ledger(
+        decided, "minhash_dedup", "near_duplicate", lambda one, _: one == 0,
+        lambda one, other: jaccard(texts[one], texts[other]),
+    )  # fmt: skip
 
 
 def test_annotate_drops_nothing_and_writes_no_ledger() -> None:
@@ -150,28 +154,30 @@ def test_of_equal_documents_one_stays() -> None:
     )  # fmt: skip
     assert np.flatnonzero(decided.keep).tolist() == [0]
     assert set(decided.columns["cluster_size"].tolist()) == {50}
-    assert decided.counters["cluster"] == {"clusters": 1, "clustered_documents": 50}
+    assert decided.counters["cluster"] == {"joined_documents": 50}
+    assert decided.counters["verify"] == {"clusters": 1, "clustered_documents": 50}
 
 
 def test_the_seed_decides_which_borderline_pairs_are_found() -> None:
     texts = [edited(prose(0), 12, seed) for seed in range(20)]
     found = {
-        tuple(run_global(MinhashDedup(seed=seed), texts).columns["cluster_id"].tolist())
+        tuple(
+            run_global(MinhashDedup(seed=seed, verify=None), texts).columns["cluster_id"].tolist()
+        )
         for seed in range(4)
     }
     assert len(found) > 1
 
 
-def test_clusters_that_do_not_fit_are_refused_with_the_bytes_they_need(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("verify", "needed"), [(None, 2560), (0.8, 1760)])
+def test_clusters_that_do_not_fit_are_refused_with_the_bytes_they_need(
+    verify: float | None, needed: int, tmp_path: Path
+) -> None:
     texts = [prose(seed) for seed in range(10)] * 2
-    with pytest.raises(TaskError, match=r"20 near duplicates .* 10 edges need 2,560 bytes"):
-        GlobalRun(texts, tmp_path, memory_bytes={"cluster": 2559}).run(MinhashDedup())
-
-
-def test_clusters_that_just_fit_are_found() -> None:
-    texts = [prose(seed) for seed in range(10)] * 2
-    decided = run_global(MinhashDedup(), texts, memory_bytes={"cluster": 2560})
-    assert decided.keep.sum() == 10
+    stage = MinhashDedup(verify=verify)
+    with pytest.raises(TaskError, match=rf"20 near duplicates .* 10 edges need {needed:,} bytes"):
+        GlobalRun(texts, tmp_path, memory_bytes={"cluster": needed - 1}).run(stage)
+    assert run_global(stage, texts, memory_bytes={"cluster": needed}).keep.sum() == 10
 
 
 @compiled
@@ -221,26 +227,27 @@ def test_real_documents_are_dropped_for_the_right_reasons(shared_data: Path) -> 
     docs = pq.read_table(shared_data / "neardup" / "docs.parquet", columns=["id", "text"])
     names, texts = docs["id"].to_pylist(), docs["text"].to_pylist()
     bounds = range(1000, len(texts), 1000)
-    memory = {"edges": 128 * 20_000}
+    memory = {"edges": 128 * 20_000, "verify": 20 << 20}
     decided = run_global(MinhashDedup(), texts, bounds=bounds, memory_bytes=memory, batch_docs=200)
     assert decided.units["edges"] == -(-14 * len(texts) // 20_000)
-    cluster = decided.columns["cluster_id"]
-    check_ledger(
-        decided,
-        "minhash_dedup",
-        "near_duplicate",
-        lambda one, other: cluster[one] == cluster[other],
-    )
+    assert decided.units["verify"] > 1
     row = {name: number for number, name in enumerate(names)}
     pairs = pq.read_table(shared_data / "neardup" / "pairs.parquet")
     columns = [pairs[name].to_pylist() for name in ("id_a", "id_b", "jaccard_word5")]
+    known = {frozenset((row[a], row[b])): jaccard for a, b, jaccard in zip(*columns, strict=True)}
+    cluster = decided.columns["cluster_id"]
+    values = {number_of(entry["doc_key"]): entry["value"] for entry in decided.ledger}
+    check_ledger(
+        decided, "minhash_dedup", "near_duplicate",
+        lambda one, other: bool(cluster[one] == cluster[other]),
+        # Below 0.2 the pair is not in the list: members of a cluster that are far apart.
+        lambda one, other: known.get(frozenset((one, other)), values[other]),
+    )  # fmt: skip
     nearest = np.zeros(len(texts))
-    for a, b, jaccard in zip(*columns, strict=True):
-        one, other = row[a], row[b]
+    for pair, likeness in known.items():
+        one, other = pair
         if cluster[one] == cluster[other]:
-            nearest[[one, other]] = np.maximum(nearest[[one, other]], jaccard)
-        assert jaccard < 0.97 or cluster[one] == cluster[other]
-    clustered = decided.columns["cluster_size"] > 1
-    # Of pairs below 0.4 one in 110 or fewer collides, and chains don't matter to the nearest.
-    assert (nearest[clustered] >= 0.4).mean() > 0.97
-    assert nearest[clustered].min() >= 0.2
+            nearest[[one, other]] = np.maximum(nearest[[one, other]], likeness)
+        # 1 of 1e3 pairs of J 0.9 shares no band.
+        assert likeness < 0.95 or cluster[one] == cluster[other]
+    assert nearest[decided.columns["cluster_size"] > 1].min() >= 0.8

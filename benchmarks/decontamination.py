@@ -1,0 +1,327 @@
+"""Decontamination: what is found of planted benchmark items, by kind, and how fast.
+
+Three methods on the same documents: our stage, any shared 13-gram as in GPT-3's paper, and datatrove's
+NGramsDecontFilter (12-grams of answers and of the seam between question and answer; with `queries` those of
+questions, too). The planted documents are halved, even rows and odd ones: defaults were chosen on the even half, the
+table is of the other one unless `--half even`. An item counts as found if its document is flagged at all; `named` is
+the share of flagged documents for which our stage names the item, or another with the same words. `bench_en` is
+clean but for what it shares with benchmarks by itself: its hits are counted, and `--show` prints them.
+
+    python benchmarks/decontamination.py [--half odd] [--choose] [--show 20] [--without-datatrove] [--mb 30]
+
+Reads decontam, benchmarks and bench_en from CORPUSKIT_SHARED_DATA. Speed: CPU seconds on one core, start apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import string
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from corpuskit.stage import View
+from corpuskit.stages.dedup._benchmark_items import Columns, benchmark_files, read_items
+from corpuskit.stages.dedup._contamination import open_index
+from corpuskit.stages.dedup._contamination_findings import find_items
+from corpuskit.stages.dedup.decontaminate import Decontaminate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Spans = list[tuple[int, int]]
+    Verdict = tuple[bool, Spans]
+
+DATA = Path(os.environ.get("CORPUSKIT_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+BATCH_ROWS = 512
+GPT3_WORDS = 13
+_DROPPED = str.maketrans("", "", string.punctuation)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--half", choices=["odd", "even", "both"], default="odd")
+    parser.add_argument("--choose", action="store_true", help="try other bounds on the even half")
+    parser.add_argument("--show", type=int, default=0, help="hits of bench_en to print")
+    parser.add_argument("--mb", type=float, default=1000, help="text of bench_en")
+    parser.add_argument("--without-datatrove", action="store_true")
+    options = parser.parse_args()
+    if not (DATA / "decontam").exists():
+        sys.exit(f"no real data at {DATA}: set CORPUSKIT_SHARED_DATA")
+    rows = pq.read_table(DATA / "decontam" / "planted.parquet").to_pylist()
+    stage = Decontaminate(benchmarks=(str(DATA / "benchmarks" / "*.parquet"),))
+    if options.choose:
+        choose(stage, rows[::2])
+        return
+    start = {"odd": 1, "even": 0, "both": 0}[options.half]
+    rows = rows[start :: 1 if options.half == "both" else 2]
+    methods = methods_of(stage, without_datatrove=options.without_datatrove)
+    table(rows, methods, stage)
+    natural(stage, methods, options)
+
+
+# --- methods
+
+
+def methods_of(
+    stage: Decontaminate, *, without_datatrove: bool
+) -> dict[str, Callable[[list[str]], list[Verdict]]]:
+    """Return name -> texts to verdicts; says what building each costs."""
+    began = time.process_time()
+    index = open_index(stage._recipe())
+    ours(stage, ["warm up"])
+    spent = time.process_time() - began
+    print(f"our index: {index.num_read:,} items, {len(index.names):,} different, {index.num_short} too short; "
+          f"{index.size_bytes / 1e6:,.0f} MB; opened in {spent:.2f} CPU s")  # fmt: skip
+    items = [
+        item for name, path in stage._recipe().files for item in read_items(name, path, Columns())
+    ]
+    began = time.process_time()
+    grams = {
+        gram for one in items for gram, *_ in gpt3_grams(f"{one.question} {one.answer}", GPT3_WORDS)
+    }
+    print(f"13-grams: {len(grams):,}, {time.process_time() - began:.1f} CPU s")
+    methods = {
+        "corpuskit": lambda texts: ours(stage, texts),
+        "any 13-gram": lambda texts: [gpt3(text, grams) for text in texts],
+    }
+    if not without_datatrove:
+        for queries in (False, True):
+            name = "datatrove queries" if queries else "datatrove"
+            began = time.process_time()
+            methods[name] = datatrove(items, queries=queries)
+            print(f"{name}: {time.process_time() - began:.1f} CPU s to index")
+    return methods
+
+
+def batches(texts: list[str]) -> Iterator[View]:
+    """Yield batches as a stage sees them."""
+    for first in range(0, len(texts), BATCH_ROWS):
+        part = pa.array(texts[first : first + BATCH_ROWS], pa.large_string())
+        yield View(pa.record_batch({"text": part}))
+
+
+def ours(stage: Decontaminate, texts: list[str]) -> list[Verdict]:
+    """Judge by our stage."""
+    found: list[Verdict] = []
+    for view in batches(texts):
+        outcome = stage.apply(view)
+        assert outcome.codes is not None
+        assert outcome.spans is not None
+        spans = defaultdict(list)
+        parts = (outcome.spans.rows, outcome.spans.starts, outcome.spans.ends)
+        for row, start, end in zip(*(part.tolist() for part in parts), strict=True):
+            spans[row].append((start, end))
+        found += [(code > 0, spans[row]) for row, code in enumerate(outcome.codes.tolist())]
+    return found
+
+
+def gpt3_grams(text: str, num: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the n-grams of a text as hashes, with their first and last word."""
+    words = text.lower().translate(_DROPPED).split()
+    for at in range(len(words) - num + 1):
+        yield hash(tuple(words[at : at + num])), at, at + num
+
+
+def gpt3(text: str, grams: set[int]) -> Verdict:
+    """Judge by any shared 13-gram of lower-case words without punctuation."""
+    hits = [(first, last) for gram, first, last in gpt3_grams(text, GPT3_WORDS) if gram in grams]
+    if not hits:
+        return False, []
+    places, at = [], 0
+    for word in text.split():
+        at = text.index(word, at)
+        if word.lower().translate(_DROPPED):
+            places.append((at, at + len(word)))
+        at += len(word)
+    sizes = np.append(0, np.cumsum([len(char.encode()) for char in text]))
+    spans: Spans = []
+    for first, last in hits:
+        start, end = int(sizes[places[first][0]]), int(sizes[places[last - 1][1]])
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+    return True, spans
+
+
+def datatrove(items: list[Any], *, queries: bool) -> Callable[[list[str]], list[Verdict]]:
+    """Return datatrove's filter with its own n-grams of the items."""
+    from datatrove.data import Document
+    from datatrove.pipeline.decont.n_grams import (
+        NGramsDecontConfig,
+        NGramsDecontFilter,
+        NGramsDecontIndexer,
+    )
+
+    config = NGramsDecontConfig(find_query_ngrams=queries)
+    judge = NGramsDecontFilter("/nowhere", config)
+    # The indexer itself asks for lighteval, which downloads benchmarks; this is what it computes.
+    maker = SimpleNamespace(tokenizer=judge.tokenizer, config=config, hash_func=judge.hash_func)
+    judge._index_hashes = {
+        value: "task"
+        for one in items
+        for value in NGramsDecontIndexer.compute_hashes(maker, one.answer, one.question)
+    }
+    return lambda texts: [
+        (judge.filter(Document(text=text, id="")) is not True, []) for text in texts
+    ]
+
+
+# --- tables
+
+
+def table(rows: list[dict[str, Any]], methods: dict[str, Any], stage: Decontaminate) -> None:
+    """Print recall per kind, precision, spans and speed of all methods."""
+    texts = [row["text"] for row in rows]
+    size = sum(len(text.encode()) for text in texts) / 1e6
+    kinds = sorted({row["kind"] for row in rows if row["contaminated"]})
+    verdicts, speeds = {}, {}
+    for name, judge in methods.items():
+        judge(texts[:4])
+        began = time.process_time()
+        verdicts[name] = judge(texts)
+        speeds[name] = size / (time.process_time() - began)
+    named = names_right(rows, stage)
+    print(f"\n{len(rows)} documents, {size:.1f} MB\n\n{'recall':18}{'docs':>6}", end="")
+    print("".join(f"{name:>19}" for name in methods), f"{'named':>8}")
+    for kind in kinds:
+        at = [place for place, row in enumerate(rows) if row["kind"] == kind]
+        cells = [np.mean([verdicts[name][place][0] for place in at]) for name in methods]
+        right = np.mean([named[place] for place in at if verdicts["corpuskit"][place][0]])
+        print(f"{kind:18}{len(at):6}" + "".join(f"{cell:19.3f}" for cell in cells), f"{right:8.3f}")
+    for label, value in (("precision", precision), ("false positives", false_positives)):
+        cells = [value(rows, verdicts[name]) for name in methods]
+        print(f"{label:24}" + "".join(f"{cell:19}" for cell in cells))
+    for label, value in (("span precision", 0), ("span recall", 1)):
+        cells = [span_quality(rows, verdicts[name])[value] for name in methods]
+        print(f"{label:24}" + "".join(f"{cell:19.3f}" for cell in cells))
+    print(f"{'MB per CPU s':24}" + "".join(f"{speeds[name]:19.2f}" for name in methods))
+
+
+def false_positives(rows: list[dict[str, Any]], verdicts: list[Verdict]) -> str:
+    """Return how many clean documents are flagged."""
+    clean = [place for place, row in enumerate(rows) if not row["contaminated"]]
+    return f"{sum(verdicts[place][0] for place in clean)} of {len(clean)}"
+
+
+def precision(rows: list[dict[str, Any]], verdicts: list[Verdict]) -> str:
+    """Return the share of contaminated documents among the flagged ones."""
+    flagged = [row["contaminated"] for row, (hit, _) in zip(rows, verdicts, strict=True) if hit]
+    return f"{np.mean(flagged):.4f}" if flagged else "none"
+
+
+def span_quality(rows: list[dict[str, Any]], verdicts: list[Verdict]) -> tuple[float, float]:
+    """Return which share of the spans' bytes was planted, and of the planted bytes is in spans.
+
+    Over documents that hold an item and were flagged with spans.
+    """
+    both = marked = planted = 0
+    for row, (_, spans) in zip(rows, verdicts, strict=True):
+        if not row["contaminated"] or not spans:
+            continue
+        start, end = planted_bytes(row)
+        for first, last in spans:
+            both += max(0, min(end, last) - max(start, first))
+            marked += last - first
+        planted += end - start
+    return (both / marked, both / planted) if marked else (float("nan"), float("nan"))
+
+
+def planted_bytes(row: dict[str, Any]) -> tuple[int, int]:
+    """Return the bytes of what was planted; the truth has characters."""
+    start = len(row["text"][: row["start"]].encode())
+    return start, start + len(row["text"][row["start"] : row["end"]].encode())
+
+
+def names_right(rows: list[dict[str, Any]], stage: Decontaminate) -> list[bool]:
+    """Return whether the stage names the planted item, or one with the same question."""
+    questions: dict[str, str] = {}
+    for name, path in benchmark_files(stage.benchmarks):
+        for item in read_items(name, path, Columns()):
+            questions[item.name] = " ".join(item.question.split()).lower()
+    found: list[set[str]] = []
+    for view in batches([row["text"] for row in rows]):
+        found += [
+            {questions[name] for name in names}
+            for names in stage.apply(view).columns["items"].to_pylist()
+        ]
+    right = []
+    for row, names in zip(rows, found, strict=True):
+        prefix = f"{row['benchmark']}/"
+        own = (
+            row["item_id"]
+            if (row["item_id"] or "").startswith(prefix)
+            else f"{prefix}{row['item_id']}"
+        )
+        right.append(bool(row["contaminated"]) and questions.get(own) in names)
+    return right
+
+
+def natural(stage: Decontaminate, methods: dict[str, Any], options: argparse.Namespace) -> None:
+    """Print what is found in documents in which nothing was planted, and the speed of the stage."""
+    texts, left = [], options.mb * 1e6
+    for file in sorted((DATA / "bench_en").glob("*.parquet")):
+        for text in pq.read_table(file, columns=["text"])["text"].to_pylist():
+            if left > 0:
+                texts.append(text)
+                left -= len(text.encode())
+    views = list(batches(texts))
+    size = sum(int(view.text.sizes().sum()) for view in views) / 1e6
+    index, bounds = open_index(stage._recipe()), stage._bounds()
+    began = time.process_time()
+    found = [find_items(view.text, index, stage.ngram, bounds) for view in views]
+    spent = time.process_time() - began
+    counts: Counter[str] = Counter()
+    for one in found:
+        _, firsts = np.unique(one.rows, return_index=True)
+        counts.update(stage.rules[code - 1] for code in one.codes[firsts].tolist())
+    print(
+        f"\nbench_en: {len(texts):,} documents, {size:.0f} MB: corpuskit flags {counts.total()}: {dict(counts)}"
+    )
+    print(f"corpuskit {size / spent:.1f} MB per CPU s")
+    began = time.process_time()
+    hits = sum(hit for hit, _ in methods["any 13-gram"](texts))
+    print(f"any 13-gram flags {hits}, {size / (time.process_time() - began):.2f} MB per CPU s")
+    shown: Counter[str] = Counter()
+    for view, one in zip(views, found, strict=True):
+        for at in range(len(one)):
+            text = view.text.row(int(one.rows[at]))[one.starts[at] : one.ends[at]].decode()
+            place = f"{stage.rules[one.codes[at] - 1]} {one.scores[at]:.2f} {index.names[int(one.items[at])]}"
+            shown[f"{place}: {text!r:.150}"] += 1
+    for line, num in shown.most_common(options.show):
+        print(f"{num:5} {line}")
+
+
+def choose(stage: Decontaminate, rows: list[dict[str, Any]]) -> None:
+    """Print how often other bounds find what was planted in a half, by kind."""
+    kinds = sorted({row["kind"] for row in rows})
+    texts = [row["text"] for row in rows]
+    print(f"{'ngram words weight':22}" + "".join(f"{kind:>16}" for kind in kinds))
+    grid = itertools.product(
+        (4, 5, 6), ((0, 0.0), (8, 1.5), (8, 2.0), (8, 2.5), (10, 2.0), (13, 2.0))
+    )
+    for ngram, (words, weight) in grid:
+        change = {"ngram": ngram, "chunk_words": words, "chunk_weight": weight}
+        verdicts = ours(stage.model_copy(update=change), texts)
+        cells = []
+        for kind in kinds:
+            hits = [
+                hit for row, (hit, _) in zip(rows, verdicts, strict=True) if row["kind"] == kind
+            ]
+            cells.append(f"{np.mean(hits):16.3f}")
+        print(f"{ngram:5}{words:6}{weight:7.1f}    " + "".join(cells))
+
+
+if __name__ == "__main__":
+    main()

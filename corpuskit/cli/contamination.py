@@ -1,0 +1,72 @@
+"""Show which benchmark items were found in which documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from corpuskit.report.contamination import Contamination
+
+
+@click.command("contamination")
+@click.argument("directory", metavar="DIRECTORY")
+@click.option("--benchmark", metavar="NAME", help="Look at the items of this benchmark only.")
+@click.option("-n", "--items", type=click.IntRange(0, 100_000), default=20, show_default=True,
+              help="Items to show, those in most documents first.")  # fmt: skip
+@click.option("--examples", type=click.IntRange(0, 1000), default=3, show_default=True,
+              help="Documents to show of each item.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    directory: str, benchmark: str | None, items: int, examples: int, as_json: bool
+) -> None:
+    """Show which benchmark items the run in DIRECTORY found, and in which documents.
+
+    Needs a stage `decontaminate` that has run, whatever it did with the documents.
+    """
+    import json
+
+    from corpuskit.cli._plain import echo
+    from corpuskit.report.contamination import contamination_report
+    from corpuskit.run.rundir import RunDirectory
+
+    run = RunDirectory.open(directory)
+    found = contamination_report(run, benchmark=benchmark, examples=examples)
+    if as_json:
+        facts = found.to_json()
+        facts["items"] = facts["items"][:items]
+        echo(json.dumps(facts, indent=1, ensure_ascii=False))
+        return
+    _print(found, items)
+
+
+def _print(found: Contamination, most: int) -> None:
+    from rich.table import Table
+
+    from corpuskit.cli._tables import console
+
+    out = console()
+    out.print(f"{found.documents:,} documents hold something of {len(found.items):,} items")
+    if not found.documents:
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("benchmark")
+    table.add_column("items", justify="right")
+    table.add_column("documents", justify="right")
+    for name, documents in sorted(found.benchmarks.items(), key=lambda pair: (-pair[1], pair[0])):
+        num = sum(one.item.partition("/")[0] == name for one in found.items)
+        if num:
+            table.add_row(name, f"{num:,}", f"{documents:,}")
+    out.print(table)
+    for one in found.items[:most]:
+        order = sorted(one.rules.items(), key=lambda pair: (-pair[1], pair[0]))
+        rules = ", ".join(f"{rule} {num:,}" for rule, num in order)
+        out.print(f"\n{one.item}  {one.documents:,} documents: {rules}", style="bold")
+        for hit in one.examples:
+            value = "" if hit.value is None else f" {hit.value:.3g}"
+            spans = ", ".join(f"{start}-{end}" for start, end in hit.spans)
+            rule = hit.rule or ""
+            out.print(f"  {hit.id}  {hit.action} {rule}{value}  bytes {spans or 'not noted'}")
+    if len(found.items) > most:
+        out.print(f"\n{len(found.items) - most:,} more items; -n {len(found.items)} shows all")

@@ -1,0 +1,196 @@
+"""Signatures of a run as MinHash objects of datasketch, and its LSH index (docs/datasketch.md).
+
+datasketch is imported when the first MinHash is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.errors import UsageError, suggest
+from corpuskit.run.rundir import RunDirectory
+from corpuskit.run.status import sealed
+from corpuskit.shards import open_parquet
+from corpuskit.stages.dedup._signatures import ROLE, Settings, read_settings, read_signatures
+from corpuskit.storage import open_place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from datasketch import MinHash, MinHashLSH
+    from numpy.typing import NDArray
+
+    from corpuskit.manifest import Part
+    from corpuskit.storage import Readable
+
+
+def read_minhashes(
+    run_directory: str | Path, stage: str = "minhash_dedup"
+) -> Iterator[tuple[str, MinHash]]:
+    """Yield (document id, MinHash) of every document that the stage signed, in reading order.
+
+    Duplicates that the stage went on to remove are among them. About 58,000 a second.
+
+    Args:
+        run_directory: path or address.
+        stage: its label; it ran with `scheme: datasketch` and `signatures: true`.
+
+    Raises:
+        UsageError: the run has no such signatures; says what to do.
+    """
+    for settings, ids, rows in _batches(run_directory, stage):
+        for name, values in zip(ids, rows, strict=True):
+            yield name, _minhash(settings, values)
+
+
+def read_parameters(run_directory: str | Path, stage: str = "minhash_dedup") -> Settings:
+    """Return what the signatures of a stage were made with.
+
+    Raises:
+        UsageError: the run has no such signatures; says what to do.
+    """
+    place, part = _parts(run_directory, stage)[0]
+    with open_place(place) as source, open_parquet(source, place) as file:
+        return _checked(read_settings(file, part.path), stage)
+
+
+def build_index(
+    run_directory: str | Path,
+    stage: str = "minhash_dedup",
+    *,
+    storage_config: Mapping[str, Any] | None = None,
+) -> MinHashLSH:
+    """Return an LSH index of all signed documents, with the bands of the stage; keys are ids.
+
+    Documents with one id are one document to the index: the last counts.
+
+    Args:
+        run_directory: path or address.
+        stage: its label.
+        storage_config: where datasketch keeps the index (None: in memory), as in
+            `{"type": "redis", "basename": b"web", "redis": {"host": "localhost", "port": 6379}}`.
+
+    Raises:
+        UsageError: the run has no such signatures; says what to do.
+    """
+    from datasketch import MinHashLSH
+
+    settings = read_parameters(run_directory, stage)
+    index = MinHashLSH(
+        num_perm=settings.num_perm,
+        params=(settings.bands, settings.rows),
+        storage_config=None if storage_config is None else dict(storage_config),
+    )
+    with index.insertion_session() as session:
+        for name, minhash in read_minhashes(run_directory, stage):
+            session.insert(name, minhash, check_duplication=False)
+    return index
+
+
+def similar(index: MinHashLSH, text: str, parameters: Settings) -> list[str]:
+    """Return the ids of documents that share a band with a text, sorted: candidates.
+
+    Args:
+        index: see `build_index`, or another with the same signatures.
+        text: need not be in the index.
+        parameters: see `read_parameters`.
+    """
+    return sorted(index.query(sign_text(text, parameters)))
+
+
+def sign_text(text: str, parameters: Settings) -> MinHash:
+    """Return the MinHash of a text, as the stage would have it; made by datasketch alone."""
+    minhash = _minhash(parameters, None)
+    minhash.update_batch(shingle_bytes(text, parameters.ngram))
+    return minhash
+
+
+def shingle_bytes(text: str, ngram: int = 5) -> list[bytes]:
+    r"""Return the shingles of a text: n-grams of `\w+` words in lower case, joined by a space.
+
+    A text of fewer words has one shingle, of all of them, and one without words none.
+    """
+    # A capital sigma is the ordinary small one also at the end of a word: see kernels/wordhash.py.
+    words = re.findall(r"\w+", text.replace("\u03a3", "\u03c3").lower())
+    if not words:
+        return []
+    starts = range(max(len(words) - ngram + 1, 1))
+    return [" ".join(words[start : start + ngram]).encode() for start in starts]
+
+
+def hash_function(function: str, precision: int) -> Callable[[bytes], int]:
+    """Return the `hashfunc` of a MinHash whose shingles `scheme: datasketch` hashes so.
+
+    Args:
+        function: `sha1`, datasketch's own, or `xxhash`, three times as fast to compute there.
+        precision: 32 for its permutations `affine32`, 64 for `affine64`.
+    """
+    if function == "sha1":
+        from datasketch import hashfunc
+
+        found = hashfunc.sha1_hash32 if precision == 32 else hashfunc.sha1_hash64
+    else:
+        import xxhash
+
+        found = xxhash.xxh32_intdigest if precision == 32 else xxhash.xxh64_intdigest
+    return found  # type: ignore[no-any-return]
+
+
+def _minhash(settings: Settings, values: NDArray[Any] | None) -> MinHash:
+    from datasketch import MinHash
+
+    assert settings.hash_function is not None, "checked: the scheme is datasketch"
+    assert settings.precision is not None, "checked: the scheme is datasketch"
+    return MinHash(
+        num_perm=settings.num_perm,
+        seed=settings.seed,
+        hashfunc=hash_function(settings.hash_function, settings.precision),
+        hashvalues=values,
+        permutations=_permutations(settings),
+        scheme=f"affine{settings.precision}",
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _permutations(settings: Settings) -> NDArray[Any]:
+    from datasketch import MinHash
+
+    made = MinHash(settings.num_perm, settings.seed, scheme=f"affine{settings.precision}")
+    return made.permutations  # type: ignore[no-any-return]
+
+
+def _batches(
+    run_directory: str | Path, stage: str
+) -> Iterator[tuple[Settings, list[str], NDArray[Any]]]:
+    for place, part in _parts(run_directory, stage):
+        with open_place(place) as source, open_parquet(source, place) as file:
+            settings = _checked(read_settings(file, part.path), stage)
+            for found in read_signatures(file, settings):
+                yield settings, found.ids.to_pylist(), found.values
+
+
+def _parts(run_directory: str | Path, stage: str) -> list[tuple[Readable, Part]]:
+    run = RunDirectory.open(str(run_directory))
+    labels = [step.label for step in run.plan.file.steps]
+    if stage not in labels:
+        raise UsageError(f"{run_directory} has no stage {stage!r}. {suggest(stage, labels)}")
+    role = ROLE + stage
+    parts = [part for _, seal in sealed(run) for part in seal.by_role(role)]
+    if not parts:
+        raise UsageError(
+            f"{run_directory}: {stage} left no signatures. Run it with scheme: datasketch and "
+            "signatures: true."
+        )
+    return [(run.store.at(part.path), part) for part in parts]
+
+
+def _checked(settings: Settings, stage: str) -> Settings:
+    if settings.scheme != "datasketch":
+        raise UsageError(
+            f"{stage}: signatures are of scheme {settings.scheme}, which datasketch cannot read. "
+            "Run it with scheme: datasketch."
+        )
+    return settings

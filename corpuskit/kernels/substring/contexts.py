@@ -1,0 +1,288 @@
+"""Contexts of fingerprints: put into groups, compared byte by byte, copied.
+
+Letters: R rows, G rows of a group (one fingerprint). Symbols of `width` bytes; all else is bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from corpuskit.kernels.hashing import load64, mix64
+from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.substring.winnow import extend, power, roll
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Offsets = NDArray[np.int64]
+    Hashes = NDArray[np.uint64]
+
+_RADIX = np.uint64(0x9FB21C651E98DF25)
+
+_FEW = 8
+"""Distinct contexts of a group that are compared one with another; beyond, a table finds them."""
+
+
+class Contexts(NamedTuple):
+    """Contexts in the order of `order`, (R,) each: by fingerprint, then (rank, key, start).
+
+    Attributes:
+        fps: of rows in this order.
+        begins: where the context's bytes are.
+        sizes: how many there are.
+        ats: bytes from there to the common gram.
+    """
+
+    fps: Hashes
+    begins: Offsets
+    sizes: Offsets
+    ats: Offsets
+
+
+def group_rows(
+    fps: Hashes, ranks: Bytes, keys: Offsets, starts: NDArray[np.uint32]
+) -> NDArray[np.int64]:
+    """Return the order of rows by fingerprint, then (rank, key, start), (R,). O(R).
+
+    Args:
+        fps: (R,) evenly spread over the range that occurs.
+        ranks, keys, starts: (R,); fast where rows of equal rank come by (key, start) already.
+    """
+    order: NDArray[np.int64] = (
+        np.argsort(ranks, kind="stable") if ranks.any() else np.arange(len(fps))
+    )
+    order = order[order_hashes(fps[order])]
+    _tidy(order, fps, ranks, keys, starts)
+    return order
+
+
+@kernel
+def order_hashes(values: Hashes) -> Offsets:
+    """Return the stable order of hashes, (R,). O(R), about 20 ns a row; allocates 24 R bytes.
+
+    Args:
+        values: evenly spread over the range that occurs, but for repeats.
+    """
+    num = len(values)
+    order = np.empty(num, np.int64)
+    if num == 0:
+        return order
+    least, most = values[0], values[0]
+    for value in values:
+        least, most = min(least, value), max(most, value)
+    shift = np.uint64(0)
+    while shift < np.uint64(63) and (most - least) >> shift >= np.uint64(max(num, 2)):
+        shift += np.uint64(1)
+    starts = np.zeros(np.int64((most - least) >> shift) + 2, np.int64)
+    for value in values:
+        starts[np.int64((value - least) >> shift) + 1] += 1
+    for bucket in range(1, len(starts)):
+        starts[bucket] += starts[bucket - 1]
+    places = starts.copy()
+    sorted_values = np.empty(num, np.uint64)
+    for row in range(num):
+        value = values[row]
+        bucket = np.int64((value - least) >> shift)
+        at = places[bucket]
+        places[bucket] += 1
+        while at > starts[bucket] and sorted_values[at - 1] > value:
+            sorted_values[at], order[at] = sorted_values[at - 1], order[at - 1]
+            at -= 1
+        sorted_values[at], order[at] = value, row
+    return order
+
+
+@kernel
+def group_sizes(values: Hashes) -> Offsets:
+    """Return for each hash how many are equal to it, (R,). O(R), as `order_hashes`."""
+    order, sizes = order_hashes(values), np.empty(len(values), np.int64)
+    begin = 0
+    while begin < len(order):
+        end = begin + 1
+        while end < len(order) and values[order[end]] == values[order[begin]]:
+            end += 1
+        for place in range(begin, end):
+            sizes[order[place]] = end - begin
+        begin = end
+    return sizes
+
+
+@kernel
+def order_keys(values: Offsets) -> Offsets:
+    """Return the stable order of integers, (R,). O(R), 5 ns a row for each 11 bits they span."""
+    num = len(values)
+    order, other = np.arange(num), np.empty(num, np.int64)
+    if num == 0:
+        return order
+    least, most = values[0], values[0]
+    for value in values:
+        least, most = min(least, value), max(most, value)
+    spread = np.uint64(most - least)
+    shift = np.uint64(0)
+    while shift < np.uint64(64) and spread >> shift:
+        starts = np.zeros(2049, np.int64)
+        for value in values:
+            starts[np.int64((np.uint64(value - least) >> shift) & np.uint64(2047)) + 1] += 1
+        for digit in range(1, 2049):
+            starts[digit] += starts[digit - 1]
+        for row in order:
+            digit = np.int64((np.uint64(values[row] - least) >> shift) & np.uint64(2047))
+            other[starts[digit]] = row
+            starts[digit] += 1
+        order, other = other, order
+        shift += np.uint64(11)
+    return order
+
+
+@kernel
+def _tidy(
+    order: Offsets, fps: Hashes, ranks: Bytes, keys: Offsets, starts: NDArray[np.uint32]
+) -> None:
+    """Sort the rows of each fingerprint by (rank, key, start), in place; mostly they are."""
+    for place in range(1, len(order)):
+        row, at = order[place], place
+        while at > 0 and fps[order[at - 1]] == fps[row]:
+            other = order[at - 1]
+            if ranks[other] != ranks[row]:
+                if ranks[other] < ranks[row]:
+                    break
+            elif keys[other] != keys[row]:
+                if keys[other] < keys[row]:
+                    break
+            elif starts[other] <= starts[row]:
+                break
+            order[at] = other
+            at -= 1
+        order[at] = row
+
+
+@kernel
+def same_bytes(left: Bytes, a: int, right: Bytes, b: int, size: int) -> bool:
+    """Return whether `size` bytes are equal. O(B)."""
+    at = 0
+    while at + 8 <= size:
+        if load64(left, a + at) != load64(right, b + at):
+            return False
+        at += 8
+    while at < size and left[a + at] == right[b + at]:
+        at += 1
+    return at >= size
+
+
+@kernel
+def find_equal(contexts: Contexts, data: Bytes) -> Offsets:
+    """Return the first context of its group that equals each one, (R,), itself if none before.
+
+    O(B + R); two contexts are equal if fingerprint, bytes and the gram's place are.
+    """
+    fps = contexts.fps
+    first = np.arange(len(fps))
+    begin = 0
+    while begin < len(fps):
+        end = begin + 1
+        while end < len(fps) and fps[end] == fps[begin]:
+            end += 1
+        if end - begin > _FEW:
+            _find_by_hash(contexts, data, begin, end, first)
+        else:
+            for one in range(begin + 1, end):
+                for other in range(begin, one):
+                    if first[other] == other and _is_same(contexts, data, other, one):
+                        first[one] = other
+                        break
+        begin = end
+    return first
+
+
+@kernel
+def _is_same(contexts: Contexts, data: Bytes, one: int, other: int) -> bool:
+    sizes, begins = contexts.sizes, contexts.begins
+    return bool(
+        sizes[one] == sizes[other]
+        and contexts.ats[one] == contexts.ats[other]
+        and same_bytes(data, begins[one], data, begins[other], sizes[one])
+    )
+
+
+@kernel
+def _find_by_hash(contexts: Contexts, data: Bytes, begin: int, end: int, first: Offsets) -> None:
+    num_slots = 2
+    while num_slots < 2 * (end - begin):
+        num_slots *= 2
+    table = np.full(num_slots, -1, np.int64)
+    hashes = np.empty(end - begin, np.uint64)
+    for one in range(begin, end):
+        found = _hash_bytes(data, contexts.begins[one], contexts.sizes[one])
+        hashes[one - begin] = found
+        slot = np.int64(found & np.uint64(num_slots - 1))
+        while table[slot] >= 0:
+            other = table[slot]
+            if hashes[other - begin] == found and _is_same(contexts, data, other, one):
+                break
+            slot = (slot + 1) & (num_slots - 1)
+        if table[slot] < 0:
+            table[slot] = one
+        first[one] = table[slot]
+
+
+@kernel
+def _hash_bytes(data: Bytes, begin: int, size: int) -> np.uint64:
+    """Return a hash of all whole words of a context. O(B)."""
+    value = np.uint64(size)
+    for at in range(begin, begin + size - 7, 8):
+        value = (value ^ load64(data, at)) * _RADIX
+        value ^= value >> np.uint64(29)
+    return mix64(value)
+
+
+@kernel
+def copy_contexts(begins: Offsets, sizes: Offsets, data: Bytes) -> Bytes:
+    """Return contexts one after another. O(B), allocates the copy."""
+    total = 0
+    for size in sizes:
+        total += size
+    copy = np.empty(total, np.uint8)
+    end = 0
+    for row in range(len(sizes)):
+        source, target = data[begins[row] : begins[row] + sizes[row]], copy[end : end + sizes[row]]
+        for at in range(len(source)):
+            target[at] = source[at]
+        end += len(source)
+    return copy
+
+
+@kernel
+def hash_windows(
+    begins: Offsets, lasts: NDArray[np.uint16], data: Bytes, window: int, width: int, seeds: Hashes
+) -> tuple[Hashes, Offsets, Offsets]:
+    """Return each window of contexts: hash, context, place in it, (W,) each. O(B + W).
+
+    Args:
+        begins: (R,) where contexts begin.
+        lasts: (R,) windows of each, less one.
+        window: bytes of a window.
+        width: bytes of a symbol.
+        seeds: (R,) equal windows under different seeds have different hashes.
+    """
+    total = 0
+    for last in lasts:
+        total += last + 1
+    hashes, rows = np.empty(total, np.uint64), np.empty(total, np.int64)
+    places = np.empty(total, np.int64)
+    leaving = power(window)
+    num = 0
+    for row in range(len(begins)):
+        begin = begins[row]
+        value = np.uint64(0)
+        for at in range(begin, begin + window):
+            value = extend(value, np.uint64(data[at]))
+        for place in range(lasts[row] + 1):
+            if place > 0:
+                for at in range(begin + (place - 1) * width, begin + place * width):
+                    value = roll(value, data[at + window], data[at], leaving)
+            hashes[num], rows[num], places[num] = mix64(mix64(value) ^ seeds[row]), row, place
+            num += 1
+    return hashes, rows, places

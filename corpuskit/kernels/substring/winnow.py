@@ -1,0 +1,290 @@
+"""Winnowing: each window of a text gets a fingerprint that depends on its content alone.
+
+A window is L consecutive symbols, a gram K of them, W = L - K + 1. The gram with the smallest hash
+in a window, the rightmost one on ties, is its fingerprint: equal windows have the same one at the
+same place. Neighbouring windows mostly share it, so there is one row for about W / 2 of them:
+
+    row      windows `start .. start + last` of a document; their common gram is at `start + at`
+    context  symbols `start .. start + last + L`, all that these windows consist of
+
+Source: Schleimer, Wilkerson, Aiken 2003, "Winnowing". Differs on ties: robust winnowing looks at
+what was selected to the left, which equal windows need not share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from corpuskit.kernels.hashing import mix64
+from corpuskit.kernels.jit import inline, kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Symbols = NDArray[np.uint8] | NDArray[np.uint32]
+    Offsets = NDArray[np.int64]
+    Hashes = NDArray[np.uint64]
+    Starts = NDArray[np.uint32]
+    Counts = NDArray[np.uint16]
+
+MAX_WINDOWS = 1 << 16
+"""The most windows of a row: `at` and `last` have 16 bits."""
+
+MAX_SYMBOLS = (1 << 32) - 1
+"""The longest document: `start` has 32 bits."""
+
+_RADIX = np.uint64(0x9E3779B97F4A7C15)
+_ONE = np.uint64(1)
+_CHUNK = 2048
+"""Grams hashed at a time: their hashes stay in the nearest cache."""
+
+
+class Rows(NamedTuple):
+    """Fingerprints of documents, (R,) each, in the order of texts.
+
+    Attributes:
+        fps: spread evenly over 64 bits; differ where scopes do.
+        docs, starts: document and first window.
+        ats: the gram's distance from there.
+        lasts: windows, less one.
+    """
+
+    fps: Hashes
+    docs: NDArray[np.int32]
+    starts: Starts
+    ats: Counts
+    lasts: Counts
+
+
+class Repeats(NamedTuple):
+    """Spans of documents that are repeated whatever other documents hold, (S,) each, sorted."""
+
+    docs: Offsets
+    starts: Offsets
+    ends: Offsets
+
+
+def gram_size(window: int) -> int:
+    """Return K for windows of L symbols: about half of them.
+
+    A smaller one gives fewer and longer contexts, but more that share nothing beyond a gram.
+    """
+    return max(window // 2, window - MAX_WINDOWS + 1, 4)
+
+
+def winnow(
+    offsets: Offsets, data: Symbols, scopes: Hashes, window: int, *, keep_first: bool
+) -> tuple[Rows, Repeats]:
+    """Return the rows of all documents, and spans known to be repeated. O(B), some ns a symbol.
+
+    In periodic text each row equals the one before: of such a series only the first is returned,
+    the others are spans (spaces would be a row per symbol otherwise). Allocates 20 bytes per
+    symbol, of which it touches 20 per row.
+
+    Args:
+        offsets, data: (N + 1,) and (B,) the documents.
+        scopes: (N,) windows are compared among documents of equal numbers only.
+        window: L.
+        keep_first: the first position of a window is no repetition.
+    """
+    sizes = np.diff(offsets)
+    most = int(np.maximum(sizes - window + 1, 0).sum())
+    rows = Rows(
+        np.empty(most, np.uint64), np.empty(most, np.int32), np.empty(most, np.uint32),
+        np.empty(most, np.uint16), np.empty(most, np.uint16),
+    )  # fmt: skip
+    spans = np.empty((len(data[offsets[0] : offsets[-1]]) // window + len(sizes) + 1, 3), np.int64)
+    gram = gram_size(window)
+    num, num_spans = _winnow(offsets, data, scopes, window, gram, keep_first, rows, spans)
+    found = Rows(
+        rows.fps[:num].copy(), rows.docs[:num].copy(), rows.starts[:num].copy(),
+        rows.ats[:num].copy(), rows.lasts[:num].copy(),
+    )  # fmt: skip
+    return found, Repeats(*(spans[:num_spans, column].copy() for column in range(3)))
+
+
+@inline
+def extend(value: np.uint64, symbol: np.uint64) -> np.uint64:
+    """Return the polynomial hash of a string that is one symbol longer."""
+    return value * _RADIX + symbol + _ONE
+
+
+@inline
+def roll(value: np.uint64, enters: np.uint64, leaves: np.uint64, leaving: np.uint64) -> np.uint64:
+    """Return the hash of a string moved on by a symbol; `leaving` is `power` of its length."""
+    return extend(value, np.uint64(enters)) - (np.uint64(leaves) + _ONE) * leaving
+
+
+@kernel
+def power(length: int) -> np.uint64:
+    """Return the weight of a symbol in a polynomial once `length` more have followed."""
+    value = np.uint64(1)
+    for _ in range(length):
+        value *= _RADIX
+    return value
+
+
+@kernel
+def _winnow(
+    offsets: Offsets,
+    data: Symbols,
+    scopes: Hashes,
+    window: int,
+    gram: int,
+    keep_first: bool,
+    rows: Rows,
+    spans: Offsets,
+) -> tuple[int, int]:
+    """Fill `rows` and `spans`; return how many there are of each."""
+    hashes = np.empty(window - gram + 1 + _CHUNK, np.uint64)
+    num = num_spans = 0
+    for doc in range(len(offsets) - 1):
+        text = data[offsets[doc] : offsets[doc + 1]]
+        if len(text) < window:
+            continue
+        end = _select(text, window, gram, hashes, rows, num)
+        begin = num
+        num, num_spans = _fold(text, window, keep_first, rows, begin, end, doc, spans, num_spans)
+        for row in range(begin, num):
+            rows.fps[row] = mix64(rows.fps[row] ^ scopes[doc])
+            rows.docs[row] = doc
+    return num, num_spans
+
+
+@kernel
+def _select(text: Symbols, window: int, gram: int, hashes: Hashes, rows: Rows, num: int) -> int:
+    """Append the rows of a document, all of them; return how many there are then."""
+    width = window - gram + 1
+    num_grams = len(text) - gram + 1
+    first, best, least = num, -1, ~np.uint64(0)
+    origin = held = 0  # hashes[0] is of gram `origin`; `held` are there
+    value, alike = np.uint64(0), np.zeros(2, np.int64)
+    for chunk in range(0, num_grams, _CHUNK):
+        stop = min(chunk + _CHUNK, num_grams)
+        if held > width:  # the window in hand needs no more than these
+            for place in range(width):
+                hashes[place] = hashes[held - width + place]
+            origin, held = origin + held - width, width
+        value = _hash_grams(text, gram, chunk, stop, value, alike, hashes[held:])
+        held += stop - chunk
+        at = chunk
+        while at < stop:
+            limit = min(stop, best + width) if at >= width else min(stop, width - 1)
+            place = np.uint64(at - origin)
+            while place < np.uint64(limit - origin) and hashes[place] > least:
+                place += np.uint64(1)
+            at = np.int64(place) + origin
+            if at == stop:
+                break
+            if hashes[place] <= least:
+                best, least = at, hashes[place]
+            elif best <= at - width:
+                least = hashes[place]
+                for near in range(place - np.uint64(width - 1), place):
+                    least = min(least, hashes[near])
+                while hashes[place] != least:
+                    place -= np.uint64(1)
+                best = np.int64(place) + origin
+            start = at - width + 1
+            at += 1
+            if start < 0:
+                continue
+            if num > first:
+                rows.lasts[num - 1] = start - np.int64(rows.starts[num - 1]) - 1
+            rows.fps[num], rows.starts[num], rows.ats[num] = least, start, best - start
+            num += 1
+    rows.lasts[num - 1] = num_grams - width - np.int64(rows.starts[num - 1])
+    return num
+
+
+@kernel
+def _hash_grams(
+    text: Symbols,
+    gram: int,
+    begin: int,
+    end: int,
+    value: np.uint64,
+    alike: Offsets,
+    hashes: Hashes,
+) -> np.uint64:
+    """Fill `hashes` with those of grams `begin` to `end`; the top bit marks repetitive ones.
+
+    Args:
+        value: polynomial of the gram at `begin`, unless that is the first one.
+        alike: of that gram, symbols equal to the one 3 before, and 4 before (which counts periods
+            1 and 2, too); changed in place.
+
+    Returns:
+        The polynomial of the gram at `end`, if there is one.
+    """
+    leaving = power(gram)
+    if begin == 0:
+        for at in range(gram):
+            value = extend(value, np.uint64(text[at]))
+            alike[0] += at >= 3 and text[at] == text[at - 3]
+            alike[1] += at >= 4 and text[at] == text[at - 4]
+    threes, fours = alike[0], alike[1]
+    most = 6 * gram // 10
+    for at in range(np.uint64(begin), np.uint64(end)):
+        repetitive = np.uint64(max(threes, fours) > most)
+        hashes[at - np.uint64(begin)] = value & ~_ONE | repetitive
+        new = at + np.uint64(gram)
+        if new >= np.uint64(len(text)):
+            break
+        value = roll(value, text[new], text[at], leaving)
+        threes += np.int64(text[new] == text[new - np.uint64(3)])
+        threes -= np.int64(text[at] == text[at + np.uint64(3)])
+        fours += np.int64(text[new] == text[new - np.uint64(4)])
+        fours -= np.int64(text[at] == text[at + np.uint64(4)])
+    for at in range(end - begin):  # by itself this is done in vectors
+        mark = hashes[at] << np.uint64(63)
+        hashes[at] = mix64(hashes[at]) >> _ONE | mark
+    alike[0], alike[1] = threes, fours
+    return value
+
+
+@kernel
+def _fold(
+    text: Symbols,
+    window: int,
+    keep_first: bool,
+    rows: Rows,
+    begin: int,
+    end: int,
+    doc: int,
+    spans: Offsets,
+    num_spans: int,
+) -> tuple[int, int]:
+    """Turn rows of a document that equal the row before into spans; return rows and spans."""
+    kept, first_span = begin, num_spans
+    is_series = False
+    fp, start, at, last = np.uint64(0), np.int64(0), np.uint16(0), np.uint16(0)
+    for row in range(begin, end):
+        previous, before = start, last
+        moved = np.int64(rows.starts[row]) - start
+        is_alike = row > begin and rows.fps[row] == fp and rows.ats[row] == at
+        fp, start = rows.fps[row], np.int64(rows.starts[row])
+        at, last = rows.ats[row], rows.lasts[row]
+        stop = start + last + window
+        if is_alike and before == last:
+            # Of a series all but the last few symbols have been compared.
+            near = stop - moved if is_series else start
+            while near < stop and text[near] == text[near - moved]:
+                near += 1
+            is_alike = near == stop
+        else:
+            is_alike = False
+        if is_alike:
+            opens = start if is_series or keep_first else previous
+            if num_spans == first_span or spans[num_spans - 1, 2] < opens:
+                spans[num_spans, 0], spans[num_spans, 1] = doc, opens
+                num_spans += 1
+            spans[num_spans - 1, 2] = stop
+        else:
+            rows.fps[kept], rows.starts[kept] = fp, start
+            rows.ats[kept], rows.lasts[kept] = at, last
+            kept += 1
+        is_series = is_alike
+    return kept, num_spans

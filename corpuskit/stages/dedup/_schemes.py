@@ -1,0 +1,208 @@
+"""Signature schemes of near-duplicate detection: how a document becomes band keys."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from corpuskit.batch import Utf8
+from corpuskit.errors import UsageError
+from corpuskit.kernels import affine
+from corpuskit.kernels.minhash import distinct_shingles, permutations
+from corpuskit.kernels.ngrams import Joined, hash_ngrams, join_words, lower_words
+from corpuskit.kernels.sketch import sketch_texts
+from corpuskit.stages._words import check_language, splitter
+from corpuskit.stages.dedup._simplify import simplify_texts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from corpuskit.view import View
+
+    Offsets = NDArray[np.int64]
+    Hashes = NDArray[np.uint64]
+
+Scheme = Literal["fast", "datatrove", "datasketch"]
+"""`fast`: one-permutation sketches of `\\w+` words; `datatrove`: as datatrove 0.10.1;
+`datasketch`: as datasketch 2.0.0 MinHash of n-grams of `\\w+` words."""
+
+HashFunction = Literal["sha1", "xxhash"]
+Precision = Literal[32, 64]
+
+_DEFAULTS: dict[str, tuple[HashFunction, Precision]] = {
+    "datatrove": ("xxhash", 64),
+    "datasketch": ("sha1", 32),
+}
+
+_BLOCK_BYTES, _BLOCK_DOCS = 1 << 20, 4096
+"""Documents are signed in blocks of about so much text, of at most so many: shingles take 30 bytes
+a word and signatures up to 900 a document, which should not leave the processor's cache."""
+
+
+class Signing(Protocol):
+    """Parameters of a stage that decide about signatures."""
+
+    @property
+    def scheme(self) -> Scheme:
+        """How texts become shingles, and shingles signatures."""
+
+    @property
+    def ngram(self) -> int:
+        """Words per shingle."""
+
+    @property
+    def bands(self) -> int:
+        """Bands of a signature."""
+
+    @property
+    def rows(self) -> int:
+        """Values of a band."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the permutations."""
+
+    @property
+    def language(self) -> str:
+        """Whose words `datatrove` splits texts into."""
+
+    @property
+    def hash_function(self) -> HashFunction | None:
+        """Hash of shingles; None: the scheme's own. Not for `fast`."""
+
+    @property
+    def precision(self) -> Precision | None:
+        """Bits of the hash; None: the scheme's own. Not for `fast`."""
+
+
+class Signatures(NamedTuple):
+    """Signatures of N documents.
+
+    Attributes:
+        bands: (N, bands) uint64 band keys: equal where all values of a band are.
+        signed: (N,) False: the document has no shingle, its keys mean nothing.
+        values: (N, bands * rows) uint32 or uint64, or None where nobody asked.
+    """
+
+    bands: Hashes
+    signed: NDArray[np.bool_]
+    values: NDArray[np.uint32] | NDArray[np.uint64] | None
+
+
+def check(stage: Signing) -> None:
+    """Refuse parameters that the scheme does not have; cheap: loads no tokenizer.
+
+    Raises:
+        UsageError: names the parameter.
+    """
+    if stage.scheme == "datatrove":
+        try:
+            check_language("spacy", stage.language)
+        except UsageError as error:
+            why = str(error).partition(". ")[0]
+            raise UsageError(f"{why}. Use scheme: fast or datasketch.") from None
+    elif stage.language != "en":
+        raise UsageError(
+            f"language: scheme {stage.scheme} takes words of all languages alike, got "
+            f"{stage.language!r}. Leave it out, or use scheme: datatrove."
+        )
+    if stage.scheme == "fast" and (stage.hash_function or stage.precision):
+        raise UsageError(
+            "hash_function, precision: scheme fast has its own. Leave them out, or use scheme: "
+            "datatrove or datasketch."
+        )
+
+
+def hashing(stage: Signing) -> tuple[HashFunction, Precision]:
+    """Return the hash function of shingles and its bits; not for `fast`."""
+    function, precision = _DEFAULTS[stage.scheme]
+    return stage.hash_function or function, stage.precision or precision
+
+
+def libraries(stage: Signing) -> tuple[str, ...]:
+    """Return distributions whose version decides about signatures."""
+    return ("numpy", "spacy", "regex") if stage.scheme == "datatrove" else ("numpy",)
+
+
+def sign(view: View, stage: Signing, *, values: bool = False) -> Signatures:
+    """Return the signatures of a batch under `stage.scheme`.
+
+    Without words a document has none; with `datatrove` also with fewer words than `ngram`.
+    """
+    if stage.scheme == "fast":
+        found = sketch_texts(
+            *view.text, ngram=stage.ngram, bands=stage.bands, rows=stage.rows, seed=stage.seed,
+            values=values,
+        )  # fmt: skip
+        return Signatures(*found)
+    making = _Making(stage)
+    keys = np.zeros((view.num_docs, stage.bands), np.uint64)
+    signed = np.zeros(view.num_docs, np.bool_)
+    kept = making.room(view.num_docs if values else 0)
+    for first, last in _blocks(view.text.offsets):
+        text = Utf8(view.text.offsets[first : last + 1], view.text.data)
+        bounds, hashes = _ngram_hashes(text, stage)
+        out = kept[first:last] if values else making.room(last - first)
+        making.fill(bounds, hashes, out)
+        keys[first:last] = affine.keys_of_bands(out.view(np.uint8), stage.bands)
+        signed[first:last] = np.diff(bounds) > 0
+    return Signatures(keys, signed, kept if values else None)
+
+
+def _blocks(offsets: Offsets) -> list[tuple[int, int]]:
+    """Cut documents into blocks that stay in the processor's cache."""
+    cuts, last, num_docs = [0], 0, len(offsets) - 1
+    while last < num_docs:
+        full = int(np.searchsorted(offsets, offsets[last] + _BLOCK_BYTES))
+        last = min(max(full, last + 1), last + _BLOCK_DOCS, num_docs)
+        cuts.append(last)
+    return list(itertools.pairwise(cuts))
+
+
+class _Making:
+    """How hashes become signatures."""
+
+    def __init__(self, stage: Signing) -> None:
+        self._precision = hashing(stage)[1]
+        self._width = stage.bands * stage.rows
+        self._ab: tuple[NDArray[Any], NDArray[Any]]
+        self._is_affine = stage.scheme == "datasketch"
+        if self._is_affine:
+            self._ab = affine.affine_permutations(self._width, stage.seed, self._precision)
+        else:
+            self._ab = permutations(self._width, stage.seed)
+
+    def room(self, num_docs: int) -> NDArray[Any]:
+        """Return an empty array of signatures."""
+        return np.zeros((num_docs, self._width), np.uint32 if self._precision == 32 else np.uint64)
+
+    def fill(self, bounds: Offsets, hashes: Hashes, out: NDArray[Any]) -> None:
+        """Fill `out` with the signatures of some documents."""
+        if self._is_affine:
+            work: Any = affine.sign_affine32 if self._precision == 32 else affine.sign_affine64
+        else:
+            work = affine.sign_mersenne32 if self._precision == 32 else affine.sign_mersenne
+        work(bounds, hashes, *self._ab, out)
+
+
+def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Offsets, Hashes]:
+    """Return the hashes of each document's shingles, in order; not for `fast`."""
+    function, precision = hashing(stage)
+    if stage.scheme == "datasketch":
+        return hash_ngrams(lower_words(*text), stage.ngram, function, precision, keeps_short=True)
+    found = splitter("spacy", stage.language)(*simplify_texts(*text))
+    lexicon = found.lexicon
+    starts, data = join_words(found.offsets, found.tokens, lexicon.starts, lexicon.data)
+    joined = Joined(found.offsets, starts, data)
+    return hash_ngrams(joined, stage.ngram, function, precision, keeps_short=False)
+
+
+def shingles(view: View, stage: Signing) -> tuple[Offsets, Hashes]:
+    r"""Return the different 64-bit shingle hashes of each document, ascending: offsets, hashes.
+
+    Shingles are n-grams of `\w+` words in lower case whatever the scheme; a document of fewer
+    words has one, of all of them, and one without words none.
+    """
+    return distinct_shingles(*view.text, ngram=stage.ngram)

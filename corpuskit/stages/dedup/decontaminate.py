@@ -1,0 +1,247 @@
+"""Benchmark items in documents: questions, answers, passages and pieces of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, field_validator, model_validator
+
+from corpuskit.batch import SPAN, Utf8, span_lists
+from corpuskit.kernels.spans import replace_spans
+from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
+from corpuskit.stages.dedup._benchmark_items import Columns, benchmark_files
+from corpuskit.stages.dedup._contamination import Recipe, open_index
+from corpuskit.stages.dedup._contamination_findings import RULES, Bounds, find_items
+from corpuskit.stages.dedup._contamination_spans import merge_spans, widen_spans
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import View, Volume
+    from corpuskit.stages.dedup._contamination import Index
+    from corpuskit.stages.dedup._contamination_findings import Findings
+
+MAX_NAMED = 20
+"""So many items of one document are named."""
+
+SEPARATOR = "; "
+"""Between the items that a ledger row names."""
+
+_OWN: dict[str, Any] = {"benchmarks": ("sample_data/benchmark.jsonl",)}
+_QUESTION = (
+    "A ferry leaves Port Amsel at noon with 48 crates of pears and loses a third of them in a "
+    "storm. How many crates of pears reach the island?"
+)
+_SHORT = "Which metal melts in your hand?"
+_ANSWER = (
+    "The storm takes a third of the 48 crates, which is 16 crates. The ferry keeps 48 minus 16, so "
+    "32 crates of pears reach the island."
+)
+_PASSAGE = (
+    "The Lindow windmill was built in 1787 by two brothers who had learned their trade on the "
+    "coast of Holland. It ground barley until a gale broke its northern sail in 1911."
+)
+
+
+class Decontaminate(StreamingStage):
+    """Find benchmark items in documents, and drop the documents, cut the items out, or note them.
+
+    Use it on everything that is trained on, with all benchmarks that the model will be judged by.
+    An item is found by its words in order: case, punctuation, line breaks, accents and Unicode
+    forms make no difference, words put in between little. The score of a part is the share of its
+    words that are there, by weight: a word that one item has weighs 1, one that all have next to
+    nothing. Short parts must be there whole, longer ones to `min_score`; a question below
+    `min_words` counts with its answer only. What is found of an item names the rule: the question
+    with its answer behind it, the question, a long answer, a passage, or a run of words (`chunk`).
+
+    Dropped documents name the items in the ledger (`question: mmlu/virology_test/12`), with the
+    spans; `corpuskit contamination` lists them by benchmark and item. It sees one document at a
+    time, so it runs within the phase of its neighbours. The index is built on first use (4 CPU s
+    for 42,000 items, then kept beside the compiled kernels) and takes 4 kB of memory an item.
+
+    Source: Brown et al. 2020 (GPT-3), appendix C, for runs of n-grams; decon (Allen Institute,
+    doc/simple-details.md) for weights, bounds that rise for short items, and answers and passages
+    beside the question; other than there, n-grams only lead to an item, and its words are aligned.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = RULES
+    bounds: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(RULES[:4], "min_score"),
+        "chunk": "chunk_words",
+    }
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("A ferry carries pears to the island, and storms are rare.", None, _OWN),
+        Example(f"Solved today. {_QUESTION}\n\n{_ANSWER}", "question_answer", _OWN),
+        Example(f"{_SHORT} (Gallium does.)", "question_answer", _OWN),
+        Example(f"{_SHORT} Ask a chemist.", None, _OWN),
+        Example(f"* {_QUESTION.upper()} *", "question", _OWN),
+        Example(f"They wrote: {_ANSWER}", "answer", _OWN),
+        Example(_PASSAGE, None, {**_OWN, "chunk_words": 0}),
+        Example(_PASSAGE, "passage", {**_OWN, "passages": True}),
+        Example("At noon with 48 crates of pears and loses a third.", "chunk", _OWN),
+        Example(
+            f"Before. {_QUESTION} After.\n" + "The rest of it stays as it is. " * 8,
+            "question",
+            {**_OWN, "action": "cut"},
+            "Before. After.\n" + "The rest of it stays as it is. " * 8,
+        ),
+    )
+
+    benchmarks: tuple[str, ...] | dict[str, str] = Field(min_length=1)
+    """Files or glob patterns, JSON lines (`.gz`, `.zst`) or Parquet, one item a row; a benchmark is
+    called like its file, or `name: path`."""
+    question_column: str | None = None
+    """Column of questions; null takes the first of question, query, prompt, problem, goal, ctx,
+    input, text."""
+    answer_column: str | None = None
+    """Column of answers: texts, or numbers or letters of choices; null takes answer, answers,
+    answerKey, target, canonical_solution, solution, gold, label or output, if there is one."""
+    passage_column: str | None = None
+    """Column of passages; null takes passage, context, article, story or support."""
+    choices_column: str | None = None
+    """Column of choices; null takes choices, options or endings."""
+    id_column: str | None = None
+    """Column of ids; null takes id, task_id, question_id, qid, uid, idx or ind, if there is one;
+    `#` numbers the rows."""
+    reference: tuple[str, ...] = ()
+    """Files of ordinary documents, like benchmarks, texts in a column `text`: words that are common
+    there weigh less, too. For benchmarks of few items, which say little about that."""
+    ngram: int = Field(5, ge=2, le=32)
+    """Words in a row that lead to an item: with every n-th word changed it is not found."""
+    min_score: float = Field(0.8, gt=0, le=1)
+    """Least score of parts of `loose_words` words and more."""
+    min_words: int = Field(8, ge=1, le=1024)
+    """Parts of up to so many words must be found whole; questions of fewer with their answer."""
+    loose_words: int = Field(24, ge=1, le=1024)
+    """Words of a part from which on `min_score` applies; between, the bound falls evenly."""
+    min_weight: float = Field(1.5, ge=0)
+    """Least weight of the words found: items of nothing but common words are not found."""
+    chunk_words: int = Field(8, ge=0, le=1024)
+    """Least run of an item's words in a row, of which there need not be more; 0 is off."""
+    chunk_weight: float = Field(2.0, ge=0)
+    """Least weight of such a run."""
+    passages: bool = False
+    """Take a passage alone for a find; passages are often from texts that many documents have."""
+    action: Literal["drop", "cut", "annotate"] = "drop"
+    """`drop` the document, `cut` what was found, or `annotate` only: adds the column `spans`."""
+    widen: Literal["no", "sentence", "line"] = "sentence"
+    """Cut the whole sentences, or lines, that hold some of what was found."""
+    min_left: int = Field(200, ge=0)
+    """Documents that keep fewer bytes after a cut are dropped."""
+
+    @field_validator("benchmarks", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_chunk(self) -> Decontaminate:
+        if 0 < self.chunk_words < self.ngram:
+            raise ValueError(f"chunk_words: {self.chunk_words} is below ngram {self.ngram}.")
+        return self
+
+    def files(self) -> tuple[str, ...]:
+        recipe = self._recipe()
+        return (*(path for _, path in recipe.files), *recipe.reference)
+
+    def adds(self) -> Mapping[str, pa.DataType]:
+        spans = {"spans": pa.list_(SPAN)} if self.action == "annotate" else {}
+        return {"score": pa.float64(), "items": pa.list_(pa.string()), **spans}
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        size = sum(os.path.getsize(path) for path in self.files() if os.path.exists(path))
+        return Cost(
+            cpu_seconds=volume.text_bytes / 120e6, start_seconds=0.5,
+            resident_bytes=50_000_000 + 35 * size,
+        )  # fmt: skip
+
+    def apply(self, view: View) -> Outcome:
+        index = open_index(self._recipe())
+        found = find_items(view.text, index, self.ngram, self._bounds())
+        codes, values, bounds = _verdicts(found, view.num_docs)
+        columns = _columns(found, index, view.num_docs)
+        reasons = _reasons(found, codes, columns["items"])
+        rows, starts, ends, kinds = merge_spans(found.rows, found.starts, found.ends, found.codes)
+        if self.action == "annotate":
+            columns["spans"] = span_lists(rows, starts, ends, view.num_docs)
+            return Outcome(columns=columns)
+        if self.action == "drop":
+            spans = Spans(rows, starts, ends, codes[rows])  # all of them, whichever rule found it
+            return Outcome(codes, values, reasons, bounds, spans=spans, columns=columns)
+        if self.widen != "no":
+            starts, ends = widen_spans(view.text, rows, starts, ends, self.widen)
+            rows, starts, ends, kinds = merge_spans(rows, starts, ends, kinds)
+        text = _without(view.text, rows, starts, ends)
+        is_little = (text.sizes() < self.min_left) & (codes > 0)
+        spans = Spans(rows, starts, ends, np.where(is_little[rows], codes[rows], kinds))
+        return Outcome(
+            np.where(is_little, codes, 0).astype(np.uint8), values, reasons, bounds, text,
+            spans=spans, columns=columns,
+        )  # fmt: skip
+
+    def _recipe(self) -> Recipe:
+        columns = Columns(
+            self.question_column, self.answer_column, self.passage_column, self.choices_column,
+            self.id_column,
+        )  # fmt: skip
+        files = benchmark_files(self.benchmarks)
+        reference = tuple(path for _, path in benchmark_files(self.reference, unique=False))
+        return Recipe(tuple(files), columns, self.ngram, self.min_words, reference)
+
+    def _bounds(self) -> Bounds:
+        return Bounds(
+            self.min_score, self.min_words, self.loose_words, self.min_weight, self.chunk_words,
+            self.chunk_weight, self.passages,
+        )  # fmt: skip
+
+
+def _verdicts(
+    found: Findings, num_docs: int
+) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.float64]]:
+    """Return of each document the first rule that hits, its value and its bound."""
+    codes = np.zeros(num_docs, np.uint8)
+    values, bounds = np.full(num_docs, np.nan), np.full(num_docs, np.nan)
+    rows, firsts = np.unique(found.rows, return_index=True)
+    codes[rows] = found.codes[firsts]
+    values[rows], bounds[rows] = found.values[firsts], found.bounds[firsts]
+    return codes, values, bounds
+
+
+def _columns(found: Findings, index: Index, num_docs: int) -> dict[str, pa.Array]:
+    """Return the largest score of each document, and its items, the first rule's best first."""
+    scores = np.zeros(num_docs)
+    np.maximum.at(scores, found.rows, found.scores)
+    pairs = found.rows * len(index.names) + found.items
+    _, firsts = np.unique(pairs, return_index=True)
+    firsts = np.sort(firsts)
+    rows = found.rows[firsts]
+    bounds = np.searchsorted(rows, np.arange(num_docs + 1))
+    ranks = np.arange(len(rows)) - bounds[rows]
+    firsts, rows = firsts[ranks < MAX_NAMED], rows[ranks < MAX_NAMED]
+    names = index.names.take(pa.array(found.items[firsts])).cast(pa.string())
+    offsets = pa.array(np.searchsorted(rows, np.arange(num_docs + 1)).astype(np.int32))
+    return {
+        "score": pa.array(np.round(scores, 4)),
+        "items": pa.ListArray.from_arrays(offsets, names),
+    }
+
+
+def _reasons(found: Findings, codes: NDArray[np.uint8], items: pa.ListArray) -> pa.Array:
+    """Return `rule: item; item` of each document, null where nothing was found."""
+    names = pc.binary_join(items, SEPARATOR)
+    rules = pa.array([None, *RULES]).take(pa.array(codes.astype(np.int64)))
+    return pc.binary_join_element_wise(rules, names, ": ")
+
+
+def _without(
+    text: Utf8, rows: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> Utf8:
+    """Return texts without spans, as kernels want them: read-only."""
+    offsets, data = replace_spans(*text, rows, starts, ends, np.zeros(len(rows), np.uint8), [b""])
+    offsets.flags.writeable = data.flags.writeable = False
+    return Utf8(offsets, data)

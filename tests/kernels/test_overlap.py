@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corpuskit.batch import utf8
+from corpuskit.kernels.foldedwords import fold_all, folded_characters
+from corpuskit.kernels.overlap import align, gather
+from corpuskit.kernels.wordhash import BYTE_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SKIP = 2.0**-6
+VOCABULARY = ("a", "b", "ab", "aab", "c")
+
+sentences = st.lists(st.sampled_from(VOCABULARY), max_size=9)
+few = settings(max_examples=40)
+
+
+def frozen(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    for array in arrays:
+        array.flags.writeable = False
+    return arrays
+
+
+def words_of(texts: list[list[str]]) -> tuple[np.ndarray, ...]:
+    parts = utf8(pa.array([" ".join(text) for text in texts], pa.large_string()))
+    return frozen(*fold_all(*parts, folded_characters()))
+
+
+def plain_gather(rows: list[tuple[int, int, int]], length: int, ngram: int, gap: int) -> list:
+    """Return stretches of (key, text, place) as lists of rows."""
+    stretches: list[list[tuple[int, int, int]]] = []
+    for row in rows:
+        last = stretches[-1] if stretches else None
+        if (
+            last is not None
+            and last[-1][0] == row[0]
+            and row[1] - last[-1][1] <= gap
+            and row[1] - last[0][1] <= length + gap
+        ):
+            last.append(row)
+        else:
+            stretches.append([row])
+    return stretches
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 5)), max_size=20),
+    st.integers(0, 6),
+)
+@few
+def test_ngrams_near_each_other_make_a_stretch(rows: list[tuple[int, int, int]], gap: int) -> None:
+    ngram, length = 3, 8
+    rows = sorted(rows)
+    weights = np.arange(1.0, length + 1)
+    starts = np.array([0, length])
+    frozen(starts, weights)
+    columns = np.array(rows, np.int64).reshape(-1, 3).T
+    parts = np.zeros(len(rows), np.int32)
+    groups, sums = gather(
+        columns[0].copy(), columns[1].astype(np.int32), parts, columns[2].astype(np.int32),
+        starts, weights, ngram, gap,
+    )  # fmt: skip
+    expected = plain_gather(rows, length, ngram, gap)
+    firsts = np.cumsum([0, *map(len, expected)])[:-1].tolist()
+    assert groups[:, :2].tolist() == [
+        [first, len(one)] for first, one in zip(firsts, expected, strict=True)
+    ]
+    assert groups[:, 2].tolist() == [one[-1][1] + ngram for one in expected]
+    assert all(total == weights.sum() for total in sums[:, 1])
+    for one, (covered, _), run in zip(expected, sums.tolist(), groups[:, 3].tolist(), strict=True):
+        places = {place + at for _, _, place in one for at in range(ngram)}
+        assert covered <= sum(weights[place] for place in places)
+        assert covered >= max(weights[place : place + ngram].sum() for _, _, place in one)
+        longest = most = ngram
+        for (_, text, place), (_, other, later) in itertools.pairwise(one):
+            longest = longest + 1 if (other, later) == (text + 1, place + 1) else ngram
+            most = max(most, longest)
+        assert run == most
+
+
+def alignments(
+    part: list[str], text: list[str], row: int = 0, at: int = 0
+) -> Iterator[list[tuple[int, int, int, int]]]:
+    """Yield all ways to take words of both in order: (row, words of the part, at, of the text)."""
+    yield []
+    for i, j in itertools.product(range(row, len(part)), range(at, len(text))):
+        for rows, places in ((1, 1), (2, 1), (1, 2)):
+            if i + rows > len(part) or j + places > len(text):
+                continue
+            if "".join(part[i : i + rows]) == "".join(text[j : j + places]):
+                for rest in alignments(part, text, i + rows, j + places):
+                    yield [(i, rows, j, places), *rest]
+
+
+@given(
+    st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=4),
+    st.lists(st.sampled_from(VOCABULARY), max_size=5),
+    st.lists(st.integers(1, 6), min_size=4, max_size=4),
+)
+@few
+def test_an_alignment_is_one_of_the_best_there_are(
+    part: list[str], text: list[str], numbers: list[int]
+) -> None:
+    weights = [number / 64 for number in numbers][: len(part)]
+    best: dict[float, set[tuple[float, int, int]]] = {}
+    for one in alignments(part, text):
+        found = sum(weights[i] for row, rows, _, _ in one for i in range(row, row + rows))
+        first, last = (one[0][2], one[-1][2] + one[-1][3]) if one else (0, 0)
+        passed = last - first - sum(places for _, _, _, places in one)
+        best.setdefault(found - SKIP * passed, set()).add((found, first, last))
+    (found, first, last), *_ = aligned(part, text, weights)
+    if max(best) == 0:
+        assert found == 0
+    else:
+        assert (found, first, last) in best[max(best)]
+
+
+def aligned(
+    part: list[str], text: list[str], weights: list[float]
+) -> tuple[tuple[float, int, int], list[int], float]:
+    """Return what was found from which word on to which, all numbers, and the run's weight."""
+    starts, words, joined, _ = words_of([part])
+    _, given_words, *_ = words_of([text])
+    window = np.array([[0, 0, 0, len(given_words)]])
+    documents = utf8(pa.array([" ".join(text)], pa.large_string()))
+    (worth,) = frozen(np.array(weights))
+    found, sums = align(
+        *documents, folded_characters(), BYTE_KINDS, window, starts, words, joined, worth, SKIP
+    )
+    numbers = found[0].tolist()
+    return (float(sums[0, 0]), numbers[0], numbers[1]), numbers, float(sums[0, 1])
+
+
+def test_an_alignment_says_where_it_is_and_its_longest_run() -> None:
+    part = "why do matadors wave red capes".split()
+    text = "so , why do they say matadors wave red and capes at all".split()
+    (found, first, last), numbers, run = aligned(part, text, [0.25, 0.125, 1.0, 0.5, 0.5, 1.0])
+    assert (found, first, last) == (3.375, 1, 10)  # the comma is no word
+    content = " ".join(text)
+    assert content[numbers[2] : numbers[3]] == "why do they say matadors wave red and capes"
+    assert numbers[4:6] == [6, 3]
+    assert content[numbers[6] : numbers[7]] == "matadors wave red"
+    assert run == 2.0
+
+
+def test_words_far_away_are_not_taken_along() -> None:
+    text = ["the", *["x"] * 60, "rare", "word"]
+    (_, first, last), *_ = aligned(["the", "rare", "word"], text, [0.25, 1.0, 1.0])
+    assert (first, last) == (61, 63)
+
+
+def test_a_window_is_all_that_is_looked_at() -> None:
+    starts, words, joined, _ = words_of([["a", "b"]])
+    documents = utf8(pa.array(["c", "a b c a b"], pa.large_string()))
+    windows = np.array([[0, 0, 0, 0], [1, 0, 1, 3], [1, 0, 2, 5]])
+    (worth,) = frozen(np.array([1.0, 1.0]))
+    found, sums = align(
+        *documents, folded_characters(), BYTE_KINDS, windows, starts, words, joined, worth, SKIP
+    )
+    assert found[:, :4].tolist() == [[0, 0, 0, 0], [1, 2, 2, 3], [3, 5, 6, 9]]
+    assert sums[:, 0].tolist() == [0, 1, 2]
