@@ -62,6 +62,10 @@ class UnitContext(ABC):
         """Add rows to the ledger part of this unit."""
 
     @abstractmethod
+    def keeps_text(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return of which documents the ledger keeps the text: others need not be read."""
+
+    @abstractmethod
     def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
         """Write an exchange run, sorted by its first column; an empty one is not written."""
 
@@ -88,8 +92,12 @@ class PassContext(UnitContext):
     """The most memory that one task should use."""
 
     @abstractmethod
-    def read(self, *columns: str) -> Iterator[View]:
-        """Yield the documents of this cell that are still alive, with `key` and these columns."""
+    def read(self, *columns: str, keys: NDArray[np.int64] | None = None) -> Iterator[View]:
+        """Yield the documents of this cell that are still alive, with `key` and these columns.
+
+        Args:
+            keys: documents wanted, ascending; others come along, if it is cheaper to read them.
+        """
 
     @abstractmethod
     def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

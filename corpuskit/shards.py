@@ -46,6 +46,8 @@ class DocumentWriter:
             compression="zstd",
             compression_level=3,
             use_dictionary=_repetitive(schema),
+            # Statistics of texts are whole texts, twice; keys find a row group.
+            write_statistics=["key"],
             write_page_checksum=True,
         )
         self._waiting: list[pa.RecordBatch] = []
@@ -93,7 +95,11 @@ class DocumentWriter:
 
 
 def read_documents(
-    path: Readable, columns: Sequence[str] | None = None, *, sidecars: Sequence[Readable] = ()
+    path: Readable,
+    columns: Sequence[str] | None = None,
+    *,
+    sidecars: Sequence[Readable] = (),
+    keys: NDArray[np.int64] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a document shard batch by batch, masks and cuts applied, sidecar columns appended.
 
@@ -101,21 +107,21 @@ def read_documents(
         path: the part.
         columns: which to read, sidecar columns included; None reads all.
         sidecars: what global stages decided about this part, oldest first.
+        keys: read only row groups that may hold one of these, ascending; None reads all.
 
     Raises:
         DataError: the file is no Parquet file, or a sidecar does not match it.
     """
     keep, added, cuts = read_sidecars(sidecars)
     wanted = None if columns is None else [name for name in columns if name not in added]
-    row = 0
-    for batch in _batches(path, wanted):
+    total = row = 0
+    for row, total, batch in _batches(path, wanted, keys):
         rows = slice(row, row + len(batch))
-        row += len(batch)
         for name, values in added.items():
             if columns is None or name in columns:
                 batch = batch.append_column(name, values[rows])
         if keep is not None:
-            if row > len(keep):
+            if total != len(keep):
                 break
             for spans in cuts if "text" in batch.schema.names else ():
                 batch = _cut_texts(batch, spans[rows])
@@ -123,8 +129,8 @@ def read_documents(
                 batch = batch.filter(pa.array(keep[rows]))
         if len(batch):
             yield batch
-    if keep is not None and row != len(keep):
-        raise DataError(f"{path}: {row} rows, but its sidecar has {len(keep)}. Run again.")
+    if keep is not None and total != len(keep) and (total or keys is None):
+        raise DataError(f"{path}: {total} rows, but its sidecar has {len(keep)}. Run again.")
 
 
 class Sidecars(NamedTuple):
@@ -220,13 +226,25 @@ def open_parquet(source: pa.NativeFile, path: Readable) -> pq.ParquetFile:
     return pq.ParquetFile(source, pre_buffer=is_remote, page_checksum_verification=True)
 
 
-def _batches(path: Readable, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-    """Yield one batch per row group, so memory is bounded by the writer's BATCH_TEXT_BYTES."""
+def _batches(
+    path: Readable, columns: list[str] | None, keys: NDArray[np.int64] | None
+) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    """Yield (first row, rows of the file, batch), one batch per row group.
+
+    So memory is bounded by the writer's BATCH_TEXT_BYTES.
+    """
     try:
         with open_place(path) as source, open_parquet(source, path) as file:
+            row, place = 0, file.schema_arrow.get_field_index("key")
             for group in range(file.num_row_groups):
-                table = file.read_row_group(group, columns=columns, use_threads=False)
-                yield from table.combine_chunks().to_batches()
+                stored = file.metadata.row_group(group)
+                if keys is None or _may_hold(stored.column(place).statistics, keys):
+                    table = file.read_row_group(group, columns=columns, use_threads=False)
+                    begin = row
+                    for batch in table.combine_chunks().to_batches():
+                        yield begin, file.metadata.num_rows, batch
+                        begin += len(batch)
+                row += stored.num_rows
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -252,6 +270,12 @@ def _cut_texts(batch: pa.RecordBatch, cuts: pa.ListArray) -> pa.RecordBatch:
     codes = np.zeros(len(rows), np.uint8)
     offsets, data = replace_spans(*text, rows, starts, ends, codes, [b""])
     return batch.set_column(place, "text", large_strings(offsets, data))
+
+
+def _may_hold(bounds: pq.Statistics | None, keys: NDArray[np.int64]) -> bool:
+    if bounds is None or not bounds.has_min_max:
+        return True
+    return bool(np.searchsorted(keys, bounds.min) < np.searchsorted(keys, bounds.max, "right"))
 
 
 def _repetitive(schema: pa.Schema) -> list[str]:

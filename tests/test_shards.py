@@ -64,6 +64,32 @@ def test_sidecars_mask_rows_and_add_columns(tmp_path, monkeypatch):
     assert only[0].schema.names == ["key", "dup.size"]
 
 
+def test_only_row_groups_that_may_hold_a_key_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "BATCH_TEXT_BYTES", 20)
+    path, sidecar = tmp_path / "part.parquet", tmp_path / "s.arrow"
+    write(path, ["0123456789"] * 20, 20)
+    keep = np.arange(20) % 3 > 0
+    shards.write_sidecar(sidecar, keep, {"s.row": pa.array(range(20))})
+    for wanted in ([], [0], [5, 6], [3, 19], [99]):
+        keys = np.array(wanted, np.int64)
+        found = list(shards.read_documents(path, sidecars=[sidecar], keys=keys))
+        rows = [row for batch in found for row in batch.column("key").to_pylist()]
+        assert rows == [r for batch in found for r in batch.column("s.row").to_pylist()]
+        assert rows == [r for r in range(20) if keep[r] and {r // 2} & {w // 2 for w in wanted}]
+
+
+def test_footers_hold_no_texts(tmp_path):
+    path = tmp_path / "part.parquet"
+    write(path, ["a text that is in no footer"] * 3, 3)
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    with_bounds = [
+        group.column(i).path_in_schema
+        for i in range(group.num_columns)
+        if group.column(i).statistics is not None
+    ]
+    assert with_bounds == ["key"]
+
+
 def spans(*lists):
     """Return lists of (start, end) pairs as a sidecar has them."""
     found = [(row, *span) for row, some in enumerate(lists) for span in some]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.exchange import read_runs, write_run
-from corpuskit.ledger import LedgerWriter
+from corpuskit.ledger import LedgerWriter, sampled
 from corpuskit.manifest import Part
 from corpuskit.run.measures import ROLE, Measures
 from corpuskit.run.rundir import file_copy
@@ -69,6 +69,12 @@ class UnitWork(UnitContext):
             # Reasons of other people's code may have details behind a colon, or slashes.
             rule = row["rule"].partition(": ")[0].replace("/", "|")
             self.count(f"{kind}/{entries.stage}/{rule}/{row['source']}", row["count_all"])
+
+    def keeps_text(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+        settings = self.run.plan.settings
+        if settings.ledger.keep_text:
+            return np.ones(len(keys), np.bool_)
+        return sampled(keys, settings.seed)
 
     def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
         first = next(iter(columns.values()))
@@ -166,12 +172,12 @@ class PassWork(UnitWork, PassContext):
         """Return the sidecars of this unit's part, oldest first."""
         return cell_sidecars(self.run, self.phase, self.unit)
 
-    def read(self, *columns: str) -> Iterator[View]:
+    def read(self, *columns: str, keys: NDArray[np.int64] | None = None) -> Iterator[View]:
         if self.unit.part is None:
             return
         wanted = ["key", *(name for name in columns if name != "key")]
         path = self.path(self.unit.part)
-        for batch in read_documents(path, wanted, sidecars=self.sidecar_paths()):
+        for batch in read_documents(path, wanted, sidecars=self.sidecar_paths(), keys=keys):
             view = View(batch)
             if "text" in wanted:
                 self.timing["text_bytes"] += int(view.text.sizes().sum())

@@ -186,7 +186,10 @@ class Context(PassContext):
     def path(self, part: Part) -> Path:
         return self.run.folder / part.path
 
-    def read(self, *columns: str) -> Iterator[View]:
+    def keeps_text(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.ones(len(keys), np.bool_)
+
+    def read(self, *columns: str, keys: NDArray[np.int64] | None = None) -> Iterator[View]:
         wanted = ["key", *(name for name in columns if name != "key")]
         table = self.run.tables[self.unit.number].select(wanted)
         table = table.filter(pa.array(self.run.alive[self.unit.number]))

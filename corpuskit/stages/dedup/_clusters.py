@@ -277,11 +277,13 @@ def _add_ledger(
         is_older = numbers(dropped.column("cluster")) < 0
         nobody = pa.scalar(None, pa.string())
         survivors = pa.compute.if_else(pa.array(is_older), survivors, nobody)
-    for view in context.read("id", "source", "text"):
+    texts = _kept_texts(context, keys)
+    for view in context.read("id", "source", keys=keys):
         rows = np.flatnonzero(_among(view.keys, keys))
         if len(rows) == 0:
             continue
-        places = np.searchsorted(keys, view.keys[rows])
+        order = np.searchsorted(keys, view.keys[rows])
+        places = pa.array(order)
         batch = view.batch.take(pa.array(rows))
         context.add_ledger(
             Entries(
@@ -291,12 +293,28 @@ def _add_ledger(
                 stage=context.label,
                 rules=pa.repeat(pa.scalar(rule), len(rows)),
                 action="drop",
-                values=values[places],
-                thresholds=thresholds[places],
-                survivors=survivors.take(pa.array(places)),
-                texts=batch.column("text"),
+                values=values[order],
+                thresholds=thresholds[order],
+                survivors=survivors.take(places),
+                texts=texts.take(places),
             )
         )
+
+
+def _kept_texts(context: PassContext, keys: NDArray[np.int64]) -> pa.Array:
+    """Return the texts of documents (ascending) that the ledger keeps, null for all others."""
+    wanted = keys[context.keeps_text(keys)]
+    if len(wanted) == 0:
+        return pa.nulls(len(keys), pa.large_string())
+    found, texts = [np.empty(0, np.int64)], [pa.array([], pa.large_string())]
+    for view in context.read("text", keys=wanted):
+        rows = np.flatnonzero(_among(view.keys, wanted))
+        found.append(view.keys[rows])
+        texts.append(view.column("text").take(pa.array(rows)))
+    there = np.concatenate(found)
+    places = np.minimum(np.searchsorted(there, keys), max(len(there) - 1, 0))
+    is_kept = there[places] == keys if len(there) else np.zeros(len(keys), np.bool_)
+    return pa.concat_arrays(texts).take(pa.array(places, mask=~is_kept))
 
 
 def _among(values: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
