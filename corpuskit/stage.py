@@ -97,6 +97,10 @@ class Stage(BaseModel, ABC):
             UsageError: a parameter names a source that there is not, or leaves one out.
         """
 
+    def runs(self) -> tuple[str, ...]:
+        """Return directories of other runs that the stage reads; never the run's own."""
+        return ()
+
     def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return facts for later stages, from those of earlier ones; JSON values only.
 

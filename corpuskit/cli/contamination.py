@@ -23,7 +23,9 @@ def command(
 ) -> None:
     """Show which benchmark items the run in DIRECTORY found, and in which documents.
 
-    Needs a stage `decontaminate` that has run, whatever it did with the documents.
+    Needs a stage `decontaminate` that has run, whatever it did with the documents. All documents
+    that it dropped are counted, and of those that it cut or annotated the ones that its phase kept:
+    what a later filter of the same phase dropped is not among them.
     """
     import json
 
@@ -62,11 +64,13 @@ def _print(found: Contamination, most: int) -> None:
     for one in found.items[:most]:
         order = sorted(one.rules.items(), key=lambda pair: (-pair[1], pair[0]))
         rules = ", ".join(f"{rule} {num:,}" for rule, num in order)
-        out.print(f"\n{one.item}  {one.documents:,} documents: {rules}", style="bold")
+        out.print()
+        out.print(f"{one.item}  {one.documents:,} documents: {rules}", style="bold")
         for hit in one.examples:
             value = "" if hit.value is None else f" {hit.value:.3g}"
             spans = ", ".join(f"{start}-{end}" for start, end in hit.spans)
             rule = hit.rule or ""
             out.print(f"  {hit.id}  {hit.action} {rule}{value}  bytes {spans or 'not noted'}")
     if len(found.items) > most:
-        out.print(f"\n{len(found.items) - most:,} more items; -n {len(found.items)} shows all")
+        out.print()
+        out.print(f"{len(found.items) - most:,} more items; -n {len(found.items)} shows all")

@@ -29,7 +29,12 @@ _MAX_WORDS = 4_000
 @click.option("--rule", default="", help="One of its rules.")
 @click.option("-n", "--samples", type=click.IntRange(1, 1000), default=5, show_default=True,
               help="Documents to show.")  # fmt: skip
-@click.option("--seed", default=0, help="Another number shows other documents.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**64 - 1),
+    default=0,
+    help="Another number shows other documents.",
+)
 @click.option("--changes", type=click.IntRange(1), default=8, show_default=True,
               help="Differences or spans to show of each document.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with whole texts.")

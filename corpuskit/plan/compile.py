@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
@@ -169,6 +170,7 @@ def read_plan(path: str | Path, overrides: Sequence[str] = (), *, until: str | N
     names = tuple(step.label for step in file.sources)
     for step in file.steps:
         try:
+            _check_runs(step.stage.runs(), file.settings.output)
             step.stage.check_sources(names)
             for path in step.stage.files():
                 file_digest(path)
@@ -321,6 +323,17 @@ class _Builder:
             self.phases[-1] = dataclasses.replace(last, folder="documents", owns=owns)
         else:
             self.flush(name="documents", folder="documents")
+
+
+def _check_runs(runs: tuple[str, ...], output: str) -> None:
+    """Check that a stage does not read the run that it is part of: it would find itself there.
+
+    Raises:
+        UsageError: it does.
+    """
+    for one in runs:
+        if os.path.realpath(one) == os.path.realpath(output):
+            raise UsageError(f"{one} is the output of this run. Write to another directory.")
 
 
 def _phases(file: PipelineFile, until: str | None) -> tuple[Phase, ...]:

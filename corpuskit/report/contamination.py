@@ -58,7 +58,7 @@ class Contamination:
     """What was found, of all stages that look for benchmark items.
 
     Attributes:
-        documents: that hold something of any item.
+        documents: that hold something of any item, of those that `contamination_report` counts.
         benchmarks: name -> documents that hold something of its items.
         items: those with most documents first.
     """
@@ -77,8 +77,9 @@ def contamination_report(
 ) -> Contamination:
     """Return which items were found, in how many documents, and some of those.
 
-    A document names up to 20 items. Documents are counted in the phase that looked for items,
-    whatever happened to them later.
+    A document names up to 20 items. All documents that the stage dropped are counted, but of those
+    that it cut or annotated only the ones that its phase kept: what a later stage of the same phase
+    dropped left no items behind. What later phases dropped is counted.
 
     Args:
         run: the run.

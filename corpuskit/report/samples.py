@@ -182,7 +182,7 @@ def _with_texts(
     samples = []
     for row in sorted(rows, key=lambda row: (row["doc_key"], row["rule"])):
         text = texts.get(row["doc_key"], row["text"])
-        other = texts.get(survivors.get(row["doc_key"], -1))
+        other = None if row["survivor_id"] is None else texts.get(survivors.get(row["doc_key"], -1))
         samples.append(
             Sample(
                 row["doc_key"], row["doc_id"], row["source"], row["rule"], row["action"],
@@ -198,8 +198,9 @@ def _with_texts(
 def _survivors(run: RunDirectory, phase: Phase, stage: str, keys: set[int]) -> dict[int, int]:
     """Return the keys of the documents that were kept instead, where they are of this run."""
     found: dict[int, int] = {}
-    named = getattr(run.plan.step(stage).stage, "clustered_by", None)
-    for index in phase.earlier if named else ():
+    found_stage = run.plan.step(stage).stage
+    named = found_stage.clustering() if hasattr(found_stage, "clustering") else ""
+    for index in phase.earlier:
         if run.plan.phases[index].pass_name != named:
             continue
         for part in run.seal(index).by_role("run:clusters"):

@@ -32,7 +32,9 @@ def to_numbers(column: pa.Array, name: str) -> NDArray[np.float64]:
         or pa.types.is_boolean(column.type)
         or pa.types.is_null(column.type)
     ):
-        raise DataError(f"column {name!r} has type {column.type}, which is no number.")
+        raise DataError(
+            f"column {name!r} has type {column.type}, which is no number. Name one of numbers."
+        )
     numbers = column.cast(pa.float64(), safe=False).fill_null(float("nan"))
     values: NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
     return values
@@ -46,5 +48,7 @@ def to_strings(column: pa.Array, name: str) -> pa.Array:
     """
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
-        raise DataError(f"column {name!r} has type {column.type}, `by` needs one of strings.")
+        raise DataError(
+            f"column {name!r} has type {column.type}, which holds no strings. Name one that does."
+        )
     return column.cast(pa.string())

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from corpuskit.errors import UsageError
+from corpuskit.stages.dedup.exact_dedup import ExactDedup
 from tests.run.conftest import Lab, corpus, tree
 
 
@@ -36,12 +39,21 @@ def ledger_of(lab):
     return pq.read_table(lab.out / "ledger").to_pylist()
 
 
-def test_what_an_older_run_has_is_dropped_and_the_older_run_is_not_touched(dumps):
+def test_what_an_older_run_has_is_dropped_and_the_older_run_is_not_touched(
+    dumps, tmp_path, tokenizer
+):
     one, two = dumps
     one.run()
+    nothing = Lab(tmp_path, tokenizer)
+    nothing.write("web.jsonl", [])
+    nothing.pipeline["sources"] = one.pipeline["sources"] | {
+        "web": {"jsonl": str(nothing.inputs / "web.jsonl"), "id_column": "id"}
+    }
+    nothing.pipeline["stages"] = one.pipeline["stages"]
+    nothing.run()
     before = tree(one.out, ".")
     for name in ("exact_dedup", "minhash_dedup"):
-        two.stage(name)["against"] = [str(one.out)]
+        two.stage(name)["against"] = [str(one.out), str(nothing.out)]
     two.run()
     assert tree(one.out, ".") == before
     known, texts = inputs_of(one), inputs_of(two)
@@ -70,8 +82,36 @@ def test_an_index_of_other_parameters_or_none_is_refused_before_anything_runs(du
     two.stage("minhash_dedup")["against"] = []
     two.stage("exact_dedup")["against"] = [str(one.out)]
     done = two.run(code=2)
-    assert "its exact_dedup.hash kept no index" in done.stderr
+    assert "its exact_dedup kept no index" in done.stderr
     two.stage("exact_dedup")["against"] = [str(one.folder / "nothing")]
     done = two.run(code=2)
-    assert "no index" in done.stderr
+    assert "no finished exact_dedup" in done.stderr
+    two.stage("exact_dedup")["against"] = [str(two.out / ".." / two.out.name)]
+    done = two.run(code=2)
+    assert "is the output of this run" in done.stderr
     assert not two.out.exists()
+
+
+def test_of_several_stages_the_one_with_these_parameters_is_meant(dumps, tmp_path):
+    one, _ = dumps
+    one.pipeline["stages"] = [
+        {"exact_dedup": {"index": True}},
+        {"exact_dedup": {"index": True, "normalize": "whitespace_case"}},
+    ]
+    one.run()
+    found = {}
+    for normalize in ("none", "whitespace_case"):
+        stage = ExactDedup(against=[str(one.out)], normalize=normalize)
+        found[normalize] = Path(stage.files()[0]).parent.name
+        assert stage.older().rows("ids") == (70 if normalize == "none" else kept_by_first(one))
+    assert found == {"none": "exact_dedup.hash", "whitespace_case": "exact_dedup_2.hash"}
+    (one.out / "work" / "exact_dedup.hash").rename(tmp_path / "gone")
+    with pytest.raises(UsageError, match=r"is gone: an index is part of work/"):
+        ExactDedup(against=[str(one.out)]).check_sources(("web",))
+    with pytest.raises(UsageError, match="cannot be compared with yet"):
+        ExactDedup(against=["s3://bucket/run"]).check_sources(("web",))
+
+
+def kept_by_first(lab):
+    dropped = [row for row in ledger_of(lab) if row["stage"] == "exact_dedup"]
+    return 70 - len(dropped)

@@ -19,16 +19,23 @@ from pydantic import ValidationError
 
 from corpuskit.batch import utf8
 from corpuskit.cli.contamination import command
-from corpuskit.errors import UsageError
+from corpuskit.errors import ConfigError, UsageError
+from corpuskit.plan import read_plan
 from corpuskit.report.contamination import contamination_report
 from corpuskit.run.rundir import RunDirectory
 from corpuskit.stage import View
 from corpuskit.stages.dedup import _contamination
-from corpuskit.stages.dedup._benchmark_items import Columns, benchmark_files, read_items
+from corpuskit.stages.dedup._benchmark_items import (
+    Columns,
+    benchmark_files,
+    read_benchmarks,
+    read_items,
+)
 from corpuskit.stages.dedup._contamination import Recipe, open_index
 from corpuskit.stages.dedup._contamination_search import MAX_REPEATS, SKIP, find_stretches, measure
-from corpuskit.stages.dedup._contamination_spans import merge_spans
+from corpuskit.stages.dedup._contamination_spans import REACH_BYTES, merge_spans, widen_spans
 from corpuskit.stages.dedup.decontaminate import MAX_NAMED, Decontaminate
+from tests.conftest import ROOT
 from tests.contract.strategies import plain, view
 from tests.run.conftest import Lab
 
@@ -145,6 +152,12 @@ def test_an_answer_may_be_the_letter_or_number_of_a_choice(ident, answer):
         ({"choices": ["x", "y"], "label": 0}, "x"),
         ({"answers": {"text": ["one", "two", "one"], "answer_start": [1, 2, 3]}}, "one\ntwo"),
         ({"answers": None}, ""),
+        ({"answers": {"text": None}}, ""),
+        ({"choices": {"text": ["x", "y"], "label": 5}, "answerKey": "B"}, "y"),
+        ({"choices": {"text": ["x", "y"], "label": None}, "answerKey": "5"}, "5"),
+        ({"choices": {"text": 5, "label": ["A"]}, "answerKey": "A"}, "A"),
+        ({"choices": 5, "answer": 1}, "1"),
+        ({"choices": ["x", "y"], "answer": "1" * 5000}, "1" * 5000),
     ],
 )
 def test_answers_are_taken_as_publishers_write_them(tmp_path, row, answer):
@@ -238,6 +251,53 @@ def test_a_cut_takes_sentences_and_the_rest_stays():
 def test_a_cut_takes_as_much_as_asked_for(widen, left):
     text = f"1. {FERRY}\n2. More.\n"
     assert find(text, action="cut", widen=widen, min_left=0)[3] == left
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("One. [X here] (so.) Two. Three.", "One. Two. Three."),
+        ("One is 3.5 [X of] 4.5. Two.", "Two."),
+        ("\u4e00\u3002\u4e8c[X]\u4e09\uff01\u201d\u56db\u3002", "\u4e00\u3002\u56db\u3002"),
+        ("\u0915\u0964 \u0916 [X] \u0917\u0964\u0918", "\u0915\u0964 \u0918"),
+        ("\u0627\u061f \u0628 [X]\u061f \u062a", "\u0627\u061f \u062a"),
+        ("one\ntwo [X] three\nfour", "one\n\nfour"),
+        ("One? [X]. \u00a0Two [Y]! [Z].", "One? "),
+        ("[X]", ""),
+    ],
+)
+def test_a_sentence_ends_where_readers_see_it_end(text, left):
+    assert widened(text, "sentence") == left
+
+
+def test_a_sentence_is_followed_for_some_bytes_only():
+    before, behind = "\u4e00" * 400, "\xe9" * 400
+    left = widened(f"{before}[X]{behind}", "sentence")
+    num = REACH_BYTES // 3
+    assert left == "\u4e00" * (400 - num) + "\xe9" * (400 - REACH_BYTES // 2)
+
+
+def test_lines_are_cut_whole_however_many_spans_they_hold():
+    line = "x [a] y [b] z " * 50
+    assert widened(f"one\n{line}\ntwo\n{line}", "line") == "one\ntwo\n"
+    assert widened("one\n[a\nb] c\ntwo [d]\nthree", "line") == "one\nthree"
+
+
+def widened(text, to):
+    """Return what is left of a text without the widened spans, given in brackets."""
+    places = [at for at, char in enumerate(text) if char in "[]"]
+    content = text.replace("[", "").replace("]", "")
+    bounds = [len(text[:at].replace("[", "").replace("]", "").encode()) for at in places]
+    starts, ends = np.array(bounds[::2], np.int64), np.array(bounds[1::2], np.int64)
+    rows = np.zeros(len(starts), np.int64)
+    column = utf8(pa.array([content], pa.large_string()))
+    new = widen_spans(column, rows, starts, ends, to)
+    rows, starts, ends, _ = merge_spans(rows, *new, np.ones(len(rows), np.int64))
+    kept, at = b"", 0
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        kept += content.encode()[at:start]
+        at = end
+    return (kept + content.encode()[at:]).decode()
 
 
 def test_a_document_of_which_little_is_left_is_dropped():
@@ -353,6 +413,10 @@ def test_formats_hold_the_same_items(tmp_path, kind):
          "row 1: id '1' is that of row 0, too. Make ids unique, or number the rows: `id_column:"),
         ([{"id": 1, "question": "x"}, {"question": "y"}], {},
          "row 1: 'id' is empty. Make ids unique"),
+        ([{"id": "a; b", "question": "x"}, {"id": "a, b", "question": "y"}], {},
+         "row 1: id 'a, b' is that of row 0, too."),
+        ([{"id": "0", "question": "x"}, {"id": "b/0", "question": "y"}], {},
+         "row 1: id '0' is that of row 0, too."),
         ([{"question": {"a": 1}}], {}, "row 0: 'question' holds a value of type dict, not a text."),
         ([{"question": ""}, {"question": None}], {}, "no row has a question in 'question'."),
     ],
@@ -401,6 +465,107 @@ def test_benchmarks_are_called_like_their_files_or_as_given(tmp_path):
     assert benchmark_files({"mine": pattern})[1] == ("mine", str(tmp_path / "two.parquet"))
 
 
+def test_files_of_one_benchmark_that_share_ids_name_their_items_by_file(tmp_path):
+    paths = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        path = write(tmp_path / folder / "test.jsonl", [{"question": f"{folder} {FERRY}"}])
+        paths.append(("hill", path))
+    names = [one.name for one in read_benchmarks(paths, Columns())]
+    assert names == ["hill/a/test/0", "hill/b/test/0"]
+    apart = [paths[0], ("mine", paths[1][1])]
+    assert [one.name for one in read_benchmarks(apart, Columns())] == ["hill/0", "mine/0"]
+
+
+def test_files_of_one_benchmark_with_ids_of_their_own_do_not(tmp_path):
+    paths = [
+        ("hill", write(tmp_path / f"{name}.jsonl", [{"id": name, "question": FERRY}]))
+        for name in "xy"
+    ]
+    assert [one.name for one in read_benchmarks(paths, Columns())] == ["hill/x", "hill/y"]
+
+
+def test_items_that_cannot_have_names_of_their_own_are_refused(tmp_path):
+    first = write(tmp_path / "t.jsonl", [{"question": FERRY}])
+    other = write(tmp_path / "t.json", [{"question": BEES}])
+    with pytest.raises(UsageError, match=r"'hill/t/0' is also in .*t\.jsonl\. Name the files"):
+        read_benchmarks([("hill", first), ("hill", other)], Columns())
+
+
+@pytest.mark.parametrize("name", ["a/b", "a;b"])
+def test_a_benchmark_whose_name_would_be_ambiguous_is_refused(name):
+    with pytest.raises(UsageError, match=f"'{name}' is no name for a benchmark"):
+        benchmark_files({name: SAMPLE})
+
+
+def plan(folder, stage):
+    """Compile a pipeline of one stage, from a YAML file in a folder."""
+    text = json.dumps(stage) if isinstance(stage, dict) else stage
+    text = f"output: out\nsources: {{web: {{jsonl: 'in/*.jsonl'}}}}\n{text}\n"
+    (folder / "p.yaml").write_text(text)
+    return read_plan(folder / "p.yaml").step("decontaminate").stage
+
+
+@pytest.mark.parametrize("form", ["[{path}]", "{path}", "{{benchmark: {path}}}"])
+def test_a_pipeline_file_names_benchmarks_in_each_form(tmp_path, form):
+    path = ROOT / SAMPLE
+    common = write(tmp_path / "c.jsonl", [{"text": FILLER}])
+    benchmarks = form.format(path=path)
+    params = f"{{benchmarks: {benchmarks}, reference: [{common}]}}"
+    stage = plan(tmp_path, f"stages: [decontaminate: {params}]")
+    assert stage.files() == (str(path), common)
+
+
+def test_the_page_plans(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "decontamination.md").read_text("utf-8")
+    (tmp_path / "benchmarks").mkdir()
+    pq.write_table(pa.table({"question": [FERRY]}), tmp_path / "benchmarks" / "x.parquet")
+    packed = zstandard.compress(json.dumps({"question": BEES}).encode())
+    (tmp_path / "benchmarks" / "gsm8k.jsonl.zst").write_bytes(packed)
+    monkeypatch.chdir(tmp_path)
+    stage = plan(tmp_path, page.partition("```yaml\n")[2].partition("```")[0])
+    assert len(stage.files()) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("b.jsonl", b"{]", "line 1 is no JSON"),
+        ("b.jsonl", b"", "has no items"),
+        ("b.jsonl", b'{"body": "x"}', "no column holds the question"),
+        ("b.jsonl", b'{"id": 1, "query": "x"}\n{"id": 1, "query": "y"}', "'1' is that of row 0"),
+        ("b.parquet", b"text", "is no Parquet file"),
+    ],
+)
+@pytest.mark.parametrize("kept", [0, 1_000_000])
+def test_a_bad_file_fails_when_the_plan_is_made(
+    tmp_path, monkeypatch, name, content, message, kept
+):
+    monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(_contamination, "KEPT_BYTES", kept)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        plan(tmp_path, f"stages: [decontaminate: {{benchmarks: {tmp_path / name}}}]")
+
+
+def test_a_bad_reference_fails_when_the_plan_is_made(tmp_path):
+    wrong = write(tmp_path / "c.jsonl", [{"body": "words"}])
+    with pytest.raises(UsageError, match="has no texts in a column 'text'"):
+        Decontaminate(benchmarks=SAMPLE, reference=(wrong,)).check_sources(())
+
+
+def test_an_index_that_is_there_proves_its_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(_contamination, "KEPT_BYTES", 0)
+    path = write(tmp_path / "b.jsonl", [{"question": FERRY}])
+    stage = Decontaminate(benchmarks=path)
+    _contamination._opened.cache_clear()
+    open_index(stage._recipe())
+    monkeypatch.setattr(_contamination, "read_benchmarks", None)  # cannot be called
+    stage.check_sources(())
+    _contamination._opened.cache_clear()
+
+
 def test_files_that_cannot_be_told_apart_or_are_none_are_refused(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -421,9 +586,21 @@ def test_a_file_that_is_not_there_is_an_error_when_it_is_read():
         stage.apply(view(["text"], stage))
 
 
-def test_a_chunk_is_no_shorter_than_what_leads_to_it():
-    with pytest.raises(ValidationError, match="chunk_words: 4 is below ngram 5"):
-        Decontaminate(benchmarks=SAMPLE, chunk_words=4)
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"chunk_words": 4}, "chunk_words: 4 is below ngram 5"),
+        ({"min_words": 4}, "min_words: 4 is below ngram 5"),
+        ({"min_words": 25}, "loose_words: 24 is below min_words 25"),
+        ({"question_column": "q", "passage_column": "q"},
+         "passage_column: 'q' is the question_column, too"),
+        ({"reference": 5}, "must be a path, a list of paths"),
+        ({"benchmarks": [5]}, "must be a path, a list of paths, or {name: path}"),
+    ],
+)  # fmt: skip
+def test_parameters_that_contradict_one_another_are_refused(params, message):
+    with pytest.raises(ValidationError, match=message):
+        Decontaminate(**{"benchmarks": SAMPLE, **params})
 
 
 def test_an_index_that_is_kept_is_the_index(tmp_path, monkeypatch):

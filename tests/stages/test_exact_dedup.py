@@ -272,6 +272,8 @@ def test_an_unknown_source_to_prefer_is_refused():
         ("2024-02-29T23:30:00Z", "2024-03-01T00:15:00"),
         ("2024-03-01T00:30:00+01:00", "2024-02-29T23:45:00Z"),
         ("1969-12-31", "20240301T000000Z"),
+        ("2024/05/05", "Mon, 06 May 2024 10:00:00 GMT"),
+        ("2024-04-30", "2024-05"),
     ],
 )
 def test_dates_are_compared_in_time(earlier, later):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 IDS = pa.schema([("key", pa.int64()), ("id", pa.string())])
 
 _MARK = "index:"
+_EMPTY = "index:empty"
 
 
 def index_counter(parameters: Mapping[str, Any]) -> str:
@@ -70,18 +72,20 @@ class Against:
     indexes: tuple[Index, ...]
 
     @classmethod
-    def open(cls, runs: Sequence[str], phase: str, parameters: Mapping[str, Any]) -> Against:
+    def open(
+        cls, runs: Sequence[str], stage: str, pass_name: str, parameters: Mapping[str, Any]
+    ) -> Against:
         """Open the indexes of finished runs.
 
         Args:
             runs: run directories.
-            phase: which of their phases wrote hashes.
+            stage: name of the stage, and which of its passes wrote hashes.
             parameters: with which they must have been made.
 
         Raises:
             UsageError: there is none, or it was made with other parameters.
         """
-        seals = [_read_seal(run, phase, parameters) for run in runs]
+        seals = [_read_seal(find_seal(run, stage, pass_name, parameters)) for run in runs]
         files = [1 + (_last_key(seal) >> POSITION_BITS) for seal in seals]
         if sum(files) > MAX_ORDINAL:
             raise UsageError(f"against: {sum(files):,} input files, {MAX_ORDINAL:,} are the most.")
@@ -92,6 +96,24 @@ class Against:
                 for run, seal, ordinal in zip(runs, seals, before, strict=False)
             )
         )
+
+    def check(self) -> None:
+        """Check that all files are there.
+
+        Raises:
+            UsageError: one is missing.
+        """
+        for one in self.indexes:
+            for path in (path for parts in one.seal.parts.roles() for path in parts.paths()):
+                if not (one.folder / path).exists():
+                    raise UsageError(
+                        f"against: {one.folder}: {path} is gone: an index is part of work/, which "
+                        "must stay. Run that run again."
+                    )
+
+    def rows(self, run: str) -> int:
+        """Return how many rows a run of exchange has in all indexes."""
+        return sum(int(one.parts(run).column("rows").sum()) for one in self.indexes)
 
     def hashes(self, run: str, low: int, high: int, schema: pa.Schema) -> pa.Table:
         """Return the rows of a range of hashes, run after run; `schema` has a column `key`."""
@@ -120,32 +142,65 @@ class Against:
         return [Unit(first + i, "", low, high, rows) for i, (low, high, rows) in enumerate(found)]
 
 
-def seal_path(run: str, phase: str) -> Path:
-    """Return the file by whose content an index is told from another."""
-    return Path(run) / "manifests" / phase / "seal.json"
+def find_seal(run: str, stage: str, pass_name: str, parameters: Mapping[str, Any]) -> Path:
+    """Return the seal of the phase of a run whose hashes were made with these parameters.
+
+    A run may have several stages of a kind: `exact_dedup`, `exact_dedup_2`. By the content of this
+    file an index is told from another.
+
+    Raises:
+        UsageError: there is none, or more than one.
+    """
+    if "://" in run:
+        raise UsageError(f"against: {run}: runs in object storage cannot be compared with yet.")
+    advice = f"Name the directory of a finished run whose {stage} has index: true"
+    folders = sorted(Path(run).glob(f"manifests/{stage}*.{pass_name}"))
+    pattern = re.compile(re.escape(stage) + r"(_\d+)?")
+    paths = [
+        folder / "seal.json"
+        for folder in folders
+        if pattern.fullmatch(folder.name.removesuffix(f".{pass_name}"))
+        and (folder / "seal.json").exists()
+        and (folder.parent / f"{folder.name.removesuffix(pass_name)}apply" / "seal.json").exists()
+    ]
+    if not paths:
+        raise UsageError(f"against: {run}: no finished {stage}. {advice}.")
+    wanted = index_counter(parameters)
+    made = {path: _identity(_read_seal(path)) for path in paths}
+    fitting = [path for path in paths if made[path] in (wanted, _EMPTY)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise UsageError(
+            f"against: {run}: {len(fitting)} stages have such an index. "
+            "Set index: true in one of them only."
+        )
+    found = next((name for name in made.values() if name), None)
+    if found is None:
+        raise UsageError(f"against: {run}: its {stage} kept no index. {advice}.")
+    theirs = json.loads(found.removeprefix(_MARK))
+    other = {name: value for name, value in theirs.items() if parameters.get(name) != value}
+    raise UsageError(
+        f"against: {run}: its index was made with other parameters: {other}. "
+        "Set the same here, or index that run again."
+    )
 
 
-def _read_seal(run: str, phase: str, parameters: Mapping[str, Any]) -> Seal:
-    path = seal_path(run, phase)
-    advice = f"Name the directory of a finished run whose {phase.partition('.')[0]} has index: true"
+def _read_seal(path: Path) -> Seal:
     try:
-        seal = Seal.from_json(path.read_bytes(), str(path))
+        return Seal.from_json(path.read_bytes(), str(path))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"against: {run}: no index: {path}: {reason}. {advice}.") from None
+        raise UsageError(f"against: {path}: {reason}.") from None
     except OtherFormatError as error:
         raise UsageError(f"against: {error}") from None
-    made = next((name for name in seal.counters if name.startswith(_MARK)), None)
-    if made is None:
-        raise UsageError(f"against: {run}: its {phase} kept no index. {advice}.")
-    if made != index_counter(parameters):
-        theirs = json.loads(made.removeprefix(_MARK))
-        other = {k: v for k, v in theirs.items() if parameters.get(k) != v}
-        raise UsageError(
-            f"against: {run}: its index was made with other parameters: {other}. "
-            "Set the same here, or index that run again."
-        )
-    return seal
+
+
+def _identity(seal: Seal) -> str:
+    """Return the counter that names the parameters; _EMPTY for a run without documents."""
+    if not len(seal.parts):
+        return _EMPTY
+    return next((name for name in seal.counters if name.startswith(_MARK)), "")
 
 
 def _last_key(seal: Seal) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import glob
 import json
+import os
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +66,8 @@ def benchmark_files(
         unique: refuse two files of one name.
 
     Raises:
-        UsageError: a pattern matches nothing, two files have one name, or the format is unknown.
+        UsageError: a pattern matches nothing, two files have one name, a name holds `/` or `;`, or
+            the format is unknown.
     """
     pairs = given.items() if isinstance(given, Mapping) else [("", one) for one in given]
     found: list[tuple[str, str]] = []
@@ -80,6 +83,7 @@ def benchmark_files(
                     "*.jsonl.zst or *.parquet."
                 )
             found.append((name or Path(path).name.split(".")[0], path))
+            _check_name(*found[-1])
     seen: dict[str, str] = {}
     for name, path in found if unique and not isinstance(given, Mapping) else ():
         if name in seen:
@@ -88,6 +92,51 @@ def benchmark_files(
                 "`benchmarks: {name: path}`."
             )
         seen[name] = path
+    return found
+
+
+def _check_name(name: str, path: str) -> None:
+    """Refuse names that item names could not be taken apart with."""
+    if not name or "/" in name or ";" in name:
+        raise UsageError(
+            f"{path}: {name!r} is no name for a benchmark, it is empty or holds '/' or ';'. Name "
+            "it: `benchmarks: {name: path}`."
+        )
+
+
+def read_benchmarks(files: Sequence[tuple[str, str]], columns: Columns) -> list[Item]:
+    """Return the items of all files, each with a name of its own.
+
+    They are called `benchmark/id`; where files of one benchmark have ids in common, its items are
+    called `benchmark/file/id`, the files as seen from the folder that holds them all.
+
+    Raises:
+        UsageError: as `read_items`, or two items have one name in spite of that.
+    """
+    benchmarks: defaultdict[str, list[tuple[str, list[Item]]]] = defaultdict(list)
+    for benchmark, path in files:
+        benchmarks[benchmark].append((path, read_items(benchmark, path, columns)))
+    found: list[Item] = []
+    for benchmark, pieces in benchmarks.items():
+        names = [item.name for _, items in pieces for item in items]
+        if len(set(names)) == len(names):
+            found += [item for _, items in pieces for item in items]
+            continue
+        root = os.path.commonpath([Path(path).absolute().parent for path, _ in pieces])
+        owners: dict[str, str] = {}
+        for path, items in pieces:
+            inside = os.path.relpath(os.path.abspath(path), root)
+            ending = next(one for one in sorted(_ENDINGS, key=len)[::-1] if inside.endswith(one))
+            file = inside.removesuffix(ending).replace(os.sep, "/").replace(";", ",")
+            for item in items:
+                name = f"{benchmark}/{file}/{item.name.removeprefix(f'{benchmark}/')}"
+                if name in owners:
+                    raise UsageError(
+                        f"{path}: an item called {name!r} is also in {owners[name]}. Name the "
+                        "files apart: `benchmarks: {name: path}`."
+                    )
+                owners[name] = path
+                found.append(dataclasses.replace(item, name=name))
     return found
 
 
@@ -107,6 +156,8 @@ def read_items(benchmark: str, path: str, columns: Columns) -> list[Item]:
         ident = str(number)
         if names["id"] is not None:
             ident = _text(path, number, names["id"], row.get(names["id"]))
+            # Several are named in one row of the ledger, and some ids begin with the benchmark's.
+            ident = ident.replace(";", ",").removeprefix(f"{benchmark}/")
             if not ident:
                 raise UsageError(_at(path, number, f"{names['id']!r} is empty", _NUMBER_THEM))
             if ident in seen:
@@ -119,8 +170,7 @@ def read_items(benchmark: str, path: str, columns: Columns) -> list[Item]:
         }  # fmt: skip
         answer = _answer(path, number, names, row)
         if values["question"].strip() or answer.strip():
-            ident = ident.replace(";", ",")  # several are named in one row of the ledger
-            name = ident if ident.startswith(f"{benchmark}/") else f"{benchmark}/{ident}"
+            name = f"{benchmark}/{ident}"
             items.append(Item(name, values["question"], answer, values["passage"]))
     if not items:
         problem = f"{path}: no row has a question in {names['question']!r}."
@@ -212,7 +262,7 @@ def _text(path: str, number: int, name: str, value: Any) -> str:
         return str(value)
     if isinstance(value, dict) and "text" in value:
         value = value["text"]
-        if isinstance(value, str):
+        if value is None or isinstance(value, str):
             return _text(path, number, name, value)
     if isinstance(value, list):
         return "\n".join(dict.fromkeys(_text(path, number, name, one) for one in value))
@@ -230,13 +280,14 @@ def _answer(path: str, number: int, names: Mapping[str, str | None], row: Row) -
     choices = row.get(names["choices"]) if names["choices"] is not None else None
     labels: list[str] = []
     if isinstance(choices, dict):
-        labels = [str(one) for one in choices.get("label") or ()]
+        given_labels = choices.get("label")
+        labels = list(map(str, given_labels)) if isinstance(given_labels, list) else []
         choices = choices.get("text")
     if not isinstance(choices, list) or answer in choices:
         return answer
     if answer in labels:
         place = labels.index(answer)
-    elif answer.isdecimal():
+    elif answer.isdecimal() and len(answer) < 10:  # longer ones are no places
         place = int(answer)
     elif len(answer) == 1 and answer.isascii() and answer.isalpha():
         place = ord(answer.upper()) - ord("A")

@@ -13,7 +13,7 @@ from corpuskit.batch import numbers
 from corpuskit.errors import UsageError
 from corpuskit.stage import Cost, GlobalStage, Pass
 from corpuskit.stages.dedup import _clusters
-from corpuskit.stages.dedup._against import IDS, Against, index_counter, seal_path
+from corpuskit.stages.dedup._against import Against, find_seal, index_counter
 from corpuskit.stages.dedup._keep import MAX_SOURCES, Keep, has_places, keep_columns, places
 from corpuskit.stages.dedup._scope import GLOBAL, scope_columns, scope_hashes
 
@@ -35,9 +35,7 @@ class ClusterStage(GlobalStage):
     """
 
     hashed_by: ClassVar[str]
-    """The first pass: it writes `self.index_rows` when asked to."""
-    clustered_by: ClassVar[str]
-    """The pass that writes the run `clusters`."""
+    """The first pass: it calls `write_index`."""
 
     keep: Keep = "first"
     """Which document of a cluster stays: first (in reading order), longest, newest (by the date of
@@ -46,21 +44,30 @@ class ClusterStage(GlobalStage):
     """Sources whose documents stay before those of others, the most wanted first."""
     scope: str = GLOBAL
     """Look for duplicates among all documents, or only among those with the same value in a column
-    of strings: source, language.label, or a declared one such as dump."""
+    of strings: source, language.label, or a declared one such as dump. Those without share one."""
     action: _clusters.Action = "drop"
     """Drop the others, or only annotate all."""
     index: bool = False
     """Keep what later runs need to be compared with this one (`against`)."""
     against: tuple[str, ...] = ()
-    """Directories of finished runs that have `index: true` here: their documents count as earlier
-    ones, and are not touched; new ones that duplicate them are dropped, whatever `keep` says."""
+    """Directories of finished runs that have `index: true` here: the documents that this stage saw
+    there, also those that it or a later stage dropped, count as earlier ones, and are not touched;
+    new ones that duplicate them are dropped, whatever `keep` says."""
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
         """Return the parameters that decide hashes: JSON values; equal in runs to compare."""
 
+    @abstractmethod
+    def clustering(self) -> str:
+        """Return the pass that writes the run `clusters`."""
+
     def files(self) -> tuple[str, ...]:
-        return tuple(str(seal_path(run, self._hash_phase())) for run in self.against)
+        found = (self.stage_name(), self.hashed_by, self._whole_identity())
+        return tuple(str(find_seal(run, *found)) for run in self.against)
+
+    def runs(self) -> tuple[str, ...]:
+        return self.against
 
     def needs(self) -> tuple[str, ...]:
         columns = (*keep_columns(self.keep, self.prefer), *scope_columns(self.scope))
@@ -73,7 +80,7 @@ class ClusterStage(GlobalStage):
         unknown = [name for name in self.prefer if name not in names]
         if unknown:
             raise UsageError(f"prefer: no source {unknown[0]!r}. There are: {', '.join(names)}.")
-        self.older()
+        self.older().check()
 
     def older(self) -> Against:
         """Return the older runs.
@@ -81,7 +88,8 @@ class ClusterStage(GlobalStage):
         Raises:
             UsageError: one has no index, or one made with other parameters.
         """
-        return Against.open(self.against, self._hash_phase(), self._whole_identity())
+        found = (self.stage_name(), self.hashed_by, self._whole_identity())
+        return Against.open(self.against, *found)
 
     def has_places(self) -> bool:
         """Return whether anything but the reading order decides what is kept."""
@@ -115,7 +123,7 @@ class ClusterStage(GlobalStage):
 
     def find_survivors(self, context: PassContext) -> None:
         """Join survivors' ids to their duplicates."""
-        run = f"{self.clustered_by}/clusters"
+        run = f"{self.clustering()}/clusters"
         _clusters.find_survivors(context, run, self._living(context))
 
     def cut_survivors(self, plan: PassPlan) -> list[Unit]:
@@ -150,11 +158,5 @@ class ClusterStage(GlobalStage):
         for view in context.read("id"):
             yield view.keys, view.column("id")
 
-    def _hash_phase(self) -> str:
-        return f"{self.stage_name()}.{self.hashed_by}"
-
     def _whole_identity(self) -> Mapping[str, Any]:
         return {"scope": self.scope, **self.identity()}
-
-
-__all__ = ["IDS", "ClusterStage"]

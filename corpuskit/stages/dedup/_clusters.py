@@ -89,14 +89,15 @@ def cost_of_decisions(volume: Volume, pass_name: str) -> Cost:
     return Cost(volume.text_bytes / 400e6, unit_bytes=200 * volume.cell_documents, disk_bytes=disk)
 
 
-def hash_units(plan: PassPlan, run: str, row_bytes: int) -> list[Unit]:
+def hash_units(plan: PassPlan, run: str, row_bytes: int, older_rows: int = 0) -> list[Unit]:
     """Cut the rows of a run into hash ranges that a task can hold; at least one.
 
     Args:
         run: `<pass>/<run>`, whose first column is an evenly spread uint64.
         row_bytes: memory that a task needs per row.
+        older_rows: of older runs, which are read by the same ranges.
     """
-    rows = sum(part.rows for part in plan.parts(run))
+    rows = sum(part.rows for part in plan.parts(run)) + older_rows
     rows_each = min(max(plan.memory_bytes // row_bytes, 1), RANGE_ROWS)
     ranges = hash_ranges(max(-(-rows // rows_each), 1))
     return [Unit(number, low=low, high=high) for number, (low, high) in enumerate(ranges)]
@@ -268,7 +269,8 @@ def _add_ledger(
     The value is the similarity to the survivor, or the size of the cluster where that is unknown.
     """
     keys = numbers(dropped.column("key"))
-    similarities = numbers(dropped.column("similarity"))
+    similarities = numbers(dropped.column("similarity")).copy()
+    similarities[numbers(dropped.column("rank")) == 0] = np.nan  # to itself
     sizes = numbers(dropped.column("size")).astype(np.float64)
     values = np.where(np.isnan(similarities), sizes, similarities)
     thresholds = np.where(np.isnan(similarities), np.nan, threshold)

@@ -19,7 +19,7 @@ from corpuskit.kernels.foldedwords import fold_all, folded_characters
 from corpuskit.kernels.jit import cache_dir
 from corpuskit.kernels.overlap import Parts
 from corpuskit.kernels.wordgrams import Grams, fill_table, gram_hashes
-from corpuskit.stages.dedup._benchmark_items import Columns, Item, read_items, read_texts
+from corpuskit.stages.dedup._benchmark_items import Columns, Item, read_benchmarks, read_texts
 from corpuskit.stages.filters._mapped import open_or_build
 
 if TYPE_CHECKING:
@@ -118,25 +118,58 @@ def open_index(recipe: Recipe) -> Index:
     Raises:
         UsageError: a file cannot be read, or is none that items can be taken from.
     """
+    return _opened(recipe, _stamps(recipe))
+
+
+def check_files(recipe: Recipe) -> None:
+    """Read the files of an index, unless the index is there already; build nothing.
+
+    Raises:
+        UsageError: a file cannot be read, or is none that items can be taken from.
+    """
+    _checked(recipe, _stamps(recipe))
+
+
+_ABSENT = (0, -1)
+
+
+def _stamps(recipe: Recipe) -> tuple[tuple[int, int], ...]:
+    """Return times and sizes of files, which tell their versions apart."""
     stamps = []
     for path in (*(path for _, path in recipe.files), *recipe.reference):
         try:
             stat = os.stat(path)
         except OSError:
-            stamps.append((0, 0))
+            stamps.append(_ABSENT)
         else:
             stamps.append((stat.st_mtime_ns, stat.st_size))
-    return _opened(recipe, tuple(stamps))
+    return tuple(stamps)
 
 
 @functools.lru_cache(maxsize=8)
 def _opened(recipe: Recipe, stamps: tuple[tuple[int, int], ...]) -> Index:
-    """Open an index; stamps tell versions of its files apart."""
-    if sum(size for _, size in stamps) < KEPT_BYTES:
+    """Open an index."""
+    if not _is_kept(stamps):
         return _index(_build(recipe))
-    path = cache_dir() / "lists" / f"benchmarks-{_digest(recipe)}.map"
-    kept = open_or_build(path, lambda _: _kept(_build(recipe)))
+    kept = open_or_build(_path(recipe), lambda _: _kept(_build(recipe)))
     return _index({name: array[:-1] for name, array in kept.items()})
+
+
+@functools.lru_cache(maxsize=8)
+def _checked(recipe: Recipe, stamps: tuple[tuple[int, int], ...]) -> None:
+    if _is_kept(stamps) and _path(recipe).exists():
+        return  # it was made of these very contents
+    read_benchmarks(recipe.files, recipe.columns)
+    for path in recipe.reference:
+        read_texts(path)
+
+
+def _is_kept(stamps: tuple[tuple[int, int], ...]) -> bool:
+    return _ABSENT not in stamps and sum(size for _, size in stamps) >= KEPT_BYTES
+
+
+def _path(recipe: Recipe) -> Path:
+    return cache_dir() / "lists" / f"benchmarks-{_digest(recipe)}.map"
 
 
 KEPT_BYTES = 1_000_000
@@ -181,7 +214,7 @@ def _index(arrays: Mapping[str, NDArray[Any]]) -> Index:
 
 def _build(recipe: Recipe) -> dict[str, NDArray[Any]]:
     """Read the benchmarks and index them: about 1 s for 40,000 items."""
-    read = [item for name, path in recipe.files for item in read_items(name, path, recipe.columns)]
+    read = read_benchmarks(recipe.files, recipe.columns)
     unique = {(one.question, one.answer, one.passage): one for one in reversed(read)}
     items = list(reversed(unique.values()))
     arrays = _parts(items, recipe)

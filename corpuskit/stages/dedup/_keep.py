@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import email.utils
+import re
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -27,6 +29,8 @@ class Best(BaseModel):
 
 
 Keep = Literal["first", "longest", "newest", "none"] | Best
+
+_MONTH = re.compile(r"\d{4}-\d\d")
 
 MAX_SOURCES = 250
 """Most names in `prefer`: a preference is one byte."""
@@ -77,16 +81,23 @@ def _favours(view: View, prefer: tuple[str, ...]) -> NDArray[np.uint64]:
 
 
 def dates_as_seconds(dates: pa.Array) -> NDArray[np.float64]:
-    """Return ISO 8601 dates as seconds since 1970, (N,); NaN where there is none.
+    """Return dates as seconds since 1970, (N,); NaN where there is none.
 
-    Without an offset they are taken as UTC.
+    ISO 8601 (also with slashes, or a year and month), or as in HTTP and e-mail headers; without an
+    offset they are taken as UTC.
     """
     return np.array([_seconds(date) for date in dates.to_pylist()], np.float64)
 
 
 def _seconds(date: str | None) -> float:
+    text = (date or "").strip().replace("/", "-")
     try:
-        found = dt.datetime.fromisoformat((date or "").strip())
+        if _MONTH.fullmatch(text):
+            text += "-01"
+        found = dt.datetime.fromisoformat(text)
     except ValueError:
-        return float("nan")
+        try:
+            found = email.utils.parsedate_to_datetime(text)
+        except ValueError:
+            return float("nan")
     return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp()

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from corpuskit.batch import SPAN, Utf8, span_lists
 from corpuskit.kernels.spans import replace_spans
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.dedup._benchmark_items import Columns, benchmark_files
-from corpuskit.stages.dedup._contamination import Recipe, open_index
+from corpuskit.stages.dedup._contamination import Recipe, check_files, open_index
 from corpuskit.stages.dedup._contamination_findings import RULES, Bounds, find_items
 from corpuskit.stages.dedup._contamination_spans import merge_spans, widen_spans
 
@@ -130,20 +130,45 @@ class Decontaminate(StreamingStage):
     action: Literal["drop", "cut", "annotate"] = "drop"
     """`drop` the document, `cut` what was found, or `annotate` only: adds the column `spans`."""
     widen: Literal["no", "sentence", "line"] = "sentence"
-    """Cut the whole sentences, or lines, that hold some of what was found."""
+    """Cut the whole sentences, or lines, that hold some of what was found; of sentences at most 500
+    bytes before and behind it."""
     min_left: int = Field(200, ge=0)
     """Documents that keep fewer bytes after a cut are dropped."""
 
-    @field_validator("benchmarks", mode="before")
+    @field_validator("benchmarks", "reference", mode="before")
     @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+    def _one_or_many(cls, value: Any, given: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            return (value,)
+        named = isinstance(value, Mapping) and given.field_name == "benchmarks"
+        paths = list(value.values()) if named else value
+        if not isinstance(paths, list | tuple) or not all(isinstance(one, str) for one in paths):
+            names = ", or {name: path}" if given.field_name == "benchmarks" else ""
+            raise ValueError(f"must be a path, a list of paths{names}")
+        return value if named else tuple(value)  # what is strict takes no list for a tuple
 
     @model_validator(mode="after")
-    def _check_chunk(self) -> Decontaminate:
+    def _check_words(self) -> Decontaminate:
         if 0 < self.chunk_words < self.ngram:
             raise ValueError(f"chunk_words: {self.chunk_words} is below ngram {self.ngram}.")
+        if self.min_words < self.ngram:
+            raise ValueError(f"min_words: {self.min_words} is below ngram {self.ngram}.")
+        if self.loose_words < self.min_words:
+            raise ValueError(f"loose_words: {self.loose_words} is below min_words {self.min_words}.")
         return self
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Decontaminate:
+        kinds: dict[str, str] = {}
+        for kind in ("question", "answer", "passage"):
+            name = getattr(self, f"{kind}_column")
+            if name is not None and name in kinds:
+                raise ValueError(f"{kind}_column: {name!r} is the {kinds[name]}_column, too.")
+            kinds[name] = kind
+        return self
+
+    def check_sources(self, names: tuple[str, ...]) -> None:
+        check_files(self._recipe())  # asked when the plan is made: what is wrong is known by then
 
     def files(self) -> tuple[str, ...]:
         recipe = self._recipe()

@@ -45,13 +45,15 @@ class ExactDedup(ClusterStage):
 
     rules = ("exact_duplicate",)
     hashed_by = "hash"
-    clustered_by = "group"
 
     column: str = "text"
     """What is compared: text, url (the address of the document), or another column of strings.
     Documents without a value have no duplicates."""
     normalize: Literal["none", "whitespace_case"] = "none"
     """Compare raw bytes, or texts in lower case with each run of whitespace as one space."""
+
+    def clustering(self) -> str:
+        return "group"
 
     def identity(self) -> Mapping[str, Any]:
         return {"column": self.column, "normalize": self.normalize}
@@ -72,7 +74,8 @@ class ExactDedup(ClusterStage):
             disk = (25 + 60 * self.index) * volume.documents
             return Cost(volume.text_bytes / 450e6, unit_bytes=held, disk_bytes=disk)
         if pass_name == "group":
-            return _clusters.cost_of_range(volume, volume.documents, _ROW_BYTES)
+            rows = volume.documents + self.older().rows("hashes")
+            return _clusters.cost_of_range(volume, rows, _ROW_BYTES)
         return super().cost(volume, pass_name)
 
     def hash_cell(self, context: PassContext) -> None:
@@ -107,7 +110,8 @@ class ExactDedup(ClusterStage):
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
-        return _clusters.hash_units(plan, "hash/hashes", _ROW_BYTES)
+        older_rows = self.older().rows("hashes")
+        return _clusters.hash_units(plan, "hash/hashes", _ROW_BYTES, older_rows)
 
     def group_range(self, context: PassContext) -> None:
         """Find the documents of a hash range that share their hash."""

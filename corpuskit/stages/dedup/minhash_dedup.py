@@ -66,7 +66,6 @@ class MinhashDedup(ClusterStage):
     rules = ("near_duplicate",)
     bounds = {"near_duplicate": "verify"}  # noqa: RUF012 - as Stage declares it
     hashed_by = "sign"
-    clustered_by = "verify"
 
     ngram: int = Field(5, ge=1, le=64)
     """Words per shingle."""
@@ -93,11 +92,17 @@ class MinhashDedup(ClusterStage):
     def libraries(self) -> tuple[str, ...]:
         return _schemes.libraries(self)
 
+    def clustering(self) -> str:
+        return "cluster" if self.verify is None else "verify"
+
     def identity(self) -> Mapping[str, Any]:
-        names = (
-            "ngram", "bands", "rows", "seed", "scheme", "language", "hash_function", "precision",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+        names = ("ngram", "bands", "rows", "seed", "scheme")
+        found = {name: getattr(self, name) for name in names}
+        if self.scheme == "datatrove":
+            found["language"] = self.language
+        if self.scheme != "fast":
+            found["hash_function"], found["precision"] = _schemes.hashing(self)
+        return found
 
     def check_sources(self, names: tuple[str, ...]) -> None:
         _schemes.check(self)
@@ -130,6 +135,7 @@ class MinhashDedup(ClusterStage):
             seconds = volume.text_bytes / speed + sets.cpu_seconds
             return Cost(seconds, unit_bytes=held, disk_bytes=disk + sets.disk_bytes)
         if pass_name == "edges":
+            rows += self.older().rows("bands")
             return _clusters.cost_of_range(volume, rows, _ROW_BYTES)
         if pass_name == "cluster":
             clustered = int(volume.documents * _clusters.CLUSTERED)
@@ -181,7 +187,8 @@ class MinhashDedup(ClusterStage):
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
-        return _clusters.hash_units(plan, "sign/bands", _ROW_BYTES)
+        older_rows = self.older().rows("bands")
+        return _clusters.hash_units(plan, "sign/bands", _ROW_BYTES, older_rows)
 
     def link_range(self, context: PassContext) -> None:
         """Write the spanning forest of what this hash range links: document -> smallest key."""
@@ -206,7 +213,9 @@ class MinhashDedup(ClusterStage):
             TaskError: they don't fit the memory of a task.
         """
         num_edges = sum(part.rows for part in plan.parts("edges/forest"))
-        num_nodes = min(2 * num_edges, plan.counters("sign").get("signed", 0))
+        num_nodes = 2 * num_edges
+        if not self.against:
+            num_nodes = min(num_nodes, plan.counters("sign").get("signed", 0))
         needed = num_edges * _EDGE_BYTES + num_nodes * self._node_bytes()
         if needed > plan.memory_bytes:
             raise TaskError(
@@ -245,11 +254,6 @@ class MinhashDedup(ClusterStage):
         """Find the clusters of a range of components."""
         if self.verify is not None:
             _verify.verify_range(context, self.verify)
-
-    def find_survivors(self, context: PassContext) -> None:
-        """Join survivors' ids to their duplicates."""
-        run = "cluster/clusters" if self.verify is None else "verify/clusters"
-        _clusters.find_survivors(context, run, self._living(context))
 
     def places_of(self, context: PassContext, keys: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return where documents stand in line to be kept; 0 for older ones. `keys` ascend."""
