@@ -691,6 +691,7 @@ def test_the_command_shows_benchmarks_items_and_documents(decontaminated):
     text = shown("--benchmark", "drops").output
     assert "drops/x  1 documents: question 1" in text
     assert "gone  drop question" in text
+    assert "\\n" not in text
     facts = json.loads(shown("--json", "-n", "1").output)
     assert [one["item"] for one in facts["items"]] == ["annotates/x"]
     assert "1 more items" in shown("-n", "2").output

@@ -43,10 +43,10 @@ def _any(characters: tuple[str, ...]) -> bytes:
     return b"(?:" + b"|".join(re.escape(one.encode()) for one in characters) + b")"
 
 
-_END = re.compile(
-    b"(?:%s%s*+(?=%s|\n|\\Z)|%s%s*+)%s*+"
-    % (_any(_STOPS), _any(_CLOSING), _any(_SPACES), _any(_LONE_STOPS), _any(_CLOSING), _any(_SPACES))
-)
+_CLOSED = _any(_CLOSING) + b"*+"
+_BEFORE_SPACE = _any(_STOPS) + _CLOSED + b"(?=" + _any(_SPACES) + rb"|\n|\Z)"
+_ALONE = _any(_LONE_STOPS) + _CLOSED
+_END = re.compile(b"(?:" + _BEFORE_SPACE + b"|" + _ALONE + b")" + _any(_SPACES) + b"*+")
 """The end of a sentence, with the spaces behind it."""
 
 
@@ -79,8 +79,8 @@ def widen_spans(
 
     A sentence ends with a full stop, question mark or exclamation mark, closing marks behind it,
     before a space; with those of scripts that put none, without. It is followed for `REACH_BYTES`
-    each way. A whole line is cut with its line feed. Every byte is looked at a few times at most,
-    however many spans there are.
+    each way, no further than to the border of a character. A whole line is cut with its line feed.
+    The time grows with the text and the number of spans, not with their product.
 
     Args:
         text: the texts.

@@ -154,7 +154,8 @@ class Decontaminate(StreamingStage):
         if self.min_words < self.ngram:
             raise ValueError(f"min_words: {self.min_words} is below ngram {self.ngram}.")
         if self.loose_words < self.min_words:
-            raise ValueError(f"loose_words: {self.loose_words} is below min_words {self.min_words}.")
+            least = self.min_words
+            raise ValueError(f"loose_words: {self.loose_words} is below min_words {least}.")
         return self
 
     @model_validator(mode="after")
