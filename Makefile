@@ -36,7 +36,9 @@ lint: $(STAMP) ## formatting, lint rules, types, import layers
 	$(BIN)/lint-imports
 
 test: lint ## lint, then every test; the kernels once more as plain Python
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not real" tests/kernels
+	@# Cold kernels compile once, beside the tests that need none, and not in every worker of the first tests.
+	$(BIN)/corpuskit warmup >/dev/null & warming=$$!; \
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not real" tests/kernels && wait $$warming
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 soak: $(STAMP) ## 2,000 random schedules of faults: every byte as without them (about 15 minutes)

@@ -1,7 +1,11 @@
-"""Compiles the kernels of all stages by running their own examples."""
+"""Compiles kernels: of streaming stages by their examples, of global ones by a tiny run."""
 
 from __future__ import annotations
 
+import json
+import random
+import resource
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,14 +15,51 @@ from pydantic import ValidationError
 
 from corpuskit import registry
 from corpuskit.batch import ORIGIN
+from corpuskit.plan import read_plan
+from corpuskit.run.pipeline import run
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_GLOBAL = (
+    "exact_dedup",
+    {"minhash_dedup": {"keep": "longest"}},
+    {"substring_dedup": {"min_bytes": 60, "min_document": 0}},
+    {"line_dedup": {"min_count": 2, "min_document": 0}},
+)
+
+
 def warm_up() -> Iterator[tuple[str, float]]:
-    """Run every streaming stage once on its examples; yield its name and the CPU seconds."""
+    """Compile what stages use; yield a name and the CPU seconds that it took."""
+    yield from _warm_streaming()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    with tempfile.TemporaryDirectory() as folder:
+        _run_global(Path(folder))
+    yield "dedup", resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+
+
+def _run_global(folder: Path) -> None:
+    """Run the global stages over made-up documents with repeats of every kind."""
+    chance = random.Random(0)
+    words = [f"word{number}" for number in range(500)]
+    lines = [" ".join(chance.choices(words, k=14)) for _ in range(150)]
+    pages = ["\n".join(chance.sample(lines, 12)) for _ in range(50)]
+    pages += [pages[0], f"{pages[1]} and more", f"other {pages[2]}"]
+    path = folder / "in.jsonl"
+    path.write_text("".join(json.dumps({"text": page}) + "\n" for page in pages))
+    pipeline = {
+        "output": str(folder / "out"),
+        "sources": {"made": {"jsonl": str(path)}},
+        "stages": _GLOBAL,
+        "executor": {"workers": 1},
+    }
+    (folder / "p.yaml").write_text(json.dumps(pipeline))  # JSON is YAML
+    run(read_plan(folder / "p.yaml"))
+
+
+def _warm_streaming() -> Iterator[tuple[str, float]]:
     for name in registry.names():
         stage = registry.load(name)
         if not issubclass(stage, StreamingStage):
