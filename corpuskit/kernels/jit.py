@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numba
-from numba.core import codegen, compiler, types
+from numba.core import caching, codegen, compiler, types
 
 from corpuskit.closure import closure
 from corpuskit.errors import UsageError
@@ -85,12 +85,46 @@ class _CompilePart(_CompileWhole):
         return done._replace(entry_point=place)
 
 
+class _Place(caching._CacheLocator):
+    """Where a kernel is kept: named by contents, so that any copy of the package finds it there."""
+
+    def __init__(self, func: Any, path: Path) -> None:
+        self._folder, self._line = cache_dir() / _digest(path), func.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _Place:
+        """Return the place of a function of a file."""
+        place = cls(py_func, Path(py_file))
+        place.ensure_cache_path()  # type: ignore[no-untyped-call]
+        return place
+
+    def get_cache_path(self) -> str:
+        """Return the folder."""
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        """Return what tells versions apart in the folder: there is one."""
+        return self._folder.name
+
+    def get_disambiguator(self) -> str:
+        """Return what tells functions of one name apart."""
+        return str(self._line)
+
+
+class _KeptResult(caching.CompileResultCacheImpl):
+    _locator_classes = [_Place]  # noqa: RUF012 - as Numba declares it
+
+
+class _Kept(caching.FunctionCache):
+    _impl_class = _KeptResult
+
+
 def kernel(func: Callable[P, R]) -> Callable[P, R]:
     """Compile `func` on first call: no GIL, IEEE arithmetic, no bounds checks, cached on disk.
 
     Division by zero gives inf or nan as in NumPy. Numba notices edits only in the file that holds
     the caller (numba issue 1833), so the cache folder is named after a digest of the caller's file
-    and of all kernels it imports.
+    and of all kernels it imports; and it takes the same file in another place for another one.
 
     Numba optimises and stores a function for itself and again in each caller, and the callers of
     those: with calls five deep half the compile time. So kernels called from kernels are another
@@ -101,10 +135,11 @@ def kernel(func: Callable[P, R]) -> Callable[P, R]:
     place = cache_dir() / _digest(Path(func.__code__.co_filename))
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(place)  # type: ignore[attr-defined]
     try:
-        whole: Any = numba.njit(cache=True, **options, **ours)(func)
+        whole: Any = numba.njit(cache=not _LINKS, **options, **ours)(func)
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
     if _LINKS and whole is not func:  # it is with NUMBA_DISABLE_JIT
+        whole._cache = _Kept(func)  # type: ignore[no-untyped-call]
         part: Any = numba.njit(**options, **{**ours, "pipeline_class": _CompilePart})(func)
         plain: Any = types.unliteral  # else each constant argument gets a function
         whole.get_overload = part.get_overload

@@ -104,7 +104,7 @@ class Lab:
                 {"pack": {"seq_len": 128}},
                 {"shuffle": {"rows_per_part": 64}},
             ],
-            "executor": {"workers": 2},
+            "executor": {"workers": 1},
         }
 
     @property

@@ -34,6 +34,13 @@ class Poison(StreamingStage):
 
 
 @pytest.fixture
+def lab(lab):
+    """The lab, with two workers: one goes on when the other is gone."""
+    lab.pipeline["executor"] = {"workers": 2}
+    return lab
+
+
+@pytest.fixture
 def poisoned(lab, monkeypatch, tmp_path):
     """A lab with a third-party stage that fails on one document."""
     package = tmp_path / "site"

@@ -286,7 +286,7 @@ def test_what_no_node_has_is_named(rayed):
     assert launcher(rayed[0], cpus_per_task=2).lacks_room() == ""
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("scheme", ["", "ray://"])
 def test_an_address_where_nobody_listens_is_refused(rayed, scheme):
     with socket.socket() as free:

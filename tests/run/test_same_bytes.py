@@ -23,7 +23,7 @@ def copy_of(finished: Lab, folder: Path) -> Lab:
     return lab
 
 
-@pytest.mark.parametrize(("tasks", "workers"), [(1, 1), (3, 2), (17, 2), (17, 1)])
+@pytest.mark.parametrize(("tasks", "workers"), [(3, 2), (17, 2), (17, 1)])
 def test_tasks_and_workers_do_not_matter(finished, tmp_path, tasks, workers):
     lab = copy_of(finished, tmp_path)
     lab.pipeline["executor"] = {"workers": workers, "tasks": tasks}
@@ -57,9 +57,10 @@ def kill_at(lab: Lab, rng: random.Random, longest: float) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_run_killed_again_and_again_ends_with_the_same_bytes(finished, tmp_path, seed):
     lab = copy_of(finished, tmp_path)
+    lab.pipeline["executor"] = {"workers": 2}
     lab.save()
     rng = random.Random(seed)
     for _ in range(5):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from corpuskit.stage import GlobalStage
 
 Texts = dict[str, list[list[str]]]
@@ -90,6 +92,9 @@ class Context(PassContext):
 
     def count(self, name: str, value: int = 1) -> None:
         self.phase.counters[name] += value
+
+    def keeps_text(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.zeros(len(keys), np.bool_)
 
     def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
         if not len(next(iter(columns.values()))):
