@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
 from corpuskit.batch import document_schema
 from corpuskit.config import PipelineFile, Step, read_pipeline
 from corpuskit.errors import ConfigError, DataError, UsageError, suggest
+from corpuskit.plan.checks import check_columns, check_runs, declared
 from corpuskit.plan.fingerprint import file_digest
 from corpuskit.settings import Pipeline
 from corpuskit.stage import CellStage, GlobalStage, Pass, Source, StreamingStage
@@ -112,7 +112,7 @@ class Plan:
 
     def schema(self, phase: Phase) -> pa.Schema:
         """Return the schema of the documents that a streaming phase writes."""
-        declared = {k: v for s in self.file.sources for k, v in _declared(s).items()}
+        declared = {k: v for s in self.file.sources for k, v in declared(s).items()}
         return document_schema(declared, phase.columns)
 
     def with_documents(self, is_wanted: bool) -> Plan:
@@ -166,11 +166,11 @@ def read_plan(path: str | Path, overrides: Sequence[str] = (), *, until: str | N
     labels = [step.label for step in file.steps]
     if until is not None and until not in labels:
         raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
-    _check_columns(file)
+    check_columns(file)
     names = tuple(step.label for step in file.sources)
     for step in file.steps:
         try:
-            _check_runs(step.stage.runs(), file.settings.output)
+            check_runs(step.stage.runs(), file.settings.output)
             step.stage.check_sources(names)
             for path in step.stage.files():
                 file_digest(path)
@@ -200,30 +200,6 @@ def _with_implied(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     if "mix" not in names:
         added.append(Step("mix", "mix", registry.load("mix").model_validate({}), where))
     return (*steps, *added)
-
-
-def _check_columns(file: PipelineFile) -> None:
-    """Check that every column a stage needs exists by then."""
-    declared: dict[str, pa.DataType] = {}
-    for step in file.sources:
-        for name, kind in _declared(step).items():
-            if declared.setdefault(name, kind) != kind:
-                raise ConfigError(
-                    step.where,
-                    f"column {name!r} is {kind} here but {declared[name]} in another source.",
-                    "Declare one type.",
-                )
-    known = {"key", "id", "text", "source", "origin", "extra", *declared}
-    for step in file.steps:
-        for column in step.stage.needs():
-            if column not in known:
-                raise ConfigError(
-                    step.where,
-                    f"{step.label} needs the column {column!r}, which "
-                    "no earlier stage adds and no source declares.",
-                    suggest(column, known),
-                )
-        known |= {f"{step.label}.{field}" for field in step.stage.adds()}
 
 
 class _Builder:
@@ -325,17 +301,6 @@ class _Builder:
             self.flush(name="documents", folder="documents")
 
 
-def _check_runs(runs: tuple[str, ...], output: str) -> None:
-    """Check that a stage does not read the run that it is part of: it would find itself there.
-
-    Raises:
-        UsageError: it does.
-    """
-    for one in runs:
-        if os.path.realpath(one) == os.path.realpath(output):
-            raise UsageError(f"{one} is the output of this run. Write to another directory.")
-
-
 def _phases(file: PipelineFile, until: str | None) -> tuple[Phase, ...]:
     build = _Builder(file)
     at_end: list[tuple[Step, GlobalStage]] = []
@@ -386,11 +351,6 @@ def _check_ownership(file: PipelineFile, phases: Sequence[Phase]) -> None:
                 step.where, f"{step.label} is the second stage that writes {folder}/."
             )
         folders |= {folder} - {""}
-
-
-def _declared(step: Step) -> Mapping[str, pa.DataType]:
-    assert isinstance(step.stage, Source), "config.py makes sure of it"
-    return step.stage.declared()
 
 
 def _dump(step: Step) -> dict[str, Any]:
