@@ -24,7 +24,7 @@ def check_columns(file: PipelineFile) -> None:
     """
     types: dict[str, pa.DataType] = {}
     for step in file.sources:
-        for name, kind in declared(step).items():
+        for name, kind in declared_columns(step).items():
             if types.setdefault(name, kind) != kind:
                 raise ConfigError(
                     step.where,
@@ -55,7 +55,7 @@ def check_runs(runs: tuple[str, ...], output: str) -> None:
             raise UsageError(f"{one} is the output of this run. Write to another directory.")
 
 
-def declared(step: Step) -> Mapping[str, pa.DataType]:
+def declared_columns(step: Step) -> Mapping[str, pa.DataType]:
     """Return the columns that a source declares, and their types."""
     assert isinstance(step.stage, Source), "config.py makes sure of it"
     return step.stage.declared()

@@ -14,7 +14,7 @@ from corpuskit import registry
 from corpuskit.batch import document_schema
 from corpuskit.config import PipelineFile, Step, read_pipeline
 from corpuskit.errors import ConfigError, DataError, UsageError, suggest
-from corpuskit.plan.checks import check_columns, check_runs, declared
+from corpuskit.plan.checks import check_columns, check_runs, declared_columns
 from corpuskit.plan.fingerprint import file_digest
 from corpuskit.settings import Pipeline
 from corpuskit.stage import CellStage, GlobalStage, Pass, Source, StreamingStage
@@ -112,7 +112,7 @@ class Plan:
 
     def schema(self, phase: Phase) -> pa.Schema:
         """Return the schema of the documents that a streaming phase writes."""
-        declared = {k: v for s in self.file.sources for k, v in declared(s).items()}
+        declared = {k: v for s in self.file.sources for k, v in declared_columns(s).items()}
         return document_schema(declared, phase.columns)
 
     def with_documents(self, is_wanted: bool) -> Plan:

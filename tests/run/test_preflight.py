@@ -165,7 +165,7 @@ def test_clusters_that_one_task_cannot_hold_are_refused_with_what_to_set(lab):
 
 
 def test_the_memory_of_a_slot_is_what_slurm_gives_it(lab):
-    run = planned(lab, "executor.kind=slurm", "executor.slurm.mem=700M")
+    run = planned(lab, "executor.kind=slurm", "executor.slurm.mem=700M", "executor.workers=2")
     found = find_room(run)
     assert (found.memory_bytes, found.memory_place) == (700 << 20, "executor.slurm.mem")
     assert "executor.slurm.mem has 734 MB" in " ".join(find_problems(run, needs_of(run, 0), found))
