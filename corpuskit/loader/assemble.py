@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    Column = NDArray[np.int32] | NDArray[np.int64]
     Batch = dict[str, NDArray[np.int32] | NDArray[np.int64] | int]
 
 T = TypeVar("T", bound=np.generic)
@@ -55,15 +56,19 @@ class Memory:
 class Assembled:
     """Rows made into arrays; `batch` cuts a batch out of them.
 
-    A label is the next stored token, but -100 where that belongs to another segment or is padding.
-    A padded tail is a segment of its own.
+    A label is the next stored token, but -100 where that belongs to another segment, is padding or
+    is masked. A padded tail is a segment of its own. With `pieces` > 1, each stored row is handed
+    out as so many rows of equal length l, and a segment that crosses such a seam becomes two.
 
     Args:
         memory: where to take the large arrays from.
         stored: (S, L + 1) tokens.
         starts: first token of each segment of each row, ascending from 0.
         pads: (S,) first token of the padded tail; L + 1 without one.
+        text_bytes: (S,) bytes of text in the row.
         others: (S,) arrays to hand out with the rows.
+        pieces: rows that a stored row is handed out as; divides L.
+        masked: rows, first tokens and ends of the stretches that are no labels.
     """
 
     def __init__(
@@ -72,30 +77,48 @@ class Assembled:
         stored: NDArray[np.unsignedinteger],
         starts: Sequence[NDArray[np.int32]],
         pads: NDArray[np.int32],
-        **others: NDArray[np.int32] | NDArray[np.int64],
+        text_bytes: NDArray[np.int64],
+        others: Mapping[str, Column],
+        *,
+        pieces: int = 1,
+        masked: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None,
     ) -> None:
         num_rows, length = stored.shape[0], stored.shape[1] - 1
-        self._tokens, self._labels, self._positions = memory.take(
-            (3, num_rows, length), np.dtype(np.int32)
-        )
-        self._others = others
-        self._tokens[:] = stored[:, :-1]
-        self._labels[:] = stored[:, 1:]
+        tokens, labels, positions = memory.take((3, num_rows, length), np.dtype(np.int32))
+        tokens[:] = stored[:, :-1]
+        labels[:] = stored[:, 1:]
         within = np.concatenate(starts)
         counts = np.fromiter(map(len, starts), np.intp, num_rows)
         begins = within + np.repeat(np.arange(num_rows, dtype=np.int32) * length, counts)
-        self._labels.reshape(-1)[begins[within > 0] - 1] = IGNORED
+        labels.reshape(-1)[begins[within > 0] - 1] = IGNORED
         for row in np.flatnonzero(pads < length).tolist():
-            self._labels[row, pads[row] :] = IGNORED
+            labels[row, pads[row] :] = IGNORED
+        if masked is not None:
+            for row, first, end in zip(*(column.tolist() for column in masked), strict=True):
+                labels[row, max(first - 1, 0) : min(end - 1, length)] = IGNORED
         # A segment that starts at token L is only ever a label, and none: it begins no input.
-        self._bounds = np.append(begins[within < length], np.int32(num_rows * length))
-        self._firsts = np.searchsorted(self._bounds, np.arange(num_rows + 1) * length)
-        step = max(1, SLAB_TOKENS // length)
-        for first in range(0, num_rows, step):
-            self._number(first, min(num_rows, first + step))
+        bounds = np.append(begins[within < length], np.int32(num_rows * length))
+        self._length = length // pieces
+        self._others: dict[str, Column] = dict(others)
+        if pieces > 1:
+            seams = np.arange(0, num_rows * length, self._length, dtype=np.int32)
+            bounds = np.union1d(bounds, seams)
+            text_bytes = _spread(text_bytes, labels.reshape(num_rows, pieces, -1))
+            of_row = np.repeat(np.arange(num_rows), pieces)
+            self._others = {name: values[of_row] for name, values in others.items()}
+            self._others["row_parts"] = np.tile(np.arange(pieces, dtype=np.int32), num_rows)
+        self._others["text_bytes"] = text_bytes
+        shape = (num_rows * pieces, self._length)
+        self._tokens, self._labels = tokens.reshape(shape), labels.reshape(shape)
+        self._positions = positions.reshape(shape)
+        self._bounds = bounds
+        self._firsts = np.searchsorted(bounds, np.arange(shape[0] + 1) * self._length)
+        step = max(1, SLAB_TOKENS // self._length)
+        for first in range(0, shape[0], step):
+            self._number(first, min(shape[0], first + step))
 
-    def batch(self, first: int, end: int) -> Batch:
-        """Return rows [first, end) as views."""
+    def batch(self, first: int, end: int, step: int) -> Batch:
+        """Return rows [first, end) as views; `step` is handed out with them."""
         bounds = self._bounds_of(first, end)
         return {
             "tokens": self._tokens[first:end],
@@ -103,19 +126,34 @@ class Assembled:
             "position_ids": self._positions[first:end],
             "cu_seqlens": bounds,
             "max_seqlen": int(np.diff(bounds).max()),
+            "step": step,
             **{name: values[first:end] for name, values in self._others.items()},
         }
 
     def _bounds_of(self, first: int, end: int) -> NDArray[np.int32]:
         """Return where segments begin, and the last ends, counted from row `first`."""
         bounds: NDArray[np.int32] = self._bounds[self._firsts[first] : self._firsts[end] + 1]
-        return bounds - np.int32(first * self._tokens.shape[1])
+        return bounds - np.int32(first * self._length)
 
     def _number(self, first: int, end: int) -> None:
         """Write the positions of rows [first, end): how far each input is into its segment."""
         bounds = self._bounds_of(first, end)
         begins = np.repeat(bounds[:-1], np.diff(bounds))
         np.subtract(_ramp(len(begins)), begins, out=self._positions[first:end].reshape(-1))
+
+
+def _spread(text_bytes: NDArray[np.int64], labels: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Share the bytes of each row out over its pieces by their labels, (S * pieces,).
+
+    Args:
+        text_bytes: (S,).
+        labels: (S, pieces, l).
+    """
+    counts = (labels != IGNORED).sum(axis=2, dtype=np.int64)
+    ends = np.cumsum(counts, axis=1)
+    shares = text_bytes[:, None] * ends // np.maximum(ends[:, -1:], 1)
+    spread: NDArray[np.int64] = np.diff(shares, axis=1, prepend=0)
+    return spread.reshape(-1)
 
 
 @functools.lru_cache(maxsize=4)

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.errors import DataError
-from corpuskit.loader.index import FORMAT, ROWS_PER_GROUP
+from corpuskit.loader.files import FORMAT
+from corpuskit.loader.index import ROWS_PER_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,7 @@ class StoredRows(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _OpenPart:
     number: int
-    source: pa.OSFile
+    source: pa.NativeFile
     file: pq.ParquetFile
 
     def close(self) -> None:
@@ -81,7 +82,7 @@ class Parts:
         index = self._plan.parts
         source = self._plan.sources[int(index.sources[part])].name
         which = f"row group {groups[0]}" + (f" to {groups[-1]}" if len(groups) > 1 else "")
-        return f"{self._plan.run_dir / index.paths[part]}: {which}: source {source!r}"
+        return f"{self._plan.files.where(index.paths[part])}: {which}: source {source!r}"
 
     def read(self, part: int, groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Return columns of ascending row groups, every page verified.
@@ -189,7 +190,7 @@ class Parts:
 
     def _open(self, number: int) -> _OpenPart:
         index = self._plan.parts
-        source = pa.OSFile(str(self._plan.run_dir / index.paths[number]))
+        source = self._plan.files.open(index.paths[number])
         is_sound = False
         try:
             if source.size() != index.sizes[number]:

@@ -6,25 +6,20 @@ Backwards, the lookups of the plan name the rows of a document, and the order is
 
 from __future__ import annotations
 
-import bisect
-import functools
-import hashlib
-import json
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.loader.index import FORMAT, inside, read_json, read_table
+from corpuskit.loader.lookups import Lookups
 from corpuskit.loader.parts import PADDING, READ_ERRORS, Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from corpuskit.loader.index import MixPlan
@@ -47,6 +42,7 @@ class DocumentSpan:
         num_tokens: its length in the stored row of seq_len + 1 tokens.
         continues: the document began in another row.
         goes_on: the document goes on in another row.
+        masked: the document was taken down before this row; its tokens are no inputs nor labels.
     """
 
     key: int
@@ -57,6 +53,7 @@ class DocumentSpan:
     num_tokens: int
     continues: bool
     goes_on: bool
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,53 +77,27 @@ class Sighting:
     row: int
     source_row: int
     epoch: int
+    masked: bool = False
 
 
-class ExchangeRun:
-    """A sorted Arrow file, of which only the batches that can hold a range of keys are read."""
+class Found(NamedTuple):
+    """One time that the run takes a row with a document: stored positions of the document in it."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._file = pa.ipc.open_file(pa.OSFile(str(path)))
-            facts = json.loads((self._file.schema.metadata or {})[b"corpuskit"])
-            self._firsts = [int(first) for first in facts["first"]]
-            known = facts["format"] == FORMAT and len(self._firsts) <= self._file.num_record_batches
-        except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"{path}: not an exchange run: {error!r}. Run the mix again."
-            ) from error
-        if not known:
-            raise DataError(f"{path}: not an exchange run of format {FORMAT}. Update corpuskit.")
+    counter: int
+    row: int
+    epoch: int
+    first_token: int
+    last_token: int
+    masked: bool
 
-    def select(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows whose first column is in [first, last]."""
-        begin = max(0, bisect.bisect_left(self._firsts, first) - 1)
-        for number in range(begin, bisect.bisect_right(self._firsts, last)):
-            batch = self._batch(number)
-            values = batch.column(0).to_numpy()
-            low, high = np.searchsorted(values, np.array([first, last], values.dtype))
-            high += np.searchsorted(values[high:], values.dtype.type(last), side="right")
-            if low < high:
-                yield batch.slice(low, high - low)
 
-    def find(self, keys: NDArray[np.int64]) -> Iterator[tuple[int, str]]:
-        """Yield (key, value of the second column) of those ascending `keys` that the run has."""
-        numbers = np.searchsorted(np.array(self._firsts), keys, side="right") - 1
-        for number in np.unique(numbers[numbers >= 0]).tolist():
-            batch = self._batch(number)
-            values = batch.column(0).to_numpy()
-            wanted = keys[numbers == number]
-            places = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
-            found = values[places] == wanted
-            column = batch.column(1).take(pa.array(places[found])).to_pylist()
-            yield from zip(wanted[found].tolist(), column, strict=True)
+class Segment(NamedTuple):
+    """A document's stretch of a row."""
 
-    def _batch(self, number: int) -> pa.RecordBatch:
-        try:
-            return self._file.get_batch(number)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{self._path}: batch {number} can't be read: {error}.") from error
+    key: int
+    first_token: int
+    num_tokens: int
+    flags: int
 
 
 class Provenance:
@@ -134,14 +105,32 @@ class Provenance:
 
     def __init__(self, plan: MixPlan, deadline_seconds: float) -> None:
         self._plan, self._deadline = plan, deadline_seconds
+        self.lookups = Lookups(plan)
 
     def rows_of(
-        self, step: int, rows: NDArray[np.int64], counters: NDArray[np.int64]
+        self,
+        step: int,
+        rows: NDArray[np.int64],
+        counters: NDArray[np.int64],
+        cuts: NDArray[np.int64] | None,
+        length: int,
     ) -> list[StepRow]:
-        """Return the rows at these counters; `rows` are their places in the global batch."""
+        """Return the rows at these counters.
+
+        Args:
+            step: the step.
+            rows: their places in its global batch.
+            counters: their counters.
+            cuts: first token of each in its stored row, if a row is a piece of one.
+            length: tokens of a row; one more is stored.
+        """
         sources, source_rows, epochs = self._plan.order.rows_at(counters)
         segments = self._segments(sources, source_rows)
-        spans = self._spans(segments)
+        if cuts is not None:
+            segments = [
+                _cut(row, cut, length + 1) for row, cut in zip(segments, cuts.tolist(), strict=True)
+            ]
+        spans = self._spans(segments, counters.tolist())
         columns = (rows.tolist(), counters.tolist(), source_rows.tolist(), epochs.tolist())
         names = [self._plan.sources[k].name for k in sources.tolist()]
         return [
@@ -151,67 +140,88 @@ class Provenance:
             )
         ]
 
-    def counters_of(self, document: str | int) -> list[tuple[int, int, int]]:
-        """Return (counter, row in the source, epoch) of every delivered row that holds a document.
+    def counters_of(self, document: str | int) -> list[Found]:
+        """Return every delivered row that holds a document, in the order of the run.
 
         Raises:
             UsageError: no packed row holds it.
         """
-        keys = [document] if isinstance(document, int) else self._keys_of(document)
+        keys = (
+            {document} if isinstance(document, int) else self.lookups.keys_of([document])[document]
+        )
         names = [source.name for source in self._plan.sources]
-        rows = set()
-        for key in keys:
-            for source, run in self._runs("doc_rows", key, key):
-                for batch in run.select(key, key):
-                    rows |= {(names.index(source), row) for row in batch.column("row").to_pylist()}
-        if not rows:
+        stretches: dict[tuple[int, int], tuple[int, int, int]] = {}
+        for source, key, row, first, count in self.lookups.stretches_of(keys):
+            at = (names.index(source), row)
+            old = stretches.get(at, (first, first + count - 1, key))
+            stretches[at] = (min(first, old[0]), max(first + count - 1, old[1]), key)
+        if not stretches:
             raise UsageError(
                 f"when: no packed row holds document {document!r}."
                 " `corpuskit why` tells whether and where it was dropped."
             )
         return sorted(
-            (counter, row, epoch)
-            for source, row in rows
+            Found(counter, row, epoch, first, last, self._plan.takedowns.names(key, counter))
+            for (source, row), (first, last, key) in stretches.items()
             for counter, epoch in self._plan.order.counters_of(source, row)
             if not self._plan.skips.covers(counter)
         )
 
-    def _segments(
-        self, sources: NDArray[np.int32], rows: NDArray[np.int64]
-    ) -> list[list[tuple[int, int, int, int]]]:
-        """Return, for each row, (key, first token, number of tokens, flags) of its documents."""
+    def text_bytes_of(
+        self, sources: NDArray[np.int32], rows: NDArray[np.int64], firsts: Sequence[int]
+    ) -> list[int]:
+        """Return the bytes of text of the stretch that begins at a token, for each row."""
+        found = [0] * len(rows)
+        for i, (starts, sizes) in enumerate(
+            self._columns(sources, rows, ("doc_starts", "text_bytes"))
+        ):
+            found[i] = sizes[starts.index(firsts[i])] if firsts[i] in starts else 0
+        return found
+
+    def _segments(self, sources: NDArray[np.int32], rows: NDArray[np.int64]) -> list[list[Segment]]:
+        """Return the documents of each row."""
+        width = self._plan.seq_len + 1
+        return [
+            [
+                Segment(key, start, end - start, marks)
+                for start, end, key, marks in zip(
+                    starts, [*starts[1:], width], keys, flags, strict=True
+                )
+                if not marks & PADDING
+            ]
+            for starts, keys, flags in self._columns(sources, rows, _SIDE_COLUMNS)
+        ]
+
+    def _columns(
+        self, sources: NDArray[np.int32], rows: NDArray[np.int64], columns: Sequence[str]
+    ) -> list[tuple[list[int], ...]]:
+        """Return the values of side columns of each row; each row group is read once."""
         place = self._plan.parts.locate(sources, rows)
         parts = Parts(self._plan, max_open=1)
-        segments: list[list[tuple[int, int, int, int]]] = [[] for _ in range(len(rows))]
+        found: list[tuple[list[int], ...]] = [()] * len(rows)
+        wanted: dict[tuple[int, int], list[int]] = {}
+        for i, at in enumerate(zip(place.parts.tolist(), place.groups.tolist(), strict=True)):
+            wanted.setdefault(at, []).append(i)
         try:
-            wanted = list(zip(place.parts.tolist(), place.groups.tolist(), strict=True))
-            for part, group in sorted(set(wanted)):
-                table = self._read(parts, part, group)
-                starts, keys, flags = (column.to_pylist() for column in table.columns)
-                for i in (i for i, at in enumerate(wanted) if at == (part, group)):
+            for (part, group), numbers in sorted(wanted.items()):
+                table = self._read(parts, part, group, columns)
+                for i in numbers:
                     row = int(place.rows[i])
-                    ends = [*starts[row][1:], self._plan.seq_len + 1]
-                    segments[i] = [
-                        (key, start, end - start, marks)
-                        for start, end, key, marks in zip(
-                            starts[row], ends, keys[row], flags[row], strict=True
-                        )
-                        if not marks & PADDING
-                    ]
+                    found[i] = tuple(column[row].as_py() for column in table.columns)
         finally:
             parts.close()
-        return segments
+        return found
 
-    def _read(self, parts: Parts, part: int, group: int) -> pa.Table:
+    def _read(self, parts: Parts, part: int, group: int, columns: Sequence[str]) -> pa.Table:
         """Return the side columns of a row group, or raise when its read is past the deadline."""
         outcome: list[pa.Table | DataError] = []
 
         def read() -> None:
             try:
                 try:
-                    outcome.append(parts.read(part, [group], _SIDE_COLUMNS))
+                    outcome.append(parts.read(part, [group], columns))
                 except READ_ERRORS:
-                    outcome.append(parts.read_again(part, group, _SIDE_COLUMNS))
+                    outcome.append(parts.read_again(part, group, columns))
             except DataError as error:
                 outcome.append(error)
 
@@ -229,18 +239,16 @@ class Provenance:
         return outcome[0]
 
     def _spans(
-        self, segments: list[list[tuple[int, int, int, int]]]
+        self, segments: list[list[Segment]], counters: list[int]
     ) -> list[tuple[DocumentSpan, ...]]:
         """Add ids and origins to the segments of each row."""
-        keys = np.unique([key for row in segments for key, *_ in row]).astype(np.int64)
-        ids: dict[int, str] = {}
-        if keys.size:
-            for _, run in self._runs("ids", int(keys[0]), int(keys[-1])):
-                ids |= run.find(keys)
+        keys = np.unique([segment.key for row in segments for segment in row]).astype(np.int64)
+        ids = self.lookups.ids(keys)
+        takedowns = self._plan.takedowns
         for key in keys.tolist():
-            if key not in ids or key >> _KEY_BITS not in self._files:
+            if key not in ids or key >> _KEY_BITS not in self.lookups.origins:
                 raise DataError(
-                    f"{self._plan.lookups}: document key {key} has no id or no file."
+                    f"{self.lookups.where}: document key {key} has no id or no file."
                     " Run the mix again."
                 )
         return [
@@ -248,52 +256,26 @@ class Provenance:
                 DocumentSpan(
                     key=key,
                     id=ids[key],
-                    file=self._files[key >> _KEY_BITS],
+                    file=self.lookups.origins[key >> _KEY_BITS],
                     position=key & ((1 << _KEY_BITS) - 1),
                     first_token=first,
                     num_tokens=count,
                     continues=bool(flags & CONTINUES),
                     goes_on=bool(flags & GOES_ON),
+                    masked=takedowns.names(key, counter),
                 )
                 for key, first, count, flags in row
             )
-            for row in segments
+            for row, counter in zip(segments, counters, strict=True)
         ]
 
-    def _keys_of(self, document: str) -> list[int]:
-        """Return the keys of the documents with this id: one, unless the user's ids repeat."""
-        digest = hashlib.blake2b(document.encode(), digest_size=8).digest()
-        number = int.from_bytes(digest, "little")
-        keys = {
-            key
-            for _, run in self._runs("id_hashes", number, number)
-            for batch in run.select(number, number)
-            for key in batch.column("key").to_pylist()
-        }
-        # A hash of 8 bytes can be shared: the ids themselves decide.
-        return [
-            key
-            for key in sorted(keys)
-            for _, run in self._runs("ids", key, key)
-            for _, found in run.find(np.array([key]))
-            if found == document
-        ]
 
-    def _runs(self, role: str, first: int, last: int) -> Iterator[tuple[str, ExchangeRun]]:
-        """Yield (source, run) of the runs that may have something in [first, last]."""
-        for entry in self._lookups:
-            if entry["role"] == role and entry["first"] <= last and first <= entry["last"]:
-                path = inside(self._plan.run_dir, entry["path"], self._plan.lookups)
-                yield entry["source"], ExchangeRun(path)
-
-    @functools.cached_property
-    def _lookups(self) -> list[dict[str, Any]]:
-        columns = ("role", "path", "first", "last", "source")
-        entries: list[dict[str, Any]] = read_table(self._plan.lookups, columns).to_pylist()
-        return entries
-
-    @functools.cached_property
-    def _files(self) -> dict[int, str]:
-        """The path of every input file by its ordinal."""
-        fields = read_json(self._plan.files)
-        return {entry["ordinal"]: entry["path"] for entry in fields["files"]}
+def _cut(row: list[Segment], cut: int, width: int) -> list[Segment]:
+    """Return what of a row lies in a piece of it: `width` tokens from `cut` on."""
+    pieces = []
+    for key, start, count, flags in row:
+        first, end = max(start, cut), min(start + count, cut + width)
+        if first < end:
+            marks = flags | CONTINUES * (first > start) | GOES_ON * (end < start + count)
+            pieces.append(Segment(key, first - cut, end - first, marks))
+    return pieces

@@ -21,11 +21,12 @@ import numpy as np
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.parts import READ_ERRORS, TOKEN_COLUMNS
-from corpuskit.loader.window import Planner, Read, Slicing, Window
+from corpuskit.loader.window import Planner, Read, Window
 
 if TYPE_CHECKING:
     from corpuskit.loader.index import MixPlan
     from corpuskit.loader.parts import Parts
+    from corpuskit.loader.steps import Slicing
 
 _JOIN_SECONDS = 5.0  # a read takes milliseconds, or hangs
 _RUNNING: weakref.WeakSet[Reader] = weakref.WeakSet()
@@ -59,13 +60,14 @@ class ReadCounts:
 
 
 class Reader:
-    """Threads that read the steps [slicing.first_step, end_step) in order, ahead of `window_of`."""
+    """Threads that read the steps [first_step, end_step) in order, ahead of `window_of`."""
 
     def __init__(
         self,
         plan: MixPlan,
         parts: Parts,
         slicing: Slicing,
+        first_step: int,
         end_step: int,
         *,
         num_threads: int,
@@ -78,7 +80,7 @@ class Reader:
         lock = threading.RLock()  # `close` may be called by a garbage collection inside of it
         self._work = threading.Condition(lock)  # something to read or to plan, or closed
         self._done = threading.Condition(lock)  # rows or an error have come
-        self._planned_step = slicing.first_step
+        self._planned_step = first_step
         self._is_planning = self._is_closed = False
         self._windows: deque[Window] = deque()
         self._queue: deque[Read] = deque()

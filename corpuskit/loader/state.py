@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.loader.index import FORMAT
+from corpuskit.loader.files import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -173,5 +173,7 @@ def history(plan: MixPlan, rows: int) -> str:
         "sources": sources,
         "skip": plan.skips.before(rows),
     }
+    if takedowns := plan.takedowns.history(rows):
+        fields["takedowns"] = takedowns
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -12,17 +12,19 @@ from corpuskit.loader.index import read_mix
 from corpuskit.loader.parts import Parts
 from corpuskit.loader.provenance import Provenance, Sighting
 from corpuskit.loader.reader import ReadCounts, Reader
+from corpuskit.loader.shares import shares_before
 from corpuskit.loader.state import LoaderState, check_state, state_at
-from corpuskit.loader.window import Slicing
+from corpuskit.loader.steps import BatchRows, MicroBatches, Slicing, check_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
-    from corpuskit.loader.assemble import Batch
+    from corpuskit.loader.assemble import Batch, Column
     from corpuskit.loader.provenance import StepRow
+    from corpuskit.loader.shares import SourceShare
     from corpuskit.loader.window import Window
 
 ASSEMBLED_TOKENS = 1 << 18
@@ -38,6 +40,8 @@ class StreamingLoader:
     - `cu_seqlens` (n + 1,) int32 segment boundaries over the b * L positions; `max_seqlen` int.
     - `source_ids` (b,) int32 into `source_names`; `row_ids` (b,) int64 row within the source;
       `run_rows` (b,) int64 the run's row counter; `text_bytes` (b,) int64 bytes of text in the row.
+    - `step` int: the step that the batch belongs to. With `seq_len`, `row_parts` (b,) int32: which
+      piece of its stored row a row is.
 
     An iterator goes on where the loader stands, and the loader moves on with the last batch of a
     step: `state_dict()` in the body of the loop is the state behind that step. With `micro_batches`
@@ -46,11 +50,15 @@ class StreamingLoader:
 
     Args:
         run_dir: the directory of a finished run.
-        global_batch_rows: rows of one step over all ranks.
+        global_batch_rows: rows of one step over all ranks; or a ramp, (first step, rows) pairs from
+            step 0 on. The order of rows does not depend on it.
         rank: which slice of each step to yield.
-        world_size: number of slices; divides `global_batch_rows`.
+        world_size: number of slices; divides every batch size.
         micro_batches: batches that this rank's slice is cut into; divides its rows.
-        start_step: where to begin, in steps of `global_batch_rows` from the start of the run.
+        micro_batch_rows: instead of `micro_batches`, the rows of each: a ramp grows in batches.
+        seq_len: hand every packed row out as rows of so many tokens, which divide it; they count
+            as rows of the global batch, and the pieces of a packed row stay together.
+        start_step: where to begin, in steps from the start of the run.
         num_steps: steps of the whole run; None for as many as the plan has rows for.
         reader_threads: threads that read ahead.
         read_ahead_bytes: bound on the stored rows held in memory.
@@ -62,11 +70,13 @@ class StreamingLoader:
     def __init__(
         self,
         run_dir: str | Path,
-        global_batch_rows: int = 8,
+        global_batch_rows: int | Sequence[tuple[int, int]] = 8,
         rank: int = 0,
         world_size: int = 1,
         *,
         micro_batches: int = 1,
+        micro_batch_rows: int | None = None,
+        seq_len: int | None = None,
         start_step: int = 0,
         num_steps: int | None = None,
         reader_threads: int = 2,
@@ -74,7 +84,6 @@ class StreamingLoader:
         read_deadline_seconds: float = 120.0,
         max_open_parts: int = 64,
     ) -> None:
-        _check_topology(global_batch_rows, rank, world_size, micro_batches)
         for name, number in (
             ("reader_threads", reader_threads),
             ("max_open_parts", max_open_parts),
@@ -85,22 +94,31 @@ class StreamingLoader:
             raise UsageError(
                 f"loader: read_deadline_seconds must be above 0, got {read_deadline_seconds}."
             )
+        batch = BatchRows(global_batch_rows)
         self.plan = read_mix(run_dir)
-        self.global_batch_rows = global_batch_rows
+        self.seq_len, self._pieces = _cut_rows(self.plan.seq_len, seq_len)
         self.rank, self.world_size = rank, world_size
-        self.micro_batches = micro_batches
+        self._micro = MicroBatches(micro_batches, micro_batch_rows)
+        check_topology(batch, rank, world_size, self._micro, self._pieces)
+        self._batch = batch
+        self._stored = BatchRows([(step, rows // self._pieces) for step, rows in batch.pieces])
         self._threads, self._read_ahead = reader_threads, read_ahead_bytes
         self._deadline, self._max_open = read_deadline_seconds, max_open_parts
         self._wanted_steps = num_steps
         self._reader: Reader | None = None
         self._counts = ReadCounts()
         self._provenance = Provenance(self.plan, read_deadline_seconds)
-        self._stand_at(start_step, start_step * global_batch_rows)
+        self._stand_at(start_step, self._stored.before(max(0, start_step)))
 
     @property
     def source_names(self) -> tuple[str, ...]:
         """The sources that `source_ids` number."""
         return tuple(source.name for source in self.plan.sources)
+
+    @property
+    def global_batch_rows(self) -> int:
+        """Rows of the next step over all ranks."""
+        return self._batch.at(self._step)
 
     @property
     def step(self) -> int:
@@ -141,8 +159,20 @@ class StreamingLoader:
 
     def state_dict(self) -> dict[str, object]:
         """Return the position between two steps, JSON-ready; see `LoaderState`."""
-        rows = self._counter_behind(self._delivered(self._step))
-        return state_at(self.plan, self._step, rows).to_dict()
+        return self.state_at(self._step)
+
+    def state_at(self, step: int) -> dict[str, object]:
+        """Return the position behind `step` steps, past or future, whatever was iterated.
+
+        For training code that looks ahead: the state that belongs to a batch is that behind its
+        step, `state_at(batch["step"] + 1)`, not where the loader stands.
+
+        Raises:
+            UsageError: the run has no such step, or another batch size has led to this point.
+        """
+        self._check_step(step, "state_at", extra=1)
+        rows = self._counter_behind(self._slicing.before(step))
+        return state_at(self.plan, step, rows).to_dict()
 
     def load_state_dict(self, fields: Mapping[str, object]) -> None:
         """Move to a saved position; ranks, micro-batches and batch size may have changed since.
@@ -171,17 +201,18 @@ class StreamingLoader:
         Raises:
             UsageError: the run has no such step, rank or row.
         """
-        if not 0 <= step < self._last_step():
-            raise UsageError(f"which: step must be in [0, {self._last_step()}), got {step}.")
-        num_rows = self.global_batch_rows // (1 if rank is None else self.world_size)
+        self._check_step(step, "which")
+        num_rows = self._batch.at(step) // (1 if rank is None else self.world_size)
         if rank is not None and not 0 <= rank < self.world_size:
             raise UsageError(f"which: rank must be in [0, {self.world_size}), got {rank}.")
         if row is not None and not 0 <= row < num_rows:
             raise UsageError(f"which: row must be in [0, {num_rows}), got {row}.")
         first = (rank or 0) * num_rows
-        chosen = np.arange(num_rows) if row is None else np.array([row])
-        counters = self.plan.skips.counters(self._delivered(step) + first + chosen)
-        return self._provenance.rows_of(step, first + chosen, counters)
+        rows = first + (np.arange(num_rows) if row is None else np.array([row]))
+        stored, pieces = np.divmod(rows, self._pieces)
+        counters = self.plan.skips.counters(self._slicing.before(step) + stored)
+        cuts = pieces * self.seq_len if self._pieces > 1 else None
+        return self._provenance.rows_of(step, rows, counters, cuts, self.seq_len)
 
     def when(self, document: str | int) -> list[Sighting]:
         """Return every time the run sees a document, given by id or key, in the order of steps.
@@ -189,50 +220,56 @@ class StreamingLoader:
         Raises:
             UsageError: no packed row holds such a document.
         """
-        begin, step_rows = self._delivered(self._first_step), self.global_batch_rows
         sightings = []
-        for counter, row, epoch in self._provenance.counters_of(document):
-            delivered = self.plan.skips.delivered_before(counter)
-            if delivered < begin:
-                self._check_past()
-            step, place = divmod(delivered - begin, step_rows)
-            if self._first_step + step < self._last_step():
-                sightings.append(Sighting(self._first_step + step, place, row, epoch))
+        for found in self._provenance.counters_of(document):
+            delivered = self.plan.skips.delivered_before(found.counter)
+            step, place = self._slicing.step_of(delivered)
+            if step >= self._last_step():
+                continue
+            first = found.first_token // self.seq_len
+            # The last token of a stored row is only ever a label.
+            last = min(found.last_token, self.plan.seq_len - 1) // self.seq_len
+            sightings += [
+                Sighting(step, place * self._pieces + piece, found.row, found.epoch, found.masked)
+                for piece in range(min(first, last), last + 1)
+            ]
         return sightings
 
-    def _stand_at(self, step: int, delivered: int) -> None:
-        """Make (step, delivered rows) the point that steps are counted from."""
-        self._first_step = self._step = step
-        self._first_row = delivered
+    def mixture(self, step: int | None = None) -> list[SourceShare]:
+        """Return what each source has given behind `step` steps (where the loader stands).
+
+        Raises:
+            UsageError: the run has no such step.
+        """
+        step = self._step if step is None else step
+        self._check_step(step, "mixture", extra=1)
+        return shares_before(self.plan, self._counter_behind(self._slicing.before(step)))
+
+    def _check_step(self, step: int, asked: str, extra: int = 0) -> None:
         last = self._last_step()
-        if step < 0 or delivered > self.plan.skips.num_delivered:
+        if not 0 <= step < last + extra:
+            raise UsageError(f"{asked}: step must be in [0, {last + extra}), got {step}.")
+
+    def _stand_at(self, step: int, delivered: int) -> None:
+        """Make (step, delivered stored rows) the point that steps are counted from."""
+        self._step = step
+        self._slicing = Slicing(self._stored, step, delivered, self.rank, self.world_size)
+        num_delivered = self.plan.skips.num_delivered
+        if step < 0 or delivered > num_delivered:
+            last = Slicing(self._stored, 0, 0, 0, 1).last_step(num_delivered)
             raise UsageError(f"loader: start_step must be in [0, {last}], got {step}.")
+        last = self._last_step()
         if self._wanted_steps is not None and self._wanted_steps > last:
             raise UsageError(
                 f"loader: num_steps must be at most {last}, the steps of"
-                f" {self.global_batch_rows} rows in plan {self.plan.name!r},"
+                f" {self._batch.at(last)} rows in plan {self.plan.name!r},"
                 f" got {self._wanted_steps}."
             )
         self._end_step = last if self._wanted_steps is None else self._wanted_steps
 
     def _last_step(self) -> int:
         """Return how many steps the plan has rows for."""
-        left = self.plan.skips.num_delivered - self._first_row
-        return self._first_step + left // self.global_batch_rows
-
-    def _delivered(self, step: int) -> int:
-        """Return how many rows were delivered before a step."""
-        if step < self._first_step:
-            self._check_past()
-        return self._first_row + (step - self._first_step) * self.global_batch_rows
-
-    def _check_past(self) -> None:
-        """Refuse to count steps before a state that another batch size has led to."""
-        if self._first_row != self._first_step * self.global_batch_rows:
-            raise UsageError(
-                f"loader: the first {self._first_step} steps took {self._first_row} rows, so not"
-                f" {self.global_batch_rows} each. Ask a loader with the batch size of that time."
-            )
+        return self._slicing.last_step(self.plan.skips.num_delivered)
 
     def _counter_behind(self, delivered: int) -> int:
         if not delivered:
@@ -240,70 +277,89 @@ class StreamingLoader:
         return int(self.plan.skips.counters(np.array([delivered - 1]))[0]) + 1
 
     def _stream(self) -> Iterator[Batch]:
-        rank_rows = self.global_batch_rows // self.world_size
-        delivered = self._delivered(self._step)
-        offset = self.rank * rank_rows
-        slicing = Slicing(self._step, delivered, self.global_batch_rows, offset, rank_rows)
         parts = Parts(self.plan, self._max_open)
         reader = self._reader = Reader(
             self.plan,
             parts,
-            slicing,
+            self._slicing,
+            self._step,
             self._end_step,
             num_threads=self._threads,
             read_ahead_bytes=self._read_ahead,
             deadline_seconds=self._deadline,
         )
-        size, memory = rank_rows // self.micro_batches, Memory()
-        most = max(1, ASSEMBLED_TOKENS // (rank_rows * self.plan.seq_len))
-        end = self._step
+        memory, end = Memory(), self._step
         try:
             for step in range(self._step, self._end_step):
                 if step == end:
                     window = reader.window_of(step)
-                    begin, end = step, step + window.num_ready(step, most)
-                    rows = _assemble(memory, window, begin, end, rank_rows)
-                for micro in range(self.micro_batches):
+                    most = ASSEMBLED_TOKENS // (window.rank_rows * self.plan.seq_len)
+                    begin, end = step, step + window.num_ready(step, max(1, most))
+                    rows = _assemble(memory, window, begin, end, self._pieces, self._pad)
+                    rank_rows = window.rank_rows * self._pieces
+                    micro_batches = self._micro.count(rank_rows)
+                    size = rank_rows // micro_batches
+                for micro in range(micro_batches):
                     reader.require_open()
                     first = (step - begin) * rank_rows + micro * size
-                    if micro == self.micro_batches - 1:
+                    if micro == micro_batches - 1:
                         self._step = step + 1
-                    yield rows.batch(first, first + size)
+                    yield rows.batch(first, first + size, step)
         finally:
             reader.close()
             if self._reader is reader:
                 self.close()
 
+    @property
+    def _pad(self) -> int:
+        """The token in the place of those that are masked."""
+        pad = self.plan.tokenizer.get("pad", 0)
+        return pad if isinstance(pad, int) else 0
 
-def _assemble(memory: Memory, window: Window, begin: int, end: int, rank_rows: int) -> Assembled:
+
+def _assemble(
+    memory: Memory, window: Window, begin: int, end: int, pieces: int, pad: int
+) -> Assembled:
     """Make arrays of the steps [begin, end) of a window; nothing of it refers to the window."""
-    rows = slice((begin - window.first_step) * rank_rows, (end - window.first_step) * rank_rows)
+    first = (begin - window.first_step) * window.rank_rows
+    rows = slice(first, (end - window.first_step) * window.rank_rows)
+    stored, text_bytes, masked = window.stored[rows], window.text_bytes[rows], None
+    if window.masks is not None:
+        into = window.masks.into
+        some = slice(*np.searchsorted(into, [rows.start, rows.stop]).tolist())
+        masked = (into[some] - first, window.masks.firsts[some], window.masks.ends[some])
+        for row, begins, ends in zip(*(column.tolist() for column in masked), strict=True):
+            stored[row, begins:ends] = pad
+        np.subtract.at(text_bytes, masked[0], window.masks.text_bytes[some])
+    others: dict[str, Column] = {
+        "source_ids": window.rows.sources[rows],
+        "row_ids": window.rows.rows[rows],
+        "run_rows": window.counters[rows],
+    }
     return Assembled(
         memory,
-        window.stored[rows],
+        stored,
         window.starts[rows],
         window.pads[rows],
-        source_ids=window.rows.sources[rows],
-        row_ids=window.rows.rows[rows],
-        run_rows=window.counters[rows],
-        text_bytes=window.text_bytes[rows],
+        text_bytes,
+        others,
+        pieces=pieces,
+        masked=masked,
     )
 
 
-def _check_topology(global_batch_rows: int, rank: int, world_size: int, micro_batches: int) -> None:
-    """Refuse sizes that don't divide, with the ones that do."""
-    if global_batch_rows < 1 or world_size < 1 or global_batch_rows % world_size:
-        legal = [n for n in range(1, global_batch_rows + 1) if global_batch_rows % n == 0]
+def _cut_rows(stored: int, wanted: int | None) -> tuple[int, int]:
+    """Return the length of the rows that are handed out, and how many a stored row gives.
+
+    Raises:
+        UsageError: the stored rows can't be cut into rows of this length.
+    """
+    if wanted is None:
+        return stored, 1
+    if wanted < 1 or stored % wanted:
+        legal = [stored // n for n in range(1, 65) if stored % n == 0]
         raise UsageError(
-            f"loader: world_size must divide global_batch_rows, got {world_size} and"
-            f" {global_batch_rows}. Legal for {global_batch_rows} rows: {legal or 'none'}."
+            f"loader: seq_len must divide the {stored} tokens of a packed row, got {wanted}."
+            f" Legal: {', '.join(map(str, legal))}."
         )
-    if not 0 <= rank < world_size:
-        raise UsageError(f"loader: rank must be in [0, {world_size}), got {rank}.")
-    rank_rows = global_batch_rows // world_size
-    if micro_batches < 1 or rank_rows % micro_batches:
-        legal = [n for n in range(1, rank_rows + 1) if rank_rows % n == 0]
-        raise UsageError(
-            f"loader: micro_batches must divide the {rank_rows} rows of a rank, got"
-            f" {micro_batches}. Legal: {legal}."
-        )
+    return wanted, stored // wanted

@@ -16,37 +16,14 @@ from corpuskit.loader.index import ROWS_PER_GROUP
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from corpuskit.loader.edits import Masks
     from corpuskit.loader.index import MixPlan
     from corpuskit.loader.order import SourceRows
+    from corpuskit.loader.steps import Slicing
 
 WINDOW_BLOCKS = 8
 READ_BYTES = 4 << 20
 _NO_STARTS = np.zeros(0, np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class Slicing:
-    """Which rows of the run this rank takes in which step.
-
-    Attributes:
-        first_step: the step that `first_row` belongs to.
-        first_row: delivered rows before `first_step`.
-        step_rows: rows of the global batch.
-        rank_offset: first of this rank's rows in the global batch.
-        rank_rows: how many it takes (b).
-    """
-
-    first_step: int
-    first_row: int
-    step_rows: int
-    rank_offset: int
-    rank_rows: int
-
-    def delivered(self, step: int, num_steps: int) -> NDArray[np.int64]:
-        """Return the (num_steps * b,) numbers of delivered rows of the steps from `step` on."""
-        steps = np.arange(step - self.first_step, step - self.first_step + num_steps)
-        begins = self.first_row + steps * self.step_rows + self.rank_offset
-        return (begins[:, None] + np.arange(self.rank_rows)).reshape(-1)
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +40,7 @@ class Window:
         pads: (M,) first token of the padded tail.
         text_bytes: (M,) bytes of text.
         missing: (num_steps,) rows that are not there yet.
+        masks: stretches of its rows that are masked, in the order of rows.
         errors: by step, why its rows will never be there.
     """
 
@@ -75,7 +53,13 @@ class Window:
     pads: NDArray[np.int32]
     text_bytes: NDArray[np.int64]
     missing: NDArray[np.int64]
+    masks: Masks | None = None
     errors: dict[int, Exception] = field(default_factory=dict)
+
+    @property
+    def rank_rows(self) -> int:
+        """How many rows each of its steps has (b)."""
+        return len(self.counters) // self.num_steps
 
     @property
     def end_step(self) -> int:
@@ -102,8 +86,7 @@ class Read:
 
     def steps(self) -> NDArray[np.int64]:
         """Return the (n,) steps that its rows are for."""
-        rank_rows = len(self.window.counters) // self.window.num_steps
-        return self.window.first_step + self.into // rank_rows
+        return self.window.first_step + self.into // self.window.rank_rows
 
     def one_by_one(self) -> list[Read]:
         """Return second reads of the same rows, one for each row group."""
@@ -117,20 +100,26 @@ class Read:
 
 
 class Planner:
-    """Lays the steps up to `end_step` out in windows of at most `most_bytes` of stored rows."""
+    """Lays the steps up to `end_step` out in windows of at most `most_bytes` of stored rows.
+
+    The steps of a window all have the same number of rows.
+    """
 
     def __init__(self, plan: MixPlan, slicing: Slicing, end_step: int, most_bytes: int) -> None:
         self._plan, self._slicing, self._end_step = plan, slicing, end_step
-        row_bytes = (plan.seq_len + 1) * plan.dtype.itemsize
-        self._most_steps = max(1, most_bytes // (row_bytes * slicing.rank_rows))
+        self._most_rows = most_bytes // ((plan.seq_len + 1) * plan.dtype.itemsize)
         self._memory = Memory()
 
     def window(self, first_step: int) -> Window:
         """Return the window that begins with a step, with no rows in it yet."""
-        short = max(1, WINDOW_BLOCKS * self._plan.block_rows // self._slicing.step_rows)
-        num_steps = self._fit(first_step, min(short, self._most_steps))
+        slicing = self._slicing
+        most = max(1, self._most_rows // slicing.rank_rows(first_step))
+        end = min(self._end_step, slicing.batch.piece_end(first_step) or self._end_step)
+        step_rows = slicing.batch.at(first_step)
+        short = max(1, WINDOW_BLOCKS * self._plan.block_rows // step_rows)
+        num_steps = self._fit(first_step, end - first_step, min(short, most))
         window = self._lay_out(first_step, num_steps)
-        longer = min(self._most_steps, self._end_step - first_step)
+        longer = min(most, end - first_step)
         if longer > num_steps and self._gains(window, longer):
             window = self._lay_out(first_step, longer)
         return window
@@ -161,34 +150,36 @@ class Planner:
         return sorted(reads, key=lambda read: int(read.into[0]))
 
     def _lay_out(self, first_step: int, num_steps: int) -> Window:
-        delivered = self._slicing.delivered(first_step, num_steps)
+        delivered = self._slicing.rows(first_step, num_steps)
         counters = self._plan.skips.counters(delivered)
+        rows = self._plan.order.rows_at(counters)
+        places = self._plan.parts.places(rows.sources, rows.rows)
         num_rows, width = len(counters), self._plan.seq_len + 1
         return Window(
             first_step=first_step,
             num_steps=num_steps,
             counters=counters,
-            rows=self._plan.order.rows_at(counters),
+            rows=rows,
             stored=self._memory.take((num_rows, width), self._plan.dtype),
             starts=[_NO_STARTS] * num_rows,
             pads=np.empty(num_rows, np.int32),
             text_bytes=np.empty(num_rows, np.int64),
-            missing=np.full(num_steps, self._slicing.rank_rows),
+            missing=np.full(num_steps, num_rows // num_steps),
+            masks=self._plan.takedowns.masks(places, counters),
         )
 
-    def _fit(self, first: int, most: int) -> int:
-        """Return how many steps up to `most` a window may have, so that it ends with a block.
+    def _fit(self, first: int, left: int, most: int) -> int:
+        """Return how many of `left` steps, up to `most`, a window may have to end with a block.
 
         A window that ends inside a block leaves a part of each row group of the block unread.
         """
-        left = self._end_step - first
         if left <= most:
             return left
         slicing, skips = self._slicing, self._plan.skips
-        rows = slicing.first_row + (first - slicing.first_step) * slicing.step_rows
-        end = int(skips.counters(np.array([rows + most * slicing.step_rows]))[0])
+        rows, size = slicing.before(first), slicing.batch.at(first)
+        end = int(skips.counters(np.array([rows + most * size]))[0])
         block = skips.delivered_before(self._plan.order.block_start(end))
-        return (block - rows) // slicing.step_rows if block >= rows + slicing.step_rows else most
+        return (block - rows) // size if block >= rows + size else most
 
     def _gains(self, window: Window, num_steps: int) -> bool:
         """Say whether a longer window would take two rows or more from a permuted row group.

@@ -20,7 +20,8 @@ from loader_runs import (
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader import StreamingLoader
-from corpuskit.loader.provenance import ExchangeRun
+from corpuskit.loader.files import LocalFiles
+from corpuskit.loader.lookups import ExchangeRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,7 +171,7 @@ def test_a_range_reads_the_batches_that_hold_it(tmp_path: Path) -> None:
     )
     types = {"key": pa.uint64(), "value": pa.int64()}
     write_exchange_run(tmp_path / "run.arrow", types, rows, batch_rows=20)
-    run = ExchangeRun(tmp_path / "run.arrow")
+    run = ExchangeRun(LocalFiles(tmp_path), "run.arrow")
     for first in range(-1, 61):
         for last in range(first, 61, 7):
             if first < 0:
@@ -191,7 +192,7 @@ def test_a_range_leaves_other_batches_alone(tmp_path: Path) -> None:
     at = stored.index(b"000700000701")
     stored[at : at + 6] = b"\xff" * 6
     path.write_bytes(stored)
-    run = ExchangeRun(path)
+    run = ExchangeRun(LocalFiles(tmp_path), path.name)
     assert list(run.find(np.array([3, 699, 800]))) == [
         (3, "000003"),
         (699, "000699"),

@@ -1,0 +1,269 @@
+"""Changes to a running mixture: an append-only chain of small files beside the mix plan.
+
+`edits/00001.json`, `edits/00002.json`, ...: each names the hash of the plan that it changes and the
+row of the run from which it counts, so whatever was consumed before that row stays as it was. An
+edit never changes a shard. docs/formats.md (Edits) is the contract.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from corpuskit.errors import DataError, UsageError
+from corpuskit.loader.files import FORMAT, digest_bytes, get, read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from corpuskit.loader.files import RunFiles
+
+FOLDER = "edits"
+KINDS = ("stages", "skip", "takedown")
+SPAN_COLUMNS = ("source", "row", "first_token", "num_tokens", "text_bytes", "key")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One file of the chain; `after` is the hash of the plan with it, `name` its file."""
+
+    name: str
+    before: str
+    after: str
+    kind: str
+    row: int
+    fields: Mapping[str, Any]
+
+
+def edit_hash(fields: Mapping[str, object]) -> str:
+    """Return the hash of a plan with an edit: blake2b-128 of the edit's canonical JSON."""
+    hashed = {key: value for key, value in fields.items() if key != "after"}
+    return digest_bytes(json.dumps(hashed, sort_keys=True, separators=(",", ":")).encode())
+
+
+def edit_name(number: int) -> str:
+    """Return the file of the edit with a number, from 1."""
+    return f"{FOLDER}/{number:05d}.json"
+
+
+def read_edits(files: RunFiles, plan: str) -> list[Edit]:
+    """Return the chain of edits of a plan, checked link by link.
+
+    Args:
+        files: of the run directory.
+        plan: hash of its mix plan.
+
+    Raises:
+        UsageError: they are of another plan: the mix was made again.
+        DataError: one is missing, was changed, or is of another kind than this version knows.
+    """
+    names = [name for name in files.list(FOLDER) if name.endswith(".json")]
+    chain: list[Edit] = []
+    for number, name in enumerate(names, 1):
+        if name != edit_name(number):
+            raise DataError(
+                f"{files.where(edit_name(number))}: missing, but {name} is there. Restore it: edits"
+                " build on each other."
+            )
+        edit = _parse(files.where(name), name, read_json(files, name))
+        expected = chain[-1].after if chain else plan
+        if edit.before != expected:
+            raise UsageError(
+                f"{files.where(name)}: edits plan {edit.before}, but the plan is {expected}: the"
+                f" mix was made again since. Delete the folder {FOLDER}/ and edit anew."
+            )
+        chain.append(edit)
+    return chain
+
+
+def _parse(where: str, name: str, fields: Mapping[str, Any]) -> Edit:
+    kind, row = get(where, fields, "kind", str), get(where, fields, "row", int)
+    if kind not in KINDS:
+        raise DataError(f"{where}: kind must be one of {', '.join(KINDS)}, got {kind!r}.")
+    after = get(where, fields, "after", str)
+    if after != edit_hash(fields):
+        raise DataError(
+            f"{where}: after is {after!r}, but its content gives {edit_hash(fields)!r}."
+            " It was changed by hand: restore it, or delete it and those after it."
+        )
+    return Edit(name, get(where, fields, "before", str), after, kind, row, fields)
+
+
+def apply_edits(where: str, plan: Mapping[str, Any], edits: Sequence[Edit]) -> dict[str, Any]:
+    """Return the fields of a mix plan with its edits.
+
+    Raises:
+        DataError: an edit does not fit the plan.
+    """
+    fields = dict(plan)
+    for edit in edits:
+        place = f"{where}: {edit.name}"
+        if edit.kind == "stages":
+            fields["stages"] = _cut(place, fields, edit.row) + get(
+                place, edit.fields, "stages", list
+            )
+            caps = get(place, edit.fields, "max_epochs", dict)
+            fields["sources"] = [
+                {**source, "max_epochs": caps.get(source["name"], source["max_epochs"])}
+                for source in fields["sources"]
+            ]
+        elif edit.kind == "skip":
+            fields["skip"] = [*fields["skip"], *get(place, edit.fields, "spans", list)]
+    return fields
+
+
+def _cut(where: str, plan: Mapping[str, Any], row: int) -> list[Any]:
+    """Return the stages of a plan up to a row of the run, at which a mix block ends."""
+    kept, start, block = [], 0, get(where, plan, "block_rows", int)
+    for stage in plan["stages"]:
+        rows = get(where, stage, "rows", int)
+        within = min(row - start, rows)
+        if within > 0:
+            if within < rows and within % max(1, block):
+                raise DataError(f"{where}: row {row} is inside a mix block of {block} rows.")
+            kept.append({**stage, "rows": within})
+        start += rows
+    if not 0 <= row <= start:
+        raise DataError(f"{where}: row {row} is not within the {start} rows of the plan.")
+    return kept
+
+
+class Masks(NamedTuple):
+    """Stretches of rows that are masked: (n,) the row of a window, first token, end, text bytes."""
+
+    into: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    text_bytes: NDArray[np.int64]
+
+
+class Takedowns:
+    """The stretches of stored rows that are masked, and from which row of the run on.
+
+    Args:
+        where: the plan, for messages.
+        edits: those of the plan.
+        begins: source name -> number of its first row, counted over all sources.
+        rows: source name -> rows.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        edits: Sequence[Edit],
+        begins: Mapping[str, int],
+        rows: Mapping[str, int],
+    ) -> None:
+        self.edits = tuple(edit for edit in edits if edit.kind == "takedown")
+        columns = [_spans(f"{where}: {edit.name}", edit, begins, rows) for edit in self.edits]
+        found = np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1)
+        found = found[:, np.argsort(found[0], kind="stable")]
+        self._places, self._from, self._firsts, self._counts, self._bytes, self.keys = found
+        self._all_keys = np.unique(self.keys)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def history(self, rows: int) -> list[str]:
+        """Return what identifies the takedowns that count for the first `rows` rows of a run."""
+        return [digest for row, digest in self._digests if row < rows]
+
+    @functools.cached_property
+    def _digests(self) -> list[tuple[int, str]]:
+        """Per edit, its row and a hash of that row and of what it masks."""
+        return [
+            (edit.row, digest_bytes(json.dumps([edit.row, edit.fields["spans"]]).encode()))
+            for edit in self.edits
+        ]
+
+    def masks(self, places: NDArray[np.int64], counters: NDArray[np.int64]) -> Masks | None:
+        """Return what is masked of rows, None if nothing is.
+
+        Args:
+            places: (M,) numbers of the rows, counted over all sources.
+            counters: (M,) the run's counters.
+        """
+        if not len(self):
+            return None
+        lows = np.searchsorted(self._places, places)
+        counts = np.searchsorted(self._places, places, side="right") - lows
+        into = np.repeat(np.arange(len(places)), counts)
+        if not len(into):
+            return None
+        skipped = np.cumsum(counts) - counts
+        found = np.arange(len(into)) - skipped[into] + lows[into]
+        counted = self._from[found] <= counters[into]
+        into, found = into[counted], found[counted]
+        firsts = self._firsts[found]
+        return Masks(into, firsts, firsts + self._counts[found], self._bytes[found])
+
+    def names(self, key: int, counter: int) -> bool:
+        """Say whether a document is masked at a row of the run."""
+        at = np.searchsorted(self._all_keys, key)
+        if at == len(self._all_keys) or self._all_keys[at] != key:
+            return False
+        return bool(self._from[self.keys == key].min() <= counter)
+
+
+def _spans(
+    where: str, edit: Edit, begins: Mapping[str, int], rows: Mapping[str, int]
+) -> NDArray[np.int64]:
+    """Return the stretches of an edit: place, row of the run, first token, tokens, bytes, key."""
+    spans = get(where, edit.fields, "spans", dict)
+    columns = [get(where, spans, name, list) for name in SPAN_COLUMNS]
+    if len({len(column) for column in columns}) != 1:
+        raise DataError(f"{where}: the columns of spans differ in length. Restore the file.")
+    sources = columns[0]
+    unknown = sorted({str(name) for name in sources} - set(begins))
+    if unknown:
+        raise DataError(f"{where}: the plan has no source {unknown[0]!r}.")
+    try:
+        row, first, count, size, key = (np.array(column, np.int64) for column in columns[1:])
+    except (ValueError, TypeError, OverflowError):
+        raise DataError(f"{where}: spans must hold whole numbers. Restore the file.") from None
+    limit = np.array([rows[name] for name in sources], np.int64)
+    if ((row < 0) | (row >= limit) | (first < 0) | (count < 1)).any():
+        raise DataError(f"{where}: spans lie outside the rows of their source. Restore the file.")
+    place = np.array([begins[name] for name in sources], np.int64) + row
+    return np.stack([place, np.full(len(row), edit.row, np.int64), first, count, size, key])
+
+
+def new_edit(
+    chain: Sequence[Edit], plan: str, kind: str, row: int, payload: Mapping[str, object]
+) -> Edit:
+    """Return an edit that follows a chain; nothing is written.
+
+    Args:
+        chain: the edits there are.
+        plan: hash of the mix plan without them.
+        kind: one of `KINDS`.
+        row: of the run, from which it counts.
+        payload: what else the file says.
+    """
+    before = chain[-1].after if chain else plan
+    fields = {"format": FORMAT, "kind": kind, "before": before, "row": row, **payload}
+    after = edit_hash(fields)
+    name = edit_name(len(chain) + 1)
+    return Edit(name, before, after, kind, row, fields | {"after": after})
+
+
+def write_edit(run_dir: str, edit: Edit) -> None:
+    """Append an edit to its chain, whole or not at all.
+
+    Raises:
+        UsageError: somebody else has appended one meanwhile.
+    """
+    from corpuskit.storage import open_store
+
+    content = json.dumps(edit.fields, indent=1).encode() + b"\n"
+    if not open_store(run_dir).put_new(edit.name, content):
+        raise UsageError(
+            f"{run_dir}: {edit.name} was written by somebody else meanwhile. Look at it with"
+            " `corpuskit edit list` and give yours again."
+        )

@@ -1,0 +1,220 @@
+"""The files of a run directory as the loader reads them, wherever the directory lies.
+
+Small files are read whole and bounded; parts are read by ranges (`parts`). Names are relative to
+the run directory and use `/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from corpuskit.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T = TypeVar("T")
+
+FORMAT = 1
+MAX_JSON_BYTES = 1 << 30
+MAX_NUMBER = 1 << 62
+MAX_TEXT_BYTES = 4096
+TABLE_BYTES, TABLE_EXPANSION = 1 << 28, 1000
+"""A small table may take so much, or so many times the size of its file."""
+
+
+class RunFiles(Protocol):
+    """Reads the files of one run directory; may be used by several threads."""
+
+    address: str
+
+    def where(self, name: str) -> str:
+        """Return what messages call a file."""
+
+    def read(self, name: str, most: int | None = None) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            DataError: it is no regular file, or larger than `most` bytes.
+        """
+
+    def open(self, name: str) -> pa.NativeFile:
+        """Open a file for reading from any position.
+
+        Raises:
+            OSError: it can't be opened.
+        """
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, sorted; none where there is no folder."""
+
+
+class LocalFiles:
+    """A run directory on a file system."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir, self.address = run_dir, str(run_dir)
+
+    def where(self, name: str) -> str:
+        """Return the path."""
+        return str(self.run_dir / name)
+
+    def read(self, name: str, most: int | None = None) -> bytes:
+        """Return the content of a regular file: a device or a pipe would never end."""
+        path = self.run_dir / name
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise DataError(f"{path}: is no regular file. Run the mix again.")
+        if most is not None and found.st_size > most:
+            raise DataError(f"{path}: {found.st_size:,} bytes, at most {most:,} are possible.")
+        return path.read_bytes()
+
+    def open(self, name: str) -> pa.NativeFile:
+        """Open a file for `pread`."""
+        return pa.OSFile(str(self.run_dir / name))
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder."""
+        try:
+            names = os.listdir(self.run_dir / folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(f"{folder}/{name}" for name in names)
+
+
+def open_files(run_dir: str | Path) -> RunFiles:
+    """Return the files of a run directory; nothing is touched.
+
+    Raises:
+        UsageError: the address is of a kind that the loader does not read.
+    """
+    if "://" in str(run_dir):
+        raise UsageError(
+            f"{run_dir}: the loader reads local folders only. Copy the run directory here first, "
+            "for example with: aws s3 sync."
+        )
+    return LocalFiles(Path(run_dir))
+
+
+def inside(name: object, where: str) -> str:
+    """Return the name of a file that a plan or an index gives.
+
+    Raises:
+        DataError: the name, found in `where`, would leave the run directory.
+    """
+    if not isinstance(name, str) or not name or "\0" in name or name.startswith("/"):
+        raise DataError(f"{where}: {name!r} is no path within the run directory.")
+    if ".." in name.split("/"):
+        raise DataError(f"{where}: the path {name!r} leaves the run directory.")
+    return name
+
+
+def digest_bytes(content: bytes) -> str:
+    """Return the blake2b-128 of some bytes, in hex."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def read_json(files: RunFiles, name: str) -> dict[str, Any]:
+    """Return the object of a JSON file of our format.
+
+    Raises:
+        UsageError: there is no such file.
+        DataError: it is something else.
+    """
+    where = files.where(name)
+    try:
+        fields = json.loads(files.read(name, MAX_JSON_BYTES))
+    except FileNotFoundError:
+        raise UsageError(
+            f"{where}: no such file. Give the directory of a run that has finished `mix`."
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON: {error}. Run the mix again.") from None
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        found = fields.get("format") if isinstance(fields, dict) else fields
+        raise DataError(f"{where}: format must be {FORMAT}, got {found!r}. Update corpuskit.")
+    return fields
+
+
+def get(where: str, fields: object, key: str, kind: type[T]) -> T:
+    """Return `fields[key]`, which must be of `kind`.
+
+    Raises:
+        DataError: it is not, or a number beyond all sense.
+    """
+    value = fields.get(key) if isinstance(fields, dict) else None
+    # A JSON true is an int to Python.
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise DataError(
+            f"{where}: {key} must be {kind.__name__}, got {value!r}. Run the mix again."
+        )
+    if isinstance(value, int) and abs(value) >= MAX_NUMBER:
+        raise DataError(f"{where}: {key} is beyond {MAX_NUMBER}. Run the mix again.")
+    return value
+
+
+def read_table(files: RunFiles, name: str, columns: Sequence[str]) -> pa.Table:
+    """Return columns of a small Parquet file: an index, or the lookups.
+
+    Raises:
+        DataError: it can't be read, or claims to hold far more than such a file does.
+    """
+    try:
+        content = files.read(name)
+    except OSError as error:
+        raise _unreadable(files.where(name), error) from error
+    return parse_table(content, files.where(name), columns)
+
+
+def parse_table(content: bytes, where: str, columns: Sequence[str]) -> pa.Table:
+    """Return columns of a small Parquet file, from its content.
+
+    Texts come as dictionaries: one that is repeated costs 4 bytes a row.
+
+    Raises:
+        DataError: it can't be read, or claims to hold far more than such a file does.
+    """
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=list(columns))
+        footer = file.metadata
+        groups = map(footer.row_group, range(footer.num_row_groups))
+        size = 64 * footer.num_rows + sum(group.total_byte_size for group in groups)
+        if size > max(TABLE_BYTES, TABLE_EXPANSION * len(content)):
+            raise DataError(
+                f"{where}: {len(content):,} bytes can't hold {size:,}. Run the mix again."
+            )
+        table = file.read(columns=list(columns), use_threads=False)
+        longest = _longest_texts(table)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(where, error) from error
+    if longest > MAX_TEXT_BYTES:
+        raise DataError(f"{where}: has a text of {longest:,} bytes. Run the mix again.")
+    return table
+
+
+def _unreadable(where: str, error: Exception) -> DataError:
+    return DataError(f"{where}: can't be read: {error}. Run the mix again.")
+
+
+def _longest_texts(table: pa.Table) -> int:
+    longest = 0
+    for chunk in (chunk for column in table.columns for chunk in column.chunks):
+        if pa.types.is_dictionary(chunk.type):
+            texts = chunk.dictionary
+            if texts.type != pa.string():
+                raise pa.ArrowInvalid(f"{texts.type} instead of texts")
+            if len(texts):
+                offsets = np.frombuffer(texts.buffers()[1], np.int32)
+                sizes = np.diff(offsets[texts.offset : texts.offset + len(texts) + 1])
+                longest = max(longest, int(sizes.max()))
+    return longest

@@ -1,0 +1,162 @@
+"""What answers for documents: sorted files that say which ids, keys and rows belong together."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from corpuskit.errors import DataError
+from corpuskit.loader.files import FORMAT, RunFiles, inside, read_json, read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from corpuskit.loader.index import MixPlan
+
+
+class ExchangeRun:
+    """A sorted Arrow file, of which only the batches that can hold a range of keys are read."""
+
+    def __init__(self, files: RunFiles, name: str) -> None:
+        self._path = path = files.where(name)
+        try:
+            self._file = pa.ipc.open_file(files.open(name))
+            facts = json.loads((self._file.schema.metadata or {})[b"corpuskit"])
+            self._firsts = [int(first) for first in facts["first"]]
+            known = facts["format"] == FORMAT and len(self._firsts) <= self._file.num_record_batches
+        except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{path}: not an exchange run: {error!r}. Run the mix again."
+            ) from error
+        if not known:
+            raise DataError(f"{path}: not an exchange run of format {FORMAT}. Update corpuskit.")
+
+    def select(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows whose first column is in [first, last]."""
+        begin = max(0, bisect.bisect_left(self._firsts, first) - 1)
+        for number in range(begin, bisect.bisect_right(self._firsts, last)):
+            batch = self._batch(number)
+            values = batch.column(0).to_numpy()
+            low, high = np.searchsorted(values, np.array([first, last], values.dtype))
+            high += np.searchsorted(values[high:], values.dtype.type(last), side="right")
+            if low < high:
+                yield batch.slice(low, high - low)
+
+    def find(self, keys: NDArray[np.int64]) -> Iterator[tuple[int, str]]:
+        """Yield (key, value of the second column) of those ascending `keys` that the run has."""
+        numbers = np.searchsorted(np.array(self._firsts), keys, side="right") - 1
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            batch = self._batch(number)
+            values = batch.column(0).to_numpy()
+            wanted = keys[numbers == number]
+            places = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
+            found = values[places] == wanted
+            column = batch.column(1).take(pa.array(places[found])).to_pylist()
+            yield from zip(wanted[found].tolist(), column, strict=True)
+
+    def among(self, values: NDArray[np.generic]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows whose first column is one of the ascending `values`."""
+        lows = np.searchsorted(np.array(self._firsts, values.dtype), values)
+        ends = np.searchsorted(np.array(self._firsts, values.dtype), values, side="right")
+        wanted = {
+            number
+            for low, end in zip(lows.tolist(), ends.tolist(), strict=True)
+            for number in range(max(0, low - 1), end)
+        }
+        for number in sorted(wanted):
+            batch = self._batch(number)
+            found = np.isin(batch.column(0).to_numpy(), values)
+            if found.any():
+                yield batch.filter(pa.array(found))
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        try:
+            return self._file.get_batch(number)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{self._path}: batch {number} can't be read: {error}.") from error
+
+
+class Lookups:
+    """The lookups of a plan, opened when asked."""
+
+    def __init__(self, plan: MixPlan) -> None:
+        self._files, self._name, self._origins = plan.files, plan.lookups, plan.origins
+
+    @property
+    def where(self) -> str:
+        """What messages call the list of lookups."""
+        return self._files.where(self._name)
+
+    def stretches_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
+        """Return (source, key, row, first token, number of tokens) of all that documents have."""
+        wanted = np.array(sorted(keys), np.int64)
+        found: list[tuple[str, int, int, int, int]] = []
+        if not len(wanted):
+            return found
+        for source, run in self._runs("doc_rows", int(wanted[0]), int(wanted[-1])):
+            for batch in run.among(wanted):
+                columns = [
+                    batch.column(name).to_pylist()
+                    for name in ("key", "row", "first_token", "num_tokens")
+                ]
+                found += [(source, *row) for row in zip(*columns, strict=True)]
+        return sorted(found)
+
+    def keys_of(self, documents: Iterable[str]) -> dict[str, set[int]]:
+        """Return the keys of the documents with each id: one, unless the user's ids repeat."""
+        keys: dict[str, set[int]] = {document: set() for document in documents}
+        hashes = {
+            int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "little")
+            for document in keys
+        }
+        if not hashes:
+            return keys
+        wanted = np.array(sorted(hashes), np.uint64)
+        candidates = {
+            key
+            for _, run in self._runs("id_hashes", int(wanted[0]), int(wanted[-1]))
+            for batch in run.among(wanted)
+            for key in batch.column("key").to_pylist()
+        }
+        # A hash of 8 bytes can be shared: the ids themselves decide.
+        for key, name in self.ids(np.array(sorted(candidates), np.int64)).items():
+            if name in keys:
+                keys[name].add(key)
+        return keys
+
+    def ids(self, keys: NDArray[np.int64]) -> dict[int, str]:
+        """Return the ids of documents, by key; those that are not known are left out."""
+        ids: dict[int, str] = {}
+        if keys.size:
+            for _, run in self._runs("ids", int(keys[0]), int(keys[-1])):
+                ids |= run.find(keys)
+        return ids
+
+    def _runs(self, role: str, first: int, last: int) -> Iterator[tuple[str, ExchangeRun]]:
+        """Yield (source, run) of the runs that may have something in [first, last]."""
+        where = self._files.where(self._name)
+        for entry in self._entries:
+            if entry["role"] == role and entry["first"] <= last and first <= entry["last"]:
+                name = inside(entry["path"], where)
+                yield entry["source"], ExchangeRun(self._files, name)
+
+    @functools.cached_property
+    def _entries(self) -> list[dict[str, Any]]:
+        columns = ("role", "path", "first", "last", "source")
+        table = read_table(self._files, self._name, columns)
+        entries: list[dict[str, Any]] = table.to_pylist()
+        return entries
+
+    @functools.cached_property
+    def origins(self) -> dict[int, str]:
+        """The path of every input file by its ordinal."""
+        fields = read_json(self._files, self._origins)
+        return {entry["ordinal"]: entry["path"] for entry in fields["files"]}
