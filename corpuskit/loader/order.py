@@ -276,6 +276,11 @@ class RowOrder:
         """Return the first counter of the mix block that holds `counter`."""
         return self._block(int(self._block_numbers(np.array([counter]))[0])).start
 
+    def block_end(self, counter: int) -> int:
+        """Return the counter behind the mix block that holds `counter`."""
+        block = self._block(int(self._block_numbers(np.array([counter]))[0]))
+        return block.start + block.length
+
     def is_permuted(self, sources: SourceRows) -> NDArray[np.bool_]:
         """Return which of these rows are read out of stored order."""
         permuted: NDArray[np.bool_] = (sources.epochs > 0) | ~self._shuffled[sources.sources]

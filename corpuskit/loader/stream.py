@@ -235,6 +235,18 @@ class StreamingLoader:
             ]
         return sightings
 
+    def row_at(self, step: int) -> int:
+        """Return the run's counter of the first row of a step; behind the last, its end.
+
+        Raises:
+            UsageError: the run has no such step, or another batch size has led to this point.
+        """
+        self._check_step(step, "row_at", extra=1)
+        delivered = self._slicing.before(step)
+        if delivered >= self.plan.skips.num_delivered:
+            return self.plan.order.num_rows
+        return int(self.plan.skips.counters(np.array([delivered]))[0])
+
     def mixture(self, step: int | None = None) -> list[SourceShare]:
         """Return what each source has given behind `step` steps (where the loader stands).
 

@@ -139,7 +139,7 @@ def write_plan(
 
 def expected_order(run: Path) -> list[tuple[str, int, int]]:
     """Return (source, row, epoch) at every counter of a run, skipped ones included."""
-    plan = json.loads((run / "mix" / "plan.json").read_text())
+    plan = expected_plan(run)
     rows = {source["name"]: source["rows"] for source in plan["sources"]}
     shuffled = {source["name"]: source["shuffled"] for source in plan["sources"]}
     taken = dict.fromkeys(rows, 0)
@@ -161,6 +161,22 @@ def expected_order(run: Path) -> list[tuple[str, int, int]]:
                 laid_out[expected_permutation(place, len(due), *key)] for place in range(len(due))
             ]
     return order
+
+
+def expected_plan(run: Path) -> dict[str, Any]:
+    """Return the plan of a run with its edits, as docs/formats.md says."""
+    plan = json.loads((run / "mix" / "plan.json").read_text())
+    for path in sorted((run / "edits").glob("*.json")) if (run / "edits").exists() else []:
+        edit = json.loads(path.read_text())
+        if edit["kind"] == "skip":
+            plan["skip"] += edit["spans"]
+        if edit["kind"] == "stages":
+            kept, left = [], edit["row"]
+            for stage in plan["stages"]:
+                kept.append(stage | {"rows": min(left, stage["rows"])})
+                left -= kept[-1]["rows"]
+            plan["stages"] = [stage for stage in kept if stage["rows"]] + edit["stages"]
+    return plan
 
 
 def expected_turns(num_rows: int, weights: list[int]) -> list[int]:

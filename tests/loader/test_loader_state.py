@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,63 +16,12 @@ from corpuskit.loader import StreamingLoader
 
 WEIGHTS = st.tuples(*[st.integers(0, 5)] * 3).filter(any)
 STAGES = st.lists(st.tuples(st.integers(0, 70), WEIGHTS), min_size=1, max_size=3)
-SKIP = st.lists(st.tuples(st.integers(0, 120), st.integers(0, 30)), max_size=2)
-# Global batch rows, world size, micro-batches: each divides the one before.
-TOPOLOGIES = st.sampled_from(
-    [(1, 1, 1), (2, 1, 2), (2, 2, 1), (6, 1, 3), (6, 2, 1), (6, 3, 2), (8, 4, 1), (8, 2, 4)]
-)
 MIX = [(200, {"web": 5, "books": 3}), (100, {"web": 1, "books": 2, "math": 4})]
 
 
 def stages_of(shards: Shards, drawn: list[tuple[int, tuple[int, ...]]]) -> list[Any]:
     names = list(shards.tokens)
     return [(rows, dict(zip(names, weights, strict=True))) for rows, weights in drawn]
-
-
-@settings(max_examples=120, deadline=None)
-@given(
-    stages=STAGES,
-    skip=SKIP,
-    seed=st.integers(0, 3),
-    block_rows=st.integers(1, 40),
-    legs=st.lists(st.tuples(TOPOLOGIES, st.integers(0, 6)), min_size=1, max_size=4),
-)
-def test_stopping_and_changing_ranks_anywhere_changes_no_row(
-    shards: Shards, stages: Any, skip: Any, seed: int, block_rows: int, legs: Any
-) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        run = write_plan(
-            shards,
-            stages_of(shards, stages),
-            seed=seed,
-            block_rows=block_rows,
-            skip=[[first, first + length] for first, length in skip],
-            folder=Path(folder) / "run",
-        )
-        skipped = {t for first, length in skip for t in range(first, first + length)}
-        expected = [row for t, row in enumerate(expected_order(run)) if t not in skipped]
-        delivered, state = [], None
-        for (rows, world_size, micro_batches), num_steps in [*legs, ((1, 1, 1), 999)]:
-            ranks = [
-                StreamingLoader(run, rows, r, world_size, micro_batches=micro_batches)
-                for r in range(world_size)
-            ]
-            if state:
-                for loader in ranks:
-                    loader.load_state_dict(json.loads(json.dumps(state)))
-            streams = [iter(loader) for loader in ranks]
-            for _ in range(min(num_steps, ranks[0].num_steps - ranks[0].step)):
-                for loader, stream in zip(ranks, streams, strict=True):
-                    for _ in range(micro_batches):
-                        batch = next(stream)
-                        names = [loader.source_names[k] for k in batch["source_ids"]]
-                        delivered += zip(names, batch["row_ids"].tolist(), strict=True)
-            states = [loader.state_dict() for loader in ranks]
-            assert all(found == states[0] for found in states)
-            state = states[0]
-            for loader in ranks:
-                loader.close()
-        assert delivered == [(source, row) for source, row, _ in expected]
 
 
 def test_a_state_says_what_was_consumed(shards: Shards, run_dir: Path) -> None:

@@ -1,0 +1,41 @@
+"""Batch sizes as they are written on the command line: a number, or a ramp of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    BatchSize = int | list[tuple[int, int]]
+
+
+class RampType(click.ParamType):  # type: ignore[type-arg]
+    """`256`, or `0:256,1000:512`: 256 rows from step 0, 512 from step 1000."""
+
+    name = "rows"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> BatchSize:
+        """Parse it."""
+        if isinstance(value, int | list):
+            return value
+        try:
+            if ":" not in value:
+                return int(value)
+            pieces = (piece.split(":") for piece in value.split(","))
+            return [(int(step), int(rows)) for step, rows in pieces]
+        except ValueError:
+            self.fail(f"{value!r} is neither a number of rows nor a ramp like 0:256,1000:512")
+
+
+def batch_size_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --global-batch-rows."""
+    return click.option(
+        "--global-batch-rows", "-b", type=RampType(), default=8, show_default=True,
+        metavar="ROWS", help="Rows per step of the training run in question; a ramp as "
+        "STEP:ROWS,STEP:ROWS.",
+    )(command)  # fmt: skip
