@@ -166,7 +166,7 @@ def write_part(
         for _ in range(num_rows)
     ]
     facts = {
-        "format": 1,
+        "format": 2,
         "source": "web",
         "seq_len": width - 1,
         "dtype": tokens.dtype.name,
@@ -230,12 +230,11 @@ def write_plan(
     (run_dir / "mix").mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(parts), run_dir / "mix" / "index.parquet")
     plan = {
-        "format": 1,
+        "format": 2,
         "name": "benchmark",
         "seed": 0,
         "seq_len": seq_len,
         "dtype": dtype,
-        "block_rows": 1024,
         "tokenizer": {"hash": "00"},
         "sources": [{"name": "web", "rows": num_rows, "max_epochs": 1, "shuffled": is_stored}],
         "stages": [{"name": "main", "rows": num_rows, "weights": {"web": 1}}],

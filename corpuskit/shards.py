@@ -14,7 +14,7 @@ from corpuskit.errors import DataError
 from corpuskit.storage import Stored, open_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -200,18 +200,32 @@ def token_schema(seq_len: int, dtype: str, footer: dict[str, object]) -> pa.Sche
 
 def write_tokens(path: Path, table: pa.Table) -> None:
     """Write packed rows: plain, uncompressed, 64 rows per row group, page CRCs, one page each."""
-    with pa.OSFile(str(path), "wb") as file:
-        pq.write_table(
-            table,
-            file,
-            row_group_size=TOKEN_GROUP_ROWS,
-            compression="none",
-            use_dictionary=False,
-            write_statistics=False,
-            column_encoding="PLAIN",
-            write_page_checksum=True,
-            data_page_size=1 << 28,
-        )
+    write_token_tables(path, table.schema, [table])
+
+
+def write_token_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """Write packed rows that come table by table, as `write_tokens` would write them at once.
+
+    A table may lie in memory that the next one overwrites.
+    """
+    options = {
+        "compression": "none",
+        "use_dictionary": False,
+        "write_statistics": False,
+        "column_encoding": "PLAIN",
+        "write_page_checksum": True,
+        "data_page_size": 1 << 28,
+    }
+    held = schema.empty_table()
+    with pa.OSFile(str(path), "wb") as file, pq.ParquetWriter(file, schema, **options) as writer:
+        for table in tables:
+            rows = pa.concat_tables([held, table])
+            whole = len(rows) - len(rows) % TOKEN_GROUP_ROWS
+            if whole:
+                writer.write_table(rows.slice(0, whole), row_group_size=TOKEN_GROUP_ROWS)
+            held = rows.slice(whole).take(pa.array(range(len(rows) - whole), pa.int64()))
+        if len(held):
+            writer.write_table(held, row_group_size=TOKEN_GROUP_ROWS)
 
 
 def open_parquet(source: pa.NativeFile, path: Readable) -> pq.ParquetFile:

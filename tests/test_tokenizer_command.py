@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import os
@@ -165,3 +166,60 @@ def test_a_broken_input_leaves_no_tokenizer(tmp_path):
     with pytest.raises(DataError, match="broken gzip data"):
         train_tokenizer([tmp_path], tmp_path / "out" / "t.json", vocab_size=300)
     assert not list(tmp_path.rglob("*t.json*"))
+
+
+@pytest.mark.parametrize(
+    ("special", "message"),
+    [(["<a>", "<a>"], "'<a>' is given twice"), ([""], "'' is too short"), (["a"], "'a' is too")],
+)
+def test_special_tokens_that_are_none_are_refused(corpus, tmp_path, special, message):
+    with pytest.raises(UsageError, match=message):
+        train_tokenizer([corpus[0]], tmp_path / "t.json", vocab_size=300, special=special)
+
+
+def test_a_place_that_can_not_be_written_is_named(corpus, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"file/t\.json: cannot be written"):
+        train_tokenizer([corpus[0]], tmp_path / "file" / "t.json", vocab_size=300)
+
+
+def test_a_column_that_is_not_there_names_the_option(corpus, tmp_path):
+    with pytest.raises(DataError, match="Set --text-column"):
+        train_tokenizer([corpus[0]], tmp_path / "t", vocab_size=300, text_column="body")
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """A rank file of tiktoken: the bytes, and two tokens that they merge to."""
+    tokens = [*(bytes([byte]) for byte in range(256)), b"th", b"the"]
+    lines = [base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens)]
+    path = tmp_path / "x.tiktoken"
+    path.write_bytes(b"".join(lines))
+    return str(path)
+
+
+def test_a_tokenizer_is_shown(ranks):
+    options = ["--pattern", "gpt2", "--special", "<eos>=300", "--text", "the<eos>"]
+    result = CliRunner().invoke(command, ["show", ranks, *options, "--json"])
+    shown = json.loads(result.output)
+    assert (shown["kind"], shown["vocab_size"], shown["eos"]) == ("tiktoken ranks", 301, ["<eos>"])
+    assert shown["tokens"] == [[257, "the"], *([ord(char), char] for char in "<eos>")]
+    assert (
+        "special tokens  <eos> 300" in CliRunner().invoke(command, ["show", ranks, *options]).output
+    )
+
+
+def test_a_rank_file_becomes_a_tokenizer_of_hugging_face(ranks, tmp_path):
+    output = tmp_path / "new" / "tokenizer.json"
+    options = ["--pattern", "gpt2", "--special", "<eos>=300"]
+    result = CliRunner().invoke(command, ["convert", ranks, str(output), *options])
+    assert result.output == f"{output}: written\n"
+    converted = Tokenizer.from_file(str(output))
+    assert converted.encode("the<eos>").ids == [257, 300]
+    assert converted.decode([257, 300]) == "the"
+
+
+def test_a_special_token_without_an_id_is_explained(ranks):
+    result = CliRunner().invoke(command, ["show", ranks, "--special", "<eos>"])
+    assert result.exit_code == 2
+    assert "must be NAME=ID, got '<eos>'" in result.output

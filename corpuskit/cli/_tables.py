@@ -16,12 +16,18 @@ if TYPE_CHECKING:
 
     from corpuskit.run.failures import FailureNote
     from corpuskit.run.jobs import Jobs
+    from corpuskit.run.mixture import Mixture, MixtureRow
     from corpuskit.run.phase import Prospect
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.run.status import FunnelRow
-    from corpuskit.stages.mixing.mix import MixtureRow
 
 _WORDS = {"reuse": "reuse", "run": "RUN", "continue": "CONTINUE", "later": "later"}
+
+_TITLES = {
+    "estimated": "Mixture, estimated (~): how many rows there are is not known yet",
+    "counted": "Mixture, from the rows that are packed",
+    "planned": "Mixture",
+}
 
 
 class PlainConsole(Console):
@@ -134,22 +140,64 @@ def print_funnel(rows: Sequence[FunnelRow]) -> None:
     console().print(table)
 
 
-def print_mixture(rows: Sequence[MixtureRow]) -> None:
-    """Print what training takes from each source."""
-    if not rows:
+def print_mixture(mixture: Mixture | None) -> None:
+    """Print what training takes from each source, and how far that is known."""
+    if mixture is None:
         return
-    table = Table(
-        box=None, header_style="bold", pad_edge=False, title="Mixture", title_justify="left"
+    out = console()
+    out.print()
+    if mixture.rows:
+        table = Table(
+            box=None, header_style="bold", pad_edge=False, title=_TITLES[mixture.state],
+            title_justify="left",
+        )  # fmt: skip
+        table.add_column("stage", overflow="fold")
+        table.add_column("source", overflow="fold")
+        for name in ("rows", "tokens", "documents", "epochs", "of", "planned", "realised", "fill"):
+            table.add_column(name, justify="right")
+        is_guess = mixture.state == "estimated"
+        stages = len({row.stage for row in mixture.rows})
+        taken = [row for row in mixture.rows if row.rows or row.planned_ratio]
+        for row in (*taken, *(mixture.sources if stages > 1 else ())):
+            cap = f"{row.max_epochs:g}" if stages == 1 or not row.stage else ""
+            table.add_row(*_mixture_cells(row, cap, is_guess=is_guess))
+        if len(mixture.sources) > 1:
+            table.add_row(*_mixture_sum(mixture.sources, is_guess=is_guess))
+        out.print(table)
+    mark = "~ " if mixture.state == "estimated" else ""
+    for note in mixture.notes:
+        out.print(f"{mark}{note}")
+    if mixture.problem:
+        when = " once packed, by this estimate" if mixture.state == "estimated" else ""
+        out.print(f"Would be refused{when}: {mixture.problem}")
+
+
+def _mixture_cells(row: MixtureRow, cap: str, *, is_guess: bool) -> tuple[str, ...]:
+    mark = "~" if is_guess and row.rows else ""
+    realised = (0.0, 0.0) if is_guess else (row.token_ratio, row.fill_ratio)
+    shares = (row.planned_ratio, *realised)
+    return (
+        row.stage or "all",
+        row.source,
+        f"{mark}{row.rows:,}",
+        f"{mark}{row.tokens:,}",
+        f"{mark}{row.documents:,}",
+        f"{mark}{row.epochs:.3f}",
+        cap,
+        *(f"{100 * share:.2f} %" if share else "" for share in shares),
     )
-    table.add_column("stage")
-    table.add_column("source")
-    for name in ("rows", "tokens", "epochs"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(
-            row.stage, row.source, f"{row.rows:,}", f"{row.tokens:,}", f"{row.epochs:.3f}"
-        )
-    console().print(table)
+
+
+def _mixture_sum(rows: Sequence[MixtureRow], *, is_guess: bool) -> tuple[str, ...]:
+    """Return the last line: all stages, all sources."""
+    mark = "~" if is_guess else ""
+    num_rows, tokens, documents = (
+        sum(getattr(row, name) for row in rows) for name in ("rows", "tokens", "documents")
+    )
+    stored = sum(row.tokens / row.fill_ratio for row in rows if row.fill_ratio)
+    fill = "" if is_guess or not stored else f"{100 * tokens / stored:.2f} %"
+    sums = (f"{mark}{value:,}" for value in (num_rows, tokens, documents))
+    return ("all", "all", *sums, "", "", "", "", fill)
 
 
 def _rules(row: FunnelRow) -> str:

@@ -65,8 +65,7 @@ def stage_command(
 ) -> None:
     """Go on with other weights, instead of what the plan has from there.
 
-    Takes effect where the mix block of that step ends, at most block_rows - 1 rows later. Without
-    --rows or --tokens the run keeps its length.
+    Without --rows or --tokens the run keeps its length.
     """
     from corpuskit.errors import UsageError
     from corpuskit.loader import StreamingLoader

@@ -17,7 +17,7 @@ from corpuskit.errors import CorpuskitError, suggest
 FOLDER = Path(__file__).parent
 SECTIONS = {
     "Make a corpus": ("run", "plan", "status", "verify", "why", "inspect", "contamination", "tune"),
-    "Train on it": ("train", "trace"),
+    "Train on it": ("train", "trace", "edit", "export"),
     "Look things up": ("stages", "schema", "doctor"),
     "Prepare": ("tokenizer", "classifier", "sample", "warmup"),
 }

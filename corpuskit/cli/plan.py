@@ -26,12 +26,16 @@ def command(
 
     What is needed is compared with what there is, as `run` does before it begins. Figures with ~
     are estimates; behind a phase that has not run they take that it drops nothing.
+
+    The mixture is what training would take of each source: rows, tokens and epochs, exact as soon
+    as the documents are packed.
     """
     import json
 
     from corpuskit.cli._needs import print_needs
-    from corpuskit.cli._tables import print_prospects
+    from corpuskit.cli._tables import print_mixture, print_prospects
     from corpuskit.plan import read_plan
+    from corpuskit.run.mixture import MIX, mixture
     from corpuskit.run.pipeline import prospects
     from corpuskit.run.preflight import preflight
     from corpuskit.run.status import prospect_facts
@@ -39,10 +43,16 @@ def command(
     plan = read_plan(pipeline, overrides, until=until)
     run, found = prospects(plan, accept_code=accept_code_change)
     flight = preflight(run, found)
+    reused = ((one.phase, run.seal(one.phase.index)) for one in found if one.state == "reuse")
+    taken = mixture(run, reused)
     if as_json:
         needs = flight.facts()
         rows = [{**prospect_facts(one), "need": needs.get(one.phase.name)} for one in found]
+        for row in rows:
+            if taken is not None and row["phase"] == MIX:
+                row["mixture"] = taken.facts()
         click.echo(json.dumps(rows, indent=1))
         return
     print_prospects(run, found)
+    print_mixture(taken)
     print_needs(flight)

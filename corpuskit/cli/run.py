@@ -57,11 +57,14 @@ def command(
     """
     import json
 
+    from corpuskit.cli._packing import print_packing
     from corpuskit.cli._progress import observer
     from corpuskit.cli._tables import print_funnel, print_mixture
     from corpuskit.plan import read_plan
+    from corpuskit.run.mixture import mixture
+    from corpuskit.run.packing import packing
     from corpuskit.run.pipeline import run, submit
-    from corpuskit.run.status import funnel, mixture, run_facts
+    from corpuskit.run.status import funnel, run_facts
 
     more = [f"executor.workers={workers}"] if workers else []
     more += [f"executor.kind={executor}"] if executor else []
@@ -82,7 +85,8 @@ def command(
         click.echo(json.dumps(run_facts(result.run), indent=1))
         return
     print_funnel(funnel(result.run))
-    print_mixture(mixture(result.run))
+    print_packing(packing(zip(result.run.plan.phases, result.seals, strict=True)))
+    print_mixture(mixture(result.run, zip(result.run.plan.phases, result.seals, strict=True)))
     click.echo(f"Run directory: {result.run.store.address}")
 
 

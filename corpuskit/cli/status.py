@@ -16,6 +16,7 @@ def command(directory: str, as_json: bool) -> None:
     """
     import json
 
+    from corpuskit.cli._packing import print_packing
     from corpuskit.cli._tables import (
         print_failures,
         print_funnel,
@@ -24,8 +25,10 @@ def command(directory: str, as_json: bool) -> None:
         print_status,
     )
     from corpuskit.run.jobs import failures_of, jobs_of
+    from corpuskit.run.mixture import mixture
+    from corpuskit.run.packing import packing
     from corpuskit.run.rundir import RunDirectory
-    from corpuskit.run.status import funnel, mixture, prospects_of, run_facts
+    from corpuskit.run.status import funnel, prospects_of, run_facts, sealed
 
     run = RunDirectory.open(directory)
     if as_json:
@@ -36,5 +39,7 @@ def command(directory: str, as_json: bool) -> None:
     print_status(prospects_of(run, trust=True))
     print_jobs(jobs_of(run))
     print_failures(failures_of(run))
-    print_funnel(funnel(run))
-    print_mixture(mixture(run))
+    finished = sealed(run)
+    print_funnel(funnel(run, finished))
+    print_packing(packing(finished))
+    print_mixture(mixture(run, finished))

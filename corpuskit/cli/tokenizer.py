@@ -1,4 +1,4 @@
-"""Train a byte-level BPE tokenizer."""
+"""Train tokenizers, show what a tokenizer file is, convert it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from corpuskit.stages.sequences._definition import Named
+
+SAMPLE = "Hello, world! It's 2025: na\u00efve caf\u00e9s, \u4f60\u597d.\n    return x"
 
 
 @click.group("tokenizer")
 def command() -> None:
-    """Train a byte-level BPE tokenizer."""
+    """Train tokenizers, show what a tokenizer file is, convert it."""
 
 
 @command.command("train")
@@ -79,3 +85,70 @@ def train_command(
         click.echo(f"{trained.num_rejected:,} documents could not be read and were left out")
     if trained.vocab_size < vocab_size:
         click.echo(f"fewer than the {vocab_size:,} asked for: the text repeats no more than that")
+
+
+@command.command("show")
+@click.argument("path")
+@click.option("--pattern", help="How tiktoken ranks split text: a name, or a regular expression.")
+@click.option("--special", multiple=True, metavar="NAME=ID", help="A special token of ranks.")
+@click.option("--text", default=SAMPLE, help="A text to encode.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show_command(
+    path: str, pattern: str | None, special: tuple[str, ...], text: str, as_json: bool
+) -> None:
+    """Show what the tokenizer at PATH is, and what `tokenize` makes of a text with it."""
+    from corpuskit.stages.sequences._describe import describe
+
+    found = describe(_named(path, pattern, special), text)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(found)))
+        return
+    specials = [f"{name} {number}" for name, number in found.specials.items()]
+    more = f" and {len(specials) - 8} more" if len(specials) > 8 else ""
+    rows = {
+        "kind": found.kind,
+        "files": ", ".join(found.files),
+        "vocabulary": f"{found.vocab_size:,} ({found.dtype})",
+        "special tokens": (", ".join(specials[:8]) or "none") + more,
+        "eos": " or ".join(found.eos) or "set it",
+        "bos": " or ".join(found.bos) or "none",
+        "words": found.regex or "as the file says",
+        "engine": found.engine,
+        "hash": found.hash,
+        "text": repr(found.text),
+        "ids": " ".join(str(number) for number, _ in found.tokens),
+        "tokens": " ".join(name for _, name in found.tokens),
+    }
+    for name, value in rows.items():
+        click.echo(f"{name:15s} {value}")
+
+
+@command.command("convert")
+@click.argument("path")
+@click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--pattern", help="How tiktoken ranks split text: a name, or a regular expression.")
+@click.option("--special", multiple=True, metavar="NAME=ID", help="A special token of ranks.")
+def convert_command(path: str, output: Path, pattern: str | None, special: tuple[str, ...]) -> None:
+    """Write the tokenizer at PATH as a tokenizer.json with the same ids to OUTPUT."""
+    from corpuskit.stages.sequences._describe import convert
+
+    apart = convert(_named(path, pattern, special), output)
+    click.echo(f"{output}: written")
+    if apart:
+        click.echo(
+            f"texts that spell one of its {len(apart)} own pieces ({', '.join(apart[:3])} ...) "
+            "have other ids there: SentencePiece takes them out of the text before it merges"
+        )
+
+
+def _named(path: str, pattern: str | None, special: tuple[str, ...]) -> Named:
+    """Return the tokenizer that options name."""
+    from corpuskit.stages.sequences._definition import Named
+
+    pairs = []
+    for one in special:
+        name, _, number = one.rpartition("=")
+        if not name or not number.isdecimal():
+            raise click.BadParameter(f"must be NAME=ID, got {one!r}", param_hint="--special")
+        pairs.append((name, int(number)))
+    return Named(path, pattern, tuple(sorted(pairs)) or None)

@@ -7,14 +7,15 @@ as thousands of tokens. Letters: S rows, L = seq_len.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import weakref
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -53,6 +54,24 @@ class Memory:
             self._spare.append(memory)
 
 
+class PlainRows(NamedTuple):
+    """Stored rows, S of them, and what is known of their segments.
+
+    Attributes:
+        stored: (S, L + 1) tokens.
+        starts: first token of each segment of each row, ascending from 0 in each.
+        counts: (S,) segments of each row.
+        pads: (S,) first token of the padded tail; L + 1 without one.
+        text_bytes: (S,) bytes of text in the row.
+    """
+
+    stored: NDArray[np.unsignedinteger]
+    starts: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    pads: NDArray[np.int32]
+    text_bytes: NDArray[np.int64]
+
+
 class Assembled:
     """Rows made into arrays; `batch` cuts a batch out of them.
 
@@ -62,11 +81,9 @@ class Assembled:
 
     Args:
         memory: where to take the large arrays from.
-        stored: (S, L + 1) tokens.
-        starts: first token of each segment of each row, ascending from 0.
-        pads: (S,) first token of the padded tail; L + 1 without one.
-        text_bytes: (S,) bytes of text in the row.
+        rows: what to assemble.
         others: (S,) arrays to hand out with the rows.
+        batch_rows: rows of a batch, as they are handed out.
         pieces: rows that a stored row is handed out as; divides L.
         masked: rows, first tokens and ends of the stretches that are no labels.
     """
@@ -74,72 +91,80 @@ class Assembled:
     def __init__(
         self,
         memory: Memory,
-        stored: NDArray[np.unsignedinteger],
-        starts: Sequence[NDArray[np.int32]],
-        pads: NDArray[np.int32],
-        text_bytes: NDArray[np.int64],
+        rows: PlainRows,
         others: Mapping[str, Column],
         *,
+        batch_rows: int,
         pieces: int = 1,
         masked: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None,
     ) -> None:
-        num_rows, length = stored.shape[0], stored.shape[1] - 1
+        num_rows, length = rows.stored.shape[0], rows.stored.shape[1] - 1
         tokens, labels, positions = memory.take((3, num_rows, length), np.dtype(np.int32))
-        tokens[:] = stored[:, :-1]
-        labels[:] = stored[:, 1:]
-        within = np.concatenate(starts)
-        counts = np.fromiter(map(len, starts), np.intp, num_rows)
-        begins = within + np.repeat(np.arange(num_rows, dtype=np.int32) * length, counts)
-        labels.reshape(-1)[begins[within > 0] - 1] = IGNORED
-        for row in np.flatnonzero(pads < length).tolist():
-            labels[row, pads[row] :] = IGNORED
+        tokens[:] = rows.stored[:, :-1]
+        labels[:] = rows.stored[:, 1:]
+        begins = rows.starts + np.repeat(np.arange(num_rows) * length, rows.counts)
+        labels.reshape(-1)[begins[rows.starts > 0] - 1] = IGNORED
+        for row in np.flatnonzero(rows.pads < length).tolist():
+            labels[row, rows.pads[row] :] = IGNORED
         if masked is not None:
             for row, first, end in zip(*(column.tolist() for column in masked), strict=True):
                 labels[row, max(first - 1, 0) : min(end - 1, length)] = IGNORED
         # A segment that starts at token L is only ever a label, and none: it begins no input.
-        bounds = np.append(begins[within < length], np.int32(num_rows * length))
-        self._length = length // pieces
-        self._others: dict[str, Column] = dict(others)
+        bounds = np.append(begins[rows.starts < length], num_rows * length).astype(np.int32)
+        self._others: dict[str, Column] = {**others, "text_bytes": rows.text_bytes}
         if pieces > 1:
-            seams = np.arange(0, num_rows * length, self._length, dtype=np.int32)
+            seams = np.arange(0, num_rows * length, length // pieces, dtype=np.int32)
             bounds = np.union1d(bounds, seams)
-            text_bytes = _spread(text_bytes, labels.reshape(num_rows, pieces, -1))
             of_row = np.repeat(np.arange(num_rows), pieces)
             self._others = {name: values[of_row] for name, values in others.items()}
             self._others["row_parts"] = np.tile(np.arange(pieces, dtype=np.int32), num_rows)
-        self._others["text_bytes"] = text_bytes
-        shape = (num_rows * pieces, self._length)
+            spread = _spread(rows.text_bytes, labels.reshape(num_rows, pieces, -1))
+            self._others["text_bytes"] = spread
+        shape = (num_rows * pieces, length // pieces)
         self._tokens, self._labels = tokens.reshape(shape), labels.reshape(shape)
         self._positions = positions.reshape(shape)
-        self._bounds = bounds
-        self._firsts = np.searchsorted(bounds, np.arange(shape[0] + 1) * self._length)
-        step = max(1, SLAB_TOKENS // self._length)
-        for first in range(0, shape[0], step):
-            self._number(first, min(shape[0], first + step))
+        self._batch_rows, self._bounds = batch_rows, bounds
+        lengths = np.diff(bounds)
+        edges = np.searchsorted(bounds, np.arange(0, shape[0] + 1, batch_rows) * shape[1])
+        self._edges = edges.tolist()
+        self._longest = np.maximum.reduceat(lengths, edges[:-1]).tolist()
+        _number(self._positions, bounds, lengths)
 
-    def batch(self, first: int, end: int, step: int) -> Batch:
-        """Return rows [first, end) as views; `step` is handed out with them."""
-        bounds = self._bounds_of(first, end)
+    def batch(self, number: int, step: int) -> Batch:
+        """Return a batch as views; `step` is handed out with it."""
+        first = number * self._batch_rows
+        end = first + self._batch_rows
+        bounds = self._bounds[self._edges[number] : self._edges[number + 1] + 1]
         return {
             "tokens": self._tokens[first:end],
             "labels": self._labels[first:end],
             "position_ids": self._positions[first:end],
-            "cu_seqlens": bounds,
-            "max_seqlen": int(np.diff(bounds).max()),
+            "cu_seqlens": bounds - bounds[0],
+            "max_seqlen": self._longest[number],
             "step": step,
             **{name: values[first:end] for name, values in self._others.items()},
         }
 
-    def _bounds_of(self, first: int, end: int) -> NDArray[np.int32]:
-        """Return where segments begin, and the last ends, counted from row `first`."""
-        bounds: NDArray[np.int32] = self._bounds[self._firsts[first] : self._firsts[end] + 1]
-        return bounds - np.int32(first * self._length)
 
-    def _number(self, first: int, end: int) -> None:
-        """Write the positions of rows [first, end): how far each input is into its segment."""
-        bounds = self._bounds_of(first, end)
-        begins = np.repeat(bounds[:-1], np.diff(bounds))
-        np.subtract(_ramp(len(begins)), begins, out=self._positions[first:end].reshape(-1))
+def _number(
+    positions: NDArray[np.int32], bounds: NDArray[np.int32], lengths: NDArray[np.int32]
+) -> None:
+    """Write how far each input is into its segment.
+
+    Args:
+        positions: (S, l), to be written.
+        bounds: where segments begin, and the last ends, counted through all rows.
+        lengths: of the segments.
+    """
+    num_rows, length = positions.shape
+    kind = np.dtype(np.uint16 if length <= 1 << 16 else np.int32)  # half the bytes to be moved
+    begins, ramp = (bounds[:-1] % length).astype(kind), _ramp(length, kind)
+    step = max(1, SLAB_TOKENS // length)
+    firsts = np.searchsorted(bounds, np.arange(0, num_rows, step) * length).tolist()
+    for slab, (first, last) in enumerate(itertools.pairwise([*firsts, len(begins)])):
+        within = begins[first:last].repeat(lengths[first:last]).reshape(-1, length)
+        np.subtract(ramp, within, out=within)
+        positions[slab * step : (slab + 1) * step] = within
 
 
 def _spread(text_bytes: NDArray[np.int64], labels: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -157,5 +182,5 @@ def _spread(text_bytes: NDArray[np.int64], labels: NDArray[np.int32]) -> NDArray
 
 
 @functools.lru_cache(maxsize=4)
-def _ramp(length: int) -> NDArray[np.int32]:
-    return np.arange(length, dtype=np.int32)
+def _ramp(length: int, kind: np.dtype[np.uint16 | np.int32]) -> NDArray[np.uint16 | np.int32]:
+    return np.arange(length, dtype=kind)

@@ -45,10 +45,7 @@ def new_stage(
     name: str | None = None,
     max_epochs: Mapping[str, float] | None = None,
 ) -> Edit:
-    """Return the edit that goes on with other weights, from the end of the mix block at a row.
-
-    Inside a block the order of rows is fixed by all of the block, so it is finished first: at most
-    `block_rows` - 1 rows later than asked for. `Edit.row` says where.
+    """Return the edit that goes on with other weights, from a row of the run on.
 
     Args:
         plan: the plan as it is.
@@ -66,10 +63,7 @@ def new_stage(
         raise UsageError(f"edit: the plan has rows 0 to {total}, got {row}.")
     for source in [*weights, *(max_epochs or {})]:
         _require_source(plan, source)
-    begin = row if row == total else plan.order.block_end(row)
-    if row < total and plan.order.block_start(row) == row:
-        begin = row
-    length = total - begin if rows is None else rows
+    length = total - row if rows is None else rows
     if length < 1:
         raise UsageError(
             f"edit: the plan ends at row {total}, so the stage needs a length. Give rows or tokens."
@@ -80,7 +74,7 @@ def new_stage(
         "weights": dict(weights),
     }
     payload = {"stages": [stage], "max_epochs": dict(max_epochs or {})}
-    return new_edit(plan.edits, plan.base.hash, "stages", begin, payload)
+    return new_edit(plan.edits, plan.base.hash, "stages", row, payload)
 
 
 def skip_rows(plan: MixPlan, spans: Sequence[tuple[int, int]], reason: str = "") -> Edit:

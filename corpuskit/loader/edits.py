@@ -119,14 +119,12 @@ def apply_edits(where: str, plan: Mapping[str, Any], edits: Sequence[Edit]) -> d
 
 
 def _cut(where: str, plan: Mapping[str, Any], row: int) -> list[Any]:
-    """Return the stages of a plan up to a row of the run, at which a mix block ends."""
-    kept, start, block = [], 0, get(where, plan, "block_rows", int)
+    """Return the stages of a plan up to a row of the run."""
+    kept, start = [], 0
     for stage in plan["stages"]:
         rows = get(where, stage, "rows", int)
         within = min(row - start, rows)
         if within > 0:
-            if within < rows and within % max(1, block):
-                raise DataError(f"{where}: row {row} is inside a mix block of {block} rows.")
             kept.append({**stage, "rows": within})
         start += rows
     if not 0 <= row <= start:

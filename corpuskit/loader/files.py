@@ -1,15 +1,18 @@
 """The files of a run directory as the loader reads them, wherever the directory lies.
 
 Small files are read whole and bounded; parts are read by ranges (`parts`). Names are relative to
-the run directory and use `/`.
+the run directory and use `/`. What lies in object storage is read by `remote`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -21,6 +24,7 @@ from corpuskit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
 T = TypeVar("T")
 
@@ -32,10 +36,48 @@ TABLE_BYTES, TABLE_EXPANSION = 1 << 28, 1000
 """A small table may take so much, or so many times the size of its file."""
 
 
+class Transfers:
+    """Counts what reads of parts took from object storage; threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.fetched_bytes = self.requests = self.cache_hits = 0
+
+    def add(self, *, fetched_bytes: int = 0, requests: int = 0, cache_hits: int = 0) -> None:
+        """Add to the counts."""
+        with self._lock:
+            self.fetched_bytes += fetched_bytes
+            self.requests += requests
+            self.cache_hits += cache_hits
+
+
+class PartSource(Protocol):
+    """An open part, lent to one thread at a time."""
+
+    file: pa.NativeFile
+
+    def ready(
+        self, footer: pq.FileMetaData, groups: Sequence[int], columns: Sequence[str]
+    ) -> AbstractContextManager[None]:
+        """Have what a read of these row groups takes at hand; within it, they are read.
+
+        What the read did not find fault with by the end may be kept for others.
+
+        Raises:
+            OSError: it can't be had.
+        """
+
+
 class RunFiles(Protocol):
-    """Reads the files of one run directory; may be used by several threads."""
+    """Reads the files of one run directory; may be used by several threads.
+
+    Attributes:
+        address: what the user calls the run directory.
+        reader_threads: as many hide how long a read takes.
+    """
 
     address: str
+    reader_threads: int
 
     def where(self, name: str) -> str:
         """Return what messages call a file."""
@@ -55,12 +97,40 @@ class RunFiles(Protocol):
             OSError: it can't be opened.
         """
 
+    def open_part(self, name: str, transfers: Transfers, *, again: bool) -> PartSource:
+        """Open a part.
+
+        Args:
+            name: the part.
+            transfers: where to count what is fetched.
+            again: the run reads it more than once.
+
+        Raises:
+            OSError: it can't be opened.
+            DataError: it is another one than this object has read before.
+        """
+
     def list(self, folder: str) -> list[str]:
         """Return the names of the files in a folder, sorted; none where there is no folder."""
 
 
+class LocalPart:
+    """A part on a file system."""
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self.file = file
+
+    def ready(
+        self, footer: pq.FileMetaData, groups: Sequence[int], columns: Sequence[str]
+    ) -> AbstractContextManager[None]:
+        """Do nothing: it is all there."""
+        return contextlib.nullcontext()
+
+
 class LocalFiles:
     """A run directory on a file system."""
+
+    reader_threads = 2
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir, self.address = run_dir, str(run_dir)
@@ -83,6 +153,10 @@ class LocalFiles:
         """Open a file for `pread`."""
         return pa.OSFile(str(self.run_dir / name))
 
+    def open_part(self, name: str, transfers: Transfers, *, again: bool) -> PartSource:
+        """Open a part for `pread`."""
+        return LocalPart(self.open(name))
+
     def list(self, folder: str) -> list[str]:
         """Return the names of the files in a folder."""
         try:
@@ -92,18 +166,35 @@ class LocalFiles:
         return sorted(f"{folder}/{name}" for name in names)
 
 
-def open_files(run_dir: str | Path) -> RunFiles:
-    """Return the files of a run directory; nothing is touched.
+def open_files(
+    run_dir: str | Path,
+    *,
+    deadline_seconds: float = 120.0,
+    cache_dir: str | Path | None = None,
+    cache_bytes: int = 8 << 30,
+) -> RunFiles:
+    """Return the files of a run directory; of them, nothing is touched.
+
+    Args:
+        run_dir: a folder, or an address in object storage.
+        deadline_seconds: within which requests to object storage are answered, or fail.
+        cache_dir: where ranges from object storage are kept; None for nowhere.
+        cache_bytes: bound on the files in it.
 
     Raises:
-        UsageError: the address is of a kind that the loader does not read.
+        UsageError: the address or the cache is of no use, or the extra `s3` is not installed.
     """
-    if "://" in str(run_dir):
-        raise UsageError(
-            f"{run_dir}: the loader reads local folders only. Copy the run directory here first, "
-            "for example with: aws s3 sync."
-        )
-    return LocalFiles(Path(run_dir))
+    address = str(run_dir)
+    if re.match(r"[A-Za-z0-9+.-]{2,}:/", address):
+        from corpuskit.storage import is_remote
+
+        if is_remote(address):
+            from corpuskit.loader.cache import open_cache
+            from corpuskit.loader.remote import RemoteFiles
+
+            cache = None if cache_dir is None else open_cache(Path(cache_dir), cache_bytes)
+            return RemoteFiles(address, deadline_seconds, cache)
+    return LocalFiles(Path(address.removeprefix("file://")))
 
 
 def inside(name: object, where: str) -> str:
@@ -124,8 +215,8 @@ def digest_bytes(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def read_json(files: RunFiles, name: str) -> dict[str, Any]:
-    """Return the object of a JSON file of our format.
+def read_json(files: RunFiles, name: str, known: int = FORMAT) -> dict[str, Any]:
+    """Return the object of a JSON file of ours, of the format that is known.
 
     Raises:
         UsageError: there is no such file.
@@ -140,9 +231,11 @@ def read_json(files: RunFiles, name: str) -> dict[str, Any]:
         ) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON: {error}. Run the mix again.") from None
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+    if not isinstance(fields, dict) or fields.get("format") != known:
         found = fields.get("format") if isinstance(fields, dict) else fields
-        raise DataError(f"{where}: format must be {FORMAT}, got {found!r}. Update corpuskit.")
+        older = isinstance(found, int) and found < known
+        advice = "Run the mix again" if older else "Update corpuskit"
+        raise DataError(f"{where}: format must be {known}, got {found!r}. {advice}.")
     return fields
 
 

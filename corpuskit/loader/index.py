@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+PLAN_FORMAT = 2
+"""Of mix/plan.json; in format 1 rows were permuted within blocks of a mixture."""
 
 ROWS_PER_GROUP = 64
 MAX_ROW_BYTES = 1 << 26
@@ -151,7 +155,6 @@ class MixPlan:
     seed: int
     seq_len: int
     dtype: np.dtype[np.unsignedinteger]
-    block_rows: int
     tokenizer: Mapping[str, object]
     order: RowOrder
     skips: SkipSpans
@@ -176,21 +179,24 @@ class BasePlan(NamedTuple):
     parts: PartIndex
 
 
-def read_mix(run_dir: str | Path) -> MixPlan:
+def read_mix(run_dir: str | Path | RunFiles) -> MixPlan:
     """Open and check the mix plan of a run directory, with its edits.
+
+    Args:
+        run_dir: a folder, an address in object storage, or what `open_files` returned.
 
     Raises:
         UsageError: there is no plan, or it takes a source more often than its `max_epochs`.
         DataError: the plan, its index or an edit break the format, or don't belong together.
     """
-    files = open_files(run_dir)
+    files = open_files(run_dir) if isinstance(run_dir, str | os.PathLike) else run_dir
     base = _read_base(files)
     return edited(files, base, read_edits(files, base.hash))
 
 
 def _read_base(files: RunFiles) -> BasePlan:
     where = files.where("mix/plan.json")
-    fields = read_json(files, "mix/plan.json")
+    fields = read_json(files, "mix/plan.json", PLAN_FORMAT)
     names = [get(where, entry, "name", str) for entry in get(where, fields, "sources", list)]
     if len(set(names)) != len(names):
         raise DataError(f"{where}: source names must differ, got {names}. Run the mix again.")
@@ -225,7 +231,6 @@ def edited(files: RunFiles, base: BasePlan, edits: Sequence[Edit]) -> MixPlan:
     names = [source.name for source in sources]
     order = RowOrder(
         get(where, fields, "seed", int),
-        _positive(where, fields, "block_rows"),
         sources,
         tuple(_stage(where, entry, names) for entry in get(where, fields, "stages", list)),
     )
@@ -245,7 +250,6 @@ def edited(files: RunFiles, base: BasePlan, edits: Sequence[Edit]) -> MixPlan:
         seed=get(where, fields, "seed", int),
         seq_len=seq_len,
         dtype=dtype,
-        block_rows=get(where, fields, "block_rows", int),
         tokenizer=get(where, fields, "tokenizer", dict),
         order=order,
         skips=SkipSpans(_skips(where, get(where, fields, "skip", list)), order.num_rows),

@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     U64 = NDArray[np.uint64]
+
+BLOCK_ROWS = 1024
+"""Rows whose turns are worked out at a time; no result depends on it."""
 
 ROUNDS = 6
 _SHIFT = np.uint64(33)
@@ -62,6 +66,34 @@ def turn(source: int, rank: int, weights: Sequence[int]) -> int:
         # How many j have 2j + 1 below due / own; a source that comes first also has the equal one.
         before += (due // own + 1) // 2 if k < source else -(-due // own) // 2
     return before
+
+
+def in_turn(
+    sources: NDArray[np.int32], ranks: NDArray[np.int64], weights: Sequence[int]
+) -> NDArray[np.int64]:
+    """Return the places of rows in the order of their turns: (M,) int64.
+
+    Args:
+        sources: (M,) ascending.
+        ranks: (M,) of each row within its source and stage, ascending within a source.
+        weights: of the stage, one per source.
+    """
+    due = (2.0 * ranks + 1.0) / np.array(weights, np.float64)[sources]
+    order = np.argsort(due, kind="stable")
+    # A float is off by 2^-52 of itself at most; what is nearer together than that is compared
+    # exactly. Ties go to the source that comes first.
+    sorted_due = due[order]
+    close = np.diff(sorted_due) <= sorted_due[1:] * 2.0**-50
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], close, [False]]).astype(np.int8)))
+    for first, last in edges.reshape(-1, 2).tolist():
+        some = order[first : last + 1].tolist()
+        some.sort(key=lambda i: _due(int(sources[i]), int(ranks[i]), weights))
+        order[first : last + 1] = some
+    return order
+
+
+def _due(source: int, rank: int, weights: Sequence[int]) -> tuple[Fraction, int]:
+    return Fraction(2 * rank + 1, weights[source]), source
 
 
 @functools.lru_cache(maxsize=256)
@@ -195,25 +227,24 @@ class SourceRows(NamedTuple):
 
 class _Block(NamedTuple):
     start: int  # the run's counter at its first row
-    length: int
-    ends: NDArray[np.int64]  # (K,) where each source's rows end in the block before it is permuted
-    ranks: NDArray[
-        np.int64
-    ]  # (K,) row of the source ever taken, less its place in the laid-out block
-    keys: U64
+    sources: NDArray[np.int32]
+    taken: NDArray[np.int64]  # how many rows the run took from the source before
 
 
 class RowOrder:
-    """The order of a run: counters to rows of sources and back, each in O(K) operations."""
+    """The order of a run: counters to rows of sources and back, each in O(K) operations.
 
-    def __init__(
-        self, seed: int, block_rows: int, sources: Sequence[MixSource], stages: Sequence[MixStage]
-    ) -> None:
+    Within a stage the sources take turns by Sainte-Lague, so the first n rows hold of each source
+    what `apportion` says, for every n. A source gives its rows in the order in which it is stored,
+    or of the epoch's permutation.
+    """
+
+    def __init__(self, seed: int, sources: Sequence[MixSource], stages: Sequence[MixStage]) -> None:
         self.sources, self.stages = tuple(sources), tuple(stages)
-        self._seed, self._block_rows = seed, block_rows
+        self._seed = seed
         self._starts = [0, *itertools.accumulate(stage.rows for stage in stages)]
         self.num_rows = self._starts[-1]
-        blocks = (-(-stage.rows // block_rows) for stage in stages)
+        blocks = (-(-stage.rows // BLOCK_ROWS) for stage in stages)
         self._first_block = [0, *itertools.accumulate(blocks)]
         counts = [self._share(i, stage.rows)[None] for i, stage in enumerate(stages)]
         zero = np.zeros((1, len(sources)), np.int64)
@@ -222,7 +253,7 @@ class RowOrder:
         self._sizes = np.array([max(1, source.rows) for source in sources], np.int64)
         self._shuffled = np.array([source.shuffled for source in sources], np.bool_)
         self._shapes = np.array([(n, *sides(int(n))) for n in self._sizes], np.uint64).T
-        self._block = functools.lru_cache(maxsize=1024)(self._build_block)
+        self._block = functools.lru_cache(maxsize=256)(self._build_block)
         self._boundary = functools.lru_cache(maxsize=64)(self._share)
         self._epoch_keys = functools.lru_cache(maxsize=1024)(self._build_epoch_keys)
 
@@ -236,31 +267,22 @@ class RowOrder:
             none = np.zeros(0, np.int64)
             return SourceRows(none.astype(np.int32), none, none)
         which = np.searchsorted(np.array(present), numbers)
-        starts = np.array([block.start for block in blocks])[which]
-        places = (counters - starts).astype(np.uint64)
-        shape = np.array([(b.length, *sides(b.length)) for b in blocks], np.uint64).T
-        keys = np.stack([block.keys for block in blocks], axis=1)
-        places = _walk(places, shape[:, which], keys[:, which], _forward)
-        # One sorted list for all blocks: each block's ends, shifted behind the block before it.
-        shift = np.cumsum([0, *(block.length for block in blocks[:-1])])
-        ends = np.concatenate([b.ends + s for b, s in zip(blocks, shift, strict=True)])
-        found = np.searchsorted(ends, places + shift[which], side="right")
-        sources = found - which * len(self.sources)
-        taken = places + np.concatenate([block.ranks for block in blocks])[found]
+        # Where each block's rows begin among those of all, less its first counter.
+        lengths = [len(block.sources) for block in blocks]
+        begins = np.cumsum([0, *lengths[:-1]]) - np.array([block.start for block in blocks])
+        places = counters + begins[which]
+        sources = np.concatenate([block.sources for block in blocks])[places]
+        taken = np.concatenate([block.taken for block in blocks])[places]
         epochs, rows = np.divmod(taken, self._sizes[sources])
         self._permute_epochs(sources, epochs, rows)
-        return SourceRows(sources.astype(np.int32), rows, epochs)
+        return SourceRows(sources, rows, epochs)
 
     def taken(self, counter: int) -> NDArray[np.int64]:
         """Return how many rows of each source the counters [0, counter) take: (K,) int64."""
-        counts: NDArray[np.int64]
-        if counter >= self.num_rows:
-            counts = self._offsets[-1].copy()
-            return counts
-        block = self._block(int(self._block_numbers(np.array([counter]))[0]))
-        counts = block.ranks + np.concatenate([[0], block.ends[:-1]])
-        part = self.rows_at(np.arange(block.start, counter)).sources
-        counts += np.bincount(part, minlength=len(self.sources))
+        stage = int(np.searchsorted(self._starts, counter, side="right")) - 1
+        counts: NDArray[np.int64] = self._offsets[min(stage, len(self.stages))].copy()
+        if stage < len(self.stages):
+            counts += self._share(stage, counter - self._starts[stage])
         return counts
 
     def counters_of(self, source: int, row: int) -> list[tuple[int, int]]:
@@ -271,15 +293,6 @@ class RowOrder:
             for epoch in range(-(-total // size))
             if epoch * size + (place := self._place_in_epoch(source, row, epoch)) < total
         ]
-
-    def block_start(self, counter: int) -> int:
-        """Return the first counter of the mix block that holds `counter`."""
-        return self._block(int(self._block_numbers(np.array([counter]))[0])).start
-
-    def block_end(self, counter: int) -> int:
-        """Return the counter behind the mix block that holds `counter`."""
-        block = self._block(int(self._block_numbers(np.array([counter]))[0]))
-        return block.start + block.length
 
     def is_permuted(self, sources: SourceRows) -> NDArray[np.bool_]:
         """Return which of these rows are read out of stored order."""
@@ -295,26 +308,27 @@ class RowOrder:
         """Return the number of each counter's block, counted over all stages."""
         stages = np.searchsorted(self._starts, counters, side="right") - 1
         within = counters - np.array(self._starts)[stages]
-        numbers: NDArray[np.int64] = within // self._block_rows
+        numbers: NDArray[np.int64] = within // BLOCK_ROWS
         numbers += np.array(self._first_block)[stages]
         return numbers
 
     def _build_block(self, number: int) -> _Block:
         stage = int(np.searchsorted(self._first_block, number, side="right")) - 1
-        index = number - self._first_block[stage]
-        first = index * self._block_rows
-        length = min(self._block_rows, self.stages[stage].rows - first)
-        before, after = self._boundary(stage, first), self._boundary(stage, first + length)
-        ends = np.cumsum(after - before)
-        ranks = self._offsets[stage] + after - ends
-        keys = round_keys(self._seed, "mix", stage, index)
-        return _Block(self._starts[stage] + first, length, ends, ranks, keys)
+        first = (number - self._first_block[stage]) * BLOCK_ROWS
+        end = min(first + BLOCK_ROWS, self.stages[stage].rows)
+        before, after = self._boundary(stage, first), self._boundary(stage, end)
+        counts = after - before
+        sources = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        ranks = np.arange(end - first) - np.repeat(np.cumsum(counts) - after, counts)
+        order = in_turn(sources, ranks, self.stages[stage].weights)
+        sources, ranks = sources[order], ranks[order]
+        return _Block(self._starts[stage] + first, sources, ranks + self._offsets[stage][sources])
 
     def _build_epoch_keys(self, source: int, epoch: int) -> U64:
         return round_keys(self._seed, self.sources[source].name, epoch)
 
     def _permute_epochs(
-        self, sources: NDArray[np.int64], epochs: NDArray[np.int64], rows: NDArray[np.int64]
+        self, sources: NDArray[np.int32], epochs: NDArray[np.int64], rows: NDArray[np.int64]
     ) -> None:
         """Replace, in place, the rows of epochs that are not read as stored."""
         where = np.flatnonzero((epochs > 0) | ~self._shuffled[sources])
@@ -338,11 +352,7 @@ class RowOrder:
         """Return the run's counter of row `rank` (from 0) ever taken from `source`."""
         stage = int(np.searchsorted(self._offsets[:, source], rank, side="right")) - 1
         within = rank - int(self._offsets[stage, source])
-        index = turn(source, within, self.stages[stage].weights) // self._block_rows
-        block = self._block(self._first_block[stage] + index)
-        place = rank - int(block.ranks[source])
-        key = (self._seed, "mix", stage, index)
-        return block.start + int(unpermute(place, block.length, *key)[0])
+        return self._starts[stage] + turn(source, within, self.stages[stage].weights)
 
 
 class SkipSpans:

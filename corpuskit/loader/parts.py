@@ -17,21 +17,40 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.errors import DataError
-from corpuskit.loader.files import FORMAT
+from corpuskit.loader.files import FORMAT, Transfers
 from corpuskit.loader.index import ROWS_PER_GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from corpuskit.loader.files import PartSource
     from corpuskit.loader.index import MixPlan
+    from corpuskit.loader.pages import TokenPages
 
 PADDING = 2  # bit 1 of a segment's flags
 TOKEN_BYTES, GROUP_BYTES = 32, 1 << 20  # most that a token takes: its own, and those of a segment
-TOKEN_COLUMNS = ("tokens", "doc_starts", "text_bytes", "flags")
+SEGMENT_COLUMNS = ("doc_starts", "text_bytes", "flags")
+TOKEN_COLUMNS = ("tokens", *SEGMENT_COLUMNS)
 # What a read that failed raises: a file that is gone, cut, or whose pages break their CRC.
 READ_ERRORS = (OSError, pa.ArrowException, DataError)
+
+
+class SegmentColumns(NamedTuple):
+    """What the rows of a part consist of, as arrays.
+
+    Attributes:
+        starts: int32 first token of every segment of every row.
+        bounds: (R + 1,) where each row's `starts` begin and end.
+        pads: (R,) first token of the padded tail; L + 1 without one.
+        text_bytes: (R,) bytes of text the row stands for.
+    """
+
+    starts: NDArray[np.int32]
+    bounds: NDArray[np.int32]
+    pads: NDArray[np.int32]
+    text_bytes: NDArray[np.int64]
 
 
 class StoredRows(NamedTuple):
@@ -39,10 +58,7 @@ class StoredRows(NamedTuple):
 
     Attributes:
         tokens: (R, L + 1) unsigned, as stored.
-        starts: int32 first token of every segment of every row.
-        bounds: (R + 1,) where each row's `starts` begin and end.
-        pads: (R,) first token of the padded tail; L + 1 without one.
-        text_bytes: (R,) bytes of text the row stands for.
+        starts, bounds, pads, text_bytes: as in `SegmentColumns`.
     """
 
     tokens: NDArray[np.unsignedinteger]
@@ -55,11 +71,11 @@ class StoredRows(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _OpenPart:
     number: int
-    source: pa.NativeFile
+    source: PartSource
     file: pq.ParquetFile
 
     def close(self) -> None:
-        self.source.close()
+        self.source.file.close()
 
 
 class Parts:
@@ -68,10 +84,17 @@ class Parts:
     At most `max_open`, or one for each thread that reads if those are more. A part is
     lent to one thread at a time (a Parquet reader keeps state); a second thread that needs it
     meanwhile gets a second handle.
+
+    Attributes:
+        transfers: what was fetched for them from object storage.
     """
 
     def __init__(self, plan: MixPlan, max_open: int) -> None:
         self._plan, self._max_open = plan, max_open
+        self._row_bytes = (plan.seq_len + 1) * plan.dtype.itemsize
+        self.transfers = Transfers()
+        sizes = [source.rows for source in plan.sources]
+        self._is_read_again = plan.order.taken(plan.order.num_rows) > np.array(sizes, np.int64)
         self._lock = threading.Lock()
         self._idle: OrderedDict[int, _OpenPart] = OrderedDict()  # by id(), the longest idle first
         self._num_open = 0
@@ -94,17 +117,60 @@ class Parts:
         is_sound = False
         try:
             self._check_groups(opened.file, groups)
-            table = opened.file.read_row_groups(
-                list(groups), columns=list(columns), use_threads=False
-            )
-            left = int(self._plan.parts.rows[part]) - groups[-1] * ROWS_PER_GROUP
-            expected = (len(groups) - 1) * ROWS_PER_GROUP + min(ROWS_PER_GROUP, left)
-            if table.num_rows != expected:
-                raise DataError(f"{expected} rows were due, {table.num_rows} came")
+            with opened.source.ready(opened.file.metadata, groups, columns):
+                table = opened.file.read_row_groups(
+                    list(groups), columns=list(columns), use_threads=False
+                )
+                self._check_count(part, groups, table.num_rows)
             is_sound = True
         finally:
             self._give_back(opened, is_sound)
         return table
+
+    def read_rows(
+        self,
+        part: int,
+        groups: Sequence[int],
+        pages: TokenPages,
+        place: Callable[[int, NDArray[np.uint8]], None],
+    ) -> SegmentColumns:
+        """Read ascending row groups, every page verified, without keeping their tokens.
+
+        Args:
+            part: its number.
+            groups: numbers of its row groups.
+            pages: memory for a page, and what reads it.
+            place: takes the index of a row group in `groups` and its tokens as bytes, (R, row
+                bytes), which are there until it returns.
+
+        Raises:
+            OSError, pa.ArrowException, DataError: `READ_ERRORS`, without a place; to be read again.
+        """
+        opened = self._borrow(part)
+        is_sound = False
+        try:
+            self._check_groups(opened.file, groups)
+            footer, file = opened.file.metadata, opened.source.file
+            with opened.source.ready(footer, groups, TOKEN_COLUMNS):
+                table = opened.file.read_row_groups(
+                    list(groups), columns=list(SEGMENT_COLUMNS), use_threads=False
+                )
+                self._check_count(part, groups, table.num_rows)
+                for number, group in enumerate(groups):
+                    chunk = footer.row_group(group)
+                    tokens = pages.read(file, chunk.column(0), chunk.num_rows, self._row_bytes)
+                    if tokens is None:
+                        found = opened.file.read_row_group(group, ["tokens"], use_threads=False)
+                        self._check_count(part, [group], found.num_rows)
+                        tokens = _values(found.column(0).chunk(0), self._row_bytes)
+                    place(number, tokens)
+            is_sound = True
+        finally:
+            self._give_back(opened, is_sound)
+        columns = _segments(table, self._plan.seq_len)
+        if columns is None:
+            raise self._contradiction(part, groups)
+        return columns
 
     def read_again(self, part: int, group: int, columns: Sequence[str]) -> pa.Table:
         """Read a row group whose first read failed: a bit may have flipped on its way here.
@@ -127,16 +193,24 @@ class Parts:
         Raises:
             DataError: the columns contradict each other.
         """
-        try:
-            rows = _decode(table, self._plan.seq_len, self._plan.dtype)
-        except pa.ArrowException:  # a null where there must be none
-            rows = None
-        if rows is None:
-            raise DataError(
-                f"{self.where(part, groups)}: doc_starts, text_bytes and flags must describe rows"
-                f" of {self._plan.seq_len + 1} tokens, and don't. Run its phase again."
-            )
-        return rows
+        columns = _segments(table, self._plan.seq_len)
+        if columns is None:
+            raise self._contradiction(part, groups)
+        tokens = _values(table.column("tokens").chunk(0), self._row_bytes)
+        return StoredRows(tokens.view(self._plan.dtype), *columns)
+
+    def _contradiction(self, part: int, groups: Sequence[int]) -> DataError:
+        return DataError(
+            f"{self.where(part, groups)}: doc_starts, text_bytes and flags must describe rows"
+            f" of {self._plan.seq_len + 1} tokens, and don't. Run its phase again."
+        )
+
+    def _check_count(self, part: int, groups: Sequence[int], num_rows: int) -> None:
+        """Raise DataError, without a place, unless row groups gave the rows that they must have."""
+        left = int(self._plan.parts.rows[part]) - groups[-1] * ROWS_PER_GROUP
+        expected = (len(groups) - 1) * ROWS_PER_GROUP + min(ROWS_PER_GROUP, left)
+        if num_rows != expected:
+            raise DataError(f"{expected} rows were due, {num_rows} came")
 
     def close(self) -> None:
         """Close every idle part; one that a thread still reads is closed when it comes back."""
@@ -190,20 +264,20 @@ class Parts:
 
     def _open(self, number: int) -> _OpenPart:
         index = self._plan.parts
-        source = self._plan.files.open(index.paths[number])
+        again = bool(self._is_read_again[index.sources[number]])
+        source = self._plan.files.open_part(index.paths[number], self.transfers, again=again)
         is_sound = False
         try:
-            if source.size() != index.sizes[number]:
-                raise DataError(
-                    f"it has {source.size()} bytes, the index says {index.sizes[number]}"
-                )
+            size = source.file.size()
+            if size != index.sizes[number]:
+                raise DataError(f"it has {size} bytes, the index says {index.sizes[number]}")
             # Reading ahead is done here, with a deadline; Arrow's own I/O threads have none.
-            file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
+            file = pq.ParquetFile(source.file, page_checksum_verification=True, pre_buffer=False)
             self._check_footer(number, file)
             is_sound = True
         finally:
             if not is_sound:
-                source.close()
+                source.file.close()
         return _OpenPart(number, source, file)
 
     def _check_groups(self, file: pq.ParquetFile, groups: Sequence[int]) -> None:
@@ -238,7 +312,7 @@ class Parts:
         kinds = {
             field.name: getattr(field.type, "value_type", field.type) for field in file.schema_arrow
         }
-        wanted = _column_kinds((plan.seq_len + 1) * plan.dtype.itemsize)
+        wanted = _column_kinds(self._row_bytes)
         if any(kinds.get(name) != kind for name, kind in wanted.items()):
             raise DataError(f"its columns must hold {wanted}, got {kinds}")
         rows = int(index.rows[number])
@@ -260,14 +334,15 @@ def _column_kinds(row_bytes: int) -> dict[str, pa.DataType]:
     }
 
 
-def _decode(
-    table: pa.Table, seq_len: int, dtype: np.dtype[np.unsignedinteger]
-) -> StoredRows | None:
-    """Return the arrays of a table, views where possible; None if they contradict."""
-    column, starts, text_bytes, flags = (table.column(i).chunk(0) for i in range(4))
+def _segments(table: pa.Table, seq_len: int) -> SegmentColumns | None:
+    """Return the arrays of a table of `SEGMENT_COLUMNS`, views if possible; None if contrary."""
+    starts, text_bytes, flags = (table.column(name).chunk(0) for name in SEGMENT_COLUMNS)
+    try:
+        values, sizes, marks = (column.values.to_numpy() for column in (starts, text_bytes, flags))
+    except pa.ArrowException:  # a null where there must be none
+        return None
     bounds = starts.offsets.to_numpy()
     first, last = bounds[:-1], bounds[1:] - 1
-    values = starts.values.to_numpy()
     # Pages are verified, so this guards against a wrong writer.
     rising = np.diff(values, append=seq_len + 1) > 0
     rising[last] = values[last] <= seq_len
@@ -275,14 +350,16 @@ def _decode(
         return None
     if text_bytes.offsets != starts.offsets or flags.offsets != starts.offsets:
         return None
-    marks = flags.values.to_numpy()[last]
-    size = (seq_len + 1) * dtype.itemsize
-    at = column.offset * size
-    tokens = np.frombuffer(column.buffers()[1], np.uint8)[at : at + len(column) * size]
-    return StoredRows(
-        tokens=tokens.view(dtype).reshape(len(column), seq_len + 1),
+    return SegmentColumns(
         starts=values,
         bounds=bounds,
-        pads=np.where(marks & PADDING, values[last], np.int32(seq_len + 1)),
-        text_bytes=np.add.reduceat(text_bytes.values.to_numpy(), first, dtype=np.int64),
+        pads=np.where(marks[last] & PADDING, values[last], np.int32(seq_len + 1)),
+        text_bytes=np.add.reduceat(sizes, first, dtype=np.int64),
     )
+
+
+def _values(column: pa.FixedSizeBinaryArray, width: int) -> NDArray[np.uint8]:
+    """Return the values of a column as (R, width) bytes, a view."""
+    at = column.offset * width
+    values = np.frombuffer(column.buffers()[1], np.uint8)[at : at + len(column) * width]
+    return values.reshape(len(column), width)

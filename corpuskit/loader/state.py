@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.loader.files import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corpuskit.loader.index import MixPlan
+
+STATE_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class LoaderState:
 
     def to_dict(self) -> dict[str, object]:
         """Return the state as JSON-ready values."""
-        return {"format": FORMAT, **asdict(self)}
+        return {"format": STATE_FORMAT, **asdict(self)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, object]) -> LoaderState:
@@ -52,9 +53,9 @@ class LoaderState:
         Raises:
             DataError: the format is not known or a field has another type.
         """
-        if fields.get("format") != FORMAT:
+        if fields.get("format") != STATE_FORMAT:
             raise DataError(
-                f"loader state: format must be {FORMAT}, got {fields.get('format')!r}."
+                f"loader state: format must be {STATE_FORMAT}, got {fields.get('format')!r}."
                 " Load a state that this version wrote."
             )
         match fields:
@@ -143,16 +144,13 @@ def history(plan: MixPlan, rows: int) -> str:
         if start >= rows:
             break
         used = min(stage.rows, rows - start)
-        # The order inside a block depends on the block's length, which the end of a stage may cut.
-        whole, rest = divmod(used, plan.block_rows)
-        block = min(plan.block_rows, stage.rows - whole * plan.block_rows) if rest else 0
         factor = math.gcd(*stage.weights)
         weights = [
             [source.name, weight // factor]
             for source, weight in zip(order.sources, stage.weights, strict=True)
             if weight
         ]
-        stages.append([used, block, weights])
+        stages.append([used, weights])
         start += stage.rows
     sources = []
     for k, (source, taken) in enumerate(
@@ -167,7 +165,6 @@ def history(plan: MixPlan, rows: int) -> str:
         "seed": plan.seed,
         "seq_len": plan.seq_len,
         "dtype": plan.dtype.name,
-        "block_rows": plan.block_rows,
         "tokenizer": plan.tokenizer.get("hash"),
         "stages": stages,
         "sources": sources,

@@ -192,3 +192,20 @@ def check_topology(
             )
     if not 0 <= rank < world_size:
         raise UsageError(f"loader: rank must be in [0, {world_size}), got {rank}.")
+
+
+def cut_rows(stored: int, wanted: int | None) -> tuple[int, int]:
+    """Return the length of the rows that are handed out, and how many a stored row gives.
+
+    Raises:
+        UsageError: the stored rows can't be cut into rows of this length.
+    """
+    if wanted is None:
+        return stored, 1
+    if wanted < 1 or stored % wanted:
+        legal = [stored // n for n in range(1, 65) if stored % n == 0]
+        raise UsageError(
+            f"loader: seq_len must divide the {stored} tokens of a packed row, got {wanted}."
+            f" Legal: {', '.join(map(str, legal))}."
+        )
+    return wanted, stored // wanted

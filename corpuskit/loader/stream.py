@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.errors import UsageError
-from corpuskit.loader.assemble import Assembled, Memory
+from corpuskit.loader.assemble import Assembled, Memory, PlainRows
+from corpuskit.loader.files import open_files
 from corpuskit.loader.index import read_mix
 from corpuskit.loader.parts import Parts
 from corpuskit.loader.provenance import Provenance, Sighting
 from corpuskit.loader.reader import ReadCounts, Reader
 from corpuskit.loader.shares import shares_before
 from corpuskit.loader.state import LoaderState, check_state, state_at
-from corpuskit.loader.steps import BatchRows, MicroBatches, Slicing, check_topology
+from corpuskit.loader.steps import BatchRows, MicroBatches, Slicing, check_topology, cut_rows
+from corpuskit.loader.window import Planner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from corpuskit.loader.assemble import Batch, Column
+    from corpuskit.loader.assemble import Batch
     from corpuskit.loader.provenance import StepRow
     from corpuskit.loader.shares import SourceShare
     from corpuskit.loader.window import Window
@@ -49,7 +51,7 @@ class StreamingLoader:
     left over at the end of the plan, fewer than a global batch, are not delivered.
 
     Args:
-        run_dir: the directory of a finished run.
+        run_dir: the directory of a finished run, or its address in object storage.
         global_batch_rows: rows of one step over all ranks; or a ramp, (first step, rows) pairs from
             step 0 on. The order of rows does not depend on it.
         rank: which slice of each step to yield.
@@ -60,11 +62,14 @@ class StreamingLoader:
             as rows of the global batch, and the pieces of a packed row stay together.
         start_step: where to begin, in steps from the start of the run.
         num_steps: steps of the whole run; None for as many as the plan has rows for.
-        reader_threads: threads that read ahead.
+        reader_threads: threads that read ahead; None for 2, for 8 from object storage.
         read_ahead_bytes: bound on the stored rows held in memory.
         read_deadline_seconds: how long the read of a row group may take before the step that waits
             for it raises.
         max_open_parts: bound on open files.
+        cache_dir: folder on this machine for what comes from object storage, shared by the ranks
+            of the machine and by later runs; None to write nothing.
+        cache_bytes: bound on the files in it.
     """
 
     def __init__(
@@ -79,36 +84,49 @@ class StreamingLoader:
         seq_len: int | None = None,
         start_step: int = 0,
         num_steps: int | None = None,
-        reader_threads: int = 2,
+        reader_threads: int | None = None,
         read_ahead_bytes: int = 128 << 20,
         read_deadline_seconds: float = 120.0,
         max_open_parts: int = 64,
+        cache_dir: str | Path | None = None,
+        cache_bytes: int = 8 << 30,
     ) -> None:
         for name, number in (
             ("reader_threads", reader_threads),
             ("max_open_parts", max_open_parts),
         ):
-            if number < 1:
+            if number is not None and number < 1:
                 raise UsageError(f"loader: {name} must be at least 1, got {number}.")
         if read_deadline_seconds <= 0:
             raise UsageError(
                 f"loader: read_deadline_seconds must be above 0, got {read_deadline_seconds}."
             )
         batch = BatchRows(global_batch_rows)
-        self.plan = read_mix(run_dir)
-        self.seq_len, self._pieces = _cut_rows(self.plan.seq_len, seq_len)
+        files = open_files(
+            run_dir,
+            deadline_seconds=read_deadline_seconds,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+        )
+        self.plan = read_mix(files)
+        self.seq_len, self._pieces = cut_rows(self.plan.seq_len, seq_len)
         self.rank, self.world_size = rank, world_size
         self._micro = MicroBatches(micro_batches, micro_batch_rows)
         check_topology(batch, rank, world_size, self._micro, self._pieces)
         self._batch = batch
         self._stored = BatchRows([(step, rows // self._pieces) for step, rows in batch.pieces])
-        self._threads, self._read_ahead = reader_threads, read_ahead_bytes
+        self._threads, self._read_ahead = reader_threads or files.reader_threads, read_ahead_bytes
         self._deadline, self._max_open = read_deadline_seconds, max_open_parts
         self._wanted_steps = num_steps
         self._reader: Reader | None = None
         self._counts = ReadCounts()
         self._provenance = Provenance(self.plan, read_deadline_seconds)
         self._stand_at(start_step, self._stored.before(max(0, start_step)))
+        if cache_dir is not None:
+            from corpuskit.loader.remote import require_room
+
+            planner = Planner(self.plan, self._slicing, self._end_step, read_ahead_bytes // 2)
+            require_room(self.plan, planner, self._step, self._end_step)
 
     @property
     def source_names(self) -> tuple[str, ...]:
@@ -129,6 +147,21 @@ class StreamingLoader:
     def num_steps(self) -> int:
         """Steps of the whole run, those done included."""
         return self._end_step
+
+    @property
+    def micro_batches(self) -> int:
+        """Batches that the next step comes in."""
+        return self._micro.count(self.global_batch_rows // self.world_size)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of the whole run, those done included."""
+        sizes, last = self._batch.pieces, self._end_step
+        ends = [*(min(step, last) for step, _ in sizes[1:]), last]
+        return sum(
+            max(0, end - first) * self._micro.count(rows // self.world_size)
+            for (first, rows), end in zip(sizes, ends, strict=True)
+        )
 
     @property
     def read_counts(self) -> ReadCounts:
@@ -305,73 +338,51 @@ class StreamingLoader:
             for step in range(self._step, self._end_step):
                 if step == end:
                     window = reader.window_of(step)
-                    most = ASSEMBLED_TOKENS // (window.rank_rows * self.plan.seq_len)
-                    begin, end = step, step + window.num_ready(step, max(1, most))
-                    rows = _assemble(memory, window, begin, end, self._pieces, self._pad)
                     rank_rows = window.rank_rows * self._pieces
                     micro_batches = self._micro.count(rank_rows)
-                    size = rank_rows // micro_batches
+                    most = ASSEMBLED_TOKENS // (window.rank_rows * self.plan.seq_len)
+                    begin, end = step, step + window.num_ready(step, max(1, most))
+                    rows = self._assemble(memory, window, begin, end, rank_rows // micro_batches)
                 for micro in range(micro_batches):
                     reader.require_open()
-                    first = (step - begin) * rank_rows + micro * size
                     if micro == micro_batches - 1:
                         self._step = step + 1
-                    yield rows.batch(first, first + size, step)
+                    yield rows.batch((step - begin) * micro_batches + micro, step)
         finally:
             reader.close()
             if self._reader is reader:
                 self.close()
 
-    @property
-    def _pad(self) -> int:
-        """The token in the place of those that are masked."""
-        pad = self.plan.tokenizer.get("pad", 0)
-        return pad if isinstance(pad, int) else 0
-
-
-def _assemble(
-    memory: Memory, window: Window, begin: int, end: int, pieces: int, pad: int
-) -> Assembled:
-    """Make arrays of the steps [begin, end) of a window; nothing of it refers to the window."""
-    first = (begin - window.first_step) * window.rank_rows
-    rows = slice(first, (end - window.first_step) * window.rank_rows)
-    stored, text_bytes, masked = window.stored[rows], window.text_bytes[rows], None
-    if window.masks is not None:
-        into = window.masks.into
-        some = slice(*np.searchsorted(into, [rows.start, rows.stop]).tolist())
-        masked = (into[some] - first, window.masks.firsts[some], window.masks.ends[some])
-        for row, begins, ends in zip(*(column.tolist() for column in masked), strict=True):
-            stored[row, begins:ends] = pad
-        np.subtract.at(text_bytes, masked[0], window.masks.text_bytes[some])
-    others: dict[str, Column] = {
-        "source_ids": window.rows.sources[rows],
-        "row_ids": window.rows.rows[rows],
-        "run_rows": window.counters[rows],
-    }
-    return Assembled(
-        memory,
-        stored,
-        window.starts[rows],
-        window.pads[rows],
-        text_bytes,
-        others,
-        pieces=pieces,
-        masked=masked,
-    )
-
-
-def _cut_rows(stored: int, wanted: int | None) -> tuple[int, int]:
-    """Return the length of the rows that are handed out, and how many a stored row gives.
-
-    Raises:
-        UsageError: the stored rows can't be cut into rows of this length.
-    """
-    if wanted is None:
-        return stored, 1
-    if wanted < 1 or stored % wanted:
-        legal = [stored // n for n in range(1, 65) if stored % n == 0]
-        raise UsageError(
-            f"loader: seq_len must divide the {stored} tokens of a packed row, got {wanted}."
-            f" Legal: {', '.join(map(str, legal))}."
+    def _assemble(
+        self, memory: Memory, window: Window, begin: int, end: int, batch_rows: int
+    ) -> Assembled:
+        """Make arrays of the steps [begin, end) of a window; none of the large is the window's."""
+        first = (begin - window.first_step) * window.rank_rows
+        rows = slice(first, (end - window.first_step) * window.rank_rows)
+        stored, text_bytes, masked = window.stored[rows], window.text_bytes[rows], None
+        if window.masks is not None:
+            pad = self.plan.tokenizer.get("pad", 0)
+            into = window.masks.into
+            some = slice(*np.searchsorted(into, [rows.start, rows.stop]).tolist())
+            masked = (into[some] - first, window.masks.firsts[some], window.masks.ends[some])
+            for row, begins, ends in zip(*(column.tolist() for column in masked), strict=True):
+                stored[row, begins:ends] = pad if isinstance(pad, int) else 0
+            np.subtract.at(text_bytes, masked[0], window.masks.text_bytes[some])
+        return Assembled(
+            memory,
+            PlainRows(
+                stored,
+                window.segments.of(rows),
+                window.segments.counts[rows],
+                window.pads[rows],
+                text_bytes,
+            ),
+            {
+                "source_ids": window.rows.sources[rows],
+                "row_ids": window.rows.rows[rows],
+                "run_rows": window.counters[rows],
+            },
+            batch_rows=batch_rows,
+            pieces=self._pieces,
+            masked=masked,
         )
-    return wanted, stored // wanted

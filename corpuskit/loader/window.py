@@ -5,6 +5,7 @@ Letters: M rows of a window, L = seq_len, b rows of this rank in a step.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,48 @@ if TYPE_CHECKING:
     from corpuskit.loader.order import SourceRows
     from corpuskit.loader.steps import Slicing
 
-WINDOW_BLOCKS = 8
+WINDOW_ROWS, SOURCE_ROWS = 8192, 2048
+"""Rows of the run that a window covers: so many for each source, up to a bound.
+
+At the ends of a window each source has a row group that the next window reads again. More rows than
+that are for memory that is in no cache. Rows that share permuted row groups have longer windows.
+"""
+
 READ_BYTES = 4 << 20
-_NO_STARTS = np.zeros(0, np.int32)
+
+
+class Segments:
+    """First tokens of the segments of M rows, which come in any order."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.counts = np.zeros(num_rows, np.int32)
+        self._begins = np.zeros(num_rows, np.int64)
+        self._starts = np.empty(4 * num_rows, np.int32)
+        self._size = 0
+
+    def put(
+        self, rows: NDArray[np.int64], starts: NDArray[np.int32], counts: NDArray[np.int32]
+    ) -> None:
+        """Add rows; `starts` holds the first tokens of one row after the other."""
+        end = self._size + len(starts)
+        if end > len(self._starts):
+            self._starts = np.concatenate([self._starts, np.empty(end, np.int32)])
+        self._starts[self._size : end] = starts
+        self._begins[rows] = self._size + np.cumsum(counts) - counts
+        self.counts[rows] = counts
+        self._size = end
+
+    def of(self, rows: slice) -> NDArray[np.int32]:
+        """Return the first tokens of some rows, one row after the other."""
+        return self._starts[ranges(self._begins[rows], self.counts[rows])]
+
+
+def ranges(begins: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the numbers of some ranges, one after the other."""
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    numbers: NDArray[np.int64] = np.repeat(begins - ends + sizes, sizes) + np.arange(total)
+    return numbers
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +76,7 @@ class Window:
         counters: (M,) the run's counter of each row.
         rows: source, row and epoch of each.
         stored: (M, L + 1) tokens.
-        starts: per row, the first token of each segment.
+        segments: the first token of each segment.
         pads: (M,) first token of the padded tail.
         text_bytes: (M,) bytes of text.
         missing: (num_steps,) rows that are not there yet.
@@ -49,12 +89,18 @@ class Window:
     counters: NDArray[np.int64]
     rows: SourceRows
     stored: NDArray[np.unsignedinteger]
-    starts: list[NDArray[np.int32]]
+    segments: Segments
     pads: NDArray[np.int32]
     text_bytes: NDArray[np.int64]
     missing: NDArray[np.int64]
     masks: Masks | None = None
     errors: dict[int, Exception] = field(default_factory=dict)
+
+    @property
+    def stored_rows(self) -> NDArray[np.void]:
+        """Each row of tokens as one opaque item: NumPy copies that with one memcpy."""
+        row = np.dtype((np.void, self.stored.shape[1] * self.stored.itemsize))
+        return self.stored.view(row)[:, 0]
 
     @property
     def rank_rows(self) -> int:
@@ -72,14 +118,14 @@ class Window:
         return int(waits.argmax()) if waits.any() else len(waits)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Read:
     """Row groups of one part, and which of their rows go where in a window."""
 
     window: Window
     part: int
     groups: list[int]  # ascending; read in one go
-    taken: NDArray[np.int64]  # (n,) rows, counted over `groups`
+    taken: NDArray[np.int64]  # (n,) rows, counted over `groups`, ascending
     into: NDArray[np.int64]  # (n,) rows of the window
     is_retry: bool = False
     started: float = 0.0
@@ -87,6 +133,35 @@ class Read:
     def steps(self) -> NDArray[np.int64]:
         """Return the (n,) steps that its rows are for."""
         return self.window.first_step + self.into // self.window.rank_rows
+
+    def place(self, number: int, tokens: NDArray[np.uint8]) -> None:
+        """Put the rows that are taken from one of the row groups into the window.
+
+        Args:
+            number: which of `groups`.
+            tokens: (R, row bytes) of all its rows.
+        """
+        first, end = self.cuts[number], self.cuts[number + 1]
+        stored = self.window.stored_rows
+        rows = tokens.view(stored.dtype)[:, 0]
+        if self.breaks[first] == self.breaks[end - 1]:
+            into, taken = int(self.into[first]), int(self.taken[first]) % ROWS_PER_GROUP
+            stored[into : into + end - first] = rows[taken : taken + end - first]
+        else:
+            stored[self.into[first:end]] = rows[self.taken[first:end] % ROWS_PER_GROUP]
+
+    @functools.cached_property
+    def cuts(self) -> list[int]:
+        """Where the rows of each row group begin in `taken`, and the last end."""
+        edges = np.arange(len(self.groups) + 1) * ROWS_PER_GROUP
+        cuts: list[int] = np.searchsorted(self.taken, edges).tolist()
+        return cuts
+
+    @functools.cached_property
+    def breaks(self) -> NDArray[np.int64]:
+        """For each row, how many before it don't stand in front of the next, there and here."""
+        steps = (np.diff(self.taken) != 1) | (np.diff(self.into) != 1)
+        return np.concatenate([[0], np.cumsum(steps)])
 
     def one_by_one(self) -> list[Read]:
         """Return second reads of the same rows, one for each row group."""
@@ -116,8 +191,9 @@ class Planner:
         most = max(1, self._most_rows // slicing.rank_rows(first_step))
         end = min(self._end_step, slicing.batch.piece_end(first_step) or self._end_step)
         step_rows = slicing.batch.at(first_step)
-        short = max(1, WINDOW_BLOCKS * self._plan.block_rows // step_rows)
-        num_steps = self._fit(first_step, end - first_step, min(short, most))
+        rows = min(WINDOW_ROWS, SOURCE_ROWS * len(self._plan.sources))
+        short = max(1, rows // step_rows)
+        num_steps = min(end - first_step, short, most)
         window = self._lay_out(first_step, num_steps)
         longer = min(most, end - first_step)
         if longer > num_steps and self._gains(window, longer):
@@ -135,11 +211,11 @@ class Planner:
         keys, numbers = np.unique(place.parts * most + place.groups, return_inverse=True)
         parts, groups = np.divmod(keys, most)
         rank = np.arange(len(keys)) - np.searchsorted(parts, parts)  # among the groups of its part
-        bundles = np.cumsum(rank % max(1, READ_BYTES // group_bytes) == 0) - 1
+        bundles = np.cumsum(rank % max(1, round(READ_BYTES / group_bytes)) == 0) - 1
         firsts = np.searchsorted(bundles, np.arange(bundles[-1] + 1))
         of_row = bundles[numbers]
         taken = (numbers - firsts[of_row]) * ROWS_PER_GROUP + place.rows
-        order = np.argsort(of_row, kind="stable")
+        order = np.lexsort((taken, of_row))
         edges = np.searchsorted(of_row[order], np.arange(1, len(firsts)))
         reads = [
             Read(window, int(parts[first]), groups[first:end].tolist(), taken[into], into)
@@ -147,7 +223,7 @@ class Planner:
                 firsts, [*firsts[1:], len(keys)], np.split(order, edges), strict=True
             )
         ]
-        return sorted(reads, key=lambda read: int(read.into[0]))
+        return sorted(reads, key=lambda read: int(read.into.min()))
 
     def _lay_out(self, first_step: int, num_steps: int) -> Window:
         delivered = self._slicing.rows(first_step, num_steps)
@@ -161,25 +237,12 @@ class Planner:
             counters=counters,
             rows=rows,
             stored=self._memory.take((num_rows, width), self._plan.dtype),
-            starts=[_NO_STARTS] * num_rows,
+            segments=Segments(num_rows),
             pads=np.empty(num_rows, np.int32),
             text_bytes=np.empty(num_rows, np.int64),
             missing=np.full(num_steps, num_rows // num_steps),
             masks=self._plan.takedowns.masks(places, counters),
         )
-
-    def _fit(self, first: int, left: int, most: int) -> int:
-        """Return how many of `left` steps, up to `most`, a window may have to end with a block.
-
-        A window that ends inside a block leaves a part of each row group of the block unread.
-        """
-        if left <= most:
-            return left
-        slicing, skips = self._slicing, self._plan.skips
-        rows, size = slicing.before(first), slicing.batch.at(first)
-        end = int(skips.counters(np.array([rows + most * size]))[0])
-        block = skips.delivered_before(self._plan.order.block_start(end))
-        return (block - rows) // size if block >= rows + size else most
 
     def _gains(self, window: Window, num_steps: int) -> bool:
         """Say whether a longer window would take two rows or more from a permuted row group.

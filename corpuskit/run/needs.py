@@ -136,6 +136,15 @@ def needs_of(
     return found
 
 
+def text_of_sources(run: RunDirectory) -> dict[str, tuple[int, int, bool]]:
+    """Return documents and bytes of text in each source, and whether the bytes are known."""
+    found = {name: reading for name, (_, reading) in _by_source(run).items()}
+    return {
+        name: (one.volume.documents, one.volume.text_bytes, one.is_exact)
+        for name, one in found.items()
+    }
+
+
 def first_to_run(prospects: Iterable[Prospect]) -> tuple[int, float] | None:
     """Return the first phase that would run and the share of it that is left; None if none."""
     for one in prospects:

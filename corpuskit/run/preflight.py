@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import TaskError, UsageError
+from corpuskit.run.mixture import mixture_problem
 from corpuskit.run.needs import WORKER_BYTES, first_to_run, needs_of
 from corpuskit.run.room import Room, find_room
 
@@ -69,8 +70,13 @@ def check(
     Raises:
         UsageError: it does not fit, and nothing was run.
         TaskError: it does not fit after all.
+        DataError: a source that has a weight in the mixture has no rows.
     """
     run = work.run
+    if problem := mixture_problem(run, work.phase.index):  # no force makes rows that are not there
+        if is_started:
+            raise TaskError(f"{problem} Finished phases are kept: correct it and run again.")
+        raise UsageError(f"{problem} Nothing was run.")
     done = len(run.manifest_names(work.phase, work.mark))
     left = max(1 - done / len(work.all_tasks), 0.0) if work.all_tasks else 0.0
     needs = needs_of(run, work.phase.index, left, past)

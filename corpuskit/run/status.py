@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.errors import DataError
 from corpuskit.plan.fingerprint import same_but_code
+from corpuskit.run.mixture import mixture
+from corpuskit.run.packing import packing
 from corpuskit.run.phase import PhaseWork, Prospect
 
 if TYPE_CHECKING:
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase
     from corpuskit.run.rundir import RunDirectory
-    from corpuskit.stages.mixing.mix import MixtureRow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,23 +229,10 @@ def prospect_facts(one: Prospect) -> dict[str, Any]:
     return {**facts, "stages": list(one.phase.labels)}
 
 
-def mixture(run: RunDirectory, finished: Sealed | None = None) -> list[MixtureRow]:
-    """Return rows, tokens and epochs per stage and source; none when the run has no mixture yet."""
-    finished = sealed(run) if finished is None else finished
-    if not any(phase.name == "mix.plan" for phase, _ in finished):
-        return []
-    from corpuskit.stages.mixing.mix import mixture_table
-
-    try:
-        return mixture_table(json.loads(run.store.read("mix/plan.json")))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        where = run.store.where("mix/plan.json")
-        raise DataError(f"{where}: cannot be read: {error!r}. Run again to rebuild.") from None
-
-
 def run_facts(run: RunDirectory) -> dict[str, Any]:
     """Return all of the above as JSON values, for programs."""
     finished = sealed(run)
+    taken = mixture(run, finished)
     peak = max((seal.timing.get("peak_rss_bytes", 0.0) for _, seal in finished), default=0.0)
     return {
         "directory": run.store.address,
@@ -256,7 +242,8 @@ def run_facts(run: RunDirectory) -> dict[str, Any]:
             {**dataclasses.asdict(one), "num_missing": one.num_missing}
             for one in accounts(run, finished)
         ],
-        "mixture": [dataclasses.asdict(row) for row in mixture(run, finished)],
+        "packing": [dataclasses.asdict(row) for row in packing(finished)],
+        "mixture": None if taken is None else taken.facts(),
         "cpu_seconds": overheads(run, finished),
         "peak_rss_bytes": peak,
     }

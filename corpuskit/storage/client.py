@@ -32,6 +32,8 @@ ATTEMPTS = 3
 """How often a request is repeated that obstore itself does not: its answer may have been lost."""
 
 WRITER = "corpuskit-writer"
+_process: int | None = None  # that made the first request
+
 METADATA_SERVICE = re.compile(r"169\.254\.169\.254|/latest/api/token|/latest/meta-data")
 
 
@@ -154,11 +156,19 @@ class Bucket:
         except FileNotFoundError:
             return None
 
-    def read(self, key: str) -> tuple[bytes, Entry] | None:
-        """Return the whole content of an object, None if there is none."""
+    def read(self, key: str, most: int | None = None) -> tuple[bytes, Entry] | None:
+        """Return the whole content of an object, None if there is none.
+
+        Raises:
+            OSError: EFBIG, it has more than `most` bytes.
+        """
 
         def request() -> tuple[bytes, Entry]:
             answer = self._library.get(self._client, key)
+            size = answer.meta["size"]
+            if most is not None and size > most:
+                problem = f"{size:,} bytes, at most {most:,} are possible"
+                raise OSError(errno.EFBIG, problem, self.place(key))
             return answer.bytes().to_bytes(), _entry(answer.meta)
 
         try:
@@ -287,6 +297,7 @@ class Bucket:
 
     def _ask(self, key: str, request: Callable[[], Answer], *, is_upload: bool = False) -> Answer:
         """Return what a request returns, repeated while that may help; translate its failure."""
+        _require_first_process(self.place(key))
         began, pause = time.monotonic(), self.patience.first_pause_seconds
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -333,6 +344,21 @@ class Bucket:
         advice = " Check AWS_DEFAULT_REGION." if "redirect" in text.lower() else ""
         problem = f"{self.endpoint}: {said}, after all retries.{advice} Run again when it is up"
         return OSError(errno.EIO, problem, place)
+
+
+def _require_first_process(place: str) -> None:
+    """Refuse a request in a fork of a process that has made one: it would wait for ever.
+
+    Raises:
+        UsageError: this is one.
+    """
+    global _process  # noqa: PLW0603 - as is the runtime of the library
+    _process = _process or os.getpid()
+    if _process != os.getpid():
+        raise UsageError(
+            f"{place}: this process was forked from one that has used object storage, and the"
+            " library's connections don't survive that. Start it with spawn."
+        )
 
 
 def _entry(meta: Any) -> Entry:

@@ -157,6 +157,8 @@ def set_up(settings: TrainSettings, parallel: Parallel) -> tuple[Run, int]:
         global_batch_rows=settings.batch.global_rows,
         rank=parallel.rank,
         world_size=parallel.world_size,
+        cache_dir=settings.cache_dir,
+        cache_bytes=settings.cache_bytes,
     )
     plan = loader.plan
     steps = count_steps(settings, loader)

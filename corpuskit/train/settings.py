@@ -196,7 +196,11 @@ class TrainSettings(Section):
     name: str = "train"
     """Name of the run."""
     data: str
-    """Run directory of the pipeline that packed the tokens."""
+    """Run directory of the pipeline that packed the tokens: a folder, or an s3:// address."""
+    cache_dir: str | None = None
+    """Folder on this machine for what was read of an s3:// address, shared by its ranks."""
+    cache_bytes: int = Field(8 << 30, ge=1)
+    """Bound on `cache_dir`, over all ranks together."""
     output: str
     """Folder for metrics and checkpoints; a run that finds its own continues them."""
     seed: int = Field(0, ge=0)

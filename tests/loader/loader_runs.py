@@ -80,7 +80,6 @@ def write_plan(
     stages: list[tuple[int, dict[str, int]]],
     *,
     seed: int = 0,
-    block_rows: int = 32,
     skip: list[list[int]] | None = None,
     max_epochs: float = 100.0,
     folder: Path | None = None,
@@ -110,12 +109,11 @@ def write_plan(
         for name, tokens in shards.tokens.items()
     ]
     plan: dict[str, Any] = {
-        "format": 1,
+        "format": 2,
         "name": "made",
         "seed": seed,
         "seq_len": shards.seq_len,
         "dtype": shards.dtype,
-        "block_rows": block_rows,
         "tokenizer": TOKENIZER,
         "sources": sources,
         "stages": [
@@ -144,22 +142,15 @@ def expected_order(run: Path) -> list[tuple[str, int, int]]:
     shuffled = {source["name"]: source["shuffled"] for source in plan["sources"]}
     taken = dict.fromkeys(rows, 0)
     order = []
-    for number, stage in enumerate(plan["stages"]):
+    for stage in plan["stages"]:
         turns = expected_turns(stage["rows"], [stage["weights"].get(name, 0) for name in rows])
-        for block, first in enumerate(range(0, stage["rows"], plan["block_rows"])):
-            laid_out = []
-            due = turns[first : first + plan["block_rows"]]
-            for k, name in enumerate(rows):
-                for _ in range(due.count(k)):
-                    epoch, row = divmod(taken[name], rows[name])
-                    if epoch or not shuffled[name]:
-                        row = expected_permutation(row, rows[name], plan["seed"], name, epoch)
-                    laid_out.append((name, row, epoch))
-                    taken[name] += 1
-            key = (plan["seed"], "mix", number, block)
-            order += [
-                laid_out[expected_permutation(place, len(due), *key)] for place in range(len(due))
-            ]
+        for k in turns:
+            name = list(rows)[k]
+            epoch, row = divmod(taken[name], rows[name])
+            if epoch or not shuffled[name]:
+                row = expected_permutation(row, rows[name], plan["seed"], name, epoch)
+            order.append((name, row, epoch))
+            taken[name] += 1
     return order
 
 

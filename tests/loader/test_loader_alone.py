@@ -34,6 +34,10 @@ with StreamingLoader(sys.argv[1], 8) as loader:
 print(steps, 3 in [sighting.step for sighting in found])
 ours = {name for name in sys.modules if name.startswith("corpuskit.")}
 print(*sorted(name for name in ours if not name.startswith("corpuskit.loader")))
+try:
+    StreamingLoader("s3://bucket/run", 8)
+except Exception as error:
+    print(error)
 """
 
 
@@ -48,4 +52,8 @@ def test_it_streams_with_numpy_and_pyarrow_alone(shards: Shards, run_dir: Path) 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["12 True", "corpuskit.errors"]
+    assert done.stdout.splitlines() == [
+        "12 True",
+        "corpuskit.errors",
+        "s3://bucket: object storage needs the extra s3. Run: pip install 'corpuskit[s3]'",
+    ]

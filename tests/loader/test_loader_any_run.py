@@ -43,18 +43,16 @@ LEGS = st.lists(
 
 
 @settings(max_examples=500, deadline=None)
-@given(stages=STAGES, seed=st.integers(0, 3), block_rows=st.integers(1, 40), legs=LEGS)
+@given(stages=STAGES, seed=st.integers(0, 3), legs=LEGS)
 def test_stops_topologies_ramps_pieces_edits_and_skips_change_no_row(
-    shards: Shards, stages: Any, seed: int, block_rows: int, legs: Any
+    shards: Shards, stages: Any, seed: int, legs: Any
 ) -> None:
     names = list(shards.tokens)
     drawn = [(rows, dict(zip(names, weights, strict=True))) for rows, weights in stages]
     delivered: list[tuple[str, int]] = []
     state = None
     with tempfile.TemporaryDirectory() as folder:
-        run = write_plan(
-            shards, drawn, seed=seed, block_rows=block_rows, folder=Path(folder) / "run"
-        )
+        run = write_plan(shards, drawn, seed=seed, folder=Path(folder) / "run")
         for topology, ramp, num_steps, threads, edit in [*legs, ((1, 1, 1, 1), None, 999, 1, None)]:
             state = run_leg(shards, run, topology, ramp, num_steps, threads, state, delivered)
             if edit:

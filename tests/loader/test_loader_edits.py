@@ -25,15 +25,13 @@ def run(shards: Shards, run_dir: Path) -> Path:
     return write_plan(shards, MIX, folder=run_dir)
 
 
-def test_a_new_stage_begins_where_a_mix_block_ends(run: Path) -> None:
+def test_a_new_stage_begins_at_its_row(run: Path) -> None:
     before = expected_order(run)
     plan = read_mix(run)
-    edit = new_stage(plan, 70, {"math": 1})
-    assert edit.row == 96  # blocks of 32 rows
-    append(plan, edit)
+    append(plan, new_stage(plan, 70, {"math": 1}))
     after = expected_order(run)
-    assert after[:96] == before[:96]
-    assert {source for source, *_ in after[96:]} == {"math"}
+    assert after[:70] == before[:70]
+    assert {source for source, *_ in after[70:]} == {"math"}
     assert len(after) == len(before)
     taken = [
         (source, row) for batch in StreamingLoader(run, 4) for source, row in rows_of(batch, run)
@@ -49,9 +47,8 @@ def rows_of(batch: dict[str, Any], run: Path) -> list[tuple[str, int]]:
     ]
 
 
-def test_a_stage_may_begin_at_a_block_or_at_the_end(run: Path) -> None:
+def test_a_stage_may_begin_at_the_end(run: Path) -> None:
     plan = read_mix(run)
-    assert new_stage(plan, 64, {"web": 1}).row == 64
     assert new_stage(plan, 300, {"web": 1}, rows=10).row == 300
     with pytest.raises(UsageError, match="ends at row 300, so the stage needs a length"):
         new_stage(plan, 300, {"web": 1})

@@ -16,6 +16,7 @@ from corpuskit.loader.order import (
     RowOrder,
     SkipSpans,
     apportion,
+    in_turn,
     permute,
     turn,
     unpermute,
@@ -95,7 +96,7 @@ def test_batches_of_source_sorted_rows_are_mixed_as_by_chance() -> None:
 
 
 def test_keys_of_different_parts_give_different_permutations() -> None:
-    keys = [(0, "web", 1), (0, "web", 2), (1, "web", 1), (0, "books", 1), (0, "mix", 0, 1)]
+    keys = [(0, "web", 1), (0, "web", 2), (1, "web", 1), (0, "books", 1)]
     orders = {tuple(permute(np.arange(100), 100, *key)) for key in keys}
     assert len(orders) == len(keys)
 
@@ -107,14 +108,14 @@ SOURCES = st.lists(st.tuples(st.integers(1, 60), st.booleans()), min_size=1, max
 
 @st.composite
 def orders(draw: st.DrawFn) -> RowOrder:
-    """Draw a small plan: sources, stages with weights, a block size."""
+    """Draw a small plan: sources, and stages with weights."""
     sources = draw(SOURCES)
     weights = st.tuples(*(st.integers(0, 7) for _ in sources)).filter(any)
     stages = [
         MixStage(f"stage-{i}", draw(st.integers(0, 90)), draw(weights))
         for i in range(draw(st.integers(1, 3)))
     ]
-    return RowOrder(draw(st.integers(0, 9)), draw(st.integers(1, 40)), sources, stages)
+    return RowOrder(draw(st.integers(0, 9)), sources, stages)
 
 
 @settings(max_examples=50, deadline=None)
@@ -164,14 +165,38 @@ def test_every_row_comes_once_per_epoch(order: RowOrder) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(orders())
-def test_every_block_has_exactly_its_share(order: RowOrder) -> None:
+def test_every_beginning_of_a_stage_has_exactly_its_share(order: RowOrder) -> None:
     found, start = order.rows_at(np.arange(order.num_rows)).sources, 0
-    block_rows = order._block_rows
     for stage in order.stages:
-        for end in {*range(0, stage.rows, block_rows), stage.rows}:
+        for end in range(stage.rows + 1):
             counted = np.bincount(found[start : start + end], minlength=len(order.sources))
             assert counted.tolist() == apportion(end, stage.weights).tolist()
         start += stage.rows
+
+
+def test_fifty_sources_are_within_three_rows_at_every_step() -> None:
+    random = np.random.default_rng(7)
+    weights = tuple(int(weight) for weight in random.integers(1, 10**6, 50))
+    sources = [MixSource(f"s{k}", 1000, shuffled=True) for k in range(50)]
+    order = RowOrder(0, sources, [MixStage("main", 20_000, weights)])
+    found = order.rows_at(np.arange(order.num_rows)).sources
+    taken = np.cumsum(found[:, None] == np.arange(50), axis=0)
+    ideal = np.arange(1, 20_001)[:, None] * (np.array(weights) / sum(weights))
+    assert np.abs(taken - ideal).max() < 3
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 10**18), min_size=1, max_size=4).filter(any),
+    st.integers(0, 10**12),
+)
+def test_turns_are_exact_where_floats_are_not(weights: list[int], first: int) -> None:
+    before, after = apportion(first, weights), apportion(first + 30, weights)
+    sources = np.repeat(np.arange(len(weights), dtype=np.int32), after - before)
+    ranks = np.concatenate([np.arange(a, b) for a, b in zip(before, after, strict=True)])
+    order = in_turn(sources, ranks, weights)
+    expected = [turn(int(k), int(r), weights) for k, r in zip(sources, ranks, strict=True)]
+    assert [expected[i] for i in order] == list(range(first, first + 30))
 
 
 @settings(max_examples=60, deadline=None)
@@ -180,7 +205,7 @@ def test_a_source_and_a_stage_appended_leave_earlier_rows_alone(order: RowOrder,
     sources = [*order.sources, MixSource("new", 30, shuffled=True)]
     stages = [MixStage(s.name, s.rows, (*s.weights, 0)) for s in order.stages]
     stages.append(MixStage("more", 50, (*order.stages[0].weights, 3)))
-    longer = RowOrder(order._seed, order._block_rows, sources, stages)
+    longer = RowOrder(order._seed, sources, stages)
     counters = np.arange(order.num_rows)
     for before, after in zip(order.rows_at(counters), longer.rows_at(counters), strict=True):
         assert before.tolist() == after.tolist()
@@ -188,11 +213,11 @@ def test_a_source_and_a_stage_appended_leave_earlier_rows_alone(order: RowOrder,
 
 @settings(max_examples=60, deadline=None)
 @given(orders(), st.integers(1, 60))
-def test_a_longer_stage_leaves_earlier_whole_blocks_alone(order: RowOrder, more: int) -> None:
+def test_a_longer_stage_leaves_earlier_rows_alone(order: RowOrder, more: int) -> None:
     last = order.stages[-1]
     stages = [*order.stages[:-1], MixStage(last.name, last.rows + more, last.weights)]
-    longer = RowOrder(order._seed, order._block_rows, order.sources, stages)
-    counters = np.arange(order.num_rows - last.rows % order._block_rows)
+    longer = RowOrder(order._seed, order.sources, stages)
+    counters = np.arange(order.num_rows)
     for before, after in zip(order.rows_at(counters), longer.rows_at(counters), strict=True):
         assert before.tolist() == after.tolist()
 
@@ -202,7 +227,7 @@ def test_a_run_of_many_rows_is_as_good_as_a_short_one() -> None:
         MixSource("web", 3 * 10**11, shuffled=True),
         MixSource("math", 10**8, shuffled=False),
     ]
-    order = RowOrder(0, 1024, sources, [MixStage("main", 10**12, (97, 3))])
+    order = RowOrder(0, sources, [MixStage("main", 10**12, (97, 3))])
     counters = np.arange(10**12 - 2048, 10**12)
     found = order.rows_at(counters)
     assert math.isclose((found.sources == 1).mean(), 0.03, abs_tol=0.001)

@@ -149,9 +149,7 @@ def test_the_mixture_is_within_three_rows_of_its_weights(run: Path) -> None:
         shares = loader.mixture(step)
         taken = [source for source, *_ in order[:step]]
         assert [share.rows for share in shares] == [taken.count(s.source) for s in shares]
-        # Within a block (32 rows) the order is permuted: exact at its end, near it inside.
-        bound = 3 if step % 32 == 0 or step in (200, 300) else 32
-        assert all(abs(share.error_rows) < bound for share in shares)
+        assert all(abs(share.error_rows) < 1 for share in shares)
 
 
 def test_the_command_line_traces_pieces_ramps_and_mixtures(

@@ -242,8 +242,8 @@ def test_a_plan_changed_by_hand_is_refused(shards: Shards, run_dir: Path) -> Non
 
 def test_a_plan_of_another_format_is_refused(shards: Shards, run_dir: Path) -> None:
     path = write_plan(shards, MIX, folder=run_dir) / "mix" / "plan.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(DataError, match="format must be 1, got 2"):
+    path.write_text(path.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(DataError, match=r"format must be 2, got 1\. Run the mix again"):
         StreamingLoader(run_dir)
 
 
@@ -277,7 +277,7 @@ def test_few_open_parts_give_the_same_rows(shards: Shards, run_dir: Path) -> Non
 
 def test_each_row_group_is_read_once_in_stored_order(tmp_path: Path) -> None:
     shards = write_shards(tmp_path, {"web": 640, "books": 320}, part_rows=320)
-    run = write_plan(shards, [(960, {"web": 2, "books": 1})], block_rows=96)
+    run = write_plan(shards, [(960, {"web": 2, "books": 1})])
     with StreamingLoader(run, 8) as loader:
         assert sum(len(batch["tokens"]) for batch in loader) == 960
         counts = loader.read_counts
@@ -287,7 +287,7 @@ def test_each_row_group_is_read_once_in_stored_order(tmp_path: Path) -> None:
 
 def test_a_permuted_source_that_fits_is_read_few_times(tmp_path: Path) -> None:
     shards = write_shards(tmp_path, {"web": 640}, unshuffled=("web",))
-    run = write_plan(shards, [(640, {"web": 1})], block_rows=8)
+    run = write_plan(shards, [(640, {"web": 1})])
     with StreamingLoader(run, 8) as loader:
         list(loader)
         assert loader.read_counts.rows_read == 640

@@ -70,7 +70,7 @@ def test_an_index_names_no_part_outside_the_run_directory(run, name):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"seq_len": 1 << 40}, {"seq_len": 1 << 70}, {"block_rows": 1 << 80}, {"seed": 1 << 90},
+        {"seq_len": 1 << 40}, {"seq_len": 1 << 70}, {"seed": 1 << 90},
         {"stages": [{"name": "a", "rows": 1 << 80, "weights": {"web": 1}}]},
         {"stages": [{"name": "a", "rows": 5, "weights": {"web": 1 << 80}}]},
         {"stages": [[]]}, {"sources": [None]}, {"skip": [[0]]}, {"name": 5}, {"tokenizer": []},

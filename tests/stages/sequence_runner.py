@@ -188,10 +188,24 @@ def save_byte_tokenizer(folder: Path) -> str:
 
 
 def pack_texts(
-    root: Path, texts: Texts, tokenize: Tokenize, pack: Pack, *, batch_docs: int = 5, seed: int = 0
+    root: Path,
+    texts: Texts,
+    tokenize: Tokenize,
+    pack: Pack,
+    *,
+    batch_docs: int = 5,
+    seed: int = 0,
+    values: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Run:
-    """Tokenize and pack texts, batch by batch; document i of source s has id `s-i`."""
+    """Tokenize and pack texts, batch by batch; document i of source s has id `s-i`.
+
+    Args:
+        values: columns by name, id -> value; those that end with `.copies` say how often.
+    """
     run = Run(root, list(texts), seed)
+    copies = [name for name in values or {} if name.endswith(".copies")]
+    if copies:
+        run.given["upsample"] = {"columns": copies, "factor": 1.0}
     for stage in (tokenize, pack):
         run.given.update(stage.provides(run.given))
     phase = run.phases["pack"] = Phase()
@@ -200,7 +214,7 @@ def pack_texts(
         position = 0
         for cell in cells:
             context = Context(run, phase, "pack", Unit(number, source))
-            batches = documents(cell, source, ordinal, position, batch_docs)
+            batches = documents(cell, source, ordinal, position, batch_docs, values)
             pack.collect((_apply(tokenize, view) for view in batches), context)
             position += len(cell)
             number += 1
@@ -208,7 +222,12 @@ def pack_texts(
 
 
 def documents(
-    texts: list[str], source: str, ordinal: int, position: int, batch_docs: int
+    texts: list[str],
+    source: str,
+    ordinal: int,
+    position: int,
+    batch_docs: int,
+    values: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[View]:
     """Yield texts as views of `batch_docs` documents."""
     for begin in range(0, len(texts), batch_docs):
@@ -219,6 +238,9 @@ def documents(
             "id": pa.array([f"{source}-{place}" for place in places]),
             "text": pa.array(batch, pa.large_string()),
         }
+        for name, by_id in (values or {}).items():
+            kind = pa.int32() if name.endswith(".copies") else pa.float64()
+            columns[name] = pa.array([by_id[one.as_py()] for one in columns["id"]], kind)
         yield View(pa.record_batch(columns))
 
 

@@ -16,7 +16,8 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.loader import StreamingLoader, plan_hash
 from corpuskit.loader.index import file_digest
 from corpuskit.loader.order import apportion
-from corpuskit.stages.mixing.mix import Mix, mixture_table
+from corpuskit.run.mixture import mixture_table, mixture_totals
+from corpuskit.stages.mixing.mix import Mix
 from corpuskit.stages.sequences.shuffle import Shuffle
 from tests.stages.sequence_runner import mixed_run, rows_of, save_byte_tokenizer, token_matrix
 
@@ -44,10 +45,7 @@ def planned(run, **params):
 
 
 def rows_taken(plan):
-    found = {}
-    for row in mixture_table(plan):
-        found[row.source] = found.get(row.source, 0) + row.rows
-    return found
+    return {row.source: row.rows for row in mixture_totals(plan)}
 
 
 def test_without_weights_each_row_is_taken_once(shuffled):
@@ -110,13 +108,82 @@ def test_stages_with_rows_of_their_own_take_those(shuffled):
 def test_the_table_counts_tokens_and_epochs(shuffled):
     plan = planned(shuffled, weights={"web": 1, "books": 1, "code": 2}, max_epochs=2, rows=20)
     (row,) = (row for row in mixture_table(plan) if row.source == "code")
-    assert (row.rows, row.tokens) == (10, 80)
+    assert (row.rows, row.tokens, row.documents) == (10, 80, 10)
     assert row.epochs == pytest.approx(10 / 6)
+    assert (row.planned_ratio, row.token_ratio, row.fill_ratio) == (0.5, 0.5, 1.0)
+
+
+def test_the_totals_are_those_of_all_stages(shuffled):
+    stages = [
+        {"name": "main", "weights": {"web": 3, "books": 1}, "rows": 20},
+        {"name": "anneal", "weights": {"code": 1, "books": 3}, "rows": 8},
+    ]
+    plan = planned(shuffled, stages=stages)
+    totals = mixture_totals(plan)
+    for name, rows in {"web": 15, "books": 11, "code": 2}.items():
+        (one,) = (row for row in totals if row.source == name)
+        each = [row for row in mixture_table(plan) if row.source == name]
+        assert one.rows == rows == sum(row.rows for row in each)
+        assert one.tokens == sum(row.tokens for row in each)
+        assert one.epochs == pytest.approx(sum(row.epochs for row in each))
+        assert one.planned_ratio == pytest.approx(rows / 28)
 
 
 def test_rows_beyond_the_caps_are_refused(shuffled):
-    with pytest.raises(UsageError, match=r"takes 7 rows of 'code', max_epochs 1\.0 allows 6\."):
+    message = r"takes 7 rows of 'code', 1\.17 epochs, but max_epochs 1\.0 allows 6 \(it has 6\)"
+    with pytest.raises(UsageError, match=message):
         planned(shuffled, weights={"web": 1, "books": 1, "code": 1}, rows=21)
+
+
+def test_a_token_budget_is_that_many_rows(shuffled):
+    weights = {"web": 5, "books": 3, "code": 2}
+    by_rows = planned(shuffled, weights=weights, rows=20)
+    assert planned(shuffled, weights=weights, tokens=20 * 7 + 6) == by_rows
+    assert planned(shuffled, weights=weights, tokens="0.14K") == by_rows
+
+
+def test_a_stage_may_have_a_token_budget(shuffled):
+    stages = [
+        {"name": "warm", "weights": {"web": 1}, "tokens": "0.07K"},
+        {"name": "anneal", "weights": "unimax", "sources": ["books", "code"], "rows": 18},
+    ]
+    plan = planned(shuffled, stages=stages)
+    assert plan["stages"] == [
+        {"name": "warm", "rows": 10, "weights": {"web": 1}},
+        {"name": "anneal", "rows": 18, "weights": {"books": 12, "code": 6}},
+    ]
+
+
+def test_computed_weights_are_integers_in_the_plan(shuffled):
+    (stage,) = planned(shuffled, temperature=2, rows=12)["stages"]
+    roots = {name: rows**0.5 for name, rows in SIZES.items()}
+    assert all(isinstance(weight, int) for weight in stage["weights"].values())
+    for name, weight in stage["weights"].items():
+        assert weight / 1e9 == pytest.approx(roots[name] / sum(roots.values()), abs=1e-9)
+
+
+@pytest.mark.parametrize("weights", ["proportional", None])
+def test_proportional_weights_are_the_default(shuffled, weights):
+    assert planned(shuffled, weights=weights) == planned(shuffled)
+
+
+def test_a_budget_that_no_sources_can_fill_is_refused_with_what_they_have(shuffled):
+    message = r"takes 62 rows, but max_epochs leaves it 61 \(web 40, books 15, code 6\)"
+    with pytest.raises(UsageError, match=message):
+        planned(shuffled, weights="unimax", rows=62)
+    assert rows_taken(planned(shuffled, weights="unimax", rows=61)) == SIZES
+
+
+def test_a_stage_without_any_rows_is_an_error(byte_tokenizer, tmp_path):
+    stages = [
+        {"name": "main", "ratio": 9},
+        {"name": "anneal", "ratio": 1, "sources": ["books"]},
+    ]
+    with pytest.raises(DataError, match="stage 'anneal' has no source with rows"):
+        mixed_run(
+            tmp_path, {"web": [["a"] * 40], "books": [[]]}, byte_tokenizer,
+            mix=Mix.model_validate({"stages": stages}),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -125,6 +192,19 @@ def test_rows_beyond_the_caps_are_refused(shuffled):
         ({"weights": {"web": 1, "book": 1}}, "no source 'book'. Did you mean 'books'?"),
         ({"weights": {"web": 1, "books": 1}}, "the source 'code' has no weight"),
         ({"max_epochs": {"cod": 2.0}}, "mix.max_epochs: there is no source 'cod'"),
+        (
+            {"stages": [{"name": "a", "ratio": 1, "max_epochs": {"cod": 2.0}}]},
+            "mix.stages.a.max_epochs: there is no source 'cod'",
+        ),
+        (
+            {"stages": [{"name": "a", "ratio": 1, "sources": ["webb"]}]},
+            "mix.stages.a.sources: there is no source 'webb'",
+        ),
+        (
+            {"stages": [{"name": "a", "ratio": 1, "sources": ["web", "code"]}]},
+            "the source 'books' has no weight",
+        ),
+        ({"tokens": 6}, "mix.tokens: 6 tokens are less than a row, which has 7"),
     ],
 )
 def test_names_must_be_those_of_the_sources(shuffled, params, message):
@@ -160,17 +240,63 @@ def test_no_rows_at_all_are_an_error(byte_tokenizer, tmp_path):
         {"max_epochs": {"web": -1}},
         {"max_epochs": "inf"},
         {"rows": 0},
-        {"block_rows": 0},
+        {"block_rows": 10},
         {"stages": []},
         {"stages": [{"name": "a", "weights": {"web": 1}}]},
         {"stages": [{"name": "a", "weights": {"web": 1}, "rows": 1, "ratio": 1}]},
         {"stages": [{"name": "a", "weights": {"web": 1}, "rows": 1}] * 2},
         {"stages": [{"name": "a", "weights": {"web": 1}, "rows": 1}], "weights": {"web": 1}},
         {"stages": [{"name": "a", "weights": {"web": 1}, "rows": 1}], "rows": 1},
+        {"weights": {}},
+        {"weights": ["web"]},
+        {"tokens": 0},
+        {"tokens": "10 billion"},
+        {"tokens": "0.0001K"},
+        {"tokens": "10G"},
+        {"tokens": True},
+        {"temperature": 0.5},
+        {"max_epochs": {"web": "two"}},
     ],
 )
 def test_impossible_parameters_are_refused_with_the_plan(params):
     with pytest.raises(ValidationError):
+        Mix.model_validate(params)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (
+            {"weights": {"web": 0.7}},
+            "the weight of 'web' must be an integer of at least 1, got 0.7",
+        ),
+        ({"weights": "unimx"}, "'unimx' is no way to compute weights. Did you mean 'unimax'?"),
+        ({"weights": "unimax"}, "unimax divides a budget among sources. Set tokens or rows."),
+        ({"weights": "unimax", "temperature": 2, "rows": 9}, "temperature .* unimax. Remove one"),
+        ({"weights": {"web": 1}, "temperature": 2}, "it can't go with weights that are given"),
+        ({"rows": 1, "tokens": 10}, "rows and tokens both give the length of the run"),
+        ({"tokens": "10GB"}, "must be a number of tokens, as in 10_000_000, 500M or 1.5B"),
+        ({"max_epochs": {"web": 0}}, "that of 'web' must be a number above 0, got 0"),
+        (
+            {"stages": [{"name": "a", "ratio": 1, "weights": "unimax"}]},
+            "stage 'a' has a ratio of a run of open length. Set tokens or rows of the run",
+        ),
+        (
+            {"stages": [{"name": "a", "ratio": 1, "weights": {"web": 1}, "sources": ["web"]}]},
+            "stage 'a': sources can't go with weights that are given",
+        ),
+        (
+            {"stages": [{"name": "a", "ratio": 1, "tokens": "1M"}]},
+            "stage 'a' must have one of rows, tokens and ratio",
+        ),
+        (
+            {"temperature": 2, "stages": [{"name": "a", "ratio": 1}]},
+            "weights and temperature are those of stages where there are any",
+        ),
+    ],
+)
+def test_parameters_that_contradict_say_what_to_change(params, message):
+    with pytest.raises(ValidationError, match=message):
         Mix.model_validate(params)
 
 
@@ -237,9 +363,8 @@ def test_the_same_plan_is_the_same_bytes(shuffled):
 
 
 def test_shares_are_exact_anywhere_in_the_run(shuffled):
-    plan = planned(shuffled, weights={"web": 5, "books": 3, "code": 2}, block_rows=10)
+    planned(shuffled, weights={"web": 5, "books": 3, "code": 2})
     with StreamingLoader(shuffled.root, global_batch_rows=10) as loader:
         batches = [np.bincount(batch["source_ids"], minlength=3).tolist() for batch in loader]
     assert batches
     assert all(batch == [5, 3, 2] for batch in batches)
-    assert plan["block_rows"] == 10

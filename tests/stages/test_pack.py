@@ -143,12 +143,16 @@ def test_counters_add_up_per_source(byte_tokenizer, tmp_path):
         "rows/web": 2,
         "padding/web": 11,
         "cut_documents/web": 0,
+        "copies/web": 3,
+        "cut_fitting/web": 0,
         "documents/books": 1,
         "tokens/books": 41,
         "text_bytes/books": 40,
         "rows/books": 5,
         "padding/books": 9,
         "cut_documents/books": 1,
+        "copies/books": 1,
+        "cut_fitting/books": 0,
     }
     assert len(rows) == 7
 
@@ -183,7 +187,11 @@ def test_documents_without_tokens_take_no_place(byte_tokenizer, tmp_path):
 def test_rows_of_a_large_vocabulary_are_32_bits_wide(tmp_path, byte_tokenizer):
     content = json.loads(Path(byte_tokenizer).read_bytes())
     content["model"] |= {
-        "vocab": {**content["model"]["vocab"], "zz": 70_000},
+        "vocab": {
+            **content["model"]["vocab"],
+            **{token["content"]: token["id"] for token in content["added_tokens"]},
+            "zz": 70_000,
+        },
         "merges": [["z", "z"]],
     }
     path = tmp_path / "tokenizer.json"

@@ -26,7 +26,8 @@ from tokenizers import (
 from corpuskit.batch import utf8
 from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import View
-from corpuskit.stages.sequences._tokenizer import ReferenceEncoder, read_tokenizer
+from corpuskit.stages.sequences._definition import Named, define
+from corpuskit.stages.sequences._tokenizer import ReferenceEncoder
 from corpuskit.stages.sequences._unicode import disputed, find_disputed
 from corpuskit.stages.sequences.tokenize import Tokenize
 
@@ -158,7 +159,14 @@ def test_later_stages_learn_what_the_tokenizer_is(small):
     facts = Tokenize(tokenizer=small).provides({})["tokenizer"]
     size = Tokenizer.from_file(small).get_vocab_size()
     assert facts.pop("hash") != facts.pop("path")
-    assert facts == {"vocab_size": size, "eos": 0, "bos": None, "pad": 0, "dtype": "uint16"}
+    assert facts == {
+        "kind": "tokenizer.json",
+        "vocab_size": size,
+        "dtype": "uint16",
+        "eos": 0,
+        "bos": None,
+        "pad": 0,
+    }
 
 
 def with_tokens(small, folder, *tokens, **options):
@@ -263,9 +271,9 @@ def test_gigatoken_is_refused_where_it_would_differ(tmp_path, number):
 def test_the_first_documents_are_compared_with_the_reference(small, tmp_path):
     from corpuskit.stages.sequences._gigatoken import GigatokenEncoder
 
-    encoder = GigatokenEncoder(read_tokenizer(small), allow_special=False)
+    encoder = GigatokenEncoder(define(Named(small)).fields, allow_special=False)
     train_bpe(["zzzz zzzz zzzz"] * 9).save(str(tmp_path / "other.json"))
-    other = read_tokenizer(str(tmp_path / "other.json"))
+    other = define(Named(str(tmp_path / "other.json"))).fields
     encoder._reference = ReferenceEncoder(other, allow_special=False)
     encoder.encode(pa.array(["a"], pa.large_string()))
     with pytest.raises(DataError, match="one of the first 2 documents"):

@@ -92,7 +92,7 @@ def _write_part(folder: Path, name: str, num_rows: int, seed: int) -> None:
 
 def _footer(name: str) -> dict[str, Any]:
     return {
-        "format": 1, "source": name, "seq_len": SEQ_LEN, "dtype": "uint16", "tokenizer": "none",
+        "format": 2, "source": name, "seq_len": SEQ_LEN, "dtype": "uint16", "tokenizer": "none",
         "first_row": 0, "shuffled": True,
     }  # fmt: skip
 
@@ -122,12 +122,11 @@ def _write_mix(folder: Path) -> None:
         for name, rows in ROWS.items()
     ]
     plan = {
-        "format": 1,
+        "format": 2,
         "name": "tiny",
         "seed": 0,
         "seq_len": SEQ_LEN,
         "dtype": "uint16",
-        "block_rows": 32,
         "tokenizer": {"hash": "none", "vocab_size": VOCAB, "eos": PAD, "pad": PAD},
         "sources": sources,
         "stages": [{"name": "main", "rows": 640, "weights": {"web": 2, "books": 1}}],

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from corpuskit.errors import DataError, UsageError, suggest
-from corpuskit.loader.index import plan_hash
-from corpuskit.loader.order import apportion
+from corpuskit.loader.index import PLAN_FORMAT, plan_hash
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stages.mixing._parameters import (
+    Budget,
+    Epochs,
+    StageWeights,
+    Temperature,
+    Weights,
+    check_weighing,
+    num_tokens,
+)
+from corpuskit.stages.mixing._schedule import Schedule, Stretch, Supply, make_schedule, rows_of
+from corpuskit.stages.mixing._shortages import problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corpuskit.manifest import Part
     from corpuskit.stage import PassContext, PassPlan, Volume
-
-Weights = dict[str, Annotated[int, Field(ge=1)]]
-Epochs = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 INDEX = pa.schema(
     [
@@ -45,6 +50,8 @@ LOOKUPS = pa.schema(
         ("source", pa.string()),
     ]
 )
+COUNTED = ("rows", "tokens", "documents", "text_bytes")
+"""What the plan says of a source, as `pack` counted it."""
 LOOKUP_RUNS = {
     "ids": "pack/run:ids",
     "id_hashes": "pack/run:id_hashes",
@@ -52,69 +59,70 @@ LOOKUP_RUNS = {
 }
 
 
-class StageWeights(BaseModel):
-    """A stretch of the run with its own weights."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    name: str
-    """What reports call it."""
-    weights: Weights
-    """Source -> integer share of the rows; a source left out gives none."""
-    rows: int | None = Field(None, ge=1)
-    """Packed rows; all stages have `rows`, or all have `ratio`."""
-    ratio: int | None = Field(None, ge=1)
-    """Integer share of all rows of the run."""
-
-    @model_validator(mode="after")
-    def _has_one_size(self) -> StageWeights:
-        if (self.rows is None) == (self.ratio is None):
-            raise ValueError(f"stage {self.name!r} must have rows or ratio, and not both")
-        return self
-
-
 class Mix(GlobalStage):
     """Fix how often and in which order the run takes rows from each source.
 
-    Writes the mix plan, all that the loader needs: at any row of the run each source has given its
-    share to within a few rows, and none gives more than `max_epochs` times what it has. Without
-    `weights` each source is taken in proportion to its rows, which is everything once.
+    Writes the mix plan, all that the loader needs: at any row of a stage of the run each source has
+    given its share to within a few rows, and none gives more than `max_epochs` times what it has.
+    Without parameters everything is taken once. `corpuskit plan` prints what a schedule takes
+    before anything runs; docs/mixing.md explains weights, epochs and budgets.
 
     Source: Sainte-Lague apportionment (Balinski and Young 1982, Fair Representation, Appendix A);
-    epoch caps as in Chung et al. 2023, UniMax.
+    temperature as in Xue et al. 2021, mT5; `unimax` and epoch caps as in Chung et al. 2023, UniMax.
     """
 
     reads = "tokens"
 
-    weights: Weights | None = None
-    """Source -> integer share of the rows; null takes the number of rows of each."""
+    weights: Weights = None
+    """Source -> integer share of the rows; `proportional` (also null) takes the rows of each,
+    `unimax` divides the budget evenly, a source that has too little giving all that `max_epochs`
+    allows."""
+    temperature: Temperature | None = None
+    """Computes weights as rows ** (1 / temperature): 1 is proportional, large is even."""
     stages: tuple[StageWeights, ...] | None = None
-    """Stretches of the run with weights of their own, in order; instead of `weights` and `rows`."""
-    max_epochs: Epochs | dict[str, Epochs] = 1.0
+    """Stretches of the run with weights of their own, in order; instead of `weights`."""
+    max_epochs: Epochs = 1.0
     """How often a source's rows may be taken; a number, or source -> number (1 where left out)."""
     rows: int | None = Field(None, ge=1)
     """Packed rows of the run; null takes as many as `max_epochs` allows."""
-    block_rows: int = Field(1024, ge=1, le=1 << 24)
-    """Rows within which the mixture is exact, and permuted."""
+    tokens: Budget = None
+    """Instead of `rows`: tokens to train on, an integer or as in `10B`; a row has `seq_len`, and
+    what is left of a row is not taken."""
     seed: int | None = Field(None, ge=0)
     """Of the order; null takes the seed of the run."""
 
     @model_validator(mode="after")
     def _has_one_schedule(self) -> Mix:
-        stages = self.stages
-        if stages is None:
-            return self
+        if self.rows is not None and self.tokens is not None:
+            raise ValueError("rows and tokens both give the length of the run. Remove one of them.")
+        check_weighing(self.weights, self.temperature)
+        has_length = self.rows is not None or self.tokens is not None
+        if self.stages is not None:
+            self._check_stages(self.stages, has_length)
+        elif self.weights == "unimax" and not has_length:
+            raise ValueError("unimax divides a budget among sources. Set tokens or rows.")
+        return self
+
+    def _check_stages(self, stages: Sequence[StageWeights], has_length: bool) -> None:
         if not stages:
             raise ValueError("stages must not be empty")
-        if self.weights is not None:
-            raise ValueError("weights must be null where stages have their own")
+        if self.weights is not None or self.temperature is not None:
+            raise ValueError(
+                "weights and temperature are those of stages where there are any. Move them there."
+            )
         if len({stage.name for stage in stages}) < len(stages):
             raise ValueError("names of stages must differ")
-        if len({stage.rows is None for stage in stages}) > 1:
-            raise ValueError("all stages must have rows, or all ratio")
-        if self.rows is not None and stages[0].rows is not None:
-            raise ValueError("rows must be null where stages have their own")
-        return self
+        if len({stage.ratio is None for stage in stages}) > 1:
+            raise ValueError("all stages must have ratio, or all rows or tokens")
+        if has_length and stages[0].ratio is None:
+            raise ValueError("rows and tokens must be null where stages have their own")
+        if not has_length and stages[0].ratio is not None:
+            for stage in stages:
+                if stage.weights == "unimax":
+                    raise ValueError(
+                        f"unimax divides a budget, but stage {stage.name!r} has a ratio of a run "
+                        "of open length. Set tokens or rows of the run."
+                    )
 
     def passes(self) -> tuple[Pass, ...]:
         return (Pass("plan", self._plan, _one_unit, at_end=True, owns=("mix/",)),)
@@ -136,7 +144,10 @@ class Mix(GlobalStage):
             key=lambda part: (order.index(part.source), part.first),
         )
         sources = self._sources(order, parts, context)
-        stages = self._schedule(sources)
+        seq_len = given["packing"]["seq_len"]
+        schedule = self.schedule(sources, seq_len)
+        if problem := problem_of(schedule, seq_len):
+            raise UsageError(problem)
         index = _parquet(INDEX, [_index_row(part) for part in parts])
         context.write_file("mix/index.parquet", index)
         lookups = [
@@ -148,15 +159,14 @@ class Mix(GlobalStage):
         context.write_file("mix/files.json", _json({"format": 1, "files": given["files"]}))
         tokenizer = given["tokenizer"]
         plan = {
-            "format": 1,
+            "format": PLAN_FORMAT,
             "name": given["name"],
             "seed": context.seed if self.seed is None else self.seed,
-            "seq_len": given["packing"]["seq_len"],
+            "seq_len": seq_len,
             "dtype": tokenizer["dtype"],
-            "block_rows": self.block_rows,
             "tokenizer": {name: tokenizer[name] for name in ("hash", "vocab_size", "eos", "pad")},
             "sources": sources,
-            "stages": stages,
+            "stages": stage_entries(schedule),
             "skip": [],
             "index": "mix/index.parquet",
             "lookups": "mix/lookups.parquet",
@@ -172,153 +182,129 @@ class Mix(GlobalStage):
         rows = dict.fromkeys(order, 0)
         for part in parts:
             rows[part.source] += part.rows
-        self.check_sources(tuple(order))
-        self._check_rows(rows)
         counters = context.counters("pack")
-        shuffled = context.given["shuffle"]["order"] == "global"
-        return [
-            {
-                "name": name,
-                "rows": rows[name],
-                **{key: counters[f"{key}/{name}"] for key in ("tokens", "documents", "text_bytes")},
-                "max_epochs": self._max_epochs(name),
-                "shuffled": shuffled,
-            }
-            for name in order
-            if rows[name]
-        ]
+        for name in order:
+            counted = counters.get(f"rows/{name}", 0)
+            if counted != rows[name]:
+                raise DataError(
+                    f"mix: source {name!r} has {rows[name]} rows, but {counted} were packed. Run "
+                    "again."
+                )
+        shuffled = context.given["shuffle"]["order"] != "as_read"
+        entries = self.source_entries(order, counters)
+        return [{**entry, "shuffled": shuffled} for entry in entries]
+
+    def source_entries(
+        self, order: Sequence[str], counters: Mapping[str, int]
+    ) -> list[dict[str, Any]]:
+        """Return the entries of the plan for the sources that have rows, as `pack` counts them.
+
+        Raises:
+            UsageError: weights and sources don't match.
+            DataError: a source with a weight has no rows.
+        """
+        self.check_sources(tuple(order))
+        found = []
+        for name in order:
+            counts = {key: counters.get(f"{key}/{name}", 0) for key in COUNTED}
+            if counts["rows"]:
+                found.append({"name": name, **counts, "max_epochs": self._max_epochs(name)})
+            elif any(isinstance(w, dict) and name in w for w in self._weighings()):
+                raise DataError(
+                    f"mix: the source {name!r} has a weight, but none of its documents is left. "
+                    "Take it out of sources, or see the funnel for what dropped them."
+                )
+        return found
 
     def _max_epochs(self, source: str) -> float:
         caps = self.max_epochs
         return caps.get(source, 1.0) if isinstance(caps, dict) else caps
 
+    def _weighings(self) -> list[Any]:
+        """Return the weights of each stage of the run, as they are given."""
+        return [self.weights] if self.stages is None else [stage.weights for stage in self.stages]
+
     def check_sources(self, names: tuple[str, ...]) -> None:
-        weighed = [stage.weights for stage in self.stages or ()]
-        if self.weights is not None:
-            weighed = [self.weights]
-        caps = list(self.max_epochs) if isinstance(self.max_epochs, dict) else []
-        named = [("max_epochs", name) for name in caps]
-        named += [("weights", name) for weights in weighed for name in weights]
+        stages = self.stages or ()
+        named = [
+            (f"{place}max_epochs", name)
+            for place, caps in [("", self.max_epochs), *((_of(s), s.max_epochs) for s in stages)]
+            for name in (caps if isinstance(caps, dict) else ())
+        ]
+        named += [
+            (f"{_of(stage)}sources", name) for stage in stages for name in stage.sources or ()
+        ]
+        weighed = self._weighings()
+        given = [weights for weights in weighed if isinstance(weights, dict)]
+        named += [("weights", name) for weights in given for name in weights]
         for parameter, name in named:
             if name not in names:
                 raise UsageError(
                     f"mix.{parameter}: there is no source {name!r}. {suggest(name, names)}"
                 )
-        for name in names if weighed else ():
-            if not any(name in weights for weights in weighed):
+        computed = [s.sources or names for s in stages if not isinstance(s.weights, dict)]
+        covered = set(names if not stages and not given else ()).union(*computed, *given)
+        for name in names:
+            if name not in covered:
                 raise UsageError(
                     f"mix.weights: the source {name!r} has no weight. "
                     "Give it one, or take it out of sources."
                 )
 
-    def _check_rows(self, rows: Mapping[str, int]) -> None:
-        """Check that every source with a weight has rows."""
-        if self.weights is None and self.stages is None:
-            return
-        for name, count in rows.items():
-            if not count:
-                raise DataError(
-                    f"mix: the source {name!r} has a weight, but none of its documents is left. "
-                    "Take it out of sources, or see the funnel for what dropped them."
-                )
-
-    def _schedule(self, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the stages with their rows.
+    def schedule(self, sources: Sequence[Mapping[str, Any]], seq_len: int) -> Schedule:
+        """Return what the run takes of sources with these `rows` and `max_epochs`.
 
         Raises:
-            UsageError: they take more of a source than its cap allows.
-            DataError: there is no row at all.
+            UsageError: a budget is less than a row.
+            DataError: there is no row to take.
         """
         if not sources:
             raise DataError("mix: no source has any rows. See the report for what dropped them.")
-        stages = self.stages
-        if stages is None:
-            weights = self.weights or {source["name"]: source["rows"] for source in sources}
-            stages = (StageWeights(name="main", weights=weights, ratio=1),)
-        shares = [[stage.weights.get(source["name"], 0) for source in sources] for stage in stages]
-        caps = [int(Fraction(str(source["max_epochs"])) * source["rows"]) for source in sources]
-        ratios = [stage.ratio or 0 for stage in stages]
-        if stages[0].rows is not None:
-            sizes = [stage.rows or 0 for stage in stages]
-        elif self.rows is not None:
-            sizes = apportion(self.rows, ratios).tolist()
-        else:
-            sizes = apportion(_longest(ratios, shares, caps), ratios).tolist()
-        self._check_caps(sources, _taken(sizes, shares), caps)
-        return [
-            {"name": stage.name, "rows": size, "weights": stage.weights}
-            for stage, size in zip(stages, sizes, strict=True)
-        ]
-
-    def _check_caps(
-        self, sources: Sequence[Mapping[str, Any]], taken: Sequence[int], caps: Sequence[int]
-    ) -> None:
-        for source, count, cap in zip(sources, taken, caps, strict=True):
-            if count > cap:
-                raise UsageError(
-                    f"mix: the run takes {count} rows of {source['name']!r}, max_epochs "
-                    f"{source['max_epochs']} allows {cap}. Lower its weight or the rows of the "
-                    f"run, or raise max_epochs."
-                )
-        if not sum(taken):
-            raise DataError("mix: max_epochs leaves no row to take. Raise it.")
+        supplies = [Supply(one["name"], one["rows"], one["max_epochs"]) for one in sources]
+        rows = _length(self.rows, self.tokens, seq_len, "mix.tokens")
+        if self.stages is not None:
+            return make_schedule(supplies, [_stretch(one, seq_len) for one in self.stages], rows)
+        weights, temperature = self.weights or "proportional", self.temperature or 1.0
+        main = Stretch("main", ratio=1, weights=weights, temperature=temperature)
+        return make_schedule(supplies, [main], rows)
 
 
-@dataclasses.dataclass(frozen=True)
-class MixtureRow:
-    """What one stage of the run takes from one source."""
+def stage_entries(schedule: Schedule) -> list[dict[str, Any]]:
+    """Return the stages as the mix plan writes them; a source that gives nothing is left out."""
+    names = [supply.name for supply in schedule.supplies]
+    return [
+        {
+            "name": stage.name,
+            "rows": stage.rows,
+            "weights": {n: w for n, w in zip(names, stage.weights, strict=True) if w},
+        }
+        for stage in schedule.stages
+    ]
 
-    stage: str
-    source: str
-    rows: int
-    tokens: int
-    epochs: float
+
+def _stretch(stage: StageWeights, seq_len: int) -> Stretch:
+    return Stretch(
+        stage.name,
+        rows=_length(stage.rows, stage.tokens, seq_len, f"mix: tokens of stage {stage.name!r}"),
+        ratio=stage.ratio,
+        weights=stage.weights or "proportional",
+        temperature=stage.temperature or 1.0,
+        sources=stage.sources,
+        max_epochs=stage.max_epochs,
+    )
 
 
-def mixture_table(plan: Mapping[str, Any]) -> list[MixtureRow]:
-    """Return what each stage of a mix plan takes from each source.
+def _length(rows: int | None, tokens: int | str | None, seq_len: int, where: str) -> int | None:
+    return rows if tokens is None else rows_of(num_tokens(tokens), seq_len, where)
 
-    Tokens are rows times the mean tokens of the source's rows; epochs are of this stage alone.
-    """
-    sources = plan["sources"]
-    table = []
-    for stage in plan["stages"]:
-        weights = [stage["weights"].get(source["name"], 0) for source in sources]
-        for source, rows in zip(sources, apportion(stage["rows"], weights).tolist(), strict=True):
-            tokens = round(Fraction(source["tokens"] * rows, source["rows"]))
-            epochs = rows / source["rows"]
-            table.append(MixtureRow(stage["name"], source["name"], rows, tokens, epochs))
-    return table
+
+def _of(stage: StageWeights) -> str:
+    return f"stages.{stage.name}."
 
 
 def _one_unit(plan: PassPlan) -> list[Unit]:
     del plan
     return [Unit(0)]
-
-
-def _taken(sizes: Sequence[int], shares: Sequence[Sequence[int]]) -> list[int]:
-    """Return how many rows stages of these sizes take of each source."""
-    counts = [apportion(size, share) for size, share in zip(sizes, shares, strict=True)]
-    return sum(counts[1:], counts[0]).tolist()  # type: ignore[no-any-return]
-
-
-def _longest(ratios: Sequence[int], shares: Sequence[Sequence[int]], caps: Sequence[int]) -> int:
-    """Return the most rows that a run can have with no source over its cap.
-
-    Counts are monotone in the length of the run, so bisection is exact.
-    """
-
-    def fits(rows: int) -> bool:
-        taken = _taken(apportion(rows, ratios).tolist(), shares)
-        return all(count <= cap for count, cap in zip(taken, caps, strict=True))
-
-    low, high = 0, 1
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def _index_row(part: Part) -> dict[str, Any]:

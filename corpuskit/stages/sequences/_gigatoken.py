@@ -1,4 +1,4 @@
-"""Adapter of gigatoken: the ids of Hugging Face tokenizers, many times faster.
+"""Adapter of gigatoken: the ids of the tokenizer's own library, many times faster.
 
 It knows Unicode 17, Hugging Face an older version, so a text with a code point on which they may
 differ goes to the reference. The first documents of each process are encoded by both.
@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from corpuskit.batch import utf8
 from corpuskit.errors import DataError
-from corpuskit.stages.sequences._tokenizer import Ids, ReferenceEncoder, same
+from corpuskit.stages.sequences._tokenizer import Ids, ReferenceEncoder, same, to_text
 from corpuskit.stages.sequences._unicode import disputed, find_disputed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+    from corpuskit.stages.sequences._tokenizer import Encoder
 
 CHECKED_BYTES = 1 << 18
 """Text of each process that the reference encodes too: about 0.1 CPU seconds."""
@@ -34,25 +37,40 @@ PROBES = (
 
 
 class GigatokenEncoder:
-    """Encodes with gigatoken; arguments as of ReferenceEncoder.
+    """Encodes with gigatoken; other arguments as of ReferenceEncoder.
+
+    Args:
+        reference: gives the ids that count; null opens Hugging Face tokenizers.
+        set_apart: texts that match this regular expression go to the reference.
 
     Raises:
         RuntimeError: gigatoken does not know this kind of tokenizer.
     """
 
-    def __init__(self, fields: Mapping[str, Any], *, allow_special: bool) -> None:
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        *,
+        allow_special: bool,
+        reference: Encoder | None = None,
+        set_apart: str = "",
+    ) -> None:
         import gigatoken
 
-        self._reference = ReferenceEncoder(fields, allow_special=allow_special)
-        added = fields["added_tokens"]
+        model = json.dumps(fields["model"])
+        self._reference = reference or ReferenceEncoder(
+            fields, allow_special=allow_special, model=model
+        )
+        self._set_apart = set_apart
+        added = fields.get("added_tokens") or []
         kept = [token for token in added if allow_special or not token["special"]]
-        self._fast = gigatoken.Tokenizer.from_json(json.dumps({**fields, "added_tokens": kept}))
-        self._disputed = disputed(normalizes=fields.get("normalizer") is not None)
+        self._fast = gigatoken.Tokenizer.from_json(to_text({**fields, "added_tokens": kept}, model))
+        self._disputed = disputed(normalizes=_knows_unicode(fields.get("normalizer")))
         self._unchecked = CHECKED_BYTES
         spelled = [f"a {token['content']} b{token['content']}" for token in added]
         probes = pa.array([*PROBES, *spelled], pa.large_string())
         if not same(self._encode(*utf8(probes)), self._reference.encode(probes)):
-            raise RuntimeError("it gives other ids than Hugging Face tokenizers")
+            raise RuntimeError("it gives other ids than the reference")
 
     def encode(self, texts: pa.Array) -> Ids:
         """Return the ids of a large_string array without nulls.
@@ -64,6 +82,8 @@ class GigatokenEncoder:
         if len(texts) == 0:
             return Ids(np.zeros(0, np.uint32), offsets)
         odd = find_disputed(offsets, data, self._disputed)
+        if self._set_apart:
+            odd |= pc.match_substring_regex(texts, self._set_apart).to_numpy(zero_copy_only=False)
         if odd.any():
             return self._encode_apart(texts, odd)
         found = self._encode(offsets, data)
@@ -100,6 +120,18 @@ class GigatokenEncoder:
         offsets = found.offsets[: min(count, len(texts)) + 1]
         if not same(Ids(found.ids, offsets), self._reference.encode(texts[:count])):
             raise DataError(
-                "tokenize: gigatoken gives other ids than Hugging Face tokenizers for one of the "
-                f"first {len(offsets) - 1} documents of this process. Set engine: huggingface."
+                "tokenize: gigatoken gives other ids than the tokenizer's own library for one of "
+                f"the first {len(offsets) - 1} documents of this process. Set engine: huggingface "
+                "(or sentencepiece, for its models)."
             )
+
+
+def _knows_unicode(normalizer: Mapping[str, Any] | None) -> bool:
+    """Return whether a normalizer asks what kind of character something is."""
+    if normalizer is None:
+        return False
+    steps = normalizer.get("normalizers", [normalizer])
+    return any(
+        step["type"] not in {"Prepend", "Replace"} or "Regex" in step.get("pattern", {})
+        for step in steps
+    )

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corpuskit.stages.sequences import _tokenizer
+from corpuskit.errors import UsageError
+from corpuskit.stages.sequences._definition import Named, define, files_of, stamp
+from corpuskit.stages.sequences._engines import open_engine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from corpuskit.stages.sequences._tokenizer import Encoder
 
-def open_encoder(path: str) -> _tokenizer.Encoder:
+
+def open_encoder(path: str) -> Encoder:
     """Return the fastest engine there is for a tokenizer, opened once per process."""
-    return _open(path, _tokenizer.stamp(path))
+    return open_engine(Named(path))
 
 
 def token_edges(path: str, text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -25,7 +29,8 @@ def token_edges(path: str, text: str) -> tuple[NDArray[np.int64], NDArray[np.int
 
     Tokens that share a character have the bounds of that character.
     """
-    found = _exact(path, _tokenizer.stamp(path)).encode(text, add_special_tokens=False)
+    stamps = tuple(map(stamp, files_of(path)))
+    found = _exact(path, stamps).encode(text, add_special_tokens=False)
     edges = np.array(found.offsets, np.int64).reshape(-1, 2)
     if not text.isascii():
         lead = np.frombuffer(text.encode(), np.uint8) & 0xC0 != 0x80
@@ -35,25 +40,19 @@ def token_edges(path: str, text: str) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 @functools.lru_cache(maxsize=4)
-def _open(path: str, stamp: int) -> _tokenizer.Encoder:
-    del stamp  # a file that changed is another file
-    fields = _tokenizer.read_tokenizer(path)
-    try:
-        from corpuskit.stages.sequences._gigatoken import GigatokenEncoder
+def _exact(path: str, stamps: tuple[int, ...]) -> Any:
+    """Return the tokenizer without what comes after the model: that would trim offsets.
 
-        return GigatokenEncoder(fields, allow_special=False)
-    except (ImportError, RuntimeError):  # not installed, or it does not know this kind
-        return _tokenizer.ReferenceEncoder(fields, allow_special=False)
-
-
-@functools.lru_cache(maxsize=4)
-def _exact(path: str, stamp: int) -> Any:
-    """Return the tokenizer without what comes after the model: that would trim offsets."""
-    del stamp
+    Raises:
+        UsageError: only the library of SentencePiece knows its ids.
+    """
+    del stamps  # a file that changed is another file
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer
 
-    fields = _tokenizer.read_tokenizer(path) | {"post_processor": None}
-    tokenizer = Tokenizer.from_str(json.dumps(fields))
+    definition = define(Named(path))
+    if definition.model is not None and definition.model.set_apart:
+        raise UsageError(f"{path}: only SentencePiece knows its tokens. Use a tokenizer.json.")
+    tokenizer = Tokenizer.from_str(json.dumps(definition.fields | {"post_processor": None}))
     tokenizer.encode_special_tokens = True
     return tokenizer

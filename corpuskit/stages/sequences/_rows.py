@@ -1,4 +1,8 @@
-"""Packed rows, from documents to Arrow tables; `pack` makes them, `shuffle` moves them."""
+"""Packed rows, from documents to Arrow tables; `pack` makes them, `shuffle` moves them.
+
+A group is what may share windows: one band of documents, each at most once. A window is packed
+alone: placed when all of the cell is known, filled when its rows are written.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from corpuskit.kernels.packing import PADDING, best_fit, cut_documents, fill_row
 from corpuskit.shards import token_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -23,110 +27,138 @@ TOKENS_PER_BYTE = 0.31
 
 
 class Documents(NamedTuple):
-    """Tokenized documents of one batch: (T,) tokens; per document, (N,), tokens, bytes, key."""
+    """Tokenized documents of a cell.
+
+    Attributes:
+        tokens: (T,) of all documents, in the type of the rows.
+        num_tokens, text_bytes, keys: (N,) of each document.
+        copies: (N,) how often each is packed.
+        bands: (N,) which of the bands that share no row it belongs to.
+    """
 
     tokens: NDArray[np.generic]
     num_tokens: NDArray[np.int64]
     text_bytes: NDArray[np.int64]
     keys: NDArray[np.int64]
+    copies: NDArray[np.int32]
+    bands: NDArray[np.int64]
+
+    @classmethod
+    def concatenate(cls, batches: Sequence[Documents]) -> Documents:
+        """Return the documents of some batches."""
+        return cls(*(np.concatenate(columns) for columns in zip(*batches, strict=True)))
 
 
 class Pieces(NamedTuple):
-    """Documents cut to rows: (T,) tokens; per piece, (P,), tokens, key, bytes, flags."""
+    """Documents cut to rows; per piece, (P,).
 
-    tokens: NDArray[np.generic]
+    Attributes:
+        docs: the document.
+        begins, lengths: its first token among those of the cell, and how many.
+        text_bytes: of the text that it stands for.
+        flags: of packed token shards.
+    """
+
+    docs: NDArray[np.int64]
+    begins: NDArray[np.int64]
     lengths: NDArray[np.int64]
-    keys: NDArray[np.int64]
     text_bytes: NDArray[np.int64]
     flags: NDArray[np.uint8]
 
-    def split(self, begin: int, end: int) -> Pieces:
+    def part(self, begin: int, end: int) -> Pieces:
         """Return pieces `[begin, end)` without copying."""
-        first = int(self.lengths[:begin].sum())
-        last = first + int(self.lengths[begin:end].sum())
+        docs, begins, lengths, text_bytes, flags = self
         rows = slice(begin, end)
-        return Pieces(
-            self.tokens[first:last],
-            self.lengths[rows],
-            self.keys[rows],
-            self.text_bytes[rows],
-            self.flags[rows],
-        )
+        return Pieces(docs[rows], begins[rows], lengths[rows], text_bytes[rows], flags[rows])
 
 
-def cut(documents: Iterable[Documents], width: int, *, joined: bool) -> Iterator[Pieces]:
-    """Yield each batch of documents as pieces; `joined` lets a document begin inside a row."""
-    filled = 0
-    for batch in documents:
-        docs, lengths, sizes, flags = cut_documents(
-            batch.num_tokens, batch.text_bytes, width, filled, joined
-        )
-        filled = (filled + len(batch.tokens)) % width
-        yield Pieces(batch.tokens, lengths, batch.keys[docs], sizes, flags)
+class Window(NamedTuple):
+    """Pieces that are packed together: (P,) the row of each among the window's `num_rows`."""
+
+    pieces: Pieces
+    places: NDArray[np.int64]
+    num_rows: int
 
 
-def windows(
-    batches: Iterable[Pieces], window: int, width: int, *, joined: bool
-) -> Iterator[Pieces]:
-    """Yield the same pieces in windows that are packed alone, whatever the batches.
+def groups(documents: Documents, band: int) -> Iterator[NDArray[np.int64]]:
+    """Yield which documents of a band are packed together: those with a first copy, a second..."""
+    chosen = np.flatnonzero((documents.bands == band) & (documents.copies > 0))
+    for copy in range(int(documents.copies[chosen].max(initial=0))):
+        chosen = chosen[documents.copies[chosen] > copy]
+        yield chosen
 
-    A window has `window` pieces; of joined documents it has those of whole rows, so that it does
-    not matter where it ends. Only the last one may have fewer, or a row that is not full.
+
+def cut(documents: Documents, chosen: NDArray[np.int64], width: int, *, joined: bool) -> Pieces:
+    """Return documents as pieces that fit a row; `joined` lets one begin where another ends."""
+    lengths = documents.num_tokens[chosen]
+    docs, sizes, text_bytes, flags = cut_documents(
+        lengths, documents.text_bytes[chosen], width, 0, joined
+    )
+    first_tokens = np.cumsum(documents.num_tokens)[chosen] - lengths
+    # Where a piece begins in its document: tokens of the group before either.
+    within = (np.cumsum(sizes) - sizes) - (np.cumsum(lengths) - lengths)[docs]
+    return Pieces(chosen[docs], first_tokens[docs] + within, sizes, text_bytes, flags)
+
+
+def windows(pieces: Pieces, window: int, width: int, *, joined: bool) -> Iterator[Window]:
+    """Yield pieces in windows, with the rows they go to.
+
+    A window has `window` pieces, the last one fewer; of joined documents it has as many as end a
+    row, so that it does not matter where it ends.
     """
-    held: list[Pieces] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(len(piece.lengths) for piece in held) < window:
-            continue
-        all_held = _concatenate(held)
-        num_pieces = len(all_held.lengths)
+    num_pieces = len(pieces.lengths)
+    bounds = np.append(np.arange(0, num_pieces, window), num_pieces)
+    if joined:
+        rows = (np.cumsum(pieces.lengths) - pieces.lengths) // width
+        starts = np.append(np.flatnonzero(np.diff(rows, prepend=-1)), num_pieces)
+        bounds = np.unique(starts[np.searchsorted(starts, bounds)])
+    for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        part = pieces.part(begin, end)
         if joined:
-            whole = np.flatnonzero(np.cumsum(all_held.lengths) % width == 0)
-            ends = [int(whole[-1]) + 1] if len(whole) else []
+            yield Window(part, rows[begin:end] - rows[begin], int(rows[end - 1] - rows[begin]) + 1)
         else:
-            ends = list(range(window, num_pieces + 1, window))
-        begin = 0
-        for end in ends:
-            yield all_held.split(begin, end)
-            begin = end
-        held = [all_held.split(begin, num_pieces)]
-    if any(len(piece.lengths) for piece in held):
-        yield _concatenate(held)
+            yield Window(part, *best_fit(part.lengths, width))
 
 
-def _concatenate(held: list[Pieces]) -> Pieces:
-    return Pieces(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
-
-
-def pack_window(
-    pieces: Pieces, schema: pa.Schema, width: int, pad: int, *, joined: bool
+def fill(
+    window: Window, documents: Documents, schema: pa.Schema, pad: int, rows: NDArray[np.generic]
 ) -> pa.Table:
-    """Return the rows of one window.
+    """Return the rows of a window.
 
     Args:
-        pieces: of the window.
+        window: of pieces of these documents.
+        documents: of the cell.
         schema: of packed token shards.
-        width: tokens per row.
         pad: id behind the last document of a row.
-        joined: fill row after row; otherwise best-fit decreasing.
+        rows: (S or more, width) array that is overwritten; the table lies in it.
     """
-    begins = np.cumsum(pieces.lengths) - pieces.lengths
-    if joined:
-        places, num_rows = begins // width, -(-len(pieces.tokens) // width)
-    else:
-        places, num_rows = best_fit(pieces.lengths, width)
-    bounds, starts, which = lay_out(places, pieces.lengths, num_rows, width)
-    rows = np.empty((num_rows, width), pieces.tokens.dtype)
-    fill_rows(pieces.tokens, begins, bounds, starts, which, pad, rows)
+    pieces, rows = window.pieces, rows[: window.num_rows]
+    bounds, starts, which = lay_out(window.places, pieces.lengths, window.num_rows, rows.shape[1])
+    fill_rows(
+        documents.tokens, pieces.begins, pieces.lengths, bounds, starts, which, pad, rows
+    )  # fmt: skip
     is_pad = which < 0
     columns = [
         row_bytes(rows),
         _lists(bounds, starts),
-        _lists(bounds, np.where(is_pad, -1, pieces.keys[which])),
+        _lists(bounds, np.where(is_pad, -1, documents.keys[pieces.docs[which]])),
         _lists(bounds, np.where(is_pad, 0, pieces.text_bytes[which]).astype(np.int32)),
         _lists(bounds, np.where(is_pad, PADDING, pieces.flags[which]).astype(np.uint8)),
     ]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def row_tables(
+    found: Sequence[Window], documents: Documents, schema: pa.Schema, width: int, pad: int
+) -> Iterator[pa.Table]:
+    """Yield the rows of windows; each table lies in the memory of the one before it.
+
+    Fresh memory for each would cost as much as filling it.
+    """
+    most = max((window.num_rows for window in found), default=0)
+    rows = np.empty((most, width), documents.tokens.dtype)
+    for window in found:
+        yield fill(window, documents, schema, pad, rows)
 
 
 def row_bytes(rows: NDArray[np.generic]) -> pa.Array:
@@ -154,4 +186,5 @@ def packed_size(volume: Volume) -> int:
     if volume.packed_bytes:
         return volume.packed_bytes
     itemsize = np.dtype(volume.given["tokenizer"]["dtype"]).itemsize
-    return int(volume.text_bytes * TOKENS_PER_BYTE * itemsize * 1.02)
+    repeats = float(volume.given.get("upsample", {}).get("factor", 1.0))
+    return int(volume.text_bytes * TOKENS_PER_BYTE * itemsize * 1.02 * max(repeats, 1.0))

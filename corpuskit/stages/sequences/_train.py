@@ -7,7 +7,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.manifest import Seal
 from corpuskit.stage import InputFile
 from corpuskit.stages.sources.jsonl import Jsonl
@@ -83,7 +83,8 @@ def train_tokenizer(
         progress: called with the documents and bytes read so far.
 
     Raises:
-        UsageError: nothing can be read, or the vocabulary has no room for all bytes.
+        UsageError: nothing can be read, the vocabulary has no room for all bytes, special tokens
+            are none, or `output` cannot be written.
         DataError: an input file is broken.
 
     Source: Sennrich et al. 2016 (BPE); Radford et al. 2019 (GPT-2): bytes as the alphabet, and the
@@ -94,24 +95,50 @@ def train_tokenizer(
             f"--vocab-size must be at least {ALPHABET + len(special)} ({ALPHABET} bytes and "
             f"{len(special)} special tokens), got {vocab_size}."
         )
+    _check_special(special)
     files = find_files(inputs)
     counted = _Counted(progress)
-    content = _train(counted.texts(files, text_column, max_bytes), vocab_size, special)
+    try:
+        content = _train(counted.texts(files, text_column, max_bytes), vocab_size, special)
+    except DataError as error:  # sources know the parameters of pipelines
+        raise DataError(str(error).replace("sources.input.text_column", "--text-column")) from None
     if counted.num_docs == 0:
         names = ", ".join(str(one) for one in inputs)
         raise UsageError(f"{names}: no text to train on. Set --text-column.")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    scratch = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        scratch.write_bytes(content)
-        os.replace(scratch, output)
-    finally:
-        scratch.unlink(missing_ok=True)
+    write_whole(output, content)
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
     return TrainedTokenizer(
         str(output), _vocab_size(content), len(files), counted.num_docs, counted.num_rejected,
         counted.text_bytes, digest,
     )  # fmt: skip
+
+
+def _check_special(special: Sequence[str]) -> None:
+    for name in special:
+        if len(name) < 2 or special.count(name) > 1:
+            problem = "is given twice" if special.count(name) > 1 else "is too short"
+            raise UsageError(
+                f"--special: {name!r} {problem}. Give names that differ, of two characters or more."
+            )
+
+
+def write_whole(output: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    scratch = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(content)
+        os.replace(scratch, output)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{output}: cannot be written: {reason}. Check the path.") from None
+    finally:
+        if scratch.is_file():
+            scratch.unlink()
 
 
 def find_files(inputs: Sequence[Path]) -> list[Path]:

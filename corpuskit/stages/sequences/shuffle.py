@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from corpuskit.batch import numbers
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.order import permute
 from corpuskit.shards import TOKEN_GROUP_ROWS, open_parquet, write_tokens
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
@@ -39,7 +39,9 @@ class Shuffle(GlobalStage):
 
     A row's place depends on the seed, the source's name, its number of rows and where the row
     stands among them: not on cells, tasks or other sources. With rows in random order, training
-    reads a source from front to back in its first epoch.
+    reads a source from front to back in its first epoch. `bands` is a curriculum: all rows of the
+    first band of `pack` come before those of the second, each band in random order. It holds for
+    the first epoch of a source: the loader takes later ones in random order over all of it.
 
     Source: cycle-walking Feistel permutation (Black and Rogaway 2002, Ciphers with Arbitrary Finite
     Domains), as the loader's: docs/formats.md, Order.
@@ -47,14 +49,20 @@ class Shuffle(GlobalStage):
 
     reads = "packed"
 
-    order: Literal["global", "as_read"] = "global"
-    """`global` permutes all rows of a source, `as_read` keeps the order of the documents."""
+    order: Literal["global", "as_read", "bands"] = "global"
+    """`global` permutes all rows of a source, `bands` those of each band, `as_read` none."""
+    direction: Literal["ascending", "descending"] = "ascending"
+    """Which band comes first: that of the lowest values, or of the highest."""
     seed: int | None = Field(None, ge=0)
     """Of the permutation; null takes the seed of the run."""
     rows_per_part: int | None = Field(None, ge=1)
     """Rows in a part; null makes parts of about 64 MiB."""
 
     def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.order == "bands" and "bands" not in given["packing"]:
+            raise UsageError("order: bands needs bands to order. Set pack.bands, or order: global.")
+        if self.direction == "descending" and self.order != "bands":
+            raise UsageError(f"direction orders bands; order is {self.order}. Set order: bands.")
         return {"shuffle": {"order": self.order}}
 
     def passes(self) -> tuple[Pass, ...]:
@@ -83,12 +91,15 @@ class Shuffle(GlobalStage):
         return Cost(cpu_seconds=size / 200e6, unit_bytes=2 * part, disk_bytes=disk, units=parts)
 
     def _scatter_units(self, plan: PassPlan) -> list[Unit]:
-        """Return the cells; low and high are the rows of the source that each holds."""
-        ends: dict[str, int] = {}
+        """Return the cells; low and high are the rows of the source, or band, that each holds."""
+        ends: dict[tuple[str, int], int] = {}
         units = []
-        for cell in plan.cells():
-            low = ends.get(cell.source, 0)
-            high = ends[cell.source] = low + cell.rows
+        for number, cell in enumerate(sorted(plan.cells(), key=_place)):
+            order = (cell.source, _band(cell) if self.order == "bands" else 0)
+            low = ends.get(order, 0)
+            high = ends[order] = low + cell.rows
+            if "bands" in plan.given["packing"]:  # several cells of one number
+                cell = dataclasses.replace(cell, number=number)
             units.append(dataclasses.replace(cell, low=low, high=high))
         return units
 
@@ -97,13 +108,9 @@ class Shuffle(GlobalStage):
         unit = context.unit
         assert unit.part is not None, "a cell of packed rows has a part"
         source, low = unit.source, unit.low
-        total = context.counters("pack")[f"rows/{source}"]
-        seed = context.seed if self.seed is None else self.seed
         for table in _read_rows(context.path(unit.part), context.given):
-            places = np.arange(low, low + len(table))
+            places = self._places(context, np.arange(low, low + len(table)))
             low += len(table)
-            if self.order == "global":
-                places = permute(places, total, seed, "shuffle", source)
             order = np.argsort(places)
             sorted_rows = table.take(pa.array(order)).combine_chunks()
             columns = {name: sorted_rows.column(name).chunk(0) for name in sorted_rows.column_names}
@@ -112,6 +119,19 @@ class Shuffle(GlobalStage):
             raise DataError(
                 f"{unit.part.path}: {low - unit.low} rows, its seal says {unit.rows}. Run again."
             )
+
+    def _places(self, context: PassContext, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where rows go in their source; they are counted in it, or in their band."""
+        source, counters = context.unit.source, context.counters("pack")
+        seed = context.seed if self.seed is None else self.seed
+        if self.order == "as_read":
+            return rows
+        if self.order == "global":
+            return permute(rows, counters[f"rows/{source}"], seed, "shuffle", source)
+        band, num_bands = _band(context.unit), context.given["packing"]["bands"]
+        sizes = [counters.get(f"band_rows/{one}/{source}", 0) for one in range(num_bands)]
+        before = sizes[:band] if self.direction == "ascending" else sizes[band + 1 :]
+        return sum(before) + permute(rows, sizes[band], seed, "shuffle", source, "band", band)
 
     def _route_units(self, plan: PassPlan) -> list[Unit]:
         """Return ranges of rows of one source each, where there are very many parts to read."""
@@ -155,7 +175,7 @@ class Shuffle(GlobalStage):
     def _gather(self, context: PassContext) -> None:
         """Write one part of the token shards, and where its documents are."""
         unit = context.unit
-        shuffled = self.order == "global"
+        shuffled = self.order != "as_read"
         schema = packed_schema(
             context.given, source=unit.source, shuffled=shuffled, first_row=unit.low
         )
@@ -182,6 +202,16 @@ class Shuffle(GlobalStage):
         context.write_run(
             "doc_rows", _doc_rows(table, unit.low, context.given["packing"]["seq_len"] + 1)
         )
+
+
+def _band(cell: Unit) -> int:
+    """Return the band whose rows a cell of packed rows holds; 0 where there are none."""
+    assert cell.part is not None, "a cell of packed rows has a part"
+    return cell.part.first
+
+
+def _place(cell: Unit) -> tuple[int, int]:
+    return cell.number, _band(cell)
 
 
 def _rows_run(source: str, given: Mapping[str, Any]) -> tuple[str, pa.Schema]:

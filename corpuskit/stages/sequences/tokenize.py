@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import DataError
 from corpuskit.kernels.packing import add_ends
-from corpuskit.stage import Cost, Outcome, StreamingStage
-from corpuskit.stages.sequences import _tokenizer
-from corpuskit.storage import digest_file
+from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stages.sequences._definition import Named, define, files_of, identify
+from corpuskit.stages.sequences._engines import Engine, is_installed, open_engine
+from corpuskit.stages.sequences._specials import Specials, find_specials, require
+from corpuskit.stages.sequences._tokenizer import Ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corpuskit.stage import View, Volume
 
-Engine = Literal["auto", "huggingface", "gigatoken"]
-
 
 class Tokenize(StreamingStage):
-    """Encode documents with a tokenizer.json, for `pack`.
+    """Encode documents with a tokenizer, for `pack`.
 
-    Ids are those of Hugging Face tokenizers, whichever engine computes them. Text that spells a
-    special token is encoded as text: a page about tokenizers can't end a document in the middle.
+    Ids are those of the tokenizer's own reference, whichever engine computes them. Text that spells
+    a special token is encoded as text: a page about tokenizers can't end a document in the middle.
 
-    Source: Hugging Face tokenizers, `Tokenizer.encode(text, add_special_tokens=False)`; differs in
-    that special tokens in the text are not recognised (`encode_special_tokens`), unless
-    `allow_special`.
+    Source: Hugging Face tokenizers, `Tokenizer.encode(text, add_special_tokens=False)`; tiktoken,
+    `Encoding.encode_ordinary`; SentencePiece, `SentencePieceProcessor.encode`. Differs in that
+    special tokens in the text are not recognised, unless `allow_special`.
     """
 
+    rules: ClassVar[tuple[str, ...]] = ("bad_ids",)
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("A text.", None, {"tokenizer": "sample_data/tokenizer.json"}),
+        Example(
+            "\U0001f600", "bad_ids", {"tokenizer": "sample_data/tokenizer.json", "ids": "tokens"}
+        ),
+    )
+
     tokenizer: str
-    """Path of a tokenizer.json."""
+    """Path of a tokenizer file, or of the folder it is in: a tokenizer.json, vocab.json and
+    merges.txt, tiktoken ranks, a SentencePiece model, Mistral's Tekken."""
+    pattern: str | None = None
+    """How text is split into words, for tiktoken ranks and vocab.json, which don't say it: `gpt2`,
+    `cl100k`, `o200k`, `llama3`, `qwen` or a regular expression; null knows the published files."""
+    special_tokens: dict[str, int] | None = Field(None)
+    """Special tokens and their ids, for files that don't list them; null takes those of a published
+    file."""
     add_bos: bool = False
     """Begin each document with the bos token."""
     add_eos: bool = True
@@ -47,15 +62,25 @@ class Tokenize(StreamingStage):
     allow_special: bool = False
     """Give text that spells a special token the id of that token."""
     engine: Engine = "auto"
-    """`huggingface`, `gigatoken` (same ids, many times faster; the extra `fast`), or `auto`:
-    gigatoken where it is installed and knows this kind of tokenizer."""
+    """`huggingface`, `gigatoken` (same ids, many times faster; the extra `fast`), `sentencepiece`
+    (its models only), or `auto`: gigatoken where it is installed and knows the tokenizer."""
+    ids: str | None = None
+    """A column with the token ids of each document, to be taken instead of encoding the text; they
+    are checked. Without `add_eos` if they end with it."""
 
     def files(self) -> tuple[str, ...]:
-        return (self.tokenizer,)
+        return files_of(self.tokenizer)
 
     def libraries(self) -> tuple[str, ...]:
-        fast = self.engine != "huggingface" and importlib.util.find_spec("gigatoken") is not None
-        return ("tokenizers", "gigatoken") if fast else ("tokenizers",)
+        if self.ids is not None:
+            return ()
+        names = ["tokenizers"]
+        if self.engine != "huggingface":
+            names += [n for n in ("gigatoken", "sentencepiece") if is_installed(n)]
+        return tuple(names)
+
+    def needs(self) -> tuple[str, ...]:
+        return () if self.ids is None else (self.ids,)
 
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"tokens": pa.large_list(pa.uint32())}
@@ -66,15 +91,17 @@ class Tokenize(StreamingStage):
         Raises:
             UsageError: the file is no tokenizer, or it can't be told which token ends documents.
         """
-        known = _tokenizer.vocabulary(self.tokenizer)
+        found = define(self._named)
+        known = found.vocabulary
         specials = self._specials()
         eos, bos = (None if name is None else known[name] for name in specials[:2])
         size = max(known.values()) + 1
         fallback = next((token for token in (eos, bos) if token is not None), 0)
         return {
             "tokenizer": {
-                "hash": digest_file(Path(self.tokenizer)),
+                "hash": identify(self._named),
                 "path": self.tokenizer,
+                "kind": found.kind,
                 "vocab_size": size,
                 "eos": eos,
                 "bos": bos,
@@ -89,8 +116,9 @@ class Tokenize(StreamingStage):
         Hugging Face takes 100 bytes of memory for a byte of the document it encodes; it checks some
         of what gigatoken does. Both engines hold 75 MB and 45 times the file of the tokenizer.
         """
-        fast = self.engine != "huggingface" and importlib.util.find_spec("gigatoken") is not None
-        size = Path(self.tokenizer).stat().st_size if Path(self.tokenizer).exists() else 0
+        fast = self.engine != "huggingface" and is_installed("gigatoken")
+        paths = [Path(path) for path in files_of(self.tokenizer)]
+        size = sum(path.stat().st_size for path in paths if path.exists())
         batch = 60_000_000 if fast else 180_000_000
         return Cost(
             cpu_seconds=volume.text_bytes / (100e6 if fast else 2.5e6),
@@ -100,52 +128,65 @@ class Tokenize(StreamingStage):
         )
 
     def apply(self, view: View) -> Outcome:
+        known = define(self._named).vocabulary
         specials = self._specials()
-        known = _tokenizer.vocabulary(self.tokenizer)
         first = known[str(specials.bos)] if self.add_bos else -1
         last = known[str(specials.eos)] if self.add_eos else -1
-        encoder = _open(
-            self.tokenizer,
-            _tokenizer.stamp(self.tokenizer),
-            self.engine,
-            specials,
-            self.allow_special,
-        )
-        ids, offsets = add_ends(*encoder.encode(view.column("text")), first, last)
-        return Outcome(columns={"tokens": pa.LargeListArray.from_arrays(offsets, ids)})
+        codes = values = None
+        if self.ids is None:
+            encoder = open_engine(
+                self._named, self.engine, specials, allow_special=self.allow_special
+            )
+            found = encoder.encode(view.column("text"))
+        else:
+            found, codes, values = _check_ids(
+                view.column(self.ids), self.ids, max(known.values()) + 1
+            )
+        ids, offsets = add_ends(*found, first, last)
+        columns = {"tokens": pa.LargeListArray.from_arrays(offsets, ids)}
+        return Outcome(codes=codes, values=values, columns=columns)
 
-    def _specials(self) -> _tokenizer.Specials:
+    @property
+    def _named(self) -> Named:
+        given = self.special_tokens
+        specials = None if given is None else tuple(sorted(given.items()))
+        return Named(self.tokenizer, self.pattern, specials)
+
+    def _specials(self) -> Specials:
         """Return the tokens this stage adds or names; what is added is not None."""
-        path = self.tokenizer
-        found = _tokenizer.find_specials(path, eos=self.eos, bos=self.bos)
+        found = find_specials(self._named, eos=self.eos, bos=self.bos)
         if self.add_eos:
-            _tokenizer.require(path, "eos", found.eos)
+            require(self._named, "eos", found.eos)
         if self.add_bos:
-            _tokenizer.require(path, "bos", found.bos)
+            require(self._named, "bos", found.bos)
         return found
 
 
-@functools.lru_cache(maxsize=4)
-def _open(
-    path: str, stamp: int, engine: Engine, specials: _tokenizer.Specials, allow_special: bool
-) -> _tokenizer.Encoder:
-    """Open an engine, once per process."""
-    del stamp  # a file that changed is another file
-    fields = _tokenizer.with_controls(_tokenizer.read_tokenizer(path), specials)
-    if engine != "huggingface":
-        try:
-            from corpuskit.stages.sequences._gigatoken import GigatokenEncoder
+def _check_ids(lists: pa.Array, column: str, vocab_size: int) -> tuple[Ids, Any, Any]:
+    """Return given ids, and of each document whether one is out of range, and which.
 
-            return GigatokenEncoder(fields, allow_special=allow_special)
-        except ImportError:
-            if engine == "gigatoken":
-                raise UsageError(
-                    "tokenize.engine: gigatoken is not installed. "
-                    "Run pip install 'corpuskit[fast]', or set engine: auto."
-                ) from None
-        except RuntimeError as error:
-            if engine == "gigatoken":
-                raise UsageError(
-                    f"tokenize.engine: gigatoken can't do {path}: {error}. Set engine: auto."
-                ) from None
-    return _tokenizer.ReferenceEncoder(fields, allow_special=allow_special)
+    Raises:
+        DataError: the column has no lists of whole numbers.
+    """
+    kind = lists.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not is_list or not pa.types.is_integer(kind.value_type):
+        raise DataError(
+            f"tokenize.ids: the column {column!r} is {kind}; it must be a list of whole numbers. "
+            "Name a column of token ids."
+        )
+    codes = np.zeros(len(lists), np.uint8)
+    values = np.full(len(lists), np.nan)
+    if lists.null_count or lists.values.null_count:
+        rows = [[] if ids is None or None in ids else ids for ids in lists.to_pylist()]
+        missing = [ids is None or None in ids for ids in lists.to_pylist()]
+        codes[missing] = 1
+        lists = pa.array(rows, kind)
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    ids = lists.values.to_numpy()[offsets[0] : offsets[-1]]
+    offsets -= offsets[0]
+    places = np.flatnonzero((ids < 0) | (ids >= vocab_size))
+    bad, firsts = np.unique(np.searchsorted(offsets, places, "right") - 1, return_index=True)
+    codes[bad] = 1
+    values[bad] = ids[places[firsts]]
+    return Ids(ids.astype(np.uint32), offsets), codes, values

@@ -1,0 +1,134 @@
+"""Export a finished run to Megatron's or nanotron's files of token ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from corpuskit.integrations.export import Format, Order, Progress, Unit
+
+
+@click.command("export")
+@click.argument("directory", metavar="DIRECTORY")
+@click.argument("out", metavar="OUT")
+@click.option("--format", "to", required=True, type=click.Choice(["megatron", "nanotron"]),
+              help="megatron: .bin and .idx. nanotron: .ds, as datatrove writes it.")  # fmt: skip
+@click.option("--order", default="stored", show_default=True, type=click.Choice(["stored", "run"]),
+              help="stored: a set of files per source, each row once. "
+              "run: one, in the order of the training run.")  # fmt: skip
+@click.option("--unit", type=click.Choice(["document", "row"]),
+              help="document: no padding. row: whole packed rows. "
+              "[default: document for megatron, row for nanotron]")  # fmt: skip
+@click.option("--source", "sources", multiple=True, metavar="NAME",
+              help="Only this source; may be repeated.")  # fmt: skip
+@click.option("--rows", type=click.IntRange(1), metavar="N",
+              help="Only the first N packed rows, of each source or of the run.")  # fmt: skip
+@click.option("--tokenizer-name", metavar="NAME",
+              help="Name of the tokenizer in nanotron's metadata. "
+              "[default: its file]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    directory: str,
+    out: str,
+    to: Format,
+    order: Order,
+    unit: Unit | None,
+    sources: tuple[str, ...],
+    rows: int | None,
+    tokenizer_name: str | None,
+    as_json: bool,
+) -> None:
+    """Export the packed rows of the run in DIRECTORY to the folder OUT, for another trainer.
+
+    OUT must be new. After an interruption the same command goes on behind the files that are
+    complete. OUT/export.json appears last and says what the files hold.
+    """
+    import json
+
+    from corpuskit.cli._plain import echo
+    from corpuskit.errors import UsageError
+    from corpuskit.integrations.export import Request, export
+
+    if tokenizer_name is not None and to != "nanotron":
+        raise UsageError("--tokenizer-name goes with --format nanotron: Megatron stores no name.")
+    request = Request(to, order, unit, sources, rows, tokenizer_name)
+    with _Display(is_quiet=as_json) as display:
+        found = export(directory, out, request, display.show)
+    if as_json:
+        echo(json.dumps(found, indent=1))
+        return
+    for entry in found["files"]:
+        echo(_summary(entry))
+    echo(f"{out}: {found['target']}, ids as {found['dtype']}, of plan {found['plan_hash']}")
+
+
+def _summary(entry: dict[str, Any]) -> str:
+    """Return what one set of files holds."""
+    if not entry["files"]:
+        return f"{entry['source']}: no rows, no files"
+    size = sum(file["size_bytes"] for file in entry["files"].values())
+    parts = [
+        f"{entry['sequences']:,} sequences",
+        f"{entry['tokens']:,} tokens of {entry['rows']:,} rows",
+        f"{size / 1e6:,.1f} MB",
+    ]
+    if entry["continued"]:
+        parts.append(f"{entry['continued']:,} pieces of documents begun in another row")
+    if entry["taken_down"]:
+        parts.append(f"{entry['taken_down']:,} tokens taken down")
+    return f"{entry['source']}: {', '.join(parts)}"
+
+
+class _Display:
+    """A bar on a terminal, one line a minute in a log."""
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        import time
+
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+
+        from corpuskit.cli._progress import LINE_SECONDS
+
+        console = Console(stderr=True)
+        self._clock, self._every = time.monotonic, LINE_SECONDS
+        self._began = self._last = self._clock()
+        self._first_bytes: int | None = None
+        self._is_quiet = is_quiet
+        self._bars: Bars | None = None
+        if console.is_terminal and not is_quiet:
+            text = TextColumn("{task.fields[note]}")
+            self._bars = Bars(BarColumn(bar_width=24), text, TimeRemainingColumn(), console=console)
+            self._bar = self._bars.add_task("export", total=None, note="")
+
+    def __enter__(self) -> _Display:
+        if self._bars:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars:
+            self._bars.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Show how far the export is."""
+        if self._is_quiet:
+            return
+        now = self._clock()
+        if self._first_bytes is None:  # what an earlier call has written is no speed of this one
+            self._first_bytes = progress.size_bytes
+        rate = (progress.size_bytes - self._first_bytes) / 1e6 / max(now - self._began, 1e-9)
+        note = (
+            f"{progress.rows:,}/{progress.all_rows:,} rows, {progress.size_bytes / 1e6:,.1f} MB, "
+            f"{rate:,.1f} MB/s"
+        )
+        if self._bars:
+            self._bars.update(
+                self._bar, completed=progress.rows, total=progress.all_rows, note=note
+            )
+        elif now - self._last >= self._every:
+            self._last = now
+            click.echo(f"  {note}", err=True)

@@ -1,0 +1,92 @@
+"""How byte pair encoding builds each token of a vocabulary of which only the order is known.
+
+Merging always joins the two neighbours that make the token of the lowest priority, the leftmost of
+equal ones. What happens within a token's bytes does not depend on what is around them, as long as
+nothing joins across their edge, and if something does the token does not come about. So a token
+only ever comes from the last two parts that its own bytes merge to, and a list of merges with that
+one pair per token, in order of priority, gives the same ids as the priorities.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.stringset import Table, look_up
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    I64 = NDArray[np.int64]
+
+NEVER = np.int64(1) << np.int64(62)
+
+
+@kernel
+def last_merges(table: Table, priority: I64, by_char: bool) -> I64:
+    """Return where the second of the two parts begins that become each token, (n,) in bytes.
+
+    0 for what merging begins with, single bytes or characters; -1 for tokens that no merging makes.
+    O(n L^2), L bytes in a token (150,000 tokens take 0.05 s), allocates 24 bytes for each of the
+    longest token.
+
+    Args:
+        table: the tokens.
+        priority: (n,): the lowest merges first; negative: never made.
+        by_char: begin with the characters of UTF-8 text, not with bytes.
+    """
+    count = len(priority)
+    halves = np.full(count, -1, np.int64)
+    longest = 0
+    for token in range(count):
+        longest = max(longest, table.starts[token + 1] - table.starts[token])
+    bounds = np.empty(longest + 1, np.int64)
+    ranks = np.empty(longest + 1, np.int64)
+    for token in range(count):
+        if priority[token] >= 0:
+            halves[token] = _last_merge(table, priority, token, bounds, ranks, by_char)
+    return halves
+
+
+@kernel
+def _last_merge(
+    table: Table, priority: I64, token: int, bounds: I64, ranks: I64, by_char: bool
+) -> int:
+    """Merge the bytes of one token as if they were a text; O(L^2)."""
+    data, begin, end = table.data, table.starts[token], table.starts[token + 1]
+    parts = 0
+    for at in range(begin, end):
+        if not by_char or data[at] & 0xC0 != 0x80:
+            bounds[parts] = at
+            parts += 1
+    bounds[parts] = end
+    if parts < 2:
+        return 0
+    for part in range(parts - 1):
+        ranks[part] = _rank(table, priority, bounds[part], bounds[part + 2])
+    while parts > 2:
+        best = 0
+        for part in range(1, parts - 1):
+            if ranks[part] < ranks[best]:
+                best = part
+        if ranks[best] == NEVER:
+            return -1
+        for part in range(best + 1, parts):
+            bounds[part] = bounds[part + 1]
+            ranks[part - 1] = ranks[part]
+        parts -= 1
+        if best > 0:
+            ranks[best - 1] = _rank(table, priority, bounds[best - 1], bounds[best + 1])
+        if best < parts - 1:
+            ranks[best] = _rank(table, priority, bounds[best], bounds[best + 2])
+    return int(bounds[1] - begin)
+
+
+@kernel
+def _rank(table: Table, priority: I64, begin: int, end: int) -> int:
+    found = look_up(table, table.data, begin, end)
+    if found < 0 or priority[found] < 0:
+        return int(NEVER)
+    return int(priority[found])

@@ -1,0 +1,182 @@
+"""Good documents more often than others."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from corpuskit.errors import UsageError, suggest
+from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stages._numbers import to_numbers
+from corpuskit.stages.mixing._curves import FINEWEB2, Points, power_exponential
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import View, Volume
+
+Value = Annotated[float, Field(allow_inf_nan=False)]
+Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+
+
+class QualityCurve(BaseModel):
+    """The curve of Dolma 3 over ranks: `C x**p exp(r x)` above what is discarded, in buckets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    discard_below: float = Field(0.4, ge=0, le=0.95)
+    """Rank below which documents are dropped."""
+    max_factor: float = Field(7.0, gt=0, le=100)
+    """Largest factor; the last bucket has it if the mean asks for that."""
+    mean: float = Field(1.0, gt=0, le=100)
+    """Factor of all together, those that are dropped included: 1 keeps the size."""
+    buckets: int = Field(20, ge=2, le=1000)
+    """Steps of equal size into which ranks are cut; documents of one have one factor."""
+
+    @model_validator(mode="after")
+    def _has_a_solution(self) -> QualityCurve:
+        self.points()
+        return self
+
+    def points(self) -> Points:
+        """Return rank and factor where each bucket begins."""
+        return power_exponential(self.discard_below, self.max_factor, self.mean, self.buckets)
+
+
+class Upsample(StreamingStage):
+    """Say how often each document is to be packed, by a curve over a column.
+
+    Documents with a high score, or with many near-duplicates, are worth several passes; others none
+    at all. The factor f of a document becomes floor(f) copies, and one more with probability
+    f - floor(f), by a hash of its key. `pack` packs so many copies, no two in a row; `documents/`
+    has each document once, with the column `upsample.copies`. A second `upsample` multiplies.
+
+    Source: `fineweb2`: rehydration of Penedo et al. 2025, FineWeb2 (README, upsampling weights).
+    `dolma3`: quality-aware upsampling of Olmo 3 (arXiv 2512.13961, section 3.4.4), in code
+    allenai/dolma3, mixing_utils.py; there per topic, with a mean of its own for each.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = ("sampled_out",)
+    # The columns of the examples have the length of the text modulo 8, in sevenths.
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("7 of 7.", None, {"column": "my.score", "points": [[0, 0], [0.5, 3]]}),
+        Example("3/7", "sampled_out", {"column": "my.score", "points": [[0, 0], [0.5, 3]]}),
+        Example("5 / 7", None, {"column": "my.score", "preset": "dolma3"}),
+        Example("1", "sampled_out", {"column": "my.score", "curve": {"discard_below": 0.2}}),
+    )
+
+    column: str = Field(min_length=1)
+    """Column of numbers, as in `percentile.rank` or `minhash_dedup.cluster_size`."""
+    points: tuple[tuple[Value, Factor], ...] | None = Field(None, min_length=1)
+    """Pairs of value and factor, values ascending; before the first its factor holds."""
+    interpolation: Literal["step", "linear"] = "step"
+    """Between points, `step` takes the factor of the one below, `linear` what lies between."""
+    preset: Literal["fineweb2", "dolma3"] | None = None
+    """A published curve: `fineweb2` over cluster sizes, `dolma3` over ranks from 0 to 1."""
+    curve: QualityCurve | None = None
+    """Dolma 3's curve with your discard_below (0.4), max_factor (7), mean (1), buckets (20)."""
+    missing: Factor = 1.0
+    """Factor of documents that have no value."""
+    sources: tuple[str, ...] | None = Field(None, min_length=1)
+    """Sources that it applies to, others have factor 1; null means all."""
+    seed: int = Field(0, ge=0, lt=2**64)
+    """Another seed gives fractions of a factor to other documents."""
+
+    @field_validator("points")
+    @classmethod
+    def _ascend(cls, points: Points | None) -> Points | None:
+        if points is not None and any(low >= high for (low, _), (high, _) in pairwise(points)):
+            raise ValueError("values must ascend")
+        return points
+
+    @model_validator(mode="after")
+    def _has_one_curve(self) -> Upsample:
+        if sum(one is not None for one in (self.points, self.preset, self.curve)) != 1:
+            raise ValueError("must have one of points, preset and curve")
+        if self.interpolation == "linear" and self.points is None:
+            raise ValueError("interpolation: only points can be linear. Leave it out")
+        return self
+
+    def needs(self) -> tuple[str, ...]:
+        return (self.column, *(() if self.sources is None else ("source",)))
+
+    def adds(self) -> Mapping[str, pa.DataType]:
+        return {"copies": pa.int32()}
+
+    def check_sources(self, names: tuple[str, ...]) -> None:
+        for name in self.sources or ():
+            if name not in names:
+                raise UsageError(
+                    f"upsample.sources: there is no source {name!r}. {suggest(name, names)}"
+                )
+
+    def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the columns of copies so far, and about how much they multiply the tokens."""
+        before = given.get("upsample", {"columns": [], "factor": 1.0})
+        columns = before["columns"]
+        label = f"upsample_{len(columns) + 1}" if columns else "upsample"
+        factor = before["factor"] * self._usual_factor()
+        return {"upsample": {"columns": [*columns, f"{label}.copies"], "factor": factor}}
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(cpu_seconds=volume.documents / 20e6)
+
+    def apply(self, view: View) -> Outcome:
+        values = to_numbers(view.column(self.column), self.column)
+        factors = self._factors(values)
+        if self.sources is not None:
+            is_in = pc.is_in(view.column("source"), pa.array(self.sources, pa.string()))
+            factors[~is_in.to_numpy(zero_copy_only=False)] = 1.0
+        whole = np.floor(factors)
+        copies = (whole + (_shares(view.keys, self.seed) < factors - whole)).astype(np.int32)
+        return Outcome(
+            codes=(copies == 0).astype(np.uint8),
+            values=values,
+            bounds=factors,
+            columns={"copies": pa.array(copies)},
+        )
+
+    def _points(self) -> Points:
+        if self.curve is not None:
+            return self.curve.points()
+        if self.preset is not None:
+            return FINEWEB2 if self.preset == "fineweb2" else QualityCurve().points()
+        assert self.points is not None, "checked when the stage was made"
+        return self.points
+
+    def _factors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the factor of each value, (N,)."""
+        xs, factors = np.array(self._points(), np.float64).T
+        found: NDArray[np.float64]
+        if self.interpolation == "linear":
+            found = np.interp(values, xs, factors)
+        else:
+            found = factors[np.maximum(np.searchsorted(xs, values, side="right") - 1, 0)]
+        found[np.isnan(values)] = self.missing
+        return found
+
+    def _usual_factor(self) -> float:
+        """Return how much longer everything becomes, for estimates: the mean of the points."""
+        factors = [factor for _, factor in self._points()]
+        return sum(factors) / len(factors)
+
+
+def _shares(keys: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
+    """Return a number in [0, 1) for each key, (N,): SplitMix64 of key and seed.
+
+    Not the hash that chooses texts for the ledger: documents that are dropped would all be in, or
+    all out.
+    """
+    mixed = keys.astype(np.uint64) ^ np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
+    with np.errstate(over="ignore"):
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,0 +1,290 @@
+"""Tokenizer files of all kinds, told apart by what is in them, as one kind of value."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from corpuskit.errors import UsageError
+from corpuskit.stages.sequences import _ranks, _sentencepiece
+from corpuskit.storage import digest_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+JSON, PAIR, RANKS, TEKKEN, SENTENCEPIECE = (
+    "tokenizer.json",
+    "vocab.json and merges.txt",
+    "tiktoken ranks",
+    "Tekken",
+    "SentencePiece model",
+)
+KINDS = (JSON, PAIR, RANKS, TEKKEN, SENTENCEPIECE)
+
+_RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]+\r?\n")
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_MAX_BYTES = 1 << 30
+"""Of a tokenizer, unpacked."""
+
+
+class Named(NamedTuple):
+    """A tokenizer as users name it.
+
+    Attributes:
+        path: of a file, or of the folder it is in.
+        pattern: name of a preset or regular expression, for files that don't have it.
+        special_tokens: (name, id) pairs, for files that don't have them; None = the preset's.
+    """
+
+    path: str
+    pattern: str | None = None
+    special_tokens: tuple[tuple[str, int], ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Definition:
+    """What tokenizer files say.
+
+    Attributes:
+        kind: one of KINDS.
+        vocabulary: token -> id, special tokens included.
+        specials: names of the tokens that text does not make.
+        added: names of the tokens that are apart from the model's, special ones among them.
+        regex: how text is split into words, where the file does not say it.
+        to_fields: makes the content of a tokenizer.json.
+        model: of SentencePiece, which has a library of its own; otherwise None.
+    """
+
+    kind: str
+    vocabulary: Mapping[str, int]
+    specials: tuple[str, ...]
+    added: tuple[str, ...]
+    regex: str | None
+    to_fields: Callable[[], dict[str, Any]]
+    model: _sentencepiece.Model | None = None
+
+    @functools.cached_property
+    def fields(self) -> dict[str, Any]:
+        """The content of a tokenizer.json with the same ids; callers must not change it."""
+        return self.to_fields()
+
+
+def files_of(path: str) -> tuple[str, ...]:
+    """Return the files that a tokenizer is made of; their names are looked at in folders only.
+
+    Raises:
+        UsageError: a folder has none, or several that could be meant.
+    """
+    if not os.path.isdir(path):
+        folder, name = os.path.split(path)
+        if name == "merges.txt" and os.path.isfile(os.path.join(folder, "vocab.json")):
+            return files_of(os.path.join(folder, "vocab.json"))
+        merges = os.path.join(folder, "merges.txt")
+        is_pair = name != "tokenizer.json" and name.endswith(".json") and os.path.isfile(merges)
+        return (path, merges) if is_pair and kind_of(path) is None else (path,)
+    names = sorted(os.listdir(path))
+    for usual in ("tokenizer.json", "vocab.json"):
+        if usual in names:
+            return files_of(os.path.join(path, usual))
+    found = [
+        name
+        for name in names
+        if name.endswith((".tiktoken", ".model", ".json", ".json.zst"))
+        and kind_of(os.path.join(path, name)) is not None
+    ]
+    if len(found) == 1:
+        return (os.path.join(path, found[0]),)
+    problem = f"has {' and '.join(found)}" if found else "has no tokenizer file"
+    raise UsageError(f"tokenize.tokenizer: the folder {path} {problem}. Give the path of one file.")
+
+
+def define(named: Named) -> Definition:
+    """Return what the files of a tokenizer say, read once per process.
+
+    Raises:
+        UsageError: there is no such file, it is none of the kinds, or something is not said.
+    """
+    paths = files_of(named.path)
+    return _define(named, paths, tuple(map(stamp, paths)))
+
+
+def identify(named: Named) -> str:
+    """Return a hash of all that decides ids: of a tokenizer.json that of the file."""
+    paths = files_of(named.path)
+    digests = [digest_file(Path(path)) for path in paths]
+    found = define(named)
+    if found.kind in {JSON, SENTENCEPIECE}:
+        return digests[0]
+    specials = sorted((name, found.vocabulary[name]) for name in found.specials)
+    facts = json.dumps([found.kind, digests, found.regex, specials])
+    return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
+
+
+def stamp(path: str) -> int:
+    """Return what changes when the file does.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError as error:
+        raise _missing(path, error) from None
+
+
+def _missing(path: str, error: OSError) -> UsageError:
+    return UsageError(
+        f"tokenize: can't open the tokenizer {path!r}: {error.strerror}. "
+        "Give the path of a tokenizer.json, or of another tokenizer file."
+    )
+
+
+def _head(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4096)
+    except OSError as error:
+        raise _missing(path, error) from None
+
+
+def kind_of(path: str) -> str | None:
+    """Return the kind of a file, None if it is none by itself.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    return _kind(path, stamp(path))
+
+
+@functools.lru_cache(maxsize=64)
+def _kind(path: str, stamp: int) -> str | None:
+    head = _head(path)
+    if head.startswith(_ZSTD):
+        return TEKKEN
+    if _RANK_LINE.match(head):
+        return RANKS
+    if _sentencepiece.looks_like_model(head):
+        return SENTENCEPIECE
+    if head.lstrip()[:1] == b"{":
+        fields = _read_json(path, stamp)
+        if isinstance(fields.get("model"), dict) and "vocab" in fields["model"]:
+            return JSON
+        if isinstance(fields.get("vocab"), list) and "config" in fields:
+            return TEKKEN
+    return None
+
+
+@functools.lru_cache(maxsize=4)
+def _define(named: Named, paths: tuple[str, ...], stamps: tuple[int, ...]) -> Definition:
+    del stamps  # a file that changed is another file
+    path = paths[0]
+    if len(paths) == 2:
+        given = _special_tokens(named)
+        contents = [Path(one).read_bytes() for one in paths]
+        fields, regex = _ranks.read_pair(paths, contents, named.pattern, given)
+        return _of_fields(PAIR, fields, regex)
+    kind = kind_of(path)
+    if kind not in {RANKS, PAIR} and (named.pattern or named.special_tokens is not None):
+        name = "pattern" if named.pattern else "special_tokens"
+        raise UsageError(
+            f"tokenize.{name}: {path} ({kind or 'of an unknown kind'}) has its own. Leave {name} "
+            "out: it is for files of tiktoken ranks."
+        )
+    if kind == JSON:
+        return _of_fields(JSON, _read_tokenizer(path))
+    if kind == RANKS:
+        content = Path(path).read_bytes()
+        return _of_ranks(
+            RANKS, _ranks.read_ranks(path, content, named.pattern, _special_tokens(named))
+        )
+    if kind == TEKKEN:
+        return _of_ranks(TEKKEN, _read_tekken(path))
+    if kind == SENTENCEPIECE:
+        model = _sentencepiece.read_model(path, Path(path).read_bytes())
+        specials = tuple(model.specials())
+        return Definition(
+            kind, model.vocabulary(), specials, specials, None, model.to_fields, model
+        )
+    raise UsageError(
+        f"tokenize: {path} is not a tokenizer.json, nor another tokenizer file that is known here "
+        f"({', '.join(KINDS[1:])}): it {_look(_head(path))}. Save one with Tokenizer.save(path)."
+    )
+
+
+def _special_tokens(named: Named) -> dict[str, int] | None:
+    return None if named.special_tokens is None else dict(named.special_tokens)
+
+
+def _of_ranks(kind: str, ranks: _ranks.Ranks) -> Definition:
+    specials = tuple(ranks.specials)
+    return Definition(kind, ranks.vocabulary(), specials, specials, ranks.regex, ranks.to_fields)
+
+
+def _of_fields(kind: str, fields: dict[str, Any], regex: str | None = None) -> Definition:
+    added = fields.get("added_tokens") or []
+    vocabulary = fields["model"]["vocab"]
+    if isinstance(vocabulary, list):  # of Unigram: (token, score)
+        vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
+    known = {**vocabulary, **{token["content"]: token["id"] for token in added}}
+    specials = tuple(token["content"] for token in added if token["special"])
+    names = tuple(token["content"] for token in added)
+    return Definition(kind, known, specials, names, regex, lambda: fields)
+
+
+def _read_tokenizer(path: str) -> dict[str, Any]:
+    fields = _read_json(path, stamp(path))
+    if fields["model"].get("dropout"):
+        raise UsageError(
+            f"tokenize: {path} drops merges at random (dropout {fields['model']['dropout']}). "
+            "Set model.dropout to null in the file."
+        )
+    # Set for training or inference; a corpus is never cut or padded by its tokenizer.
+    return {**fields, "truncation": None, "padding": None}
+
+
+@functools.lru_cache(maxsize=1)  # to tell its kind, and then for what is in it
+def _read_json(path: str, stamp: int) -> dict[str, Any]:
+    del stamp
+    try:
+        fields = json.loads(Path(path).read_bytes())
+    except ValueError:
+        fields = None
+    return fields if isinstance(fields, dict) else {}
+
+
+def _read_tekken(path: str) -> _ranks.Ranks:
+    import zstandard
+
+    content = Path(path).read_bytes()
+    if content.startswith(_ZSTD):
+        stream = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(content))
+        content = stream.read(_MAX_BYTES)
+    try:
+        return _ranks.read_tekken(path, json.loads(content))
+    except (KeyError, TypeError, ValueError, zstandard.ZstdError):
+        raise UsageError(
+            f"tokenize: {path} is no Tekken file: it has no config, or no vocabulary. "
+            "Check the file."
+        ) from None
+
+
+def _look(head: bytes) -> str:
+    """Say what a file begins with."""
+    if not head:
+        return "is empty"
+    if head.startswith(b"\x1f\x8b"):
+        return "is compressed with gzip"
+    if head.startswith(b"version https://git-lfs"):
+        return "is a pointer of Git LFS, not the file itself (git lfs pull)"
+    if head.lstrip()[:1] in {b"{", b"["}:
+        return "is JSON without model.vocab"
+    if b"\0" in head or not head.isascii():
+        return f"begins with the bytes {head[:8].hex(' ')}"
+    return f"begins with {head[:30].decode().split(chr(10))[0]!r}"

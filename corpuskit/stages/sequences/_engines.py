@@ -1,0 +1,135 @@
+"""Chooses and opens what turns text into ids, once per process."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import TYPE_CHECKING, Any, Literal
+
+from corpuskit.errors import UsageError
+from corpuskit.stages.sequences._definition import Named, define, files_of, stamp
+from corpuskit.stages.sequences._specials import Specials, with_controls, without_names
+from corpuskit.stages.sequences._tokenizer import ReferenceEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corpuskit.stages.sequences._sentencepiece import Model
+    from corpuskit.stages.sequences._tokenizer import Encoder
+
+Engine = Literal["auto", "huggingface", "gigatoken", "sentencepiece"]
+UNNAMED = Specials(None, None, None)
+
+
+def open_engine(
+    named: Named,
+    engine: Engine = "auto",
+    specials: Specials = UNNAMED,
+    *,
+    allow_special: bool = False,
+) -> Encoder:
+    """Return what encodes with a tokenizer: the fastest, or the one asked for.
+
+    Args:
+        specials: tokens that text must not make, besides those marked in the file.
+        allow_special: text that spells a special token makes it.
+
+    Raises:
+        UsageError: the engine is not installed, or can't do this tokenizer.
+    """
+    stamps = tuple(map(stamp, files_of(named.path)))
+    return _open(named, stamps, engine, specials, allow_special)
+
+
+def is_installed(library: str) -> bool:
+    """Return whether a library can be imported; nothing is."""
+    return importlib.util.find_spec(library) is not None
+
+
+@functools.lru_cache(maxsize=4)
+def _open(
+    named: Named,
+    stamps: tuple[int, ...],
+    engine: Engine,
+    specials: Specials,
+    allow_special: bool,
+) -> Encoder:
+    del stamps  # a file that changed is another file
+    definition = define(named)
+    if definition.model is not None:
+        return _open_pieces(named.path, definition.model, engine, specials, allow_special)
+    if engine == "sentencepiece":
+        raise UsageError(
+            f"tokenize.engine: sentencepiece can't do {named.path}, which is no SentencePiece "
+            f"model ({definition.kind}). Set engine: auto."
+        )
+    fields = with_controls(definition.fields, specials)
+    if not allow_special:
+        fields = without_names(fields)
+    fast = _open_fast(named.path, engine, fields, allow_special=allow_special)
+    return fast or ReferenceEncoder(fields, allow_special=allow_special)
+
+
+def _open_fast(
+    path: str, engine: Engine, fields: Mapping[str, Any], **options: Any
+) -> Encoder | None:
+    """Return gigatoken, None where another engine is wanted, or is needed and may be taken."""
+    if engine == "huggingface":
+        return None
+    try:
+        from corpuskit.stages.sequences._gigatoken import GigatokenEncoder
+
+        return GigatokenEncoder(fields, **options)
+    except ImportError:
+        if engine == "gigatoken":
+            raise UsageError(
+                "tokenize.engine: gigatoken is not installed. "
+                "Run pip install 'corpuskit[fast]', or set engine: auto."
+            ) from None
+    except RuntimeError as error:
+        if engine == "gigatoken":
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise UsageError(
+                f"tokenize.engine: gigatoken can't do {path}: {reason}. Set engine: auto."
+            ) from None
+    return None
+
+
+def _open_pieces(
+    path: str, model: Model, engine: Engine, specials: Specials, allow_special: bool
+) -> Encoder:
+    """Open what encodes with a SentencePiece model: its library, or what gives the same ids."""
+    reason = model.needs_library
+    if not reason and allow_special:
+        reason = "spelled special tokens are cut out of the text otherwise"
+    if engine == "huggingface" and model.set_apart:
+        reason = reason or "it has pieces of its own that are not merged"
+    if reason and engine not in {"auto", "sentencepiece"}:
+        raise UsageError(
+            f"tokenize.engine: {engine} can't do {path} with the same ids as SentencePiece: "
+            f"{reason}. Set engine: auto."
+        )
+    library: Encoder | None = None
+    if engine == "sentencepiece" or reason or model.set_apart or is_installed("sentencepiece"):
+        library = _open_library(path, model, specials, allow_special)
+        if engine == "sentencepiece" or reason:
+            return library
+    fields = model.to_fields()
+    options = {"allow_special": False, "reference": library, "set_apart": model.set_apart}
+    fast = _open_fast(path, engine, fields, **options)
+    if engine == "huggingface":
+        return ReferenceEncoder(fields, allow_special=False)
+    return fast or library or ReferenceEncoder(fields, allow_special=False)
+
+
+def _open_library(path: str, model: Model, specials: Specials, allow_special: bool) -> Encoder:
+    from corpuskit.stages.sequences._sentencepiece import SentencePieceEncoder
+
+    names = {name for name in specials if name is not None}
+    try:
+        return SentencePieceEncoder(model, names, allow_special=allow_special)
+    except ImportError:
+        raise UsageError(
+            f"tokenize: {path} is a SentencePiece model that needs its own library. "
+            "Run pip install 'corpuskit[sentencepiece]'."
+        ) from None
