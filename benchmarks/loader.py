@@ -1,11 +1,16 @@
 """Tokens per CPU second of the streaming loader, against gathering the same rows from a np.memmap.
 
-The gather is the floor: it copies the rows and widens them to int32 inputs and labels, no more. The
+The gather is the limit: it copies the rows and widens them to int32 inputs and labels, no more. The
 loader verifies the checksum of every page, and makes positions, segment boundaries and row ids too.
-`reads` is the verified read of the same row groups by PyArrow alone, `batches` what is made of the
-rows. Everything is in the page cache, CPU seconds are those of the whole process, and each figure is
-the best of `--repeats`. `read/used` is read amplification: rows of the row groups that were read, per
-row delivered. It grows with the ranks, because each takes some rows of every row group.
+`arrow` is the verified read of the same row groups by PyArrow alone, `pages` the loader's own, and
+`batches` what is made of rows in memory; nothing but both costs `floor`. Everything is in the page
+cache, CPU seconds are those of the whole process, and each figure is the best of `--repeats`, one
+after the other, so that all of them see the same machine. `read/used` is read amplification: rows
+of the row groups that were read, per row delivered. It grows with the ranks, because each takes
+some rows of every row group.
+
+Bytes moved per token of 2 bytes, read + written: from the page cache 2 + 2, its CRC 2 (and 4 + 2
+where it is folded), into the window 2 + 2, inputs and labels 2 x (2 + 4), positions 4 + 8.
 
     python benchmarks/loader.py [--mib 256] [--repeats 3] [--threads 1]
 """
@@ -25,9 +30,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.loader import StreamingLoader
-from corpuskit.loader.assemble import Assembled, Memory
-from corpuskit.loader.index import file_digest, plan_hash
-from corpuskit.loader.parts import TOKEN_COLUMNS
+from corpuskit.loader.assemble import Assembled, Memory, PlainRows
+from corpuskit.loader.index import ROWS_PER_GROUP, file_digest, plan_hash
+from corpuskit.loader.pages import TokenPages
+from corpuskit.loader.parts import TOKEN_COLUMNS, Parts
 from corpuskit.loader.stream import ASSEMBLED_TOKENS
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from corpuskit.loader import MixPlan
 
 BATCH_ROWS = 16
+GROUPS_PER_READ = 16
 MEAN_DOCUMENT_TOKENS = 850
 
 
@@ -46,10 +53,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="reader threads")
     options = parser.parse_args()
-    print("M tokens per CPU second; `of floor` is loader / gather")
+    print("M tokens per CPU second; floor: pages and batches; `of gather` is loader / gather")
     print(
-        "seq_len dtype   order     ranks  gather   reads  batches  loader  of floor  read/used"
-        "  order us/row"
+        "seq_len dtype   order     ranks  gather   arrow   pages  batches   floor  loader"
+        "  of gather  read/used  order us/row"
     )
     for seq_len, dtype in ((2048, "uint16"), (8192, "uint16"), (8192, "uint32")):
         with tempfile.TemporaryDirectory() as folder:
@@ -75,22 +82,24 @@ def measure(run_dir: Path, ranks: int, repeats: int, threads: int) -> str:
         for _ in loader:
             pass
 
-    speeds = [
-        num_rows * plan.seq_len / cpu_seconds(work, repeats) / 1e6
-        for work, num_rows in (
-            (lambda: gather(raw, rows), len(rows)),
-            (lambda: read(plan), len(raw)),
-            (lambda: assemble(raw, len(rows)), len(rows)),
-            (load, len(rows)),
-        )
-    ]
+    works = (
+        (lambda: gather(raw, rows), len(rows)),
+        (lambda: read(plan), len(raw)),
+        (lambda: read_pages(plan), len(raw)),
+        (lambda: assemble(raw, len(rows)), len(rows)),
+        (load, len(rows)),
+    )
+    seconds = cpu_seconds([work for work, _ in works], repeats)
+    speeds = [n * plan.seq_len / t / 1e6 for (_, n), t in zip(works, seconds, strict=True)]
+    gathered, arrow, pages, batches, loaded = speeds
     counts = loader.read_counts
     loader.close()
-    order_seconds = cpu_seconds(lambda: walk(plan, counters), repeats)
+    amplification = counts.rows_read / counts.rows_used
+    floor = 1 / (amplification / pages + 1 / batches)
+    (order_seconds,) = cpu_seconds([lambda: walk(plan, counters)], repeats)
     return (
-        f"{speeds[0]:8.0f} {speeds[1]:7.0f} {speeds[2]:8.0f} {speeds[3]:7.0f}"
-        f" {speeds[3] / speeds[0]:9.2f} {counts.rows_read / counts.rows_used:10.2f}"
-        f" {order_seconds / len(rows) * 1e6:13.2f}"
+        f"{gathered:8.0f} {arrow:7.0f} {pages:7.0f} {batches:8.0f} {floor:7.0f} {loaded:7.0f}"
+        f" {loaded / gathered:10.2f} {amplification:10.2f} {order_seconds / len(rows) * 1e6:13.2f}"
     )
 
 
@@ -103,24 +112,43 @@ def gather(raw: np.ndarray, rows: np.ndarray) -> None:
 
 
 def read(plan: MixPlan) -> None:
-    """Read every part once, pages verified."""
+    """Read every part once by PyArrow, pages verified."""
     for part in plan.parts.paths:
-        path = plan.run_dir / part
+        path = plan.files.where(part)
         with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             for group in range(file.num_row_groups):
                 file.read_row_group(group, columns=list(TOKEN_COLUMNS), use_threads=False)
+
+
+def read_pages(plan: MixPlan) -> None:
+    """Read every part once the way the loader does, pages verified."""
+    parts, pages = Parts(plan, max_open=1), TokenPages()
+    for number, num_rows in enumerate(plan.parts.rows.tolist()):
+        groups = range(-(-num_rows // ROWS_PER_GROUP))
+        for first in groups[::GROUPS_PER_READ]:
+            some = list(groups[first : first + GROUPS_PER_READ])
+            parts.read_rows(number, some, pages, lambda _, tokens: None)
+    parts.close()
 
 
 def assemble(raw: np.ndarray, num_rows: int) -> None:
     """Make batches of rows whose documents have the mean length."""
     length = raw.shape[1] - 1
     together = max(1, ASSEMBLED_TOKENS // (BATCH_ROWS * length)) * BATCH_ROWS
-    starts = [np.arange(0, length, MEAN_DOCUMENT_TOKENS, dtype=np.int32)] * together
+    starts = np.arange(0, length, MEAN_DOCUMENT_TOKENS, dtype=np.int32)
+    counts = np.full(together, len(starts), np.int32)
     pads, memory = np.full(together, length + 1, np.int32), Memory()
     for first in range(0, num_rows - together + 1, together):
-        made = Assembled(memory, raw[first : first + together], starts, pads)
-        for row in range(0, together, BATCH_ROWS):
-            made.batch(row, row + BATCH_ROWS)
+        rows = PlainRows(
+            raw[first : first + together],
+            np.tile(starts, together),
+            counts,
+            pads,
+            np.zeros(together, np.int64),
+        )
+        made = Assembled(memory, rows, {}, batch_rows=BATCH_ROWS)
+        for number in range(together // BATCH_ROWS):
+            made.batch(number, 0)
 
 
 def walk(plan: MixPlan, counters: np.ndarray) -> None:
@@ -129,15 +157,16 @@ def walk(plan: MixPlan, counters: np.ndarray) -> None:
         plan.order.rows_at(window)
 
 
-def cpu_seconds(work: Callable[[], None], repeats: int) -> float:
-    """Return the least CPU time of `work`."""
-    taken = []
+def cpu_seconds(works: list[Callable[[], None]], repeats: int) -> list[float]:
+    """Return the least CPU time of each of some works, which take turns."""
+    taken: list[list[float]] = [[] for _ in works]
     for _ in range(repeats):
-        gc.collect()
-        begun = time.process_time()
-        work()
-        taken.append(time.process_time() - begun)
-    return min(taken)
+        for work, seconds in zip(works, taken, strict=True):
+            gc.collect()
+            begun = time.process_time()
+            work()
+            seconds.append(time.process_time() - begun)
+    return [min(seconds) for seconds in taken]
 
 
 def write_run(path: Path, seq_len: int, dtype: str, mib: int) -> None:
@@ -147,9 +176,10 @@ def write_run(path: Path, seq_len: int, dtype: str, mib: int) -> None:
     random = np.random.default_rng(0)
     tokens = random.integers(0, 50_000, (num_rows, seq_len + 1), dtype).view(np.dtype(dtype))
     tokens.tofile(path / "raw")
+    (path / "tokens").mkdir()
     part_rows = (64 << 20) // row_bytes // 64 * 64
     parts = [
-        write_part(path, tokens[first : first + part_rows], first, random)
+        write_part(path / "tokens", tokens[first : first + part_rows], first, random)
         for first in range(0, num_rows, part_rows)
     ]
     for name in ("stored", "permuted"):
@@ -166,7 +196,7 @@ def write_part(
         for _ in range(num_rows)
     ]
     facts = {
-        "format": 2,
+        "format": 1,
         "source": "web",
         "seq_len": width - 1,
         "dtype": tokens.dtype.name,
@@ -209,7 +239,7 @@ def write_part(
     )
     return {
         "source": "web",
-        "path": f"../{name}",
+        "path": f"tokens/{name}",
         "rows": num_rows,
         "first_row": first_row,
         "size_bytes": (path / name).stat().st_size,
@@ -228,6 +258,7 @@ def write_plan(
 ) -> None:
     """Write a plan that reads each row once, in stored order or permuted."""
     (run_dir / "mix").mkdir(parents=True)
+    (run_dir / "tokens").symlink_to(run_dir.parent / "tokens")
     pq.write_table(pa.Table.from_pylist(parts), run_dir / "mix" / "index.parquet")
     plan = {
         "format": 2,

@@ -51,7 +51,8 @@ def estimate_counters(
         elif labels:
             before = run.usable_seal(phase)
             (unknown if before is None else as_before).update(dict.fromkeys(labels))
-            text = text if before is None else _as_before(phase, before.counters, text)
+            if before is not None and phase.name != PACK:
+                text = _as_before(phase, before.counters, text)
         if phase.name == PACK:
             break
     notes = []
@@ -62,8 +63,8 @@ def estimate_counters(
         notes.append(f"not run yet, taken to change nothing: {what}; what they drop adds epochs")
     if as_before:
         notes.append(f"to run again, taken to drop as much as last time: {names_of(as_before)}")
-    counters, note = _packed(run, text, width)
-    return counters, [*notes, note]
+    counters, more = _packed(run, text, width)
+    return counters, notes + more
 
 
 def names_of(names: Iterable[str]) -> str:
@@ -76,7 +77,9 @@ def names_of(names: Iterable[str]) -> str:
 def _behind(phase: Phase, counters: Mapping[str, int], text: Mapping[str, Text]) -> dict[str, Text]:
     """Return what is left behind a finished phase."""
     if phase.is_stream:
-        return {n: Text(*(counters.get(f"{key}/{n}", 0) for key in _kept(phase))) for n in text}
+        return {
+            n: Text(counters.get(f"kept/{n}", 0), counters.get(f"kept_bytes/{n}", 0)) for n in text
+        }
     lost: Counter[str] = Counter()
     for name, value in counters.items():
         if name.startswith("dropped/"):
@@ -101,40 +104,44 @@ def _as_before(
     return found
 
 
-def _kept(phase: Phase) -> tuple[str, str]:
-    """Return the counters of documents, and bytes of text, behind a streaming phase."""
-    return ("documents", "text_bytes") if phase.name == PACK else ("kept", "kept_bytes")
-
-
 def _share(text: Text, share: int, total: int) -> Text:
     return Text(*(max(value * share // max(total, 1), 0) for value in text))
 
 
-def _packed(run: RunDirectory, text: Mapping[str, Text], width: int) -> tuple[dict[str, int], str]:
+def _packed(
+    run: RunDirectory, text: Mapping[str, Text], width: int
+) -> tuple[dict[str, int], list[str]]:
     """Return counters of rows and tokens, at least one each, and what they rest on.
 
-    Tokens per byte and fill are those of the last packing in this directory.
+    If this directory has packed all sources before, the phase that packs makes as much again of a
+    byte that it reads: whatever it drops, copies and pads.
     """
     from corpuskit.stages.sequences._rows import TOKENS_PER_BYTE
 
     seal = run.usable_seal(next(phase for phase in run.plan.phases if phase.name == PACK))
     before = {} if seal is None else seal.counters
     counters: dict[str, int] = {}
-    is_known = True
+    is_measured = True
     for name, one in text.items():
-        per_byte, fill = TOKENS_PER_BYTE, 1.0
-        tokens, padding, size = (
-            before.get(f"{key}/{name}", 0) for key in ("tokens", "padding", "text_bytes")
+        read, made, padding, documents = (
+            before.get(f"{key}/{name}", 0)
+            for key in ("read_bytes", "tokens", "padding", "documents")
         )
-        if tokens and size:
-            per_byte, fill = tokens / size, tokens / (tokens + padding)
+        is_measured &= bool(read and made)
+        if read and made:
+            num = one.size_bytes * documents // read
+            tokens, fill = one.size_bytes * made // read, made / (made + padding)
         else:
-            is_known = False
-        tokens = max(round(one.size_bytes * per_byte), 1)
+            num, tokens, fill = one.documents, round(one.size_bytes * TOKENS_PER_BYTE), 1.0
         counters |= {
-            f"rows/{name}": math.ceil(tokens / width / fill), f"tokens/{name}": tokens,
-            f"documents/{name}": one.documents, f"text_bytes/{name}": one.size_bytes,
-        }  # fmt: skip
-    if is_known:
-        return counters, "tokens per byte of text as this directory packed them last"
-    return counters, f"{TOKENS_PER_BYTE} tokens per byte of text assumed"
+            f"rows/{name}": math.ceil(max(tokens, 1) / width / fill),
+            f"tokens/{name}": max(tokens, 1),
+            f"documents/{name}": num,
+            f"text_bytes/{name}": one.size_bytes,
+        }
+    if is_measured:
+        return counters, ["tokens per byte of text as this directory packed them last"]
+    notes = [f"{TOKENS_PER_BYTE} tokens per byte of text assumed"]
+    if any(step.name == "upsample" for step in run.plan.file.steps):
+        notes.append("copies of documents (upsample) are not counted")
+    return counters, notes

@@ -68,17 +68,10 @@ def small(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def golden_tokenizers(shared_data, tmp_path_factory):
+def golden_tokenizers(shared_data):
     """Tokenizers with golden ids: name -> path."""
-    folder = shared_data / "tokenizers"
-    gpt2 = Tokenizer(
-        models.BPE.from_file(str(folder / "gpt2/vocab.json"), str(folder / "gpt2/merges.txt"))
-    )
-    gpt2.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    path = tmp_path_factory.mktemp("gpt2") / "tokenizer.json"
-    gpt2.save(str(path))
-    names = ("allenai_dolma2", "gpt_neox_olmo", "phi3_mini")
-    return {"gpt2": str(path), **{n: str(folder / n / "tokenizer.json") for n in names}}
+    names = ("gpt2", "allenai_dolma2", "gpt_neox_olmo", "phi3_mini")
+    return {name: str(shared_data / "tokenizers" / name) for name in names}
 
 
 @pytest.mark.real
@@ -101,8 +94,8 @@ def test_spelled_special_tokens_of_published_tokenizers_are_text(golden_tokenize
     path = golden_tokenizers[name]
     eos = "</s>" if name == "phi3_mini" else EOS  # Phi-3's </s> is not marked as special
     stage = Tokenize(tokenizer=path, eos=eos, engine=engine)
-    added = json.loads(Path(path).read_bytes())["added_tokens"]
-    special = {token["content"]: token["id"] for token in added if token["special"]}
+    known = define(Named(path))
+    special = {name: known.vocabulary[name] for name in known.specials}
     special[eos] = stage.provides({})["tokenizer"]["eos"]
     texts = [f"x{token} {token}  y" for token in special]
     for found in ids_of(stage, texts):

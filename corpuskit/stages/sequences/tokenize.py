@@ -12,7 +12,14 @@ from pydantic import Field
 from corpuskit.errors import DataError
 from corpuskit.kernels.packing import add_ends
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages.sequences._definition import Named, define, files_of, identify
+from corpuskit.stages.sequences._definition import (
+    SENTENCEPIECE,
+    Named,
+    define,
+    files_of,
+    identify,
+    kind_of,
+)
 from corpuskit.stages.sequences._engines import Engine, is_installed, open_engine
 from corpuskit.stages.sequences._specials import Specials, find_specials, require
 from corpuskit.stages.sequences._tokenizer import Ids
@@ -116,12 +123,21 @@ class Tokenize(StreamingStage):
         Hugging Face takes 100 bytes of memory for a byte of the document it encodes; it checks some
         of what gigatoken does. Both engines hold 75 MB and 45 times the file of the tokenizer.
         """
-        fast = self.engine != "huggingface" and is_installed("gigatoken")
-        paths = [Path(path) for path in files_of(self.tokenizer)]
+        paths = [Path(path) for path in self.files()]
         size = sum(path.stat().st_size for path in paths if path.exists())
+        if self.ids is not None:
+            return Cost(
+                cpu_seconds=volume.text_bytes / 1e9,
+                start_seconds=0.5,
+                resident_bytes=45 * size,
+                unit_bytes=60_000_000,
+            )
+        fast = self.engine in {"auto", "gigatoken"} and is_installed("gigatoken")
         batch = 60_000_000 if fast else 180_000_000
+        is_pieces = paths[0].exists() and kind_of(str(paths[0])) == SENTENCEPIECE
+        rate = 25e6 if is_pieces else 100e6  # without words nothing is remembered
         return Cost(
-            cpu_seconds=volume.text_bytes / (100e6 if fast else 2.5e6),
+            cpu_seconds=volume.text_bytes / (rate if fast else 2.5e6),
             start_seconds=1.5,
             resident_bytes=75_000_000 + 45 * size,
             unit_bytes=batch + 100 * volume.mean_document_bytes,
