@@ -117,6 +117,12 @@ def markdown(found: dict[str, Any]) -> str:
         "files, batches of 8 rows. `refuses`: it raises. What happened where a cell is not a plain `pass`",
         "stands below.",
         "",
+        "Not every library promises what is tested. LitData, MosaicML (by default) and Hugging Face draw the",
+        "source of each row at random, so their mixtures are right on average. A Hugging Face state is that of",
+        "one rank; here all ranks load that of rank 0. grain's state has another form with worker processes",
+        "than without. MosaicML checks hashes when it fetches a shard from a remote folder, so it has one here.",
+        "datatrove's dataset is addressed by number; what it passes is the work of the caller's sampler.",
+        "",
         "| | " + " | ".join(names) + " |",
         "|---|" + "---|" * len(names),
     ]

@@ -9,8 +9,9 @@ after the other, so that all of them see the same machine. `read/used` is read a
 of the row groups that were read, per row delivered. It grows with the ranks, because each takes
 some rows of every row group.
 
-Bytes moved per token of 2 bytes, read + written: from the page cache 2 + 2, its CRC 2 (and 4 + 2
-where it is folded), into the window 2 + 2, inputs and labels 2 x (2 + 4), positions 4 + 8.
+Bytes moved per token of 2 bytes, read + written: from the page cache into the window 2 + 2 (twice
+if only some rows of a row group are wanted), the CRC 2 and, where it is folded, 6 + 4; inputs and
+labels 2 x (2 + 4), positions 4 + 2 in the L2 cache and 2 + 4. The gather moves 2 + 2 and 2 x (2 + 4).
 
     python benchmarks/loader.py [--mib 256] [--repeats 3] [--threads 1]
 """
@@ -127,8 +128,18 @@ def read_pages(plan: MixPlan) -> None:
         groups = range(-(-num_rows // ROWS_PER_GROUP))
         for first in groups[::GROUPS_PER_READ]:
             some = list(groups[first : first + GROUPS_PER_READ])
-            parts.read_rows(number, some, pages, lambda _, tokens: None)
+            parts.read_rows(number, some, pages, Nowhere())
     parts.close()
+
+
+class Nowhere:
+    """Takes rows and does nothing with them."""
+
+    def memory(self, number: int) -> None:
+        """Have no memory for them."""
+
+    def place(self, number: int, tokens: np.ndarray) -> None:
+        """Leave them."""
 
 
 def assemble(raw: np.ndarray, num_rows: int) -> None:

@@ -196,11 +196,22 @@ def open_reference(path: Path, kind: str) -> Callable[[list[str]], list[np.ndarr
     else:
         lines = [line.split() for line in path.read_bytes().splitlines() if line]
         ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
-        first, regex = 0, PRESETS[kind].regex
+        first, regex = 0, published_pattern(kind)
     encoding = tiktoken.Encoding("x", pat_str=regex, mergeable_ranks=ranks, special_tokens={})
     return lambda texts: [
         np.array(encoding.encode_ordinary(text), np.uint32) + np.uint32(first) for text in texts
     ]
+
+
+def published_pattern(kind: str) -> str:
+    """Return the pattern that tiktoken has for its own files; for others that of their code."""
+    from tiktoken_ext import openai_public
+
+    name = {"gpt2": "r50k_base", "cl100k": "cl100k_base"}.get(kind)
+    if name is None:
+        return PRESETS[kind].regex
+    openai_public.load_tiktoken_bpe = lambda *_, **__: {}  # its ranks are not fetched
+    return str(openai_public.ENCODING_CONSTRUCTORS[name]()["pat_str"])
 
 
 def measure(name: str, folder: Path, paths: list[Path], most_bytes: int) -> None:

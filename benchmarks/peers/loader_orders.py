@@ -55,37 +55,29 @@ def corpuskit_order(num_rows: int, *, is_shuffled: bool, epoch: int = 0) -> Orde
     return np.concatenate([order.rows_at(part).rows for part in np.array_split(counters, 64)])
 
 
-def mosaic(name: str, num_rows: int, file_rows: int) -> Order:
-    """Call a shuffle of MosaicML Streaming with its default block size, for one canonical node."""
+def mosaic(name: str, num_rows: int, file_rows: int, block_rows: int) -> Order:
+    """Call a shuffle of MosaicML Streaming for one canonical node."""
     from loader_mosaic import stand_in_for_torchvision
 
     stand_in_for_torchvision()
     from streaming.base.shuffle import get_shuffle
 
     sizes = np.array([min(file_rows, num_rows - i) for i in range(0, num_rows, file_rows)])
-    return get_shuffle(name, sizes, 1, SEED, 0, max(4_000_000, 1 << 18))
+    return get_shuffle(name, sizes, 1, SEED, 0, block_rows)
 
 
 def mosaic_py1e(num_rows: int, file_rows: int) -> Order:
-    return mosaic("py1e", num_rows, file_rows)
+    """Blocks of 4 million, the default for one canonical node: here, the whole corpus."""
+    return mosaic("py1e", num_rows, file_rows, 4_000_000)
 
 
-def mosaic_py1br(num_rows: int, file_rows: int) -> Order:
-    return mosaic("py1br", num_rows, file_rows)
+def mosaic_py1e_small(num_rows: int, file_rows: int) -> Order:
+    """Blocks of 2^18, the default from 16 canonical nodes on."""
+    return mosaic("py1e", num_rows, file_rows, 1 << 18)
 
 
-def mosaic_py1e_8_nodes(num_rows: int, file_rows: int) -> Order:
-    """The same with the block that streaming takes for 8 canonical nodes; one node's share."""
-    from loader_mosaic import stand_in_for_torchvision
-
-    stand_in_for_torchvision()
-    from streaming.base.shuffle import get_shuffle
-
-    sizes = np.array([min(file_rows, num_rows - i) for i in range(0, num_rows, file_rows)])
-    order = get_shuffle("py1e", sizes, 8, SEED, 0, max(4_000_000 // 8, 1 << 18))
-    # Each node reads its own part of the order, and they fill a batch in turns.
-    share = num_rows // 8
-    return order[: share * 8].reshape(8, share).T.reshape(-1)
+def mosaic_py1br_small(num_rows: int, file_rows: int) -> Order:
+    return mosaic("py1br", num_rows, file_rows, 1 << 18)
 
 
 def litdata(num_rows: int, file_rows: int, ranks: int, workers: int) -> Order:
@@ -169,7 +161,7 @@ def hf_buffer_100k(num_rows: int, file_rows: int) -> Order:
 
 SCHEMES = (
     corpuskit_loader, corpuskit_second_epoch, corpuskit_written,
-    mosaic_py1e, mosaic_py1br, mosaic_py1e_8_nodes, litdata_alone, litdata_64,
+    mosaic_py1e, mosaic_py1e_small, mosaic_py1br_small, litdata_alone, litdata_64,
     grain_index_shuffle, hf_buffer_1k, hf_buffer_10k, hf_buffer_100k,
 )  # fmt: skip
 

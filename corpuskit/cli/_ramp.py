@@ -32,10 +32,17 @@ class RampType(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is neither a number of rows nor a ramp like 0:256,1000:512")
 
 
-def batch_size_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --global-batch-rows."""
+def batch_size_option(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add --global-batch-rows; where something is written, nobody's size is guessed."""
+    what = "Rows per step of the training run in question; a ramp as STEP:ROWS,STEP:ROWS."
+    default: dict[str, Any] = {} if required else {"default": 8, "show_default": True}
     return click.option(
-        "--global-batch-rows", "-b", type=RampType(), default=8, show_default=True,
-        metavar="ROWS", help="Rows per step of the training run in question; a ramp as "
-        "STEP:ROWS,STEP:ROWS.",
-    )(command)  # fmt: skip
+        "--global-batch-rows", "-b", type=RampType(), metavar="ROWS", help=what, required=required,
+        **default,
+    )  # fmt: skip
+
+
+seq_len_option = click.option(
+    "--seq-len", type=click.IntRange(1),
+    help="Tokens of a row, where training takes packed rows in pieces.",
+)  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from corpuskit.cli._plain import echo
-from corpuskit.cli._ramp import batch_size_option
+from corpuskit.cli._ramp import batch_size_option, seq_len_option
 
 if TYPE_CHECKING:
     from corpuskit.cli._ramp import BatchSize
@@ -23,6 +23,8 @@ def command() -> None:
     An edit is a small file in DIRECTORY/edits/. No shard is written again, and no row before the
     step changes: stop the training run before that step, edit, and start it again. It goes on from
     its checkpoint under the edited plan, and refuses if it has already passed the step.
+
+    Steps mean rows only with the batch size of that run, so -b must be given.
 
     \b
     corpuskit edit stage runs/r --at-step 8000 -b 512 --weight math=3 --weight web=1
@@ -43,7 +45,8 @@ dry_run = click.option("--dry-run", is_flag=True, help="Check and show it, write
 @command.command("stage")
 @directory
 @at_step
-@batch_size_option
+@batch_size_option(required=True)
+@seq_len_option
 @click.option("--weight", "weights", multiple=True, required=True, metavar="SOURCE=WEIGHT",
               help="Integer share of a source; may be repeated.")  # fmt: skip
 @click.option("--max-epochs", "caps", multiple=True, metavar="SOURCE=EPOCHS",
@@ -56,6 +59,7 @@ def stage_command(
     directory: str,
     at_step: int,
     global_batch_rows: BatchSize,
+    seq_len: int | None,
     weights: tuple[str, ...],
     caps: tuple[str, ...],
     rows: int | None,
@@ -73,10 +77,14 @@ def stage_command(
 
     if rows is not None and tokens is not None:
         raise UsageError("edit stage: give --rows or --tokens, and not both.")
-    loader = StreamingLoader(directory, global_batch_rows)
+    loader = StreamingLoader(directory, global_batch_rows, seq_len=seq_len)
     plan = loader.plan
     if tokens is not None:
-        rows = max(1, tokens // plan.seq_len)
+        rows = tokens // plan.seq_len
+        if not rows:
+            raise UsageError(
+                f"edit stage: --tokens {tokens} are less than a row, which has {plan.seq_len}."
+            )
     shares = {source: int(number) for source, number in _pairs(weights, "--weight", int)}
     epochs = dict(_pairs(caps, "--max-epochs", float))
     edit = new_stage(plan, loader.row_at(at_step), shares, rows=rows, name=name, max_epochs=epochs)
@@ -87,13 +95,15 @@ def stage_command(
 @directory
 @click.option("--steps", "spans", multiple=True, required=True, metavar="FIRST:END",
               help="Steps FIRST to END - 1; may be repeated.")  # fmt: skip
-@batch_size_option
+@batch_size_option(required=True)
+@seq_len_option
 @reason_option
 @dry_run
 def skip_command(
     directory: str,
     spans: tuple[str, ...],
     global_batch_rows: BatchSize,
+    seq_len: int | None,
     reason: str,
     dry_run: bool,
 ) -> None:
@@ -102,7 +112,7 @@ def skip_command(
     from corpuskit.loader import StreamingLoader
     from corpuskit.loader.editing import skip_rows
 
-    loader = StreamingLoader(directory, global_batch_rows)
+    loader = StreamingLoader(directory, global_batch_rows, seq_len=seq_len)
     rows = []
     for span in spans:
         first, separator, end = span.partition(":")
@@ -115,18 +125,23 @@ def skip_command(
 @command.command("takedown")
 @directory
 @at_step
-@batch_size_option
+@batch_size_option(required=True)
+@seq_len_option
 @click.option("--doc", "documents", multiple=True, help="A document's id; may be repeated.")
 @click.option("--docs-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Ids, one on a line.")  # fmt: skip
+@click.option("--ignore-missing", is_flag=True,
+              help="Leave out documents in no packed row; the edit lists them.")  # fmt: skip
 @reason_option
 @dry_run
 def takedown_command(
     directory: str,
     at_step: int,
     global_batch_rows: BatchSize,
+    seq_len: int | None,
     documents: tuple[str, ...],
     docs_file: Path | None,
+    ignore_missing: bool,
     reason: str,
     dry_run: bool,
 ) -> None:
@@ -140,11 +155,16 @@ def takedown_command(
 
     names = list(documents)
     if docs_file is not None:
-        names += [line for line in docs_file.read_text("utf-8").splitlines() if line]
+        try:
+            lines = docs_file.read_text("utf-8").split("\n")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{docs_file}: is not UTF-8: {error.reason}.") from None
+        names += [line.removesuffix("\r") for line in lines if line.strip()]
     if not names:
         raise UsageError("edit takedown: name documents with --doc or --docs-file.")
-    loader = StreamingLoader(directory, global_batch_rows)
-    edit = take_down(loader.plan, loader.row_at(at_step), dict.fromkeys(names), reason)
+    loader = StreamingLoader(directory, global_batch_rows, seq_len=seq_len)
+    row = loader.row_at(at_step)
+    edit = take_down(loader.plan, row, dict.fromkeys(names), reason, ignore_missing=ignore_missing)
     _finish(loader.plan, edit, dry_run)
 
 
@@ -174,6 +194,9 @@ def _finish(plan: MixPlan, edit: Edit, dry_run: bool) -> None:
     after = edited(plan.files, plan.base, [*plan.edits, edit]) if dry_run else append(plan, edit)
     echo(_line(edit))
     _show(after)
+    rows, before = after.skips.num_delivered, plan.skips.num_delivered
+    if rows != before:
+        echo(f"The run delivers {rows:,} rows now, {before:,} before: its last step moves.")
     echo("Nothing was written." if dry_run else f"Wrote {plan.files.where(edit.name)}")
 
 
@@ -217,7 +240,7 @@ def _pairs(
     """Return NAME=NUMBER options as pairs."""
     from corpuskit.errors import UsageError
 
-    pairs = []
+    pairs: list[tuple[str, float]] = []
     for text in given:
         name, _, number = text.rpartition("=")
         try:
@@ -227,5 +250,7 @@ def _pairs(
         if not name or not value > 0:
             what = "a whole number" if kind is int else "a number"
             raise UsageError(f"edit stage: {option} must be SOURCE={what} above 0, got {text!r}.")
+        if name in dict(pairs):
+            raise UsageError(f"edit stage: {option} names {name!r} twice.")
         pairs.append((name, value))
     return pairs

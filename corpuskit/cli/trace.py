@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from corpuskit.cli._plain import echo
-from corpuskit.cli._ramp import batch_size_option
+from corpuskit.cli._ramp import batch_size_option, seq_len_option
 
 if TYPE_CHECKING:
     from corpuskit.cli._ramp import BatchSize
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 @click.option("--doc", help="Show the steps that see this document (an id, or a key number).")
 @click.option("--mixture", is_flag=True,
               help="Show what each source has given before --step (or by the end).")  # fmt: skip
-@batch_size_option
-@click.option("--seq-len", type=click.IntRange(1),
-              help="Tokens of a row, where training takes packed rows in pieces.")  # fmt: skip
+@batch_size_option(required=False)
+@seq_len_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     directory: str,

@@ -14,7 +14,7 @@ import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.loader.edits import SPAN_COLUMNS, Edit, new_edit, write_edit
-from corpuskit.loader.index import MixPlan, edited
+from corpuskit.loader.index import MAX_EPOCHS, MixPlan, edited
 from corpuskit.loader.provenance import Provenance
 
 if TYPE_CHECKING:
@@ -63,6 +63,13 @@ def new_stage(
         raise UsageError(f"edit: the plan has rows 0 to {total}, got {row}.")
     for source in [*weights, *(max_epochs or {})]:
         _require_source(plan, source)
+    for source, cap in (max_epochs or {}).items():
+        if not 0 < cap <= MAX_EPOCHS:
+            raise UsageError(
+                f"edit: max_epochs of {source!r} must be above 0 and at most {MAX_EPOCHS:,}."
+            )
+    if not any(weights.values()) or min(weights.values()) < 0:
+        raise UsageError(f"edit: weights must be at least 0, and one above, got {dict(weights)}.")
     length = total - row if rows is None else rows
     if length < 1:
         raise UsageError(
@@ -84,6 +91,8 @@ def skip_rows(plan: MixPlan, spans: Sequence[tuple[int, int]], reason: str = "")
         UsageError: a stretch is empty or not within the run.
     """
     total = plan.order.num_rows
+    if not spans:
+        raise UsageError("edit: no span is named.")
     for first, end in spans:
         if not 0 <= first < end <= total:
             raise UsageError(
@@ -95,7 +104,14 @@ def skip_rows(plan: MixPlan, spans: Sequence[tuple[int, int]], reason: str = "")
     return new_edit(plan.edits, plan.base.hash, "skip", first, payload)
 
 
-def take_down(plan: MixPlan, row: int, documents: Iterable[str | int], reason: str = "") -> Edit:
+def take_down(
+    plan: MixPlan,
+    row: int,
+    documents: Iterable[str | int],
+    reason: str = "",
+    *,
+    ignore_missing: bool = False,
+) -> Edit:
     """Return the edit that masks documents from a row of the run on.
 
     Their tokens are replaced by the pad token, and none of them is a label; rows keep their places.
@@ -105,6 +121,7 @@ def take_down(plan: MixPlan, row: int, documents: Iterable[str | int], reason: s
         row: the run's counter from which it counts.
         documents: ids, or keys.
         reason: kept with the edit.
+        ignore_missing: leave out documents that are in no packed row; one at least must be.
 
     Raises:
         UsageError: a document is in no packed row, or there is no such row.
@@ -118,11 +135,14 @@ def take_down(plan: MixPlan, row: int, documents: Iterable[str | int], reason: s
     stretches = provenance.lookups.stretches_of(set().union(*keys.values()))
     found = {key for _, key, *_ in stretches}
     missing = [name for name in asked if not keys[name] & found]
-    if missing:
+    if not asked:
+        raise UsageError("edit: no document is named.")
+    if missing and not (ignore_missing and stretches):
         shown = ", ".join(repr(name) for name in missing[:5])
         raise UsageError(
             f"edit: {len(missing)} of {len(asked)} documents are in no packed row: {shown}"
-            f"{', ...' if len(missing) > 5 else ''}. `corpuskit why` tells where one was dropped."
+            f"{', ...' if len(missing) > 5 else ''}. `corpuskit why` tells where one was dropped;"
+            " ignore_missing (--ignore-missing) leaves them out."
         )
     names = [source.name for source in plan.sources]
     sources = np.array([names.index(source) for source, *_ in stretches], np.int32)
@@ -137,7 +157,8 @@ def take_down(plan: MixPlan, row: int, documents: Iterable[str | int], reason: s
         [key for _, key, *_ in stretches],
     )
     payload = {
-        "documents": sorted(map(str, asked)),
+        "documents": sorted(str(name) for name in asked if keys[name] & found),
+        "not_there": sorted(map(str, missing)),
         "reason": reason,
         "spans": dict(zip(SPAN_COLUMNS, columns, strict=True)),
     }

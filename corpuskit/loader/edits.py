@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from corpuskit.loader.files import RunFiles
 
 FOLDER = "edits"
+_RESTORE = "Restore it from a copy, or delete it and the edits behind it"
 KINDS = ("stages", "skip", "takedown")
 SPAN_COLUMNS = ("source", "row", "first_token", "num_tokens", "text_bytes", "key")
 
@@ -71,28 +72,31 @@ def read_edits(files: RunFiles, plan: str) -> list[Edit]:
                 f"{files.where(edit_name(number))}: missing, but {name} is there. Restore it: edits"
                 " build on each other."
             )
-        edit = _parse(files.where(name), name, read_json(files, name))
+        edit = _parse(files.where(name), name, read_json(files, name, advice=_RESTORE))
         expected = chain[-1].after if chain else plan
         if edit.before != expected:
             raise UsageError(
                 f"{files.where(name)}: edits plan {edit.before}, but the plan is {expected}: the"
-                f" mix was made again since. Delete the folder {FOLDER}/ and edit anew."
+                f" mix was made again since. Run the former pipeline again, or move {FOLDER}/ away"
+                " and give again what still holds (takedowns are listed in it)."
             )
         chain.append(edit)
     return chain
 
 
 def _parse(where: str, name: str, fields: Mapping[str, Any]) -> Edit:
-    kind, row = get(where, fields, "kind", str), get(where, fields, "row", int)
+    kind = get(where, fields, "kind", str, _RESTORE)
+    row = get(where, fields, "row", int, _RESTORE)
     if kind not in KINDS:
         raise DataError(f"{where}: kind must be one of {', '.join(KINDS)}, got {kind!r}.")
-    after = get(where, fields, "after", str)
+    after = get(where, fields, "after", str, _RESTORE)
     if after != edit_hash(fields):
         raise DataError(
             f"{where}: after is {after!r}, but its content gives {edit_hash(fields)!r}."
             " It was changed by hand: restore it, or delete it and those after it."
         )
-    return Edit(name, get(where, fields, "before", str), after, kind, row, fields)
+    before = get(where, fields, "before", str, _RESTORE)
+    return Edit(name, before, after, kind, row, fields)
 
 
 def apply_edits(where: str, plan: Mapping[str, Any], edits: Sequence[Edit]) -> dict[str, Any]:
@@ -108,6 +112,10 @@ def apply_edits(where: str, plan: Mapping[str, Any], edits: Sequence[Edit]) -> d
             fields["stages"] = _cut(place, fields, edit.row) + get(
                 place, edit.fields, "stages", list
             )
+            # Spans of rows that are replaced mean nothing any more.
+            fields["skip"] = [
+                [first, min(end, edit.row)] for first, end in fields["skip"] if first < edit.row
+            ]
             caps = get(place, edit.fields, "max_epochs", dict)
             fields["sources"] = [
                 {**source, "max_epochs": caps.get(source["name"], source["max_epochs"])}
@@ -161,7 +169,10 @@ class Takedowns:
         self.edits = tuple(edit for edit in edits if edit.kind == "takedown")
         columns = [_spans(f"{where}: {edit.name}", edit, begins, rows) for edit in self.edits]
         found = np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1)
-        found = found[:, np.argsort(found[0], kind="stable")]
+        found = found[:, np.lexsort((found[1], found[2], found[0]))]
+        # A stretch that several edits name counts once, from the first of them on.
+        again = (found[0, 1:] == found[0, :-1]) & (found[2, 1:] == found[2, :-1])
+        found = found[:, np.concatenate([[True], ~again])[: found.shape[1]]]
         self._places, self._from, self._firsts, self._counts, self._bytes, self.keys = found
         self._all_keys = np.unique(self.keys)
 

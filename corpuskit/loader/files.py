@@ -215,7 +215,9 @@ def digest_bytes(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def read_json(files: RunFiles, name: str, known: int = FORMAT) -> dict[str, Any]:
+def read_json(
+    files: RunFiles, name: str, known: int = FORMAT, advice: str = "Run the mix again"
+) -> dict[str, Any]:
     """Return the object of a JSON file of ours, of the format that is known.
 
     Raises:
@@ -230,16 +232,18 @@ def read_json(files: RunFiles, name: str, known: int = FORMAT) -> dict[str, Any]
             f"{where}: no such file. Give the directory of a run that has finished `mix`."
         ) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON: {error}. Run the mix again.") from None
+        raise DataError(f"{where}: not JSON: {error}. {advice}.") from None
     if not isinstance(fields, dict) or fields.get("format") != known:
         found = fields.get("format") if isinstance(fields, dict) else fields
-        older = isinstance(found, int) and found < known
-        advice = "Run the mix again" if older else "Update corpuskit"
+        if isinstance(found, int) and found > known:
+            advice = "Update corpuskit"
         raise DataError(f"{where}: format must be {known}, got {found!r}. {advice}.")
     return fields
 
 
-def get(where: str, fields: object, key: str, kind: type[T]) -> T:
+def get(
+    where: str, fields: object, key: str, kind: type[T], advice: str = "Run the mix again"
+) -> T:
     """Return `fields[key]`, which must be of `kind`.
 
     Raises:
@@ -248,11 +252,10 @@ def get(where: str, fields: object, key: str, kind: type[T]) -> T:
     value = fields.get(key) if isinstance(fields, dict) else None
     # A JSON true is an int to Python.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise DataError(
-            f"{where}: {key} must be {kind.__name__}, got {value!r}. Run the mix again."
-        )
+        must = f"{key} must be {kind.__name__}, got {value!r}"
+        raise DataError(f"{where}: {must}. {advice}.")
     if isinstance(value, int) and abs(value) >= MAX_NUMBER:
-        raise DataError(f"{where}: {key} is beyond {MAX_NUMBER}. Run the mix again.")
+        raise DataError(f"{where}: {key} is beyond {MAX_NUMBER}. {advice}.")
     return value
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 PLAN_FORMAT = 2
 """Of mix/plan.json; in format 1 rows were permuted within blocks of a mixture."""
 
+MAX_EPOCHS = 10**9
 ROWS_PER_GROUP = 64
 MAX_ROW_BYTES = 1 << 26
 """Of the tokens of a packed row: 64 of them, a row group, are read at once."""
@@ -346,9 +347,10 @@ def _check_epochs(where: str, order: RowOrder, entries: Sequence[object]) -> Non
         order.sources, entries, order.taken(order.num_rows).tolist(), strict=True
     ):
         given = entry.get("max_epochs") if isinstance(entry, dict) else None
-        if not isinstance(given, int | float) or not given > 0:
+        if not isinstance(given, int | float) or not 0 < given <= MAX_EPOCHS:
             raise DataError(
-                f"{where}: max_epochs of {source.name!r} must be above 0, got {given!r}."
+                f"{where}: max_epochs of {source.name!r} must be above 0 and at most"
+                f" {MAX_EPOCHS:,}, got {given!r}."
             )
         if taken and not source.rows:
             raise UsageError(f"{where}: source {source.name!r} has a weight but no rows.")

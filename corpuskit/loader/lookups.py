@@ -33,8 +33,11 @@ class ExchangeRun:
             self._firsts = [int(first) for first in facts["first"]]
             known = facts["format"] == FORMAT and len(self._firsts) <= self._file.num_record_batches
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            missing = isinstance(error, FileNotFoundError)
+            what = "missing: the folder work/ of a run is needed to find documents"
             raise DataError(
-                f"{path}: not an exchange run: {error!r}. Run the mix again."
+                f"{path}: {what if missing else f'not an exchange run: {error!r}'}."
+                f" {'Restore it, or run' if missing else 'Run'} the mix again."
             ) from error
         if not known:
             raise DataError(f"{path}: not an exchange run of format {FORMAT}. Update corpuskit.")
@@ -64,16 +67,16 @@ class ExchangeRun:
 
     def among(self, values: NDArray[np.generic]) -> Iterator[pa.RecordBatch]:
         """Yield the rows whose first column is one of the ascending `values`."""
-        lows = np.searchsorted(np.array(self._firsts, values.dtype), values)
-        ends = np.searchsorted(np.array(self._firsts, values.dtype), values, side="right")
-        wanted = {
-            number
-            for low, end in zip(lows.tolist(), ends.tolist(), strict=True)
-            for number in range(max(0, low - 1), end)
-        }
-        for number in sorted(wanted):
+        firsts = np.array(self._firsts, values.dtype)
+        # Batch i may hold values from its first to the first of the next one, both included.
+        lows = np.searchsorted(values, firsts)
+        highs = np.append(np.searchsorted(values, firsts[1:], side="right"), len(values))
+        for number in np.flatnonzero(highs > lows).tolist():
             batch = self._batch(number)
-            found = np.isin(batch.column(0).to_numpy(), values)
+            column = batch.column(0).to_numpy()
+            some = values[lows[number] : highs[number]]
+            places = np.minimum(np.searchsorted(some, column), len(some) - 1)
+            found = some[places] == column
             if found.any():
                 yield batch.filter(pa.array(found))
 

@@ -1,8 +1,9 @@
-"""Pages of packed tokens, read and verified without Arrow: one copy, into memory that stays warm.
+"""Pages of packed tokens, read and verified without Arrow: one copy, to where they are wanted.
 
 The tokens of a row group are one page: a short header, then the values as they are. Arrow reads
-that into fresh memory; here it is read into the same memory again and again, so that what follows
-finds it in the L2 cache. What is not exactly as our writer leaves it is left to Arrow.
+that into fresh memory. Here it is read into the memory of the rows, or, where only some rows are
+wanted, into the same memory again and again, so that what follows finds it in the L2 cache. What is
+not exactly as our writer leaves it is left to Arrow.
 """
 
 from __future__ import annotations
@@ -28,20 +29,32 @@ _NEAR = _HIGH - _LOW
 
 
 class TokenPages:
-    """Reads pages, all of one size mostly, into memory of its own; for one thread."""
+    """Reads and verifies pages, in memory of its own; for one thread."""
 
     def __init__(self) -> None:
-        self._memory = np.empty(0, np.uint8)
-        self._values = self._memory
-        self._folds: list[tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]] = []
-        self._folded = self._memory
+        self._header = np.empty(_MOST_HEADER_BYTES, np.uint8)
+        self._values = np.empty(0, np.uint8)
+        self._folded = np.empty(0, np.uint8)
+        self._folds: list[tuple[slice | NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]]
 
     def read(
-        self, file: pa.NativeFile, chunk: pq.ColumnChunkMetaData, num_rows: int, row_bytes: int
+        self,
+        file: pa.NativeFile,
+        chunk: pq.ColumnChunkMetaData,
+        num_rows: int,
+        row_bytes: int,
+        into: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8] | None:
         """Return the rows of a column chunk, (R, row_bytes), until the next call.
 
         None unless it is the tokens, one page without levels or compression, and its CRC is right.
+
+        Args:
+            file: to read it from.
+            chunk: where it is.
+            num_rows: how many rows it must have (R).
+            row_bytes: bytes of each.
+            into: contiguous memory for them, (R, row_bytes), to be overwritten and returned.
 
         Raises:
             OSError: it can't be read.
@@ -50,22 +63,21 @@ class TokenPages:
         header_bytes = size - num_bytes
         if not 0 < header_bytes <= _MOST_HEADER_BYTES or chunk.path_in_schema != "tokens":
             return None
-        if len(self._values) != num_bytes:
+        if len(self._folded) != num_bytes:
             self._make_room(num_bytes)
-        page = self._memory[_MOST_HEADER_BYTES - header_bytes :]
+        values = self._values if into is None else into.reshape(-1)
+        found = self._header[:header_bytes]
         file.seek(chunk.data_page_offset)
-        if file.readinto(page) != size:
+        if file.readinto(found) != header_bytes or file.readinto(values) != num_bytes:
             return None
         before, after = _header(num_bytes, num_rows)
-        header = before + _coded(_signed(self._crc())) + after
-        if page[:header_bytes].tobytes() != header:
+        if found.tobytes() != before + _coded(_signed(self._crc(values))) + after:
             return None
-        return self._values.reshape(num_rows, row_bytes)
+        return values.reshape(num_rows, row_bytes)
 
     def _make_room(self, num_bytes: int) -> None:
         """Lay out memory for pages of so many bytes of values, and the steps of their CRC."""
-        self._memory = np.empty(_MOST_HEADER_BYTES + num_bytes, np.uint8)
-        values = self._values = self._memory[_MOST_HEADER_BYTES:]
+        self._values = np.empty(num_bytes, np.uint8)
         folded = self._folded = np.empty(num_bytes, np.uint8)
         self._folds = []
         behind = num_bytes - _HIGH  # bytes from here on are not folded any further
@@ -73,22 +85,23 @@ class TokenPages:
             last = min(first + _NEAR, num_bytes)
             # Each byte and those that are folded into it, at most two.
             near, high = max(first, min(last, behind + _NEAR)), min(max(first, _HIGH), last)
-            shifted = folded[first - _NEAR : near - _NEAR]
-            self._folds.append((values[first:near], shifted, folded[first:near]))
-            self._folds.append((values[near:last], np.zeros(1, np.uint8), folded[near:last]))
-            self._folds.append(
-                (folded[high:last], folded[high - _HIGH : last - _HIGH], folded[high:last])
-            )
+            nothing = np.zeros(1, np.uint8)
+            shifted, farther = folded[first - _NEAR : near - _NEAR], folded[high - _HIGH :]
+            self._folds += [
+                (slice(first, near), shifted, folded[first:near]),
+                (slice(near, last), nothing, folded[near:last]),
+                (folded[high:last], farther[: last - high], folded[high:last]),
+            ]
         self._folds = [fold for fold in self._folds if len(fold[2])]
 
-    def _crc(self) -> int:
+    def _crc(self, values: NDArray[np.uint8]) -> int:
         """Return the CRC-32 of the values, that of zlib, in half of its time for large pages."""
         if not self._folds:
-            return zlib.crc32(self._values.data)
-        self._folded[:_NEAR] = self._values[:_NEAR]
+            return zlib.crc32(values.data)
+        self._folded[:_NEAR] = values[:_NEAR]
         self._folded[:4] ^= 0xFF  # a CRC begins with all bits set
         for one, other, into in self._folds:
-            np.bitwise_xor(one, other, out=into)
+            np.bitwise_xor(values[one] if isinstance(one, slice) else one, other, out=into)
         return zlib.crc32(self._folded[-_HIGH:].data, 0xFFFFFFFF)
 
 

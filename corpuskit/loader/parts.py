@@ -10,7 +10,7 @@ import json
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from corpuskit.loader.files import FORMAT, Transfers
 from corpuskit.loader.index import ROWS_PER_GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -66,6 +66,16 @@ class StoredRows(NamedTuple):
     bounds: NDArray[np.int32]
     pads: NDArray[np.int32]
     text_bytes: NDArray[np.int64]
+
+
+class TakesRows(Protocol):
+    """Takes the tokens of row groups as bytes, (R, row bytes); `number` counts the groups."""
+
+    def memory(self, number: int) -> NDArray[np.uint8] | None:
+        """Return contiguous memory that all rows of a group may be read into, if there is any."""
+
+    def place(self, number: int, tokens: NDArray[np.uint8]) -> None:
+        """Take rows that were not read into `memory`; they are there until this returns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,16 +142,15 @@ class Parts:
         part: int,
         groups: Sequence[int],
         pages: TokenPages,
-        place: Callable[[int, NDArray[np.uint8]], None],
+        rows: TakesRows,
     ) -> SegmentColumns:
-        """Read ascending row groups, every page verified, without keeping their tokens.
+        """Read ascending row groups, every page verified, and hand their tokens over.
 
         Args:
             part: its number.
             groups: numbers of its row groups.
-            pages: memory for a page, and what reads it.
-            place: takes the index of a row group in `groups` and its tokens as bytes, (R, row
-                bytes), which are there until it returns.
+            pages: what reads a page.
+            rows: takes the tokens.
 
         Raises:
             OSError, pa.ArrowException, DataError: `READ_ERRORS`, without a place; to be read again.
@@ -158,12 +167,15 @@ class Parts:
                 self._check_count(part, groups, table.num_rows)
                 for number, group in enumerate(groups):
                     chunk = footer.row_group(group)
-                    tokens = pages.read(file, chunk.column(0), chunk.num_rows, self._row_bytes)
+                    into, size = rows.memory(number), (chunk.num_rows, self._row_bytes)
+                    tokens = pages.read(file, chunk.column(0), *size, into)
                     if tokens is None:
                         found = opened.file.read_row_group(group, ["tokens"], use_threads=False)
                         self._check_count(part, [group], found.num_rows)
                         tokens = _values(found.column(0).chunk(0), self._row_bytes)
-                    place(number, tokens)
+                        into = None
+                    if into is None:
+                        rows.place(number, tokens)
             is_sound = True
         finally:
             self._give_back(opened, is_sound)

@@ -110,6 +110,7 @@ class Reader:
             DataError: a row can't be read, or its read is past the deadline.
         """
         began = time.monotonic()
+        self.require_open()  # before a lock that a thread of the parent may hold
         with self._done:
             while self._windows and step >= self._windows[0].end_step:
                 self._windows.popleft()
@@ -132,6 +133,11 @@ class Reader:
         Raises:
             UsageError: it is closed.
         """
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "loader: this iterator was begun before a fork, and its threads are in the other"
+                " process. Take a new one with iter(loader)."
+            )
         if self._is_closed:
             raise UsageError(
                 "loader: it was closed or moved while this iterator was in use."
@@ -248,7 +254,7 @@ class Reader:
             read.place(0, rows.tokens.view(np.uint8))
             found: SegmentColumns | StoredRows = rows
         else:
-            found = parts.read_rows(read.part, read.groups, pages, read.place)
+            found = parts.read_rows(read.part, read.groups, pages, read)
         taken, into = read.taken, read.into
         window.pads[into] = found.pads[taken]
         window.text_bytes[into] = found.text_bytes[taken]

@@ -13,6 +13,7 @@ from corpuskit.errors import DataError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from corpuskit.loader.edits import Edit
     from corpuskit.loader.index import MixPlan
 
 STATE_FORMAT = 2
@@ -102,6 +103,12 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
         DataError: the state contradicts its own plan.
     """
     kind = DataError if state.plan == plan.hash else UsageError
+    if edit := _edit_since(state, plan):
+        raise UsageError(
+            f"loader state: it stands at row {state.rows}, but {plan.files.where(edit.name)} was"
+            f" made since and changes the rows from {edit.row} on. Load a checkpoint from before"
+            " that row, or delete that edit and those behind it."
+        )
     whose = (
         "this plan" if state.plan == plan.hash else f"plan {plan.hash} (the state's: {state.plan})"
     )
@@ -128,6 +135,15 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
     delivered = plan.skips.delivered_before(state.rows)
     if not min(1, delivered) <= state.step <= delivered:
         raise kind(f"loader state: {state.step} steps can't have taken {delivered} rows.")
+
+
+def _edit_since(state: LoaderState, plan: MixPlan) -> Edit | None:
+    """Return the first edit behind the state's own plan that changes rows the state has taken."""
+    hashes = [plan.base.hash, *(edit.after for edit in plan.edits)]
+    if state.plan not in hashes:
+        return None
+    since = plan.edits[hashes.index(state.plan) :]
+    return next((edit for edit in since if edit.row < state.rows), None)
 
 
 def history(plan: MixPlan, rows: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ class BatchRows:
     """
 
     def __init__(self, rows: int | Sequence[tuple[int, int]]) -> None:
-        pieces = ((0, rows),) if isinstance(rows, int) else tuple((int(s), int(r)) for s, r in rows)
+        pieces = _pieces(rows)
         steps = [step for step, _ in pieces]
         if not steps or steps[0] or any(b <= a for a, b in itertools.pairwise(steps)):
             raise UsageError(
@@ -59,6 +60,22 @@ class BatchRows:
 
     def _piece(self, step: int) -> int:
         return max(0, int(np.searchsorted(self._steps, step, side="right")) - 1)
+
+
+def _pieces(rows: int | Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return (first step, rows) pairs; whole numbers of any type will do."""
+    try:
+        return ((0, operator.index(rows)),)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    try:
+        pairs = [(operator.index(step), operator.index(size)) for step, size in rows]  # type: ignore[union-attr]
+    except (TypeError, ValueError):
+        raise UsageError(
+            "loader: global_batch_rows must be a whole number, or (first step, rows) pairs of them,"
+            f" got {rows!r}."
+        ) from None
+    return tuple(pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,8 +220,8 @@ class StreamingLoader:
         """
         state = LoaderState.from_dict(fields)
         check_state(state, self.plan)
-        self.close()
         self._stand_at(state.step, self.plan.skips.delivered_before(state.rows))
+        self.close()
 
     def which(self, step: int, rank: int | None = None, row: int | None = None) -> list[StepRow]:
         """Return the rows of a step with their documents.
@@ -297,20 +297,20 @@ class StreamingLoader:
 
     def _stand_at(self, step: int, delivered: int) -> None:
         """Make (step, delivered stored rows) the point that steps are counted from."""
-        self._step = step
-        self._slicing = Slicing(self._stored, step, delivered, self.rank, self.world_size)
-        num_delivered = self.plan.skips.num_delivered
+        slicing = Slicing(self._stored, step, delivered, self.rank, self.world_size)
+        num_delivered, wanted = self.plan.skips.num_delivered, self._wanted_steps
         if step < 0 or delivered > num_delivered:
             last = Slicing(self._stored, 0, 0, 0, 1).last_step(num_delivered)
             raise UsageError(f"loader: start_step must be in [0, {last}], got {step}.")
-        last = self._last_step()
-        if self._wanted_steps is not None and self._wanted_steps > last:
+        last = slicing.last_step(num_delivered)
+        if wanted is not None and not max(step, 1) <= wanted <= last:
+            behind = f" of which {step} are done" if step else ""
             raise UsageError(
-                f"loader: num_steps must be at most {last}, the steps of"
-                f" {self._batch.at(last)} rows in plan {self.plan.name!r},"
-                f" got {self._wanted_steps}."
+                f"loader: num_steps must be at least {max(step, 1)} and at most {last}, the steps"
+                f" of {self._batch.at(last)} rows in plan {self.plan.name!r}{behind}, got {wanted}."
             )
-        self._end_step = last if self._wanted_steps is None else self._wanted_steps
+        self._step, self._slicing = step, slicing
+        self._end_step = last if wanted is None else wanted
 
     def _last_step(self) -> int:
         """Return how many steps the plan has rows for."""

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from corpuskit.loader.order import SourceRows
     from corpuskit.loader.steps import Slicing
 
-WINDOW_ROWS, SOURCE_ROWS = 8192, 2048
-"""Rows of the run that a window covers: so many for each source, up to a bound.
+WINDOW_ROWS, SOURCE_ROWS = 8192, 512
+"""Rows of the run that a window covers: for each source so many, or one read, up to a bound.
 
-At the ends of a window each source has a row group that the next window reads again. More rows than
-that are for memory that is in no cache. Rows that share permuted row groups have longer windows.
+At the ends of a window each source has a row group that the next window reads again; a window of
+more bytes is in no cache. Rows that share permuted row groups have longer windows, and so has
+object storage, for more requests at a time.
 """
 
-READ_BYTES = 4 << 20
+READ_BYTES = 8 << 20
 
 
 class Segments:
@@ -97,12 +98,6 @@ class Window:
     errors: dict[int, Exception] = field(default_factory=dict)
 
     @property
-    def stored_rows(self) -> NDArray[np.void]:
-        """Each row of tokens as one opaque item: NumPy copies that with one memcpy."""
-        row = np.dtype((np.void, self.stored.shape[1] * self.stored.itemsize))
-        return self.stored.view(row)[:, 0]
-
-    @property
     def rank_rows(self) -> int:
         """How many rows each of its steps has (b)."""
         return len(self.counters) // self.num_steps
@@ -134,6 +129,14 @@ class Read:
         """Return the (n,) steps that its rows are for."""
         return self.window.first_step + self.into // self.window.rank_rows
 
+    def memory(self, number: int) -> NDArray[np.uint8] | None:
+        """Return the rows of the window that a whole row group goes to, if they are together."""
+        first, end = self.cuts[number], self.cuts[number + 1]
+        if end - first < ROWS_PER_GROUP or self.breaks[first] != self.breaks[end - 1]:
+            return None
+        into = int(self.into[first])
+        return self.window.stored[into : into + ROWS_PER_GROUP].view(np.uint8)
+
     def place(self, number: int, tokens: NDArray[np.uint8]) -> None:
         """Put the rows that are taken from one of the row groups into the window.
 
@@ -142,8 +145,9 @@ class Read:
             tokens: (R, row bytes) of all its rows.
         """
         first, end = self.cuts[number], self.cuts[number + 1]
-        stored = self.window.stored_rows
-        rows = tokens.view(stored.dtype)[:, 0]
+        # As one opaque item per row: NumPy then copies a row with one memcpy.
+        row = np.dtype((np.void, tokens.shape[1]))
+        stored, rows = self.window.stored.view(row)[:, 0], tokens.view(row)[:, 0]
         if self.breaks[first] == self.breaks[end - 1]:
             into, taken = int(self.into[first]), int(self.taken[first]) % ROWS_PER_GROUP
             stored[into : into + end - first] = rows[taken : taken + end - first]
@@ -158,10 +162,10 @@ class Read:
         return cuts
 
     @functools.cached_property
-    def breaks(self) -> NDArray[np.int64]:
+    def breaks(self) -> list[int]:
         """For each row, how many before it don't stand in front of the next, there and here."""
         steps = (np.diff(self.taken) != 1) | (np.diff(self.into) != 1)
-        return np.concatenate([[0], np.cumsum(steps)])
+        return [0, *np.cumsum(steps).tolist()]
 
     def one_by_one(self) -> list[Read]:
         """Return second reads of the same rows, one for each row group."""
@@ -182,7 +186,12 @@ class Planner:
 
     def __init__(self, plan: MixPlan, slicing: Slicing, end_step: int, most_bytes: int) -> None:
         self._plan, self._slicing, self._end_step = plan, slicing, end_step
-        self._most_rows = most_bytes // ((plan.seq_len + 1) * plan.dtype.itemsize)
+        row_bytes = (plan.seq_len + 1) * plan.dtype.itemsize
+        self._most_rows = most_bytes // row_bytes
+        self._read_groups = max(1, round(READ_BYTES / (ROWS_PER_GROUP * row_bytes)))
+        reads = plan.files.reader_threads // 2
+        some = max(SOURCE_ROWS, reads * self._read_groups * ROWS_PER_GROUP)
+        self._window_rows = min(WINDOW_ROWS, some * len(plan.sources))
         self._memory = Memory()
 
     def window(self, first_step: int) -> Window:
@@ -191,8 +200,7 @@ class Planner:
         most = max(1, self._most_rows // slicing.rank_rows(first_step))
         end = min(self._end_step, slicing.batch.piece_end(first_step) or self._end_step)
         step_rows = slicing.batch.at(first_step)
-        rows = min(WINDOW_ROWS, SOURCE_ROWS * len(self._plan.sources))
-        short = max(1, rows // step_rows)
+        short = max(1, self._window_rows // step_rows)
         num_steps = min(end - first_step, short, most)
         window = self._lay_out(first_step, num_steps)
         longer = min(most, end - first_step)
@@ -203,15 +211,14 @@ class Planner:
     def reads(self, window: Window) -> list[Read]:
         """Return reads that fetch each row group of the window once, in the order of first need.
 
-        A read takes up to 4 MiB of a part: the interpreter's share of it is that of 200 kB.
+        A read takes up to 8 MiB of a part: what is done once for it costs as much as 200 kB.
         """
         place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
-        group_bytes = ROWS_PER_GROUP * (self._plan.seq_len + 1) * self._plan.dtype.itemsize
         most = int(place.groups.max()) + 1
         keys, numbers = np.unique(place.parts * most + place.groups, return_inverse=True)
         parts, groups = np.divmod(keys, most)
         rank = np.arange(len(keys)) - np.searchsorted(parts, parts)  # among the groups of its part
-        bundles = np.cumsum(rank % max(1, round(READ_BYTES / group_bytes)) == 0) - 1
+        bundles = np.cumsum(rank % self._read_groups == 0) - 1
         firsts = np.searchsorted(bundles, np.arange(bundles[-1] + 1))
         of_row = bundles[numbers]
         taken = (numbers - firsts[of_row]) * ROWS_PER_GROUP + place.rows

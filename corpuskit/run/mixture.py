@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.edits import FOLDER, apply_edits, read_edits
 from corpuskit.loader.files import open_files
+from corpuskit.loader.index import read_mix
 from corpuskit.loader.order import apportion
 from corpuskit.run.estimate import PACK, estimate_counters, names_of
 
@@ -243,10 +244,33 @@ def _with_edits(run: RunDirectory, plan: dict[str, Any]) -> tuple[dict[str, Any]
         files = open_files(run.store.address)
         edits = read_edits(files, plan["plan_hash"])
         edited = apply_edits(files.where("mix/plan.json"), plan, edits)
-    except UsageError as error:
+    except (UsageError, DataError) as error:
         return plan, [f"Edits are left out: {error}"]
     many = "s" if len(edits) > 1 else ""
     return edited, [f"With {len(edits)} edit{many} (corpuskit edit)."]
+
+
+def edits_in_the_way(run: RunDirectory, phase: str) -> str:
+    """Say what is lost if a phase that has edits behind it makes the mix again, or ""."""
+    edits = run.store.list(FOLDER) if phase == MIX else []
+    if not edits:
+        return ""
+    return (
+        f"{run.store.where(FOLDER)}: {len(edits)} edits of the mix that this run would make again;"
+        " a training run may be using them. Run the former pipeline, or move the folder away (and"
+        " give takedowns again), or go on with --force: edits hold if the mix turns out the same."
+    )
+
+
+def edit_problems(run: RunDirectory) -> list[str]:
+    """Return what is wrong with the chain of edits of a finished run."""
+    if not run.store.list(FOLDER):
+        return []
+    try:
+        read_mix(run.store.address)
+    except (UsageError, DataError) as error:
+        return [str(error)]
+    return []
 
 
 def _entries(run: RunDirectory, mix: Mix, counters: Mapping[str, int]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import TaskError, UsageError
-from corpuskit.run.mixture import mixture_problem
+from corpuskit.run.mixture import edits_in_the_way, mixture_problem
 from corpuskit.run.needs import WORKER_BYTES, first_to_run, needs_of
 from corpuskit.run.room import Room, find_room
 
@@ -77,6 +77,8 @@ def check(
         if is_started:
             raise TaskError(f"{problem} Finished phases are kept: correct it and run again.")
         raise UsageError(f"{problem} Nothing was run.")
+    if (lost := edits_in_the_way(run, work.phase.name)) and not force:
+        raise (TaskError if is_started else UsageError)(f"{lost}")
     done = len(run.manifest_names(work.phase, work.mark))
     left = max(1 - done / len(work.all_tasks), 0.0) if work.all_tasks else 0.0
     needs = needs_of(run, work.phase.index, left, past)

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.plan.fingerprint import same_but_code
-from corpuskit.run.mixture import mixture
+from corpuskit.run.mixture import edit_problems, mixture
 from corpuskit.run.packing import packing
 from corpuskit.run.phase import PhaseWork, Prospect
 
@@ -214,6 +214,7 @@ def verify(run: RunDirectory) -> Verification:
             for one in accounts(run, sealed_phases)
             if one.num_missing
         ]
+        problems += edit_problems(run)
     notes = [
         f"phase {phase.name}: made with other parameters, inputs, files or libraries than the plan "
         "now names. Run again to bring it up to date."

@@ -35,7 +35,7 @@ from corpuskit.train.health import NonFiniteError, StopSignals
 from corpuskit.train.metrics import Journal, Progress, TrainResult, source_losses
 from corpuskit.train.model import row_losses
 from corpuskit.train.optim import build_optimizer, clip_gradients, learning_rate
-from corpuskit.train.parallel import DTYPES, build_model, join
+from corpuskit.train.parallel import DTYPES, build_model, join, require_same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,6 +161,8 @@ def set_up(settings: TrainSettings, parallel: Parallel) -> tuple[Run, int]:
         cache_bytes=settings.cache_bytes,
     )
     plan = loader.plan
+    # An edit of the mixture between the starts of two ranks would give them different rows.
+    require_same(parallel, f"{settings.data}: the mix plan", plan.hash)
     steps = count_steps(settings, loader)
     shape = settings.model.shape(cast("int", plan.tokenizer["vocab_size"]))
     checkpoints = Checkpoints(

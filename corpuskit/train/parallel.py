@@ -98,6 +98,19 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     return model
 
 
+def require_same(parallel: Parallel, what: str, value: str) -> None:
+    """Refuse to train if the ranks don't all have the same of something.
+
+    Raises:
+        UsageError: on every rank, with what each has.
+    """
+    found: list[str] = [""] * parallel.world_size
+    dist.all_gather_object(found, value, group=parallel.save_group)
+    if len(set(found)) > 1:
+        each = ", ".join(f"rank {rank}: {one}" for rank, one in enumerate(found))
+        raise UsageError(f"{what} differs between ranks ({each}). Start all of them again.")
+
+
 def _meet() -> tuple[dist.Store, int, int]:
     """Return the store where ranks find each other, this rank, and how many there are.
 

@@ -2,7 +2,8 @@
 
 `python docs/examples/plain_loop.py runs/quickstart --kill-at 9`, then the same with `--resume`.
 `torchrun --nproc-per-node 2 ...` gives each rank its rows, also when resuming after one rank; then
-wrap the model in DDP or FSDP, and sum `num_labels` over the ranks.
+wrap the model in DDP or FSDP, sum `num_labels` over the ranks, and multiply the loss by the number
+of ranks, for both average gradients.
 """
 
 from __future__ import annotations

@@ -61,8 +61,9 @@ def test_a_state_before_the_edit_loads_and_one_behind_it_is_refused(run: Path) -
     loader = StreamingLoader(run, 8)
     loader.load_state_dict(states[12])
     assert loader.plan.hash != states[12]["plan"]
-    with pytest.raises(UsageError, match="loader state"):
+    with pytest.raises(UsageError, match=r"edits/00001\.json was made since and changes the rows"):
         loader.load_state_dict(states[13])
+    assert loader.step == 12
 
 
 def test_a_cap_is_checked_before_anything_is_written(shards: Shards, run_dir: Path) -> None:
@@ -165,8 +166,67 @@ def test_a_takedown_is_part_of_the_history(shards: Shards, run: Path) -> None:
     states = [StreamingLoader(run, 1).state_at(step) for step in (40, 41)]
     taken_down(shards, run, 40)
     StreamingLoader(run, 1).load_state_dict(states[0])
-    with pytest.raises(UsageError, match="history"):
+    with pytest.raises(UsageError, match="changes the rows from 40 on"):
         StreamingLoader(run, 1).load_state_dict(states[1])
+
+
+def masked_rows(loader: StreamingLoader) -> dict[int, tuple[list[int], int]]:
+    return {b["step"]: (b["labels"][0].tolist(), int(b["text_bytes"][0])) for b in loader}
+
+
+def test_a_document_taken_down_twice_is_masked_once_from_the_first_on(
+    shards: Shards, run: Path
+) -> None:
+    name, key = taken_down(shards, run, 40)
+    once = masked_rows(StreamingLoader(run, 1))
+    append(read_mix(run), take_down(read_mix(run), 60, [name]))
+    assert masked_rows(StreamingLoader(run, 1)) == once
+    loader = StreamingLoader(run, 1)
+    for sighting in loader.when(key):
+        assert sighting.masked == (sighting.step >= 40)
+
+
+def test_documents_of_all_sources_are_masked_together(shards: Shards, run: Path) -> None:
+    wanted = {segments[3][0].key for segments in shards.segments.values()}
+    wanted |= {segments[-1][0].key for segments in shards.segments.values()}
+    plan = read_mix(run)
+    append(plan, take_down(plan, 0, [shards.ids[key] for key in wanted] + sorted(wanted)))
+    order = expected_order(run)
+    for batch in StreamingLoader(run, 1):
+        source, row, _ = order[batch["step"]]
+        for segment in shards.segments[source][row]:
+            inside = batch["tokens"][0][segment.start : segment.end]
+            assert (segment.key in wanted) <= bool((inside == PAD).all())
+
+
+def test_missing_documents_can_be_left_out(shards: Shards, run: Path) -> None:
+    name = next(iter(shards.ids.values()))
+    edit = take_down(read_mix(run), 0, [name, "nowhere"], ignore_missing=True)
+    assert (edit.fields["documents"], edit.fields["not_there"]) == ([name], ["nowhere"])
+
+
+def test_a_new_stage_drops_spans_of_rows_that_it_replaces(run: Path) -> None:
+    append(read_mix(run), skip_rows(read_mix(run), [(20, 30), (100, 150)]))
+    append(read_mix(run), new_stage(read_mix(run), 80, {"web": 1}))
+    assert read_mix(run).skips.spans == ((20, 30),)
+
+
+def test_spans_of_equal_size_are_told_apart(shards: Shards, run: Path, tmp_path: Path) -> None:
+    found = []
+    for first in (8, 16):
+        other = write_plan(shards, [(300, {"web": 1})], folder=tmp_path / str(first))
+        append(read_mix(other), skip_rows(read_mix(other), [(first, first + 4)]))
+        found.append(StreamingLoader(other, 4).state_at(10)["history"])
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 1, "kind": "x"}'])
+def test_a_damaged_edit_is_to_be_restored(run: Path, content: str) -> None:
+    append(read_mix(run), skip_rows(read_mix(run), [(10, 20)]))
+    (run / "edits" / "00001.json").write_text(content)
+    with pytest.raises(DataError, match=r"Restore it from a copy|kind must be") as caught:
+        read_mix(run)
+    assert "Run the mix" not in str(caught.value)
 
 
 def test_documents_that_are_not_there_are_counted_and_named(run: Path) -> None:
@@ -206,6 +266,12 @@ def test_the_command_line_edits_and_lists(
         (["stage", "--at-step", "1", "--weight", "wed=1"], "no source 'wed'. It has web, books"),
         (["stage", "--at-step", "999", "--weight", "web=1"], "step must be in"),
         (["skip", "--steps", "5"], "--steps must be FIRST:END, got '5'"),
+        (["stage", "--at-step", "1", "--weight", "web=1", "--weight", "web=2"], "'web' twice"),
+        (["stage", "--at-step", "1", "--weight", "web=1", "--tokens", "9"], "less than a row"),
+        (
+            ["stage", "--at-step", "1", "--weight", "web=1", "--max-epochs", "web=inf"],
+            "max_epochs of 'web' must be above 0",
+        ),
         (["takedown", "--at-step", "3"], "name documents with --doc or --docs-file"),
     ],
 )
@@ -213,6 +279,6 @@ def test_the_command_line_says_what_is_wrong(
     run: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["edit", arguments[0], str(run), *arguments[1:]])
+        main(["edit", arguments[0], str(run), "-b", "8", *arguments[1:]])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,8 +114,10 @@ def test_steps_of_a_ramp_are_found_both_ways(run: Path) -> None:
         assert (7, 1) in {(sighting.step, sighting.row) for sighting in loader.when(span.id)}
 
 
-@pytest.mark.parametrize("ramp", [[], [(1, 4)], [(0, 4), (0, 8)], [(0, 4), (5, 0)]])
-def test_a_ramp_that_is_none_is_refused(run: Path, ramp: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(
+    "ramp", [[], [(1, 4)], [(0, 4), (0, 8)], [(0, 4), (5, 0)], [(0, 8.5)], [8, 9], "8", 8.0]
+)
+def test_a_ramp_that_is_none_is_refused(run: Path, ramp: Any) -> None:
     with pytest.raises(UsageError, match="global_batch_rows must be"):
         StreamingLoader(run, ramp)
 
@@ -166,3 +169,41 @@ def test_the_command_line_traces_pieces_ramps_and_mixtures(
     said = capsys.readouterr().out
     assert "step=7  row=15" in said
     assert "planned_share" in said
+
+
+def test_any_whole_number_is_a_batch_size(run: Path) -> None:
+    assert StreamingLoader(run, np.int64(8)).num_steps == 37
+
+
+@pytest.mark.parametrize(
+    ("start", "steps", "message"), [(0, -1, "at least 1"), (20, 10, "at least 20"), (0, 99, "37")]
+)
+def test_a_run_without_steps_is_refused(run: Path, start: int, steps: int, message: str) -> None:
+    with pytest.raises(UsageError, match=f"num_steps must be .*{message}"):
+        StreamingLoader(run, 8, start_step=start, num_steps=steps)
+
+
+def test_a_state_that_does_not_fit_moves_nothing(run: Path) -> None:
+    loader = StreamingLoader(run, 16, num_steps=18)
+    with pytest.raises(UsageError, match="num_steps"):
+        loader.load_state_dict(StreamingLoader(run, 64).state_at(2))
+    assert loader.step == 0
+    assert next(iter(loader))["step"] == 0
+    loader.close()
+
+
+@pytest.mark.slow
+def test_an_iterator_from_before_a_fork_says_so(run: Path) -> None:
+    batches = iter(StreamingLoader(run, 4))
+    next(batches)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            next(batches)
+        except UsageError as error:
+            code = 0 if "begun before a fork" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    batches.close()

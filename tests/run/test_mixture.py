@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import yaml
 
 from corpuskit.cli._tables import print_mixture
 from corpuskit.errors import TaskError, UsageError
-from corpuskit.loader import StreamingLoader
+from corpuskit.loader import StreamingLoader, read_mix
+from corpuskit.loader.editing import append, skip_rows
 from corpuskit.plan import read_plan
 from corpuskit.run.estimate import PACK
 from corpuskit.run.mixture import mixture, mixture_problem
 from corpuskit.run.phase import PhaseWork
 from corpuskit.run.pipeline import open_run, run
 from corpuskit.run.preflight import check
-from corpuskit.run.status import run_facts, sealed
+from corpuskit.run.status import run_facts, sealed, verify
 from tests.run.conftest import ROOT, tree
 
 
@@ -212,3 +214,29 @@ def test_plan_and_status_say_the_same_to_programs(finished):
     assert facts == json.loads(json.dumps(run_facts(opened(finished))["mixture"]))
     assert facts["state"] == "planned"
     assert {row["source"] for row in facts["rows"]} == {"web", "books"}
+
+
+def test_a_mix_that_has_edits_is_not_made_again_unawares(finished):
+    address = opened(finished).store.address
+    plan = read_mix(address)
+    append(plan, skip_rows(plan, [(0, 1)]))
+    assert run(read_plan(finished.path)).run.store.address == address  # nothing to do: they stay
+    changed = read_plan(finished.path, ["mix.seed=5"])
+    with pytest.raises(
+        (TaskError, UsageError), match="1 edits of the mix that this run would make"
+    ):
+        run(changed)
+    assert read_mix(address).skips.spans == ((0, 1),)
+    run(changed, force=True)
+    with pytest.raises(UsageError, match="the mix was made again since"):
+        read_mix(address)
+    assert any("was made again since" in one for one in verify(open_run(changed)).problems)
+
+
+def test_a_damaged_edit_is_said_and_stops_no_status(finished):
+    address = opened(finished).store.address
+    append(read_mix(address), skip_rows(read_mix(address), [(0, 1)]))
+    (Path(address) / "edits" / "00001.json").write_text("{")
+    found = mixture(opened(finished), sealed(opened(finished)))
+    assert any("Restore it from a copy" in note for note in found.notes)
+    assert any("not JSON" in one for one in verify(opened(finished)).problems)

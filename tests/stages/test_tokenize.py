@@ -81,7 +81,10 @@ def test_ids_are_the_golden_ones(golden_tokenizers, shared_data, name, engine):
     filters = [("tokenizer", "=", name)]
     golden = pq.read_table(shared_data / "tokenizers/golden_ids.parquet", filters=filters)
     stage = Tokenize(
-        tokenizer=golden_tokenizers[name], add_eos=False, allow_special=True, engine=engine
+        tokenizer=golden_tokenizers[name],
+        add_eos=False,
+        allow_special=name != "gpt2",
+        engine=engine,
     )
     assert golden.num_rows > 300
     assert ids_of(stage, golden["text"].to_pylist()) == golden["ids"].to_pylist()

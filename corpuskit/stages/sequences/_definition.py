@@ -102,7 +102,7 @@ def files_of(path: str) -> tuple[str, ...]:
     if len(found) == 1:
         return (os.path.join(path, found[0]),)
     problem = f"has {' and '.join(found)}" if found else "has no tokenizer file"
-    raise UsageError(f"tokenize.tokenizer: the folder {path} {problem}. Give the path of one file.")
+    raise UsageError(f"tokenizer: the folder {path} {problem}. Give the path of one file.")
 
 
 def define(named: Named) -> Definition:
@@ -141,7 +141,7 @@ def stamp(path: str) -> int:
 
 def _missing(path: str, error: OSError) -> UsageError:
     return UsageError(
-        f"tokenize: can't open the tokenizer {path!r}: {error.strerror}. "
+        f"can't open the tokenizer {path!r}: {error.strerror}. "
         "Give the path of a tokenizer.json, or of another tokenizer file."
     )
 
@@ -194,7 +194,7 @@ def _define(named: Named, paths: tuple[str, ...], stamps: tuple[int, ...]) -> De
     if kind not in {RANKS, PAIR} and (named.pattern or named.special_tokens is not None):
         name = "pattern" if named.pattern else "special_tokens"
         raise UsageError(
-            f"tokenize.{name}: {path} ({kind or 'of an unknown kind'}) has its own. Leave {name} "
+            f"{name}: {path} ({kind or 'of an unknown kind'}) has its own. Leave {name} "
             "out: it is for files of tiktoken ranks."
         )
     if kind == JSON:
@@ -213,7 +213,7 @@ def _define(named: Named, paths: tuple[str, ...], stamps: tuple[int, ...]) -> De
             kind, model.vocabulary(), specials, specials, None, model.to_fields, model
         )
     raise UsageError(
-        f"tokenize: {path} is not a tokenizer.json, nor another tokenizer file that is known here "
+        f"{path} is not a tokenizer.json, nor another tokenizer file that is known here "
         f"({', '.join(KINDS[1:])}): it {_look(_head(path))}. Save one with Tokenizer.save(path)."
     )
 
@@ -242,7 +242,7 @@ def _read_tokenizer(path: str) -> dict[str, Any]:
     fields = _read_json(path, stamp(path))
     if fields["model"].get("dropout"):
         raise UsageError(
-            f"tokenize: {path} drops merges at random (dropout {fields['model']['dropout']}). "
+            f"{path} drops merges at random (dropout {fields['model']['dropout']}). "
             "Set model.dropout to null in the file."
         )
     # Set for training or inference; a corpus is never cut or padded by its tokenizer.
@@ -270,8 +270,7 @@ def _read_tekken(path: str) -> _ranks.Ranks:
         return _ranks.read_tekken(path, json.loads(content))
     except (KeyError, TypeError, ValueError, zstandard.ZstdError):
         raise UsageError(
-            f"tokenize: {path} is no Tekken file: it has no config, or no vocabulary. "
-            "Check the file."
+            f"{path} is no Tekken file: it has no config, or no vocabulary. Check the file."
         ) from None
 
 

@@ -60,7 +60,7 @@ def _open(
         return _open_pieces(named.path, definition.model, engine, specials, allow_special)
     if engine == "sentencepiece":
         raise UsageError(
-            f"tokenize.engine: sentencepiece can't do {named.path}, which is no SentencePiece "
+            f"engine: sentencepiece can't do {named.path}, which is no SentencePiece "
             f"model ({definition.kind}). Set engine: auto."
         )
     fields = with_controls(definition.fields, specials)
@@ -83,14 +83,14 @@ def _open_fast(
     except ImportError:
         if engine == "gigatoken":
             raise UsageError(
-                "tokenize.engine: gigatoken is not installed. "
+                "engine: gigatoken is not installed. "
                 "Run pip install 'corpuskit[fast]', or set engine: auto."
             ) from None
     except RuntimeError as error:
         if engine == "gigatoken":
             reason = str(error).splitlines()[0].rstrip(".")
             raise UsageError(
-                f"tokenize.engine: gigatoken can't do {path}: {reason}. Set engine: auto."
+                f"engine: gigatoken can't do {path}: {reason}. Set engine: auto."
             ) from None
     return None
 
@@ -106,7 +106,7 @@ def _open_pieces(
         reason = reason or "it has pieces of its own that are not merged"
     if reason and engine not in {"auto", "sentencepiece"}:
         raise UsageError(
-            f"tokenize.engine: {engine} can't do {path} with the same ids as SentencePiece: "
+            f"engine: {engine} can't do {path} with the same ids as SentencePiece: "
             f"{reason}. Set engine: auto."
         )
     library: Encoder | None = None
@@ -130,6 +130,6 @@ def _open_library(path: str, model: Model, specials: Specials, allow_special: bo
         return SentencePieceEncoder(model, names, allow_special=allow_special)
     except ImportError:
         raise UsageError(
-            f"tokenize: {path} is a SentencePiece model that needs its own library. "
+            f"{path} is a SentencePiece model that needs its own library. "
             "Run pip install 'corpuskit[sentencepiece]'."
         ) from None

@@ -127,12 +127,12 @@ def find_preset(path: str, pattern: str | None, recognised: str | None) -> Prese
     name = pattern or recognised
     if name is None:
         raise UsageError(
-            f"tokenize: {path} does not say how text is split into words, and it is none of the "
+            f"{path} does not say how text is split into words, and it is none of the "
             f"published files. Set pattern to one of {', '.join(PRESETS)}, or to a regular "
             "expression."
         )
     if name in PRESETS:
         return PRESETS[name]
     if name.replace("_", "").replace("-", "").isalnum():
-        raise UsageError(f"tokenize.pattern: {name!r} is no known name. {suggest(name, PRESETS)}")
+        raise UsageError(f"pattern: {name!r} is no known name. {suggest(name, PRESETS)}")
     return Preset(name)

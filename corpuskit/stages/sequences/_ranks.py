@@ -159,7 +159,7 @@ def read_ranks(
             ranks[int(rank)] = base64.b64decode(token, validate=True)
         except (ValueError, binascii.Error):
             raise UsageError(
-                f"tokenize: {path}:{number}: is no token in base64 and its rank: {line[:40]!r}. "
+                f"{path}:{number}: is no token in base64 and its rank: {line[:40]!r}. "
                 "Check the file."
             ) from None
     preset = find_preset(path, pattern, recognise(content))
@@ -194,20 +194,20 @@ def _checked(path: str, found: Ranks) -> Ranks:
     missing = set(range(256)) - {token[0] for token in found.tokens if len(token) == 1}
     if missing:
         raise UsageError(
-            f"tokenize: {path} has no token for {len(missing)} of the 256 bytes, so not every text "
+            f"{path} has no token for {len(missing)} of the 256 bytes, so not every text "
             "can be encoded. Check the file."
         )
     if len(set(found.tokens)) != len(found.tokens):
-        raise UsageError(f"tokenize: {path} has a token twice. Check the file.")
+        raise UsageError(f"{path} has a token twice. Check the file.")
     ids, names = set(found.ids), set(found.names)
     for name, number in found.specials.items():
         if number in ids or name in names or number < 0:
             raise UsageError(
-                f"tokenize.special_tokens: {name!r}: {number} is a token of {path} already. "
+                f"special_tokens: {name!r}: {number} is a token of {path} already. "
                 f"Give a name and an id of its own, from {max(ids) + 1} on."
             )
     if len(set(found.specials.values())) != len(found.specials):
-        raise UsageError("tokenize.special_tokens: two names have the same id. Give each its own.")
+        raise UsageError("special_tokens: two names have the same id. Give each its own.")
     return found
 
 
@@ -230,12 +230,12 @@ def read_pair(
     for pair in merges:
         if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
             raise UsageError(
-                f"tokenize: {paths[1]}: {' '.join(pair)!r} is no pair of tokens of {paths[0]}. "
+                f"{paths[1]}: {' '.join(pair)!r} is no pair of tokens of {paths[0]}. "
                 "Check that the two belong together."
             )
     if not set(NAMES_OF_BYTES.values()) <= vocabulary.keys():
         raise UsageError(
-            f"tokenize: {paths[0]} has no token for each of the 256 bytes: this is no byte-level "
+            f"{paths[0]} has no token for each of the 256 bytes: this is no byte-level "
             "BPE. Save it as a tokenizer.json."
         )
     made = {first + second for first, second in merges} | set(NAMES_OF_BYTES.values())

@@ -114,7 +114,7 @@ class Model:
         """
         if self.needs_library:
             raise UsageError(
-                "tokenize: the ids of this SentencePiece model can't be had from a tokenizer.json: "
+                "the ids of this SentencePiece model can't be had from a tokenizer.json: "
                 f"{self.needs_library}. Use the model itself."
             )
         return _pieces.bpe_fields(self, *self._merges)
@@ -161,7 +161,7 @@ def read_model(path: str, content: bytes) -> Model:
             raise ValueError("no pieces")
     except (IndexError, TypeError, ValueError, struct.error):
         raise UsageError(
-            f"tokenize: {path} begins like a SentencePiece model, but can't be read as one. "
+            f"{path} begins like a SentencePiece model, but can't be read as one. "
             "Check that the file is whole."
         ) from None
     return Model(

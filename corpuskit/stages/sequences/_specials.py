@@ -56,8 +56,7 @@ def find_specials(named: Named, *, eos: str | None, bos: str | None) -> Specials
         if token is not None and token not in definition.vocabulary:
             could_be = _join(candidates(definition, parameter)) or "any token of its vocabulary"
             raise UsageError(
-                f"tokenize.{parameter}: {named.path} has no token {token!r}. "
-                f"It could be {could_be}."
+                f"{parameter}: {named.path} has no token {token!r}. It could be {could_be}."
             )
     found = [candidates(definition, name) for name in ("eos", "bos", "pad")]
     only = [names[0] if len(names) == 1 else None for names in found]
@@ -85,7 +84,7 @@ def require(named: Named, kind: str, token: str | None) -> str:
     usual = candidates(define(named), kind)
     problem = f"{_join(usual)} could each be it" if usual else "no token has one of the usual names"
     raise UsageError(
-        f"tokenize.{kind}: can't tell which token of {named.path}, because {problem}. "
+        f"{kind}: can't tell which token of {named.path}, because {problem}. "
         f"Set {kind}, or add_{kind}: false."
     )
 

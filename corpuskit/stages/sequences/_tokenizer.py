@@ -53,7 +53,8 @@ class ReferenceEncoder:
         model: as of to_text.
 
     Raises:
-        UsageError: Hugging Face tokenizers gives added tokens other ids than the file says.
+        UsageError: Hugging Face tokenizers can't open it, or gives added tokens other ids than the
+            file says.
     """
 
     def __init__(
@@ -63,13 +64,19 @@ class ReferenceEncoder:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from tokenizers import Tokenizer
 
-        self._tokenizer = Tokenizer.from_str(to_text(fields, model))
+        try:
+            self._tokenizer = Tokenizer.from_str(to_text(fields, model))
+        except Exception as error:  # noqa: BLE001 - of a wrong pattern it raises nothing else
+            raise UsageError(
+                f"Hugging Face tokenizers can't open this tokenizer: {error}. Check the file, and "
+                "pattern."
+            ) from None
         self._tokenizer.encode_special_tokens = not allow_special
         for token in fields.get("added_tokens") or []:
             number = self._tokenizer.token_to_id(token["content"])
             if number != token["id"]:
                 raise UsageError(
-                    f"tokenize: the added token {token['content']!r} has the id {token['id']} in "
+                    f"the added token {token['content']!r} has the id {token['id']} in "
                     f"the file, but Hugging Face tokenizers gives it {number}. Save the file "
                     "again with Tokenizer.save(path)."
                 )

@@ -21,6 +21,7 @@ from corpuskit.stages.sequences._definition import (
     kind_of,
 )
 from corpuskit.stages.sequences._engines import Engine, is_installed, open_engine
+from corpuskit.stages.sequences._patterns import PRESETS
 from corpuskit.stages.sequences._specials import Specials, find_specials, require
 from corpuskit.stages.sequences._tokenizer import Ids
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corpuskit.stage import View, Volume
+    from corpuskit.stages.sequences._tokenizer import Encoder
 
 
 class Tokenize(StreamingStage):
@@ -81,10 +83,9 @@ class Tokenize(StreamingStage):
     def libraries(self) -> tuple[str, ...]:
         if self.ids is not None:
             return ()
-        names = ["tokenizers"]
-        if self.engine != "huggingface":
-            names += [n for n in ("gigatoken", "sentencepiece") if is_installed(n)]
-        return tuple(names)
+        others = ("gigatoken", "sentencepiece") if self._is_pieces else ("gigatoken",)
+        used = [name for name in others if self.engine != "huggingface" and is_installed(name)]
+        return ("tokenizers", *used)
 
     def needs(self) -> tuple[str, ...]:
         return () if self.ids is None else (self.ids,)
@@ -96,12 +97,15 @@ class Tokenize(StreamingStage):
         """Return what `pack` and the loader need to know of the tokenizer.
 
         Raises:
-            UsageError: the file is no tokenizer, or it can't be told which token ends documents.
+            UsageError: the file is no tokenizer, the engine can't do it, or it can't be told which
+                token ends documents.
         """
         found = define(self._named)
         known = found.vocabulary
         specials = self._specials()
         eos, bos = (None if name is None else known[name] for name in specials[:2])
+        if self._may_fail:
+            self._open()
         size = max(known.values()) + 1
         fallback = next((token for token in (eos, bos) if token is not None), 0)
         return {
@@ -134,8 +138,7 @@ class Tokenize(StreamingStage):
             )
         fast = self.engine in {"auto", "gigatoken"} and is_installed("gigatoken")
         batch = 60_000_000 if fast else 180_000_000
-        is_pieces = paths[0].exists() and kind_of(str(paths[0])) == SENTENCEPIECE
-        rate = 25e6 if is_pieces else 100e6  # without words nothing is remembered
+        rate = 25e6 if self._is_pieces else 100e6  # without words nothing is remembered
         return Cost(
             cpu_seconds=volume.text_bytes / (rate if fast else 2.5e6),
             start_seconds=1.5,
@@ -150,10 +153,7 @@ class Tokenize(StreamingStage):
         last = known[str(specials.eos)] if self.add_eos else -1
         codes = values = None
         if self.ids is None:
-            encoder = open_engine(
-                self._named, self.engine, specials, allow_special=self.allow_special
-            )
-            found = encoder.encode(view.column("text"))
+            found = self._open().encode(view.column("text"))
         else:
             found, codes, values = _check_ids(
                 view.column(self.ids), self.ids, max(known.values()) + 1
@@ -161,6 +161,23 @@ class Tokenize(StreamingStage):
         ids, offsets = add_ends(*found, first, last)
         columns = {"tokens": pa.LargeListArray.from_arrays(offsets, ids)}
         return Outcome(codes=codes, values=values, columns=columns)
+
+    @property
+    def _is_pieces(self) -> bool:
+        path = self.files()[0]
+        return Path(path).is_file() and kind_of(path) == SENTENCEPIECE
+
+    @property
+    def _may_fail(self) -> bool:
+        """Whether opening the tokenizer can show that what is asked for can't be had."""
+        if self.ids is not None:
+            return False
+        is_own = self.pattern is not None and self.pattern not in PRESETS
+        return is_own or self.engine != "auto" or define(self._named).model is not None
+
+    def _open(self) -> Encoder:
+        specials = self._specials()
+        return open_engine(self._named, self.engine, specials, allow_special=self.allow_special)
 
     @property
     def _named(self) -> Named:
