@@ -167,6 +167,8 @@ def expected_plan(run: Path) -> dict[str, Any]:
                 kept.append(stage | {"rows": min(left, stage["rows"])})
                 left -= kept[-1]["rows"]
             plan["stages"] = [stage for stage in kept if stage["rows"]] + edit["stages"]
+            spans = [(first, min(end, edit["row"])) for first, end in plan["skip"]]
+            plan["skip"] = [[first, end] for first, end in spans if first < end]
     return plan
 
 
