@@ -92,7 +92,7 @@ def _write_part(folder: Path, name: str, num_rows: int, seed: int) -> None:
 
 def _footer(name: str) -> dict[str, Any]:
     return {
-        "format": 2, "source": name, "seq_len": SEQ_LEN, "dtype": "uint16", "tokenizer": "none",
+        "format": 1, "source": name, "seq_len": SEQ_LEN, "dtype": "uint16", "tokenizer": "none",
         "first_row": 0, "shuffled": True,
     }  # fmt: skip
 
