@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -79,12 +80,16 @@ def command(cluster, folder: Path, *arguments: str, code: int = 0):
 
 
 @pytest.fixture
-def training(cluster, tmp_path, settings_for):
+def training(cluster, tmp_path, tmp_path_factory, settings_for):
     folder = tmp_path / "a folder"
     folder.mkdir()
-    yield Training(cluster, folder, settings_for(folder / "there", **LONG))
-    cluster.ask("scancel", "--user=root")
-    wait_until(lambda: not cluster.jobs(), "all jobs have ended")
+    # Ranks meet at a port that follows from the job's number. Each test process has a cluster of
+    # its own, and the first jobs of two of them would meet each other.
+    with (tmp_path_factory.getbasetemp().parent / "training.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Training(cluster, folder, settings_for(folder / "there", **LONG))
+        cluster.ask("scancel", "--user=root")
+        wait_until(lambda: not cluster.jobs(), "all jobs have ended")
 
 
 @pytest.fixture(scope="module")
