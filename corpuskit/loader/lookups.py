@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
 import hashlib
 import json
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ExchangeRun:
-    """A sorted Arrow file, of which only the batches that can hold a range of keys are read."""
+    """A sorted Arrow file, of which only the batches that can hold the keys asked for are read."""
 
     def __init__(self, files: RunFiles, name: str) -> None:
         self._path = path = files.where(name)
@@ -41,17 +40,6 @@ class ExchangeRun:
             ) from error
         if not known:
             raise DataError(f"{path}: not an exchange run of format {FORMAT}. Update corpuskit.")
-
-    def select(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows whose first column is in [first, last]."""
-        begin = max(0, bisect.bisect_left(self._firsts, first) - 1)
-        for number in range(begin, bisect.bisect_right(self._firsts, last)):
-            batch = self._batch(number)
-            values = batch.column(0).to_numpy()
-            low, high = np.searchsorted(values, np.array([first, last], values.dtype))
-            high += np.searchsorted(values[high:], values.dtype.type(last), side="right")
-            if low < high:
-                yield batch.slice(low, high - low)
 
     def find(self, keys: NDArray[np.int64]) -> Iterator[tuple[int, str]]:
         """Yield (key, value of the second column) of those ascending `keys` that the run has."""
