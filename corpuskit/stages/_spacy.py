@@ -1,7 +1,7 @@
 """spaCy's rule tokenizers as datatrove uses them: what they are made of, and answers from them.
 
 What the kernels and the plain tokenizer need of a language is derived from spaCy once per installed
-version and kept. After that spaCy is imported (2 CPU seconds) only for texts that may break it.
+version and kept. After that spaCy, whose import takes 2 CPU seconds, is not needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FORBIDDEN = "IS_ALPHA"
-"""Breaks spaCy; datatrove then removes it from the whole text."""
+"""As a word of its own it breaks spaCy; datatrove then removes it from the whole text.
+
+spaCy's map of words takes this one's key, 1, for the mark of a deleted place, and so keeps a
+pointer to a word whose memory was freed with the document before: nearly always the next one with
+it fails. Here it always counts as failed.
+"""
 
 MAX_ASKED = 1000
 """Characters: longer chunks are asked for in pieces, since spaCy's time is quadratic in them (20 s
@@ -182,7 +187,6 @@ class Pipeline:
     """Splits what a kernel could not, as datatrove's SpaCyTokenizer."""
 
     def __init__(self, code: str) -> None:
-        self._code = code
         facts = language_facts(code)
         self._tokenizer = RuleTokenizer(facts.language)
         self._seams = SeamFinder(facts.language, facts.has_rules)
@@ -210,39 +214,13 @@ class Pipeline:
     def whole(self, text: str) -> list[str]:
         """Return the words of a text."""
         text = _TOO_LONG.sub("\\g<0>\n", text)
-        if FORBIDDEN in text and is_broken(self._code, text):
-            text = text.replace(FORBIDDEN, "")
-        return [word.strip() for word in self._tokenizer.whole(text) if word.strip()]
+        words = self._tokenizer.whole(text)
+        if FORBIDDEN in words:
+            words = self._tokenizer.whole(text.replace(FORBIDDEN, ""))
+        return [word.strip() for word in words if word.strip()]
 
 
 @functools.cache
 def pipeline(code: str) -> Pipeline:
     """Return the tokenizer of a language, opened once per process."""
     return Pipeline(code)
-
-
-def is_broken(code: str, text: str) -> bool:
-    """Return whether a text breaks spaCy."""
-    language = _opened(code)
-    return _breaks(language, text)
-
-
-@functools.cache
-def _opened(code: str) -> Any:
-    """Return spaCy's own pipeline."""
-    import spacy
-
-    language = spacy.blank(code)
-    # The first time spaCy meets this text nothing happens; from then on, always the same.
-    for _ in range(2):
-        _breaks(language, FORBIDDEN)
-    return language
-
-
-def _breaks(language: Any, text: str) -> bool:
-    try:
-        with language.memory_zone():
-            language.tokenizer(text)
-    except (AssertionError, KeyError):  # the latter once another language was opened
-        return True
-    return False

@@ -36,13 +36,18 @@ def listed(words):
 
 @functools.cache
 def reference(language):
-    """Datatrove's own tokenizer, after it has met the text that breaks it from then on."""
+    """Datatrove's own tokenizer, whose memory always breaks on the text that nearly always does."""
     from datatrove.utils.word_tokenizers import load_word_tokenizer
 
-    tokenizer = load_word_tokenizer(language)
-    for _ in range(2):
-        tokenizer.word_tokenize(_spacy.FORBIDDEN)
-    return tokenizer.word_tokenize
+    split = load_word_tokenizer(language).word_tokenize
+
+    def words(text):
+        found = split(text)
+        if _spacy.FORBIDDEN in found:
+            found = split(text.replace(_spacy.FORBIDDEN, ""))
+        return found
+
+    return words
 
 
 def reference_words(documents, language="en"):
