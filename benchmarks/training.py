@@ -32,10 +32,13 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention, sil
 
 from corpuskit.loader import StreamingLoader
 from corpuskit.train.health import StopSignals
-from corpuskit.train.loop import set_up, take_step
+from corpuskit.train.loop import take_step
 from corpuskit.train.optim import learning_rate
 from corpuskit.train.parallel import join
+from corpuskit.train.pulse import Pulse
 from corpuskit.train.settings import TrainSettings
+from corpuskit.train.setup import Run, set_up
+from corpuskit.train.watch import Watch
 
 if TYPE_CHECKING:
     from corpuskit.train.settings import ModelShape
@@ -106,7 +109,7 @@ def copy_weights(ours: nn.Module, plain: Plain) -> None:
     for name, weight in ours.state_dict().items():
         for old, new in names.items():
             name = name.replace(old, new)
-        weights[name] = weight.to_local().clone()
+        weights[name] = weight.clone()
     plain.load_state_dict(weights)
 
 
@@ -135,7 +138,14 @@ def main() -> None:
 
 def measure(settings: TrainSettings) -> None:
     """Alternate steps of both loops; print their speeds and how far their losses part."""
-    run, _ = set_up(settings, join(settings))
+    run = set_up(settings, join(settings))
+    pulse = Pulse(settings.output, 0, 3600)
+    with pulse, StopSignals() as stop, Watch(run, None, pulse, stop) as watch:
+        alternate(settings, run, watch)
+
+
+def alternate(settings: TrainSettings, run: Run, watch: Watch) -> None:
+    """Take one step of each in turn."""
     plain = Plain(run.model.shape)
     copy_weights(run.model, plain)
     decayed = [p for name, p in plain.named_parameters() if p.ndim > 1 and "embedding" not in name]
@@ -146,12 +156,13 @@ def measure(settings: TrainSettings) -> None:
     rows = StreamingLoader(settings.data, settings.batch.global_rows, num_steps=run.steps)
     held = [[torch.from_numpy(batch[name]).long() for name in names] for batch in rows]
 
-    batches, stop = iter(run.loader), StopSignals()
+    batches = iter(run.loader)
     seconds: list[tuple[float, float]] = []
     apart = 0.0
     for step, tensors in enumerate(held):
         begun = time.process_time()
-        progress, _ = take_step(run, step, batches, stop)
+        progress, _ = take_step(run, step, batches, watch)
+        watch.step(progress, is_last=False)
         between = time.process_time()
         total = run.steps * run.step_tokens
         done = (step + 1) * run.step_tokens
@@ -164,7 +175,6 @@ def measure(settings: TrainSettings) -> None:
         optimizer.zero_grad()
         apart = max(apart, abs(loss.item() - progress.loss))
         seconds.append((between - begun, time.process_time() - between))
-    run.loader.close()
     dist.destroy_process_group()
     seconds = seconds[3:]  # the first steps fill caches
     ours, theirs = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -53,6 +54,67 @@ def test_it_is_bash_also_where_paths_have_spaces(script):
     assert "a folder/t.yaml' --set steps=3 &" in printed
 
 
+NO_CLUSTER = {
+    # Slurm ends the script of a job that it requeues.
+    "scontrol": "case $1 in show) echo NodeAddr=here;; requeue) kill -KILL $PPID;; esac",
+    "srun": """
+        start=$(cat count 2>/dev/null || echo 0); echo $((start + 1)) > count
+        ls there/heartbeats/*.exit 2>/dev/null && echo "of an earlier start"
+        mkdir -p there/heartbeats there/checkpoints
+        [ -f plan/$start ] || exit 0
+        . plan/$start
+        exit 1
+    """,
+}
+SAVE = "mkdir there/checkpoints/step-0000000$start;"
+
+
+def end(rank: int, ending: str) -> str:
+    return f"echo '{ending}' > there/heartbeats/rank-0000{rank}.exit;"
+
+
+@pytest.mark.parametrize(
+    ("starts", "code", "number", "says"),
+    [
+        (["", ""], 1, 1, ""),
+        ([SAVE, SAVE], 0, 3, ""),
+        ([SAVE, ""], 1, 2, ""),
+        ([SAVE + end(0, "75 another rank ended: x"), ""], 1, 2, ""),
+        ([SAVE + end(1, "76 error: p.parquet: broken")], 76, 1, ": 76 error: p.parquet: broken"),
+        ([SAVE + end(0, "75 another rank ended: x") + end(1, "77 nan")], 77, 1, "again: 77 nan"),
+        ([end(0, "2 error: steps: 9")], 2, 1, "not started again"),
+        ([end(1, "78 hung")] * 3, 0, 4, ""),
+        ([end(1, "78 hung")] * 4, 78, 4, ""),
+        ([end(1, "78 hung")] * 2 + [SAVE + end(1, "78 hung")] * 3, 0, 6, ""),
+        ([SAVE + end(0, "75 stopped by stop_after_seconds")], -9, 1, "requeue, to go on from"),
+        ([end(0, "75 stopped by stop_after_seconds")], 75, 1, ""),
+        ([SAVE + end(0, "1 error: no space")], 0, 2, ""),
+        ([end(0, "1 error: no space")], 1, 1, ""),
+    ],
+)
+def test_the_codes_that_ranks_leave_decide_whether_they_are_started_again(
+    script, starts, code, number, says
+):
+    """Runs the script with an srun whose every start ends as the test says, torchrun's way: 1."""
+    printed = script("--sbatch", "--procs-per-node", "2")
+    Path("plan").mkdir()
+    for start, plan in enumerate(starts):
+        Path("plan", str(start)).write_text(plan)
+    Path("bin").mkdir()
+    for name, text in NO_CLUSTER.items():
+        Path("bin", name).write_text(f"#!/bin/bash\n{text}\n")
+        Path("bin", name).chmod(0o755)
+    done = subprocess.run(
+        ["bash"], input=printed, text=True, capture_output=True, check=False, timeout=60,
+        env={"PATH": f"{Path('bin').absolute()}:{os.environ['PATH']}", "SLURM_JOB_ID": "1",
+             "SLURM_JOB_NODELIST": "here"},
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    assert int(Path("count").read_text()) == number
+    assert says in done.stdout
+    assert "of an earlier start" not in done.stdout
+
+
 def test_printing_it_needs_no_torch(script):
     script("--sbatch")
     code = (
@@ -67,6 +129,6 @@ def test_printing_it_needs_no_torch(script):
 
 
 def test_what_makes_no_sense_is_refused(script):
-    assert "need --sbatch" in script("--nodes", "2", code=2)
+    assert "needs --sbatch" in script("--nodes", "2", code=2)
     both = ("--sbatch", "--gpus-per-node", "8", "--procs-per-node", "4")
     assert "leave --procs-per-node out" in script(*both, code=2)

@@ -2,25 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from corpuskit.cli._plain import echo
+from corpuskit.errors import CorpuskitError, UsageError
 
 if TYPE_CHECKING:
+    from corpuskit.train.evaluation import HeldOut
     from corpuskit.train.settings import TrainSettings
+
+BELONGS = {
+    "--plan": ("ranks", "device_name", "mfu", "price", "mtbf_hours", "seq_len"),
+    "--export": ("step", "dtype"),
+    "--sbatch": (
+        "nodes", "gpus_per_node", "procs_per_node", "time", "partition", "account",
+        "grace_seconds", "flags",
+    ),
+}  # fmt: skip
+"""Task -> the options that speak of it only."""
+
+SPELLED = {"device_name": "--device", "flags": "--flag"}
 
 
 @click.command("train")
 @click.argument("settings", type=click.Path(dir_okay=False))
 @click.option("--set", "overrides", multiple=True, metavar="A.B=VALUE",
               help="Override a value of the file: steps=200, batch.global_rows=16.")  # fmt: skip
+@click.option("--plan", "is_plan", is_flag=True,
+              help="Train nothing; print parameters, memory, time and cost.")  # fmt: skip
+@click.option("--ranks", type=click.IntRange(1), help="With --plan: devices.  [default: 1]")
+@click.option("--device", "device_name", metavar="NAME",
+              help="With --plan: h100, a100, ...  [default: peak_tflops]")  # fmt: skip
+@click.option("--mfu", type=click.FloatRange(0, 1, min_open=True),
+              help="With --plan: share of the peak that is reached.  [default: 0.4]")  # fmt: skip
+@click.option("--price", type=click.FloatRange(0), help="With --plan: of one device for one hour.")
+@click.option("--mtbf-hours", type=click.FloatRange(0, min_open=True),
+              help="With --plan: between failures of a device.  [default: 50000]")  # fmt: skip
+@click.option("--seq-len", type=click.IntRange(1),
+              help="With --plan: tokens of a row, where nothing has been packed yet.")  # fmt: skip
+@click.option("--status", is_flag=True, help="Train nothing; say where each rank stands.")
+@click.option("--report", is_flag=True, help="Train nothing; write OUTPUT/report.html.")
+@click.option("--export", "folder", type=click.Path(file_okay=False), metavar="FOLDER",
+              help="Train nothing; write a checkpoint as a Hugging Face model.")  # fmt: skip
+@click.option("--step", type=click.IntRange(0), help="With --export: which.  [default: newest]")
+@click.option("--dtype", type=click.Choice(["bfloat16", "float32"]),
+              help="With --export: of the weights written.  [default: bfloat16]")  # fmt: skip
 @click.option("--sbatch", is_flag=True, help="Train nothing; print a batch script for Slurm.")
 @click.option("--nodes", type=click.IntRange(1), help="With --sbatch: nodes.  [default: 1]")
 @click.option("--gpus-per-node", type=click.IntRange(1), help="With --sbatch: GPUs, a rank each.")
 @click.option("--procs-per-node", type=click.IntRange(1), help="With --sbatch: ranks on CPUs.")
-@click.option("--time", "time_limit", help="With --sbatch: time limit, as Slurm writes it.")
+@click.option("--time", help="With --sbatch: time limit, as Slurm writes it.")
 @click.option("--partition", help="With --sbatch: partition to submit to.")
 @click.option("--account", help="With --sbatch: account to charge.")
 @click.option("--grace-seconds", type=click.IntRange(10), metavar="N",
@@ -30,12 +65,12 @@ if TYPE_CHECKING:
 def command(
     settings: str,
     overrides: tuple[str, ...],
+    is_plan: bool,
+    status: bool,
+    report: bool,
+    folder: str | None,
     sbatch: bool,
-    time_limit: str | None,
-    partition: str | None,
-    account: str | None,
-    flags: tuple[str, ...],
-    **sizes: int | None,
+    **options: Any,
 ) -> None:
     """Train as SETTINGS (a YAML file) says, or continue from the newest checkpoint.
 
@@ -43,49 +78,78 @@ def command(
     Examples:
       corpuskit train pipelines/train_quickstart.yaml
       torchrun --nproc-per-node 2 -m corpuskit train pipelines/train_quickstart.yaml
+      corpuskit train t.yaml --plan --ranks 64 --device h100 --price 2.5
+      corpuskit train t.yaml --export exported/
       corpuskit train t.yaml --sbatch --nodes 4 --gpus-per-node 8 --time 1-0 > train.sh
     """
     from corpuskit.config import read_model
     from corpuskit.train.settings import TrainSettings
 
     given = read_model(settings, TrainSettings, overrides)
-    named = {"time": time_limit, "partition": partition, "account": account}
-    options = [f"--{name}={value}" for name, value in named.items() if value is not None] + [*flags]
-    asked = {name: value for name, value in sizes.items() if value is not None}
-    if sbatch:
-        _print_script(settings, overrides, given, [*options], asked)
-        return
-    if options or asked:
-        raise click.UsageError("Options of Slurm jobs need --sbatch, which prints a batch script.")
-    _train(given)
+    asked = {name: value for name, value in options.items() if value not in (None, ())}
+    tasks = {
+        "--plan": is_plan,
+        "--status": status,
+        "--report": report,
+        "--export": folder is not None,
+        "--sbatch": sbatch,
+    }
+    chosen = [name for name, is_asked in tasks.items() if is_asked]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} are tasks of their own. Choose one.")
+    task = chosen[0] if chosen else ""
+    for name in asked:
+        if name not in BELONGS.get(task, ()):
+            owner = next(owner for owner, names in BELONGS.items() if name in names)
+            spelled = SPELLED.get(name) or f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{spelled} needs {owner}.")
+    if task == "--sbatch":
+        _print_script(settings, overrides, given, asked)
+    else:
+        _do(task, given, folder, asked)
+
+
+def _do(task: str, settings: TrainSettings, folder: str | None, asked: dict[str, Any]) -> None:
+    """Do what was chosen; train if nothing was."""
+    if task == "--plan":
+        from corpuskit.cli._train_plan import print_plan
+
+        print_plan(settings, **asked)
+    elif task == "--status":
+        from corpuskit.cli._train_status import print_status
+
+        print_status(settings)
+    elif task == "--report":
+        from corpuskit.report.training import write_page
+
+        echo(f"wrote {write_page(settings.output)}")
+    elif folder is not None:
+        from corpuskit.cli._train_export import export
+
+        export(settings, folder, **asked)
+    else:
+        _train(settings)
 
 
 def _print_script(
-    path: str,
-    overrides: tuple[str, ...],
-    settings: TrainSettings,
-    options: list[str],
-    sizes: dict[str, int],
+    path: str, overrides: tuple[str, ...], settings: TrainSettings, asked: dict[str, Any]
 ) -> None:
     """Print the batch script."""
     from corpuskit.run.launch.train_script import Allocation, train_script
 
-    gpus = sizes.get("gpus_per_node")
-    if gpus and "procs_per_node" in sizes:
+    named = [name for name in ("time", "partition", "account") if name in asked]
+    options = [f"--{name}={asked.pop(name)}" for name in named] + [*asked.pop("flags", ())]
+    gpus = asked.get("gpus_per_node")
+    if gpus and "procs_per_node" in asked:
         raise click.UsageError("--gpus-per-node has a rank per GPU: leave --procs-per-node out.")
     if gpus:
-        sizes["procs_per_node"] = gpus
-    place = Allocation(options=options, **sizes)
+        asked["procs_per_node"] = gpus
+    place = Allocation(options=options, **asked)
     click.echo(train_script(path, overrides, settings.name, settings.output, place), nl=False)
 
 
 def _train(settings: TrainSettings) -> None:
     """Train; end the process with the run's exit code."""
-    import os
-    import sys
-
-    from corpuskit.errors import CorpuskitError, UsageError
-
     try:
         from corpuskit.train.loop import main
     except ModuleNotFoundError as error:
@@ -94,14 +158,31 @@ def _train(settings: TrainSettings) -> None:
         raise UsageError(
             "corpuskit train needs torch. Install it with: pip install 'corpuskit[train]'"
         ) from None
+    from corpuskit.cli._train_view import observer
+    from corpuskit.train.exits import ending_of, note_ending
+
     try:
-        result = main(settings, click.echo)
-    except CorpuskitError as error:
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        with observer(settings) as tell:
+            result = main(settings, tell, _open_held_out(settings))
+    except (CorpuskitError, RuntimeError, OSError) as error:
+        ending = ending_of(error)
+        if ending is None:
             raise
-        # Among several ranks an ordinary shutdown may abort and lose the exit code.
-        echo(f"error: {error}", err=True)
+        note_ending(settings.output, ending)
+        echo(ending.line, err=True)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(error.exit_code)
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            sys.exit(ending.code)
+        # Among several ranks an ordinary shutdown may abort and lose the exit code.
+        os._exit(ending.code)
     sys.exit(result.exit_code)
+
+
+def _open_held_out(settings: TrainSettings) -> HeldOut | None:
+    if settings.evaluate is None:
+        return None
+    from corpuskit.stages.sequences._heldout import open_held_out
+
+    place = settings.evaluate.data or settings.data
+    return open_held_out(place, settings.evaluate.max_documents, settings.data)

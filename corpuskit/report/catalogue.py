@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
 from corpuskit.config import MATERIALIZE
 from corpuskit.settings import Pipeline
+from corpuskit.train.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def stage_schema(name: str) -> dict[str, Any]:
@@ -91,6 +95,40 @@ def stage_table() -> str:
         for name in registry.names(kind)
     ]
     return "| kind | stage | what it does |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def training_page() -> str:
+    """Return the keys of a training file as Markdown, section by section."""
+    top = TrainSettings.model_json_schema()
+    sections = top.get("$defs", {})
+    lines = ["# Keys of a training file", "", _FROM_CLASSES, ""]
+    plain = {key: one for key, one in top["properties"].items() if not _section(one)}
+    lines += _keys(plain, top.get("required", []))
+    for key, one in top["properties"].items():
+        if name := _section(one):
+            section = sections[name]
+            lines += ["", f"## {key}", "", " ".join(section["description"].split()), ""]
+            lines += _keys(section["properties"], section.get("required", []))
+    return "\n".join(lines) + "\n"
+
+
+_FROM_CLASSES = "Made from `corpuskit/train/settings.py`; see [training](training.md)."
+
+
+def _section(spec: dict[str, Any]) -> str | None:
+    """Return the name of the class that a key is a section of."""
+    choices = [spec, *spec.get("anyOf", []), *spec.get("allOf", [])]
+    found = (one["$ref"].rpartition("/")[2] for one in choices if "$ref" in one)
+    return next(found, None)
+
+
+def _keys(properties: dict[str, Any], required: Sequence[str]) -> list[str]:
+    rows = [
+        f"| `{key}` | {_type(one)} | {'required' if key in required else _default(one)} | "
+        f"{_cell(one.get('description', ''))} |"
+        for key, one in properties.items()
+    ]
+    return ["| key | type | default | |", "|---|---|---|---|", *rows]
 
 
 def _example(example: Any) -> str:

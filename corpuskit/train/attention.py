@@ -6,18 +6,28 @@ documents.
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from corpuskit.errors import UsageError
 
-Kernel = Literal["sdpa", "varlen"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+    from torch.nn.attention.flex_attention import BlockMask
+
+    from corpuskit.train.settings import RopeScaling
+
+Kernel = Literal["sdpa", "varlen", "flex"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +43,34 @@ class Layout:
     mask: torch.Tensor | None  # sdpa: (R, 1, L, L) bool, True where a query may see a key
     offsets: torch.Tensor | None  # varlen: (N+1,) int32 into R*L, a document between each two
     longest: int  # varlen: tokens of the longest document
+    blocks: BlockMask | None  # flex: which blocks of the mask are empty, full, or between
 
 
-def choose_kernel(device: torch.device, dtype: torch.dtype) -> Kernel:
-    """Return `varlen` where its kernel runs (half precision, Ampere or newer), else `sdpa`."""
-    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
-        return "sdpa"
-    return "varlen" if torch.cuda.get_device_capability(device)[0] >= 8 else "sdpa"
+def choose_kernel(
+    device: torch.device, dtype: torch.dtype, setting: Literal["auto"] | Kernel = "auto"
+) -> Kernel:
+    """Return what `attention` asks for; `auto` is `varlen` where it runs, else `sdpa`.
+
+    Raises:
+        UsageError: it does not run here.
+    """
+    is_cuda = device.type == "cuda"
+    has_varlen = is_cuda and dtype in (torch.bfloat16, torch.float16)
+    has_varlen = has_varlen and torch.cuda.get_device_capability(device)[0] >= 8
+    if setting == "auto":
+        return "varlen" if has_varlen else "sdpa"
+    needs = {
+        "varlen": "" if has_varlen else "CUDA, bfloat16, and Ampere or newer",
+        "flex": "" if is_cuda else "CUDA: it has no backward pass on CPU",
+        "sdpa": "",
+    }[setting]
+    if needs:
+        dtype_name = str(dtype).removeprefix("torch.")
+        raise UsageError(
+            f"attention: {setting!r} needs {needs}; this is {device.type} and {dtype_name}. "
+            "Set auto or sdpa."
+        )
+    return setting
 
 
 def lay_out(
@@ -49,6 +80,7 @@ def lay_out(
     rope_theta: float,
     kernel: Kernel,
     device: torch.device,
+    rope_scaling: RopeScaling | None = None,
 ) -> Layout:
     """Build the layout of a micro-batch.
 
@@ -59,20 +91,38 @@ def lay_out(
         rope_theta: base of the rotary frequencies.
         kernel: what will read it.
         device: where its tensors go.
+        rope_scaling: what stretches the frequencies, if anything does.
     """
     positions = torch.from_numpy(np.ascontiguousarray(position_ids, np.int64)).to(device)
     halves = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
-    angles = positions[..., None].float() * rope_theta ** (-halves / head_dim)
-    mask = offsets = None
+    frequencies = rope_theta ** (-halves / head_dim)
+    if rope_scaling:
+        frequencies = stretch(frequencies, rope_scaling)
+    angles = positions[..., None].float() * frequencies
+    mask = offsets = blocks = None
     longest = 0
     if kernel == "sdpa":
         mask = document_mask(positions)
+    elif kernel == "flex":
+        blocks = document_blocks(positions)
     else:
         starts = np.flatnonzero(position_ids.reshape(-1) == 0)
         bounds = np.append(starts, position_ids.size).astype(np.int32)
         longest = int(np.diff(bounds).max())
         offsets = torch.from_numpy(bounds).to(device)
-    return Layout(angles.cos()[:, :, None], angles.sin()[:, :, None], mask, offsets, longest)
+    cos, sin = angles.cos()[:, :, None], angles.sin()[:, :, None]
+    return Layout(cos, sin, mask, offsets, longest, blocks)
+
+
+def stretch(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
+    """Return rotary frequencies (D/2,) as Llama 3.1 has them.
+
+    Source: transformers, modeling_rope_utils._compute_llama3_parameters.
+    """
+    turns = frequencies * scaling.original_length / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)  # 1: as it was, 0: `factor` slower
+    return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
 def document_mask(positions: torch.Tensor) -> torch.Tensor:
@@ -80,6 +130,21 @@ def document_mask(positions: torch.Tensor) -> torch.Tensor:
     documents = (positions == 0).cumsum(1)
     causal = torch.ones(positions.shape[1], positions.shape[1], device=positions.device).tril()
     return ((documents[:, :, None] == documents[:, None, :]) & causal.bool())[:, None]
+
+
+def document_blocks(positions: torch.Tensor) -> BlockMask:
+    """Return the mask of `document_mask` for flex_attention, in blocks of 128 x 128 tokens."""
+    documents = (positions == 0).cumsum(1)
+
+    def is_seen(
+        row: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    ) -> torch.Tensor:
+        return (documents[row, query] == documents[row, key]) & (key <= query)
+
+    rows, length = positions.shape
+    # Compiled it makes no (R, L, L) on the way.
+    build = _compiled(create_block_mask) if positions.is_cuda else create_block_mask
+    return build(is_seen, rows, None, length, length, positions.device)
 
 
 def rotate(x: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -101,6 +166,10 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) ->
     grouped = q.shape[2] != k.shape[2]
     if layout.offsets is None:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        if layout.blocks is not None:
+            flex: Callable[..., torch.Tensor] = flex_attention
+            flex = _compiled(flex) if q.is_cuda else flex
+            return flex(q, k, v, block_mask=layout.blocks, enable_gqa=grouped).transpose(1, 2)
         seen = scaled_dot_product_attention(q, k, v, attn_mask=layout.mask, enable_gqa=grouped)
         return seen.transpose(1, 2)
     packed = varlen_attn(
@@ -116,3 +185,8 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) ->
     )
     assert isinstance(packed, torch.Tensor), "a pair only if auxiliary outputs are asked for"
     return packed.view(q.shape)
+
+
+@functools.cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)

@@ -51,6 +51,7 @@ class Record:
     plan_hash: str  # of the mix plan whose rows were consumed
     loader: dict[str, Any]  # the loader's own state
     world_size: int  # ranks that wrote it; any number may read it
+    guard: dict[str, Any] | None = None  # what the spike guard compares the next step with
 
 
 def read_record(folder: Path) -> Record:
@@ -105,10 +106,14 @@ class Checkpoints:
         folder: holds the `step-*` folders.
         parallel: this rank.
         keep: how many of the newest stay.
+        keep_every: multiples of so many steps stay for good; None for none.
     """
 
-    def __init__(self, folder: Path, parallel: Parallel, keep: int) -> None:
-        self._folder, self._parallel, self._keep = folder, parallel, keep
+    def __init__(
+        self, folder: Path, parallel: Parallel, keep: int, keep_every: int | None = None
+    ) -> None:
+        self._folder, self._parallel = folder, parallel
+        self._keep, self._keep_every = keep, keep_every
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._pending: tuple[Path, Future[None]] | None = None
         if parallel.rank == 0:
@@ -117,13 +122,28 @@ class Checkpoints:
                 if not leftover.is_symlink() and leftover.is_dir():
                     shutil.rmtree(leftover)
 
-    def newest(self) -> Path | None:
-        """Return the newest complete checkpoint, as rank 0 sees it."""
-        answer: list[Path | None] = [None]
-        if self._parallel.rank == 0 and (found := _complete(self._folder)):
-            answer = [found[-1]]
-        dist.broadcast_object_list(answer, src=0, group=self._parallel.save_group)
-        return answer[0]
+    def newest(self, at_most: int | None = None) -> Path | None:
+        """Return the newest complete checkpoint, as rank 0 sees it.
+
+        Args:
+            at_most: of so many steps; if all are newer, the oldest of them. None for any.
+        """
+        answer: Path | None = None
+        if self._parallel.rank == 0 and (there := _complete(self._folder)):
+            older = [one for one in there if at_most is None or _step(one) <= at_most]
+            answer = older[-1] if older else there[0]
+        answers: list[Path | None] = self._parallel.gather(answer)
+        return answers[0]
+
+    def forget_after(self, step: int) -> None:
+        """Delete the checkpoints of more steps than that."""
+        self.wait()
+        if self._parallel.rank == 0:
+            # The newest first: whatever a kill leaves, the newest of it is not yet to be deleted.
+            for checkpoint in reversed(_complete(self._folder)):
+                if _step(checkpoint) > step:
+                    _delete(checkpoint)
+        self._parallel.gather(None)
 
     def save(self, model: Decoder, optimizer: torch.optim.Optimizer, record: Record) -> None:
         """Begin to save; wait first for the save before."""
@@ -141,24 +161,23 @@ class Checkpoints:
         assert isinstance(writing, Future), "the thread-based writer returns a future"
         self._pending = final, self._writer.submit(self._publish, writing, final, record)
 
-    def poll(self) -> None:
-        """Raise what the save in flight has failed with, if it has.
+    def poll(self) -> Path | None:
+        """Return the checkpoint that the save in flight has written, if it has ended.
 
         Raises:
             CorpuskitError: the checkpoint could not be written. If only this rank knows, the others
                 fail when its process ends.
         """
-        if self._pending and self._pending[1].done():
-            self.wait()
+        return self.wait() if self._pending and self._pending[1].done() else None
 
-    def wait(self) -> None:
-        """Wait for the save in flight.
+    def wait(self) -> Path | None:
+        """Wait for the save in flight, and return what it has written; None if there was none.
 
         Raises:
             CorpuskitError: the checkpoint could not be written.
         """
         if self._pending is None:
-            return
+            return None
         (final, saved), self._pending = self._pending, None
         try:
             saved.result()
@@ -168,12 +187,24 @@ class Checkpoints:
                 f"{final}: the checkpoint could not be written: {why}. "
                 "Free space or repair the folder, then run again."
             ) from error
+        return final
 
     def load(self, folder: Path, model: Decoder, optimizer: torch.optim.Optimizer) -> None:
-        """Load a checkpoint into model and optimizer, whatever number of ranks wrote it."""
+        """Load a checkpoint into model and optimizer, whatever number of ranks wrote it.
+
+        Raises:
+            DataError: it is damaged.
+        """
         state = _state(model, optimizer)
         reader = dcp.FileSystemReader(folder)
-        dcp.load(state, storage_reader=reader, process_group=self._parallel.save_group)
+        try:
+            dcp.load(state, storage_reader=reader, process_group=self._parallel.save_group)
+        except CheckpointException as error:
+            why = str(error).strip().splitlines()[-1]
+            raise DataError(
+                f"{folder}: the checkpoint can't be read: {why}. Move the folder away and run "
+                "again, to go on from the one before."
+            ) from error
         set_state_dict(
             model,
             optimizer,
@@ -192,7 +223,8 @@ class Checkpoints:
         partial.rename(final)
         _sync(self._folder)
         for old in _complete(self._folder)[: -self._keep]:
-            _delete(old)
+            if not self._keep_every or _step(old) % self._keep_every:
+                _delete(old)
 
 
 def _state(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -203,7 +235,11 @@ def _state(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 def _complete(folder: Path) -> list[Path]:
     """Return the complete checkpoints, oldest first."""
     found = [path for path in folder.iterdir() if _NAME.match(path.name)]
-    return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+    return sorted(found, key=_step)
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.partition("-")[2])
 
 
 def _delete(checkpoint: Path) -> None:

@@ -1,22 +1,32 @@
-"""What a run tells: a JSON line per step, a line of progress now and then, and how it ended."""
+"""What a run tells: lines of JSON for every step, lines for people, and how it ended."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from corpuskit.train.health import REQUEUE, NonFiniteError
+import numpy as np
+
+from corpuskit.errors import DataError
+from corpuskit.train.health import REQUEUE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from corpuskit.loader.shares import SourceShare
+
+WAITS_KEPT = 1000  # steps
+SOURCES_SHOWN = 8  # in a line of progress
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLoss:
-    """The loss on one source's tokens in one step."""
+    """The loss on one source's tokens, in one step or over its held-out documents."""
 
     loss: float  # nats per labelled token
     bits_per_byte: float | None  # of the rows' text; None if the shards don't give its bytes
@@ -37,14 +47,82 @@ class Progress:
     step_seconds: float  # waiting for rows included
     data_wait_seconds: float  # that rank 0 waited for the loader
     sources: dict[str, SourceLoss]  # by name; those with labelled tokens in the step
+    mfu: float | None  # of the devices' peak, from 0 to 1; None where that is unknown
+    data_wait_p50_ms: float  # of rank 0's last 1,000 steps
+    data_wait_p99_ms: float
+    is_applied: bool  # False: the guard left weights and optimizer as they were
 
     def __str__(self) -> str:
-        sources = " ".join(f"{name} {one.loss:.3f}" for name, one in self.sources.items())
+        shown = [f"{name} {one.loss:.3f}" for name, one in self.sources.items()]
+        if len(shown) > SOURCES_SHOWN:
+            shown = [*shown[:SOURCES_SHOWN], f"and {len(shown) - SOURCES_SHOWN} more sources"]
+        mfu = "" if self.mfu is None else f"mfu {100 * self.mfu:.1f} %  "
+        skipped = "" if self.is_applied else "  (not applied)"
         return (
             f"{self.step + 1}/{self.steps} steps  loss {self.loss:.4f}  lr {self.lr:.2e}  "
-            f"grad {self.grad_norm:.2f}  {self.tokens_per_second:,.0f} tok/s  "
-            f"wait {1000 * self.data_wait_seconds:.1f} ms  {sources}"
+            f"grad {self.grad_norm:.2f}  {self.tokens_per_second:,.0f} tok/s  {mfu}"
+            f"wait p50 {self.data_wait_p50_ms:.1f} p99 {self.data_wait_p99_ms:.1f} ms  "
+            f"{' '.join(shown)}{skipped}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The loss on held-out documents: a line of evaluations.jsonl."""
+
+    step: int  # steps done when it was made
+    sources: dict[str, SourceLoss]
+
+    def __str__(self) -> str:
+        parts = [
+            f"{name} {one.loss:.3f} nats"
+            if one.bits_per_byte is None
+            else f"{name} {one.bits_per_byte:.4f} bits per byte"
+            for name, one in self.sources.items()
+        ]
+        return f"held out after {self.step} steps: {', '.join(parts) or 'nothing'}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMixture:
+    """One source's part of what was trained on so far."""
+
+    planned_ratio: float  # of the rows, as the weights of the plan ask
+    realised_ratio: float  # of the labelled tokens of applied steps
+    tokens: int  # labelled ones of applied steps
+    epochs: float  # rows delivered / rows there are
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """What the sources have given against what the plan asks: a line of mixture.jsonl.
+
+    Shares part where rows of one source hold more labels than those of another (padding, first
+    tokens of documents), or where steps were not applied.
+    """
+
+    step: int  # steps done
+    sources: dict[str, SourceMixture]
+
+    def __str__(self) -> str:
+        parts = [
+            f"{name} {100 * one.realised_ratio:.1f} % (planned {100 * one.planned_ratio:.1f} %, "
+            f"{one.epochs:.2f} epochs)"
+            for name, one in self.sources.items()
+        ]
+        return f"mixture after {self.step} steps: {', '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happens now and then: a line of events.jsonl."""
+
+    kind: str  # start, end, failed, spike, rollback, ...
+    text: str = ""  # for people
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join((f"{self.kind}: {self.text}" if self.text else self.kind).split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +151,10 @@ class TrainResult:
         )
 
 
-Observer = Callable[[Progress | TrainResult], None]
+Told = Progress | Evaluation | Mixture | Event | TrainResult
+"""What an observer is told; `str()` of each is one line."""
+
+Observer = Callable[[Told], None]
 
 
 def source_losses(
@@ -91,47 +172,165 @@ def source_losses(
     }
 
 
-class Journal:
-    """`metrics.jsonl`, one line per step, and `events.jsonl`, one per start, end and failure.
+class DataWaits:
+    """How long this rank waited for rows in its last `WAITS_KEPT` steps."""
 
-    Opened when `done` steps are done, it drops the lines of later ones, which a killed run took but
-    did not
-    save: a step has one line, however often the run was killed.
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=WAITS_KEPT)
+
+    def add(self, seconds: float) -> None:
+        """Note one step."""
+        self._seconds.append(seconds)
+
+    def percentiles(self) -> tuple[float, float]:
+        """Return the median and the 99th percentile, in ms; zeros before the first step."""
+        if not self._seconds:
+            return 0.0, 0.0
+        p50, p99 = np.percentile(self._seconds, (50, 99)).tolist()
+        return 1000 * p50, 1000 * p99
+
+
+class Journal:
+    """The files that a run writes beside its checkpoints, each of one JSON object per line.
+
+    `metrics.jsonl` has a line per step, `evaluations.jsonl` one per evaluation, `mixture.jsonl` one
+    per `mixture()`; `events.jsonl` one per start, end, failure and whatever else happened.
+
+    Opened when `done` steps are done, it drops what the first three say of later ones, which a
+    killed run took but did not save: a step has one line, however often the run was killed. Events
+    stay. JSON has no word for numbers that are not finite: they are null in the first three, and
+    text ("nan", "inf") in events.
+
+    Raises:
+        DataError: a line is no JSON.
     """
 
     def __init__(self, output: Path, done: int) -> None:
         output.mkdir(parents=True, exist_ok=True)
-        path = output / "metrics.jsonl"
-        if path.exists():
-            _truncate(path, done)
-        self._metrics = path.open("a", buffering=1)
-        self._events = (output / "events.jsonl").open("a", buffering=1)
+        self._output = output
+        self._trained: dict[str, int] = {}
+        for name in ("metrics", "evaluations", "mixture", "events"):
+            self._path(name).touch()
+        self._cut_back(done)
+        _cut(self._path("events"), lambda _: True)
+        self._files = {
+            name: self._path(name).open("a", encoding="utf-8", buffering=1)
+            for name in ("metrics", "evaluations", "mixture", "events")
+        }
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
-            rows = {"rows": error.rows} if isinstance(error, NonFiniteError) else {}
-            self.event("failed", error=type(error).__name__, message=str(error), **rows)
-        self._metrics.close()
-        self._events.close()
+            kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            told = {"error": type(error).__name__, "message": str(error)}
+            self.event(kind, str(error), **{**getattr(error, "event", {}), **told})
+        for file in self._files.values():
+            file.close()
 
     def step(self, progress: Progress) -> None:
         """Write one step."""
-        print(json.dumps(asdict(progress)), file=self._metrics)
+        line = asdict(progress)
+        self._count(line)
+        self._write("metrics", line)
 
-    def event(self, kind: str, **fields: Any) -> None:
-        """Write one event; what JSON has no word for is written as text."""
-        print(json.dumps({"event": kind, **fields}, default=str), file=self._events)
+    def evaluation(self, step: int, sources: dict[str, SourceLoss]) -> Evaluation:
+        """Write what the held-out documents gave after `step` steps; return it for the observer."""
+        made = Evaluation(step, sources)
+        self._write("evaluations", asdict(made))
+        return made
+
+    def mixture(self, step: int, shares: Sequence[SourceShare]) -> Mixture:
+        """Write what was trained on in the first `step` steps; return it for the observer.
+
+        Args:
+            step: steps done.
+            shares: the loader's `mixture(step)`.
+        """
+        made = mixture(step, shares, self._trained)
+        self._write("mixture", asdict(made))
+        return made
+
+    def event(self, kind: str, text: str = "", /, **fields: Any) -> Event:
+        """Write one event with the time; return it for the observer.
+
+        What JSON has no word for is written as text.
+        """
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        line = {"event": kind, "time": now, **({"text": text} if text else {}), **fields}
+        self._write("events", line, unknown=str)
+        return Event(kind, text, fields)
+
+    def _cut_back(self, done: int) -> None:
+        """Drop the lines of steps behind the first `done`; count what the others trained on."""
+        _cut(self._path("metrics"), lambda line: line["step"] < done and self._count(line))
+        for name in ("evaluations", "mixture"):
+            _cut(self._path(name), lambda line: line["step"] <= done)
+
+    def _path(self, name: str) -> Path:
+        return self._output / f"{name}.jsonl"
+
+    def _count(self, line: Mapping[str, Any]) -> bool:
+        """Add a step's tokens to what was trained on."""
+        if line.get("is_applied", True):
+            for name, source in line["sources"].items():
+                self._trained[name] = self._trained.get(name, 0) + source["tokens"]
+        return True
+
+    def _write(
+        self, name: str, line: Mapping[str, Any], unknown: Callable[[object], object] | None = None
+    ) -> None:
+        finite = _finite(line, unknown or (lambda _: None))
+        print(json.dumps(finite, default=unknown, allow_nan=False), file=self._files[name])
 
 
-def _truncate(path: Path, done: int) -> None:
-    """Cut a metrics file at its first line that is torn or of a step after the first `done`."""
+def mixture(step: int, shares: Sequence[SourceShare], trained: Mapping[str, int]) -> Mixture:
+    """Put what was trained on beside what the plan asks.
+
+    Args:
+        step: steps done.
+        shares: the loader's `mixture(step)`.
+        trained: labelled tokens by source.
+    """
+    total = sum(trained.values()) or 1
+    return Mixture(
+        step,
+        {
+            share.source: SourceMixture(
+                planned_ratio=share.planned_share,
+                realised_ratio=trained.get(share.source, 0) / total,
+                tokens=trained.get(share.source, 0),
+                epochs=share.epochs,
+            )
+            for share in shares
+        },
+    )
+
+
+def _finite(value: Any, unknown: Callable[[object], object]) -> Any:
+    """Return JSON values with `unknown` of every number that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else unknown(value)
+    if isinstance(value, Mapping):
+        return {str(key): _finite(one, unknown) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one, unknown) for one in value]
+    return value
+
+
+def _cut(path: Path, is_kept: Callable[[dict[str, Any]], bool]) -> None:
+    """Cut a file at its first line that is torn or not kept."""
     with path.open("rb+") as file:
         end = 0
-        for line in file:
-            if not line.endswith(b"\n") or json.loads(line)["step"] >= done:
-                break
+        for number, line in enumerate(file, 1):
+            try:
+                if not line.endswith(b"\n") or not is_kept(json.loads(line)):
+                    break
+            except (ValueError, LookupError, TypeError):
+                raise DataError(
+                    f"{path}: line {number} is not what a training run writes. "
+                    "Move the file away and run again: training needs it for nothing."
+                ) from None
             end += len(line)
         file.truncate(end)

@@ -8,20 +8,38 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.functional import cross_entropy, linear, silu
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import attend, rotate
+from corpuskit.train.tensor_parallel import sharded_losses
 
 if TYPE_CHECKING:
     from corpuskit.train.attention import Layout
     from corpuskit.train.settings import ModelShape
+
+
+Recompute = Literal["none", "selective", "full"]
+
+# What costs most to compute again: matrix products and attention, whichever kernel it has.
+_KEPT = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.torch_attn._varlen_attn.default,
+    torch.ops.higher_order.flex_attention,
+]
 
 
 class Attention(nn.Module):
@@ -65,7 +83,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Attention, then feed-forward: each reads the normalised stream and adds to it."""
 
-    def __init__(self, shape: ModelShape, *, recompute: bool) -> None:
+    def __init__(self, shape: ModelShape, *, recompute: Recompute) -> None:
         super().__init__()
         self.recompute = recompute
         self.attention_norm = _norm(shape.dim, shape)
@@ -74,12 +92,13 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(shape)
 
     def forward(self, x: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """Map (R, L, C) to (R, L, C); keeps only its input for the backward pass if `recompute`."""
-        if self.recompute and torch.is_grad_enabled():
-            # In here and not around the block, so that parameters are gathered once for both
-            # passes.
+        """Map (R, L, C) to (R, L, C); keeps for the backward pass what `recompute` says."""
+        if self.recompute == "none" or not torch.is_grad_enabled():
+            return self._mix(x, layout)
+        # In here and not around the block, so that parameters are gathered once for both passes.
+        if self.recompute == "full":
             return checkpoint(self._mix, x, layout, use_reentrant=False)
-        return self._mix(x, layout)
+        return checkpoint(self._mix, x, layout, use_reentrant=False, context_fn=_keep_products)
 
     def _mix(self, x: torch.Tensor, layout: Layout) -> torch.Tensor:
         x = x + self.attention(self.attention_norm(x), layout)
@@ -89,7 +108,7 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """The model: embedding, blocks, norm, head."""
 
-    def __init__(self, shape: ModelShape, *, recompute: bool = False) -> None:
+    def __init__(self, shape: ModelShape, *, recompute: Recompute = "none") -> None:
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(shape.vocab_size, shape.dim)
@@ -106,29 +125,31 @@ class Decoder(nn.Module):
         return linear(self.norm(x), (self.head or self.embedding).weight)
 
 
-def row_losses(
+def token_losses(
     logits: torch.Tensor, labels: torch.Tensor, z_loss: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum the losses of each row's labelled tokens, in nats.
+    """Return the loss of each token, in nats, and what to minimise.
 
     Args:
-        logits: (R, L, V) of any floating type; summed in float32.
+        logits: (R, L, V) of any floating type, computed with in float32; with tensor parallelism
+            each rank has its share of V.
         labels: (R, L) int64, `IGNORED` where a token carries no loss.
         z_loss: weight of the squared log-normaliser (PaLM, section 5), which keeps logits from
             drifting.
 
     Returns:
-        (R,) float32 cross-entropy, and (R,) with the z-loss added: what to minimise.
+        (R, L) float32 cross-entropy, 0 where ignored; and a scalar, its sum with the z-loss added.
     """
+    if isinstance(logits, DTensor):
+        return sharded_losses(logits, labels, z_loss)
     logits = logits.float()
     losses = cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
-    )
-    sums = losses.view(labels.shape).sum(1)
+    ).view(labels.shape)
     if not z_loss:
-        return sums, sums
+        return losses, losses.sum()
     squares = logits.logsumexp(-1).square() * (labels != IGNORED)
-    return sums, sums + z_loss * squares.sum(1)
+    return losses, losses.sum() + z_loss * squares.sum()
 
 
 @torch.no_grad()
@@ -156,6 +177,10 @@ def init_weights(model: Decoder, seed: int) -> None:
             mesh, placements = parameter.device_mesh, parameter.placements
             whole = distribute_tensor(whole, mesh, placements, src_data_rank=None)
         parameter.copy_(whole)
+
+
+def _keep_products() -> tuple[Any, Any]:
+    return create_selective_checkpoint_contexts(_KEPT)  # type: ignore[no-untyped-call]
 
 
 def _norm(size: int, shape: ModelShape) -> nn.RMSNorm:

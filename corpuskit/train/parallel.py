@@ -1,18 +1,20 @@
-"""How ranks share the work: FSDP2 over one mesh of (replica, shard), on one rank as on many."""
+"""How ranks share the work: FSDP2 over a mesh of (replica, shard, tensor)."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from corpuskit.errors import UsageError
 from corpuskit.train.model import Decoder, init_weights
+from corpuskit.train.tensor_parallel import share_matrices
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -26,24 +28,33 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Parallel:
     """This rank's place among the ranks."""
 
-    mesh: DeviceMesh  # (replica, shard); both split the data, so `rank` is the data-parallel rank
+    mesh: DeviceMesh  # (replica, shard, tensor)
     device: torch.device
-    rank: int
+    rank: int  # of the process
     world_size: int
+    data_rank: int  # which slice of the rows; ranks that share matrices share it
+    data_ranks: int  # slices
+    data_group: dist.ProcessGroup  # one rank of each slice, this one among them
     save_group: dist.ProcessGroup  # gloo, for checkpoints only
+    talk_group: dist.ProcessGroup  # gloo, for what ranks tell each other
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Add `values` up over all ranks, in place."""
-        dist.all_reduce(values)
+        """Add `values` up over the slices of the rows, in place; on every rank."""
+        dist.all_reduce(values, group=self.data_group)
         return values
+
+    def gather(self, mine: Any) -> list[Any]:
+        """Return what every rank gives, by rank, on every rank."""
+        found = [None] * self.world_size
+        dist.all_gather_object(found, mine, group=self.talk_group)
+        return found
 
 
 def join(settings: TrainSettings) -> Parallel:
     """Join the process group, making one if there is none, and lay the mesh over it.
 
     Under torchrun the environment says who the ranks are; without it this is a run of one rank,
-    which takes the same path through a group of its own. On one CPU core that costs 4 ns per
-    parameter and backward pass: 3 to 7 % of one over 1,000 to 2,000 tokens, less of longer ones.
+    with a group of its own.
 
     Raises:
         UsageError: CUDA was asked for and is absent, or `parallel.replicas` does not divide the
@@ -57,22 +68,35 @@ def join(settings: TrainSettings) -> Parallel:
         store, rank, world_size = _meet()
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
-    world_size, replicas = dist.get_world_size(), settings.parallel.replicas
-    if world_size % replicas:
+    world_size = dist.get_world_size()
+    replicas, tensor = settings.parallel.replicas, settings.parallel.tensor
+    if world_size % (replicas * tensor):
+        product = f"parallel.replicas: {replicas}"
+        if tensor > 1:
+            product += f" times parallel.tensor: {tensor}"
         raise UsageError(
-            f"parallel.replicas: {replicas} does not divide the {world_size} ranks. "
-            "Change it, or the number of ranks."
+            f"{product} does not divide the {world_size} ranks. Change it, or the number of ranks."
         )
-    shape, names = (replicas, world_size // replicas), ("replica", "shard")
+    # A pipeline, context or expert dimension would be one more name here.
+    names = ("replica", "shard", "tensor")
+    sizes = (replicas, world_size // (replicas * tensor), tensor)
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
+    data = mesh["replica", "shard"]._flatten("data")
+    if tensor > 1:
+        mesh["shard", "tensor"]._flatten("model")  # norms of gradients add up over it in one go
     return Parallel(
-        mesh=init_device_mesh(device.type, shape, mesh_dim_names=names),
+        mesh=mesh,
         device=device,
         rank=dist.get_rank(),
         world_size=world_size,
+        data_rank=data.get_local_rank(),
+        data_ranks=world_size // tensor,
+        data_group=data.get_group(),
         # A save's collectives run in a thread beside the training step's. Sharing a group mixes
         # them up: 6 of 6 runs on gloo's default group died or hung, 3 of 3 with a group of their
         # own finished.
         save_group=dist.new_group(backend="gloo"),
+        talk_group=dist.new_group(backend="gloo"),
     )
 
 
@@ -83,19 +107,82 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     summed over ranks, not averaged: the loss is divided by the labelled tokens of the whole step.
     """
     with torch.device("meta"):
-        model = Decoder(shape, recompute=settings.parallel.recompute == "full")
-    mesh = parallel.mesh if settings.parallel.replicas > 1 else parallel.mesh["shard"]
+        model = Decoder(shape, recompute=settings.parallel.recompute)
+    if settings.float8:
+        use_float8(model, parallel.device, settings.parallel.tensor)
+    if settings.parallel.tensor > 1:
+        share_matrices(model, parallel.mesh["tensor"])
+    if settings.compile:
+        for block in model.blocks:
+            block.compile()
+    # A rank alone in float32 has nothing to shard or cast: FSDP would copy weights and gradients, 3
+    # to 7 % of a step of 2,000 tokens on a CPU core. State dicts have the same names without.
+    if parallel.world_size > 1 or settings.dtype != "float32":
+        _shard(model, settings, parallel)
+    model.to_empty(device=parallel.device)
+    init_weights(model, settings.seed)
+    return model
+
+
+def _shard(model: Decoder, settings: TrainSettings, parallel: Parallel) -> None:
+    mesh = parallel.mesh["replica", "shard"]
+    if settings.parallel.replicas == 1:
+        mesh = parallel.mesh["shard"]
     policy = MixedPrecisionPolicy(DTYPES[settings.dtype], reduce_dtype=torch.float32)
-    reshard = settings.parallel.reshard_after_forward
+    reshard = settings.parallel.zero == 3
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     for module in (model, *model.blocks):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
-    model.to_empty(device=parallel.device)
-    init_weights(model, settings.seed)
-    return model
+
+
+def begin_micro_batch(model: Decoder, settings: TrainSettings, *, is_last: bool) -> None:
+    """Say before a micro-batch what its backward pass leaves on this rank.
+
+    Replicas add up their gradients once per step. Shards do so at each backward pass, but with
+    `parallel.zero: 1`, which keeps whole gradients until the last; weights stay whole as long with
+    1 and 2.
+    """
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(is_last or settings.parallel.zero > 1)
+        model.set_requires_all_reduce(is_last)  # second: the line above sets it, too
+        model.set_reshard_after_backward(is_last or settings.parallel.zero > 2)
+
+
+def use_float8(model: Decoder, device: torch.device, tensor: int) -> None:
+    """Let torchao's float8 take over the matrix products of the blocks.
+
+    Raises:
+        UsageError: torchao is absent, or the device has no float8.
+    """
+    has_float8 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+    if not has_float8:
+        raise UsageError(
+            "float8: true needs CUDA and a GPU of capability 8.9 (Ada, Hopper) or newer; this is "
+            f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else 'cpu'}. "
+            "Leave it out."
+        )
+    if tensor > 1:
+        raise UsageError("float8: true has not been fitted to parallel.tensor. Set one of the two.")
+    try:
+        from torchao.float8 import (  # type: ignore[import-not-found,unused-ignore]
+            convert_to_float8_training,
+        )
+    except ImportError as error:
+        raise UsageError(
+            f"float8: true needs torchao: {error}. Install corpuskit[float8]."
+        ) from None
+    convert_to_float8_training(
+        model,
+        module_filter_fn=lambda module, name: (
+            # The kernels take multiples of 16 only.
+            name.startswith("blocks.")
+            and isinstance(module, nn.Linear)
+            and module.in_features % 16 == module.out_features % 16 == 0
+        ),
+    )
 
 
 def require_same(parallel: Parallel, what: str, value: str) -> None:
@@ -104,8 +191,7 @@ def require_same(parallel: Parallel, what: str, value: str) -> None:
     Raises:
         UsageError: on every rank, with what each has.
     """
-    found: list[str] = [""] * parallel.world_size
-    dist.all_gather_object(found, value, group=parallel.save_group)
+    found = parallel.gather(value)
     if len(set(found)) > 1:
         each = ", ".join(f"rank {rank}: {one}" for rank, one in enumerate(found))
         raise UsageError(f"{what} differs between ranks ({each}). Start all of them again.")

@@ -12,6 +12,16 @@ from corpuskit.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How Llama 3.1 and later stretch rotary positions: slow frequencies more than fast ones."""
+
+    factor: float
+    low_freq_factor: float  # turns within original_length; with fewer, `factor` slower
+    high_freq_factor: float  # with more, as they were
+    original_length: int  # tokens of the longest text before
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """What decides which parameters a model has and what it computes; kept in checkpoints."""
 
@@ -26,6 +36,7 @@ class ModelShape:
     qk_norm: bool
     rope_theta: float
     norm_eps: float
+    rope_scaling: RopeScaling | None = None
 
 
 SIZES = ("dim", "layers", "heads", "kv_heads", "ffn_dim")
@@ -55,6 +66,8 @@ class ModelSettings(Section):
     """Named size: parameters outside the embeddings."""
     dim: int | None = Field(None, ge=8)
     """Model width."""
+    head_dim: int | None = Field(None, ge=2, multiple_of=2)
+    """Width of a head; dim / heads when absent."""
     layers: int | None = Field(None, ge=1)
     """Number of blocks."""
     heads: int | None = Field(None, ge=1)
@@ -79,20 +92,27 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _sizes_fit(self) -> ModelSettings:
         sizes = self._sizes()
+        if not sizes:  # of the model that init_from names
+            return self
         if missing := [name for name in SIZES if name not in sizes]:
             raise ValueError(
                 f"{', '.join(missing)} not set, and no preset. "
                 f"Set preset to one of {', '.join(PRESETS)}, or set every dimension."
             )
         dim, heads, kv_heads = sizes["dim"], sizes["heads"], sizes["kv_heads"]
-        if dim % heads or (dim // heads) % 2:
+        if self.head_dim is None and (dim % heads or (dim // heads) % 2):
             raise ValueError(
                 f"{heads} heads do not cut a width of {dim} into even parts. "
-                "Choose heads so that dim / heads is an even whole number."
+                "Choose heads so that dim / heads is an even whole number, or set head_dim."
             )
         if heads % kv_heads:
             raise ValueError(f"kv_heads {kv_heads} does not divide heads {heads}. Change one.")
         return self
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether this says how large the model is; else `init_from` does."""
+        return bool(self._sizes())
 
     def _sizes(self) -> dict[str, int]:
         """Return the dimensions by name; what is set wins over the preset."""
@@ -114,11 +134,12 @@ class ModelSettings(Section):
         sizes = self._sizes()
         return ModelShape(
             vocab_size=self.vocab_size or vocab_size,
-            head_dim=sizes["dim"] // sizes["heads"],
+            head_dim=self.head_dim or sizes["dim"] // sizes["heads"],
             tied=self.preset not in UNTIED if self.tied is None else self.tied,
             qk_norm=self.qk_norm,
             rope_theta=self.rope_theta,
             norm_eps=self.norm_eps,
+            rope_scaling=None,
             **sizes,
         )
 
@@ -167,14 +188,16 @@ class ScheduleSettings(Section):
 
 
 class ParallelSettings(Section):
-    """How ranks share the model: `replicas` copies, each sharded over ranks / replicas ranks."""
+    """How ranks share a model: `replicas` copies, each sharded, each matrix over `tensor` ranks."""
 
     replicas: int = Field(1, ge=1)
     """Whole copies of the model (HSDP); 1 is one copy sharded over all ranks (FSDP)."""
-    reshard_after_forward: bool = True
-    """Free a block's gathered weights between its forward and its backward pass."""
-    recompute: Literal["none", "full"] = "none"
-    """Activation checkpointing: keep all activations, or only each block's input."""
+    tensor: int = Field(1, ge=1)
+    """Ranks that share each matrix (tensor parallel), and the rows between them; within a node."""
+    zero: Literal[1, 2, 3] = 3
+    """What is sharded: 1 optimizer, 2 and gradients, 3 and weights, between a block's uses."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activation checkpointing: keep all, keep matrix products and attention, or block inputs."""
     cpu_threads: int = Field(1, ge=1)
     """Threads per process on CPU; more than one pays off for large models on idle cores."""
 
@@ -186,8 +209,70 @@ class CheckpointSettings(Section):
     """Steps between checkpoints; the end of the run has one too."""
     keep: int = Field(3, ge=1)
     """How many of the newest checkpoints are kept."""
+    keep_every_steps: int | None = Field(None, ge=1)
+    """Also keep those of multiples of so many steps for good: for anneals, for rolling back."""
     background: bool = True
     """Write while training goes on."""
+
+
+class GuardSettings(Section):
+    """What happens to a step whose loss or gradient norm is not finite, or far above the last ones.
+
+    Such a step is not applied, and its rows and documents are named in events.jsonl.
+    """
+
+    sigmas: float = Field(6.0, ge=0)
+    """A spike is so many standard deviations above the mean of the window; 0 looks for none."""
+    window: int = Field(128, ge=8)
+    """Applied steps that are compared with."""
+    min_steps: int = Field(32, ge=2)
+    """Spikes are looked for once the window has so many steps."""
+    tolerate: int = Field(3, ge=0)
+    """Bad steps within the last `window` steps that are passed over before the run goes back."""
+    rollbacks: int = Field(0, ge=0)
+    """How often over the whole run it may go back to a checkpoint and skip rows; then it stops."""
+    rollback_steps: int = Field(100, ge=0)
+    """Go back to the newest checkpoint at least so many steps before the first bad step."""
+    skip_before: int = Field(0, ge=0)
+    """Steps before the first bad one that are skipped with it."""
+    skip_after: int = Field(0, ge=0)
+    """Steps after the last bad one that are skipped with it."""
+
+    @model_validator(mode="after")
+    def _window_is_long_enough(self) -> GuardSettings:
+        if self.min_steps > self.window:
+            raise ValueError(
+                f"min_steps {self.min_steps} is more than the window {self.window} ever has: "
+                "no spike would be found. Lower it, or set sigmas to 0."
+            )
+        if self.tolerate >= self.window:
+            raise ValueError(
+                f"tolerate {self.tolerate}: a window of {self.window} steps never has more bad "
+                "ones. Lower it."
+            )
+        return self
+
+
+class EvaluateSettings(Section):
+    """Bits per byte on documents that the `holdout` stage set aside, source by source."""
+
+    every_steps: int = Field(1000, ge=1)
+    """Steps between evaluations; the end of the run has one too."""
+    max_documents: int = Field(1000, ge=1)
+    """Of each source, the first ones of the held-out files."""
+    data: str | None = None
+    """Run directory whose held-out documents are taken; that of the tokens when absent."""
+
+
+class HealthSettings(Section):
+    """What ends a run that hangs, and when it ends itself."""
+
+    hang_seconds: float = Field(1800.0, gt=0)
+    """A rank that finishes no phase of a step for so long writes all stacks and ends, code 78."""
+    compare_every_steps: int = Field(50, ge=1)
+    """Steps between comparisons of the ranks' speeds."""
+    stop_after_seconds: float | None = Field(None, gt=0)
+    """Save and end after so long, code 75: for jobs with a time limit."""
 
 
 class TrainSettings(Section):
@@ -207,6 +292,10 @@ class TrainSettings(Section):
     """Seed of the initial weights; the order of the rows has its own, in the plan."""
     model: ModelSettings = ModelSettings(preset="0.5m")
     """The decoder."""
+    init_from: str | None = None
+    """Folder of a Hugging Face model whose weights are trained further; its config is the model."""
+    init_tokenizer: Literal["same", "trusted"] = "same"
+    """`trusted`: you know that ids of `init_from` and of the packed tokens mean the same."""
     batch: BatchSettings
     """Rows per step and per forward pass."""
     steps: int | None = Field(None, ge=1)
@@ -221,12 +310,35 @@ class TrainSettings(Section):
     """How ranks share the model."""
     checkpoint: CheckpointSettings = CheckpointSettings()
     """When checkpoints are written."""
+    guard: GuardSettings = GuardSettings()
+    """Spikes and numbers that are none."""
+    evaluate: EvaluateSettings | None = None
+    """Held-out documents; none when absent."""
+    health: HealthSettings = HealthSettings()
+    """Hangs and time limits."""
     log_every_steps: int = Field(10, ge=1)
     """Steps between lines of progress; metrics.jsonl has every step."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs; `auto` takes CUDA where torch finds it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights in use and of activations; the weights kept are always float32."""
+    attention: Literal["auto", "sdpa", "varlen", "flex"] = "auto"
+    """Kernel; `auto` takes varlen where it runs (CUDA, bfloat16, Ampere or newer), else sdpa."""
+    compile: bool = False
+    """Compile each block with torch.compile."""
+    float8: bool = False
+    """Matrix products of blocks in float8, by torchao (the extra `float8`)."""
+    peak_tflops: float | None = Field(None, gt=0)
+    """Peak of one device in this dtype, for MFU; known GPUs have theirs."""
+
+    @model_validator(mode="after")
+    def _has_a_model(self) -> TrainSettings:
+        if self.init_from is None and not self.model.has_sizes:
+            raise ValueError(
+                f"model: neither preset nor dimensions are set. Set preset to one of "
+                f"{', '.join(PRESETS)}, set every dimension, or name a model in init_from."
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainSettings:

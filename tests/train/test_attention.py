@@ -7,7 +7,16 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from corpuskit.train.attention import Layout, attend, choose_kernel, document_mask, lay_out, rotate
+from corpuskit.errors import UsageError
+from corpuskit.train.attention import (
+    Kernel,
+    Layout,
+    attend,
+    choose_kernel,
+    document_mask,
+    lay_out,
+    rotate,
+)
 
 CPU = torch.device("cpu")
 # (R, L): two rows of 12 tokens, documents of 5 + 1 + 6 and of 12 tokens.
@@ -15,8 +24,8 @@ POSITIONS = np.array([[*range(5), 0, *range(6)], [*range(12)]])
 DOCUMENTS = [(0, 0, 5), (0, 5, 6), (0, 6, 12), (1, 0, 12)]
 
 
-def lay(positions: np.ndarray = POSITIONS) -> Layout:
-    return lay_out(positions, head_dim=8, rope_theta=100.0, kernel="sdpa", device=CPU)
+def lay(positions: np.ndarray = POSITIONS, kernel: Kernel = "sdpa") -> Layout:
+    return lay_out(positions, head_dim=8, rope_theta=100.0, kernel=kernel, device=CPU)
 
 
 def random_heads(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -37,9 +46,12 @@ def test_the_mask_is_causal_and_block_diagonal() -> None:
                 assert mask[row, 0, query, key].item() == same, (row, query, key)
 
 
-def test_attention_equals_attention_over_each_document_alone() -> None:
+# Compiled it takes half a minute, and has no backward pass here; both are for CUDA.
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("kernel", ["sdpa", pytest.param("flex", marks=pytest.mark.slow)])
+def test_attention_equals_attention_over_each_document_alone(kernel: Kernel) -> None:
     q, k, v = random_heads()
-    together = attend(q, k, v, lay())
+    together = attend(q, k, v, lay(kernel=kernel))
     for row, first, end in DOCUMENTS:
         alone = scaled_dot_product_attention(
             *(x[row, first:end].transpose(0, 1) for x in (q, k, v)), is_causal=True, enable_gqa=True
@@ -75,7 +87,7 @@ def test_rotation_follows_the_published_formula() -> None:
 
 
 def test_the_packed_layout_counts_documents_over_rows() -> None:
-    layout = lay_out(POSITIONS, head_dim=8, rope_theta=100.0, kernel="varlen", device=CPU)
+    layout = lay(kernel="varlen")
     assert layout.offsets is not None
     assert layout.offsets.tolist() == [0, 5, 6, 12, 24]
     assert (layout.longest, layout.mask) == (12, None)
@@ -83,14 +95,25 @@ def test_the_packed_layout_counts_documents_over_rows() -> None:
 
 def test_cpu_takes_the_masked_kernel() -> None:
     assert choose_kernel(CPU, torch.bfloat16) == "sdpa"
+    assert choose_kernel(CPU, torch.bfloat16, "sdpa") == "sdpa"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="the packed kernel needs CUDA")
-def test_packed_kernel_equals_the_masked_one() -> None:
+@pytest.mark.parametrize(
+    ("setting", "why"), [("varlen", "CUDA, bfloat16, and Ampere"), ("flex", "CUDA: it has no")]
+)
+def test_a_kernel_that_does_not_run_is_refused(setting: Kernel, why: str) -> None:
+    with pytest.raises(UsageError, match=f"attention: '{setting}' needs {why}.* cpu and float32"):
+        choose_kernel(CPU, torch.float32, setting)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="fast kernels need CUDA")
+@pytest.mark.parametrize("fast", ["varlen", "flex"])
+def test_fast_kernels_equal_the_masked_one(fast: Kernel) -> None:
     cuda = torch.device("cuda")
     heads = [x.repeat(1, 1, 1, 8).to(cuda, torch.bfloat16).requires_grad_() for x in random_heads()]
     outputs, gradients = [], []
-    for kernel in ("sdpa", "varlen"):
+    kernels: tuple[Kernel, ...] = ("sdpa", fast)
+    for kernel in kernels:
         layout = lay_out(POSITIONS, head_dim=64, rope_theta=1e4, kernel=kernel, device=cuda)
         output = attend(*heads, layout)
         outputs.append(output)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from corpuskit.train.attention import lay_out
-from corpuskit.train.model import IGNORED, Decoder, init_weights, row_losses
+from corpuskit.train.model import IGNORED, Decoder, Recompute, init_weights, token_losses
 from corpuskit.train.settings import PRESETS, ModelSettings, ModelShape
 
 SHAPE = ModelSettings(dim=32, layers=2, heads=4, kv_heads=2, ffn_dim=48).shape(40)
 POSITIONS = np.array([[*range(7), *range(9)], [*range(16)]])
 
 
-def build(shape: ModelShape = SHAPE, *, recompute: bool = False) -> Decoder:
+def build(shape: ModelShape = SHAPE, *, recompute: Recompute = "none") -> Decoder:
     model = Decoder(shape, recompute=recompute)
     init_weights(model, seed=3)
     return model
@@ -68,45 +71,58 @@ def test_initial_weights_depend_on_seed_and_name_only() -> None:
 
 def test_the_first_loss_is_that_of_a_uniform_guess() -> None:
     tokens = random_tokens((8, 16))
-    sums, _ = row_losses(logits_of(build(), tokens, POSITIONS[[1] * 8]), tokens.roll(-1, 1))
-    assert sums.sum().item() / 128 == pytest.approx(math.log(40), rel=0.05)
+    losses, _ = token_losses(logits_of(build(), tokens, POSITIONS[[1] * 8]), tokens.roll(-1, 1))
+    assert losses.mean().item() == pytest.approx(math.log(40), rel=0.05)
 
 
 def test_ignored_labels_carry_no_loss_and_no_gradient() -> None:
     model, tokens = build(), random_tokens()
     labels = tokens.roll(-1, 1)
     labels[0] = IGNORED
-    sums, objective = row_losses(logits_of(model, tokens), labels, z_loss=0.1)
-    assert (sums[0].item(), objective[0].item()) == (0.0, 0.0)
-    objective[0].backward()
+    losses, _ = token_losses(logits_of(model, tokens), labels)
+    assert losses[0].tolist() == [0.0] * 16
+    assert losses[1].all()
+    _, objective = token_losses(logits_of(model, tokens), torch.full_like(labels, IGNORED), 0.1)
+    objective.backward()
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
 def test_z_loss_adds_the_squared_log_normaliser() -> None:
     logits = torch.randn(1, 3, 40, generator=torch.Generator().manual_seed(1))
     labels = torch.tensor([[4, IGNORED, 7]])
-    sums, objective = row_losses(logits, labels, z_loss=0.5)
+    losses, objective = token_losses(logits, labels, z_loss=0.5)
     squares = logits[0, [0, 2]].logsumexp(-1).square().sum()
-    torch.testing.assert_close(objective, sums + 0.5 * squares)
+    torch.testing.assert_close(objective, losses.sum() + 0.5 * squares)
+
+
+class Counter(TorchDispatchMode):
+    """Counts what is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: collections.Counter[str] = collections.Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func.name()] += 1
+        return func(*args, **(kwargs or {}))
 
 
 def test_recomputation_keeps_less_and_changes_no_gradient() -> None:
-    tokens, gradients, kept = random_tokens(), [], []
-    for recompute in (False, True):
-        model, sizes = build(recompute=recompute), []
-
-        def note(tensor: torch.Tensor, sizes: list[int] = sizes) -> torch.Tensor:
-            sizes.append(tensor.numel())
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            logits = logits_of(model, tokens)
-        kept.append(sum(sizes))
-        row_losses(logits, tokens.roll(-1, 1))[1].sum().backward()
+    tokens, gradients, products, gates = random_tokens(), [], [], []
+    for recompute in get_args(Recompute):
+        model = build(recompute=recompute)
+        with Counter() as counter:
+            token_losses(logits_of(model, tokens), tokens.roll(-1, 1))[1].backward()
+        products.append(counter.calls["aten::mm"])
+        gates.append(counter.calls["aten::silu"])
         gradients.append([parameter.grad for parameter in model.parameters()])
-    assert kept[1] < kept[0] / 4
-    for one, other in zip(*gradients, strict=True):
-        assert torch.equal(one, other)
+    # 7 products in each of 2 blocks, and the head; each has two more in the backward pass. Nobody
+    # needs the result of a block's last one again.
+    assert products == [45, 45, 45 + 12]
+    assert gates == [2, 4, 4]
+    for others in gradients[1:]:
+        for one, other in zip(gradients[0], others, strict=True):
+            assert torch.equal(one, other)
 
 
 def test_untied_models_have_a_head_of_their_own() -> None:

@@ -4,10 +4,22 @@ One job, one torchrun per node, started by srun; the ranks meet at the first nod
 
 - The time limit nears: the script hears USR1 first, has every rank save after the step in hand, and
   requeues the job.
+- The clock of the run (health.stop_after_seconds) or a signal to a rank: they save, and the script
+  requeues the job.
 - A node dies: Slurm requeues the job (--requeue).
-- A rank dies: torchrun ends with it, and the script starts all of them again, if a checkpoint was
-  saved since the last start; a run that fails without getting any further would fail again.
+- A rank dies or fails: torchrun ends with it, and the script starts all of them again or not, by
+  the codes that the ranks left; torchrun's own is always 1.
 - scancel, preemption: the ranks save after the step in hand, if Slurm's KillWait is long enough.
+
+| a rank ends with | started again |
+|---|---|
+| 2 the request is wrong, 76 data is broken, 77 the guard gave up | no: it would end so again |
+| 75 "stopped by ..." | the job is requeued, if a checkpoint was saved since the start |
+| 78 it hung | yes, but at most three times without a new checkpoint in between |
+| 75 another rank ended, 1 an error, none: killed | if a checkpoint was saved since the start |
+
+The first line that fits any rank counts: a rank that ends for want of another one says nothing of
+the reason. The files are read in OUTPUT/heartbeats, which all nodes see, as they do checkpoints.
 
 Whatever happened, a start goes on from the newest checkpoint, and the losses are the same.
 """
@@ -65,7 +77,7 @@ def train_script(
         options="\n".join(f"#SBATCH {option}" for option in options),
         command=shlex.join(["sbatch", f"train-{name}.sh"]),
         python_path=shlex.quote(_python_path()),
-        checkpoints=shlex.quote(os.path.abspath(os.path.join(output, "checkpoints"))),
+        output=shlex.quote(os.path.abspath(output)),
         python=shlex.quote(sys.executable),
         nodes=place.nodes,
         procs=place.procs_per_node,
@@ -100,21 +112,24 @@ export OMP_NUM_THREADS=1
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 if [ -n "${{SLURM_CPUS_PER_TASK:-}}" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
 
-checkpoints={checkpoints}
-newest() {{ ls "$checkpoints" 2>/dev/null | grep -x 'step-[0-9]*' | sort | tail -n 1; }}
+output={output}
+newest() {{ ls "$output/checkpoints" 2>/dev/null | grep -x 'step-[0-9]*' | sort | tail -n 1; }}
+# Each rank that ends leaves its exit code and the reason: torchrun's code is 1 whatever they were.
+endings() {{ cat "$output"/heartbeats/rank-*.exit 2>/dev/null; }}
 
 # The ranks meet at the first node. NodeAddr is its name, unless the cluster says otherwise.
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p' | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000))
 
-warned='' stopped=''
+warned='' stopped='' hangs=0
 trap 'warned=yes; echo "the time limit is near"' USR1
 trap 'stopped=yes' TERM  # the ranks hear it, too; wait for them
 
 for start in $(seq 1000); do
     before=$(newest) meeting="$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}-$start"
     echo "$(date +%T) start $start, restart ${{SLURM_RESTART_COUNT:-0}}, from ${{before:-step 0}}"
+    rm -f "$output"/heartbeats/rank-*.exit
     # torchrun must not hear USR1, which would end it before its ranks have saved. --wait: ranks of
     # one node may end a moment before those of another have published the checkpoint.
     srun --nodes={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=60 \\
@@ -136,13 +151,25 @@ for start in $(seq 1000); do
     wait "$ranks"
     code=$?
     if [ "$code" = 0 ] || [ -n "$stopped" ]; then exit "$code"; fi
-    if [ -n "$warned" ]; then
-        echo "$(date +%T) requeue, to go on from $(newest)"
+    if ending=$(endings | grep -m 1 -E '^(2|76|77) '); then
+        echo "$(date +%T) not started again: it would end so again: $ending"
+        exit "${{ending%% *}}"
+    fi
+    after=$(newest)
+    if [ "$after" != "$before" ]; then hangs=0; fi
+    if [ -n "$warned" ] || endings | grep -q '^75 stopped by '; then
+        if [ -z "$warned" ] && [ "$after" = "$before" ]; then exit 75; fi
+        echo "$(date +%T) requeue, to go on from ${{after:-step 0}}"
         scontrol requeue "$SLURM_JOB_ID" || exit "$code"
         sleep 300 &
         wait $!  # Slurm ends this script
         exit "$code"
     fi
-    if [ "$(newest)" = "$before" ]; then exit "$code"; fi  # no further than last time
+    if endings | grep -q '^78 '; then
+        hangs=$((hangs + 1))
+        if [ "$hangs" -gt 3 ]; then exit 78; fi
+    elif [ "$after" = "$before" ]; then
+        exit "$code"  # no further than last time
+    fi
 done
 """

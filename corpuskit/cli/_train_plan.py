@@ -1,0 +1,237 @@
+"""Prints what a training run will take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from corpuskit.cli._tables import console
+from corpuskit.train.estimate import COPY_RATE, FILLED, WRITE_RATE, estimate
+from corpuskit.train.flops import token_flops
+
+if TYPE_CHECKING:
+    from corpuskit.train.estimate import Estimate
+    from corpuskit.train.settings import TrainSettings
+
+CHINCHILLA = 20
+"""Tokens per parameter that cost least for a loss, counting training alone: Hoffmann et al.,
+arXiv 2203.15556, table 3. Models that will be used much are trained on more."""
+
+
+def print_plan(
+    settings: TrainSettings,
+    *,
+    ranks: int = 1,
+    device_name: str | None = None,
+    mfu: float = 0.4,
+    price: float | None = None,
+    mtbf_hours: float = 50_000,
+    seq_len: int | None = None,
+) -> None:
+    """Print parameters, length, memory, time, cost and checkpoints of a run.
+
+    Raises:
+        UsageError: the settings don't fit the ranks or the plan, or too little is known.
+    """
+    found = estimate(
+        settings, ranks=ranks, device_name=device_name, mfu=mfu, price=price,
+        mtbf_hours=mtbf_hours, seq_len=seq_len,
+    )  # fmt: skip
+    out = console()
+    tables = [_model(found), _length(found), _sources(found), _memory(found), _time(found)]
+    for table in (*tables, _checkpoints(found, settings)):
+        if table.row_count:
+            out.print(table)
+            out.print()
+    out.print(_fit(found))
+    for line in found.advice:
+        out.print(f"! {line}")
+
+
+def _facts(title: str, *rows: tuple[str, str, str]) -> Table:
+    """Return a table of names, figures and what explains them."""
+    table = Table(
+        box=None, show_header=False, pad_edge=False, title=title, title_justify="left",
+        title_style="bold",
+    )  # fmt: skip
+    table.add_column(no_wrap=True, min_width=18)
+    table.add_column(justify="right", no_wrap=True, min_width=10)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _model(found: Estimate) -> Table:
+    shape, count = found.length.shape, found.parameters
+    head = "the norm; weights are those of the embedding" if shape.tied else "and the norm"
+    kv = "" if shape.kv_heads == shape.heads else f", {shape.kv_heads} for keys and values"
+    return _facts(
+        "Parameters",
+        ("embedding", _count(count.embedding), f"{shape.vocab_size:,} x {shape.dim:,}"),
+        (
+            "blocks", _count(count.blocks),
+            f"{shape.layers} of width {shape.dim:,}, {shape.heads} heads of {shape.head_dim}{kv}, "
+            f"{shape.ffn_dim:,} inside",
+        ),
+        ("head", _count(count.head), head),
+        ("total", _count(count.total), f"{count.total:,}"),
+        ("non-embedding", _count(count.non_embedding), ""),
+    )  # fmt: skip
+
+
+def _length(found: Estimate) -> Table:
+    length, total = found.length, found.parameters.total
+    ratio = f"{length.tokens / total:.3g} per parameter ({CHINCHILLA} is Chinchilla)"
+    per_step = length.tokens // length.steps
+    possible = "" if length.plan_steps is None else f"of {length.plan_steps:,} in the plan; "
+    share = 1 - token_flops(length.shape) / found.token_flops
+    return _facts(
+        "Training",
+        ("tokens", _count(length.tokens), ratio),
+        ("steps", f"{length.steps:,}", f"{possible}{_count(per_step)} tokens each"),
+        (
+            "FLOPs per token", _count(found.token_flops),
+            f"forward and backward; attention {100 * share:.1f} %, counted in {length.visible_from}"
+            f" ({length.visible_tokens:,.0f} tokens seen by each)",
+        ),
+        ("FLOPs", f"{found.flops:.3g}", "of the run; nothing computed twice"),
+    )  # fmt: skip
+
+
+def _sources(found: Estimate) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("source", overflow="fold", min_width=18)
+    for name in ("rows", "epochs", "tokens of a document"):
+        table.add_column(name, justify="right")
+    for one in found.length.sources:
+        mean = "" if one.document_tokens is None else f"{one.document_tokens:,.0f}"
+        table.add_row(one.name, f"{one.rows:,}", f"{one.epochs:.3f}", mean)
+    return table
+
+
+def _memory(found: Estimate) -> Table:
+    work, peak = found.work, found.peak
+    where = found.device.name if found.device else ("CUDA" if work.is_cuda else "CPU")
+    table = Table(
+        box=None, header_style="bold", pad_edge=False, title_justify="left", title_style="bold",
+        title=f"Memory per rank, {found.ranks} x {where}",
+    )  # fmt: skip
+    table.add_column("part", min_width=18)
+    table.add_column("at most", justify="right", min_width=10)
+    table.add_column("at the peak", justify="right")
+    table.add_column("", overflow="fold")
+    parts = dict.fromkeys(part for moment in found.moments for part in moment.parts)
+    for part in parts:
+        most = max(moment.parts.get(part, 0.0) for moment in found.moments)
+        if most:
+            there = peak.parts.get(part, 0.0)
+            table.add_row(part, _size(most), _size(there), _explain(part, found))
+    table.add_row("total", "", _size(peak.total), f"peak: {peak.name}")
+    return table
+
+
+def _explain(part: str, found: Estimate) -> str:
+    work, shape = found.work, found.length.shape
+    cut = f"cut over {work.shards} ranks" if work.shards > 1 else "whole"
+    if work.tensor > 1:
+        cut += f", matrices over {work.tensor}"
+    dtype = "bfloat16" if work.item_bytes == 2 else "float32"
+    rows = f"{work.rows} row{'s' * (work.rows > 1)} of {work.seq_len:,} tokens"
+    return {
+        "weights": f"float32, {cut}",
+        "optimizer": f"two moments, float32, {cut}",
+        "gradients": "float32" + (", whole until the last micro-batch" * _keeps_whole(found)),
+        "gathered weights": f"{dtype}, zero: {work.zero}",
+        "reduction": "gradients as made and as sent over the ranks",
+        "activations": f"{rows}, {dtype}, recompute: {work.recompute}",
+        "mask": f"rows x {work.seq_len:,} x {work.seq_len:,}; as numbers again in each block",
+        "logits": f"x {shape.vocab_size:,}, float32, with what the loss makes of them",
+        "working": "inside the backward pass of a block",
+        "checkpoint": "copy while it is written in the background",
+    }[part]
+
+
+def _keeps_whole(found: Estimate) -> bool:
+    return found.work.accumulates and found.work.zero == 1 and found.work.is_wrapped
+
+
+def _time(found: Estimate) -> Table:
+    if found.seconds is None:
+        return _facts("")
+    step = found.seconds / found.length.steps
+    source = "as the last steps of this run"
+    if not found.is_measured and found.peak_flops:
+        source = (
+            f"at {100 * found.mfu:g} % of {found.ranks} x {found.peak_flops / 1e12:,.6g} TFLOP/s"
+        )
+    rows = [
+        ("time", _duration(found.seconds), source),
+        ("step", _duration(step), f"{_count(found.length.tokens / found.seconds)} tokens/s"),
+        ("device hours", f"{found.seconds / 3600 * found.ranks:,.1f}", ""),
+    ]
+    if found.cost is not None:
+        rows.append(("cost", f"{found.cost:,.2f}", "at the price given, without restarts"))
+    return _facts("Time", *rows)
+
+
+def _checkpoints(found: Estimate, settings: TrainSettings) -> Table:
+    cost = found.checkpoint
+    how = f"{COPY_RATE / 1e9:g} GB/s a rank to host memory, then in the background"
+    if not settings.checkpoint.background:
+        how = "training waits until they are written"
+    steps = "" if cost.every_steps is None else f"{cost.every_steps:,} steps; "
+    return _facts(
+        "Checkpoints",
+        ("size", _size(cost.size_bytes), f"{settings.checkpoint.keep} are kept"),
+        ("write", _duration(cost.write_seconds), f"at {WRITE_RATE / 1e9:g} GB/s by all ranks"),
+        ("training waits", _duration(cost.stall_seconds), how),
+        ("failures", _duration(cost.failure_seconds), "apart, on average, over all ranks"),
+        (
+            "best interval", _duration(cost.every_seconds),
+            f"{steps}Daly 2006; checkpoint.every_steps is {settings.checkpoint.every_steps:,}",
+        ),
+    )  # fmt: skip
+
+
+def _fit(found: Estimate) -> str:
+    need = found.peak.total
+    if found.device is None:
+        return f"A rank needs {_size(need)}, and what libraries take. --device says if that fits."
+    room = found.device.memory_bytes
+    share = f"{_size(need)} of {_size(room)} on {found.device.name}, {100 * need / room:.0f} %"
+    if need > room:
+        return f"DOES NOT FIT: {share}."
+    if need > FILLED * room:
+        return f"TIGHT: {share}; fragments, NCCL and CUDA take some, too."
+    return f"Fits: {share}."
+
+
+def _count(number: float) -> str:
+    for factor, letter in (
+        (1e18, "E"),
+        (1e15, "P"),
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+    ):
+        if abs(number) >= factor:
+            return f"{number / factor:,.3g} {letter}"
+    return f"{number:,.3g}"
+
+
+def _size(size_bytes: float) -> str:
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:,.2f} {unit}"
+    return f"{size_bytes:,.0f} B"
+
+
+def _duration(seconds: float) -> str:
+    for factor, unit in ((86400 * 2, "d"), (3600 * 2, "h"), (120, "min")):
+        if seconds >= factor:
+            divisor = {"d": 86400, "h": 3600, "min": 60}[unit]
+            return f"{seconds / divisor:,.1f} {unit}"
+    return f"{seconds:,.2f} s" if seconds >= 0.1 else f"{1000 * seconds:,.2f} ms"

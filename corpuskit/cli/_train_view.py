@@ -1,0 +1,375 @@
+"""What training shows: one region of a terminal, redrawn; plain lines in a pipe or a log."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from corpuskit.cli._plain import echo, one_line
+from corpuskit.train.metrics import Evaluation, Event, Mixture, Progress, TrainResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from types import FrameType
+
+    from rich.console import RenderableType
+
+    from corpuskit.train.metrics import Observer, SourceLoss, Told
+    from corpuskit.train.settings import TrainSettings
+
+REDRAW_SECONDS = 0.5  # drawing takes 1.6 ms: 0.3 % of a core
+KEPT_LOSSES = 512  # of the curve; neighbours are averaged beyond
+RECENT_LINES = 50  # of progress, which the time left is reckoned from
+KEPT_EVENTS = 5
+NEWEST_LINES = 4  # of the region, for the newest event
+UNEVEN = 1.2  # a slowest rank of so many times the median is worth a line
+HELD_OUT_WIDTH = 56  # of a terminal whose table of sources has a column for it
+BLOCKS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+ASCII_BLOCKS = "_.-=*#"
+INTERRUPTED = 130  # exit code of shells for Ctrl-C
+SECOND_SECONDS = 1.0  # torchrun passes the terminal's Ctrl-C on: the same one arrives twice
+
+
+@contextlib.contextmanager
+def observer(settings: TrainSettings) -> Iterator[Observer]:
+    """Yield the observer that suits where standard output goes; among several ranks, the first's.
+
+    Ctrl-C asks for what SIGTERM asks for, a checkpoint after this step and the end; a second one
+    ends the process at once.
+    """
+    is_first, console = int(os.environ.get("RANK", "0")) == 0, Console()
+    # FORCE_COLOR makes rich take a pipe for a terminal.
+    is_live = is_first and sys.stdout.isatty() and not console.is_dumb_terminal
+    with _interruptible(settings, is_first):
+        if is_live:
+            with LiveView(settings.name, console) as view:
+                yield view
+        else:
+            yield LineView() if is_first else _say_nothing
+
+
+def _say_nothing(told: Told) -> None:
+    """Show nothing."""
+
+
+@contextlib.contextmanager
+def _interruptible(settings: TrainSettings, is_first: bool) -> Iterator[None]:
+    """Turn Ctrl-C into SIGTERM once somebody listens to that; end without a traceback."""
+    asked: list[float] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if asked and now - asked[0] < SECOND_SECONDS:
+            return
+        if asked or not callable(signal.getsignal(signal.SIGTERM)):
+            raise KeyboardInterrupt
+        asked.append(now)
+        if is_first:
+            # Not print(): this may have interrupted one. It takes the place of the last line.
+            words = "stopping after this step; Ctrl-C again: at once"
+            os.write(2, f"\r {words}"[: shutil.get_terminal_size().columns].encode())
+        signal.raise_signal(signal.SIGTERM)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, note) if is_main else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        if is_first:
+            echo(
+                "\ninterrupted: run the same command again to go on from the newest checkpoint in "
+                f"{settings.output}",
+                err=True,
+            )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            os._exit(INTERRUPTED)  # the others wait for this rank, and it must not wait for them
+        sys.exit(INTERRUPTED)
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, before)
+
+
+class LineView:
+    """Prints a line per step told of, per evaluation and per event; the mixture at the end."""
+
+    def __init__(self) -> None:
+        self._mixture: Mixture | None = None
+
+    def __call__(self, told: Told) -> None:
+        if isinstance(told, Mixture):
+            self._mixture = told
+            return
+        if isinstance(told, TrainResult) and self._mixture:
+            click.echo(one_line(str(self._mixture)))
+        if not isinstance(told, Event) or is_news(told):
+            click.echo(one_line(str(told)))
+            sys.stdout.flush()
+
+
+def is_news(event: Event) -> bool:
+    """Return whether an event is worth a line: ranks that are equally fast are none."""
+    ratio = event.fields.get("ratio")
+    return event.kind != "speeds" or (isinstance(ratio, int | float) and ratio >= UNEVEN)
+
+
+class LiveView:
+    """Redraws one region of the terminal, at most twice a second.
+
+    No thread draws: the processor is the training's. The cursor stays visible, so that a process
+    that is killed leaves an ordinary terminal.
+    """
+
+    def __init__(self, name: str, console: Console) -> None:
+        self.screen = Screen(name)
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+        self._drawn = 0.0
+
+    def __enter__(self) -> LiveView:
+        self._live.start()
+        self._live.console.show_cursor(True)
+        self._draw()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live.is_started:
+            self.screen.is_ended = True
+            self._draw()
+        self._live.stop()
+
+    def __call__(self, told: Told) -> None:
+        self.screen.add(told, time.monotonic(), datetime.now())
+        is_end = isinstance(told, TrainResult)
+        is_rare = not isinstance(told, Progress | Mixture)
+        if is_rare or time.monotonic() - self._drawn >= REDRAW_SECONDS:
+            self._draw()
+        if is_end:
+            # Under torchrun the process ends before this view is left.
+            self._live.stop()
+            echo(one_line(str(told)))
+
+    def _draw(self) -> None:
+        self._drawn = time.monotonic()
+        self._live.update(self.screen.region(self._live.console), refresh=True)
+
+
+class Screen:
+    """What was told so far, and the region that shows it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = one_line(name)
+        self._last: Progress | None = None
+        self._mixture: Mixture | None = None
+        self._evaluation: Evaluation | None = None
+        self._speeds: Event | None = None
+        self._sources: dict[str, SourceLoss] = {}  # a step need not have rows of every one
+        self.is_ended = False
+        self._events = deque[tuple[str, Event]](maxlen=KEPT_EVENTS)
+        self._losses, self._group = list[tuple[float, int]](), 1
+        self._recent = deque[tuple[float, int]](maxlen=RECENT_LINES)
+
+    def add(self, told: Told, now: float, clock: datetime) -> None:
+        """Note something.
+
+        Args:
+            told: what.
+            now: seconds of a clock that never goes back.
+            clock: the time of day.
+        """
+        if isinstance(told, Progress):
+            if self._last and told.step <= self._last.step:
+                self._recent.clear()  # the run went back
+            self._recent.append((now, told.step))
+            self._last = told
+            self._sources |= told.sources
+            self._add_loss(told.loss)
+        elif isinstance(told, Mixture):
+            self._mixture = told
+        elif isinstance(told, Evaluation):
+            self._evaluation = told
+        elif isinstance(told, TrainResult):
+            self.is_ended = True
+        elif told.kind == "speeds":
+            self._speeds = told
+        else:
+            self._events.append((f"{clock:%H:%M:%S}", told))
+
+    def _add_loss(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            return
+        if self._losses and self._losses[-1][1] < self._group:
+            total, count = self._losses.pop()
+            self._losses.append((total + loss, count + 1))
+        else:
+            self._losses.append((loss, 1))
+        if len(self._losses) > KEPT_LOSSES:
+            pairs = zip(self._losses[::2], [*self._losses[1::2], (0.0, 0)], strict=False)
+            self._losses = [(a + b, m + n) for (a, m), (b, n) in pairs]
+            self._group *= 2
+
+    def region(self, console: Console) -> RenderableType:
+        """Return the lines, none wider and all together not higher than the console."""
+        width, height = console.width, console.height
+        lines = self._head(width, console.options.ascii_only)
+        foot = [Text(" Ctrl-C: save after this step and end", style="dim")]
+        events = [] if self.is_ended else foot
+        for number, (clock, event) in enumerate(reversed(self._events)):
+            text = Text(f" {clock} {one_line(str(event))}", style=_style(event.kind))
+            # The newest in full, if there is room: what comes last names the documents.
+            whole = text.wrap(console, width)[:NEWEST_LINES] if number == 0 else [text]
+            told = [*whole] if len(lines) + len(events) + len(whole) + 7 < height else [text]
+            if len(lines) + len(events) + len(told) + 3 < height:
+                events = [*told, *events]
+        room = height - 1 - len(lines) - len(events)
+        body: list[RenderableType] = [*lines]
+        if self._last and room >= 3:
+            body.append(self._source_table(width, room))
+        for line in (*lines, *events):
+            line.no_wrap, line.overflow = True, "ellipsis"
+        return Group(*body, *events)
+
+    def _head(self, width: int, is_ascii: bool) -> list[Text]:
+        """Return how far the run is, the curve, and the figures of the last step."""
+        last = self._last
+        if last is None:
+            return [Text.assemble((f" {self._name}", "bold"), "  setting up")]
+        done = last.step + 1
+        place = [
+            self._name,
+            f"step {done:,} of {last.steps:,}",
+            f"{100 * done / last.steps:.0f} %",
+            *([self._left()] if self._left() else []),
+        ]
+        loss = f" loss {last.loss:.4f} "
+        means = [total / count for total, count in self._losses]
+        curve = sparkline(means, width - len(loss) - 1, ASCII_BLOCKS if is_ascii else BLOCKS)
+        if len(loss) + len(curve) > width:
+            curve = ""
+        figures = [
+            f"lr {last.lr:.2e}",
+            f"grad {last.grad_norm:.2f}",
+            f"{last.tokens_per_second:,.0f} tok/s",
+            *([] if last.mfu is None else [f"MFU {100 * last.mfu:.1f} %"]),
+            f"wait p50 {last.data_wait_p50_ms:.1f} p99 {last.data_wait_p99_ms:.1f} ms",
+            f"{last.tokens:,} tokens",
+        ]
+        if self._speeds and len(self._speeds.fields.get("own_seconds", ())) > 1:
+            slow = self._speeds.fields
+            figures.append(f"slowest rank {slow['slowest']} ({slow['host']}) x{slow['ratio']:.2f}")
+        if self._evaluation and width < HELD_OUT_WIDTH:
+            held = (f"{name} {_bits(one)}" for name, one in self._evaluation.sources.items())
+            figures.append(one_line(f"held out @{self._evaluation.step} {' '.join(held)}"))
+        return [
+            *(Text(line, style="bold") for line in _filled(place, width)),
+            Text.assemble((loss, "bold"), (curve, "cyan")),
+            *(Text(line) for line in _filled(figures, width)),
+        ]
+
+    def _left(self) -> str:
+        """Return the time left, reckoned from what the last lines took, pauses included."""
+        last = self._last
+        if self.is_ended or last is None:
+            return ""
+        (first_time, first), (last_time, step) = self._recent[0], self._recent[-1]
+        each = (last_time - first_time) / (step - first) if step > first else last.step_seconds
+        seconds = round(each * (last.steps - last.step - 1))
+        days, rest = divmod(seconds, 86400)
+        clock = f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
+        return f"{days} d {clock} left" if days else f"{clock} left"
+
+    def _source_table(self, width: int, room: int) -> Table:
+        """Return a row per source, as many as there is room for, the largest first."""
+        now, shares = self._sources, self._mixture.sources if self._mixture else {}
+        held = self._evaluation.sources if self._evaluation else {}
+        names = sorted({*now, *shares, *held}, key=lambda n: (-_tokens(n, shares, now), n))
+        shown = names if len(names) < room else names[: room - 2]
+        after = f"held out @{self._evaluation.step}" if self._evaluation else ""
+        columns: list[tuple[str, Callable[[str], str], int]] = [
+            ("loss", lambda n: f"{now[n].loss:.3f}" if n in now else "-", 0),
+            ("bits/byte", lambda n: _bits(now.get(n)), 70),
+            ("trained", lambda n: f"{100 * shares[n].realised_ratio:.1f} %", 0),
+            ("planned", lambda n: f"{100 * shares[n].planned_ratio:.1f} %", 40),
+            ("epochs", lambda n: f"{shares[n].epochs:.2f}", 80),
+            (after, lambda n: _bits(held.get(n)), HELD_OUT_WIDTH),
+        ]
+        table = Table(box=None, pad_edge=True, header_style="dim", expand=False)
+        table.add_column("source", no_wrap=True, overflow="ellipsis", min_width=6, max_width=32)
+        is_there: dict[str, Collection[str]] = {
+            "trained": shares,
+            "planned": shares,
+            "epochs": shares,
+            after: held,
+        }
+        chosen = [c for c in columns if width >= c[2] and is_there.get(c[0], now)]
+        for title, _, _ in chosen:
+            table.add_column(title, justify="right", no_wrap=True, overflow="ellipsis")
+        for name in shown:
+            cells = [cell(name) if name in is_there.get(title, names) else "-"
+                     for title, cell, _ in chosen]  # fmt: skip
+            table.add_row(Text(one_line(name)), *cells)
+        if len(shown) < len(names):
+            table.add_row(Text(f"and {len(names) - len(shown)} more", style="dim"))
+        return table
+
+
+def _tokens(name: str, shares: dict[str, Any], now: dict[str, SourceLoss]) -> int:
+    one = shares.get(name) or now.get(name)
+    return one.tokens if one else 0
+
+
+def _bits(one: SourceLoss | None) -> str:
+    if one is None:
+        return "-"
+    return f"{one.loss:.3f} nats" if one.bits_per_byte is None else f"{one.bits_per_byte:.4f}"
+
+
+def _style(kind: str) -> str:
+    if kind in {"failed", "interrupted"}:
+        return "red"
+    return "yellow" if kind in {"bad_step", "rollback"} else "dim"
+
+
+def _filled(parts: Sequence[str], width: int) -> list[str]:
+    """Return the parts in as few lines as they fit into."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 3 + len(part) <= width:
+            lines[-1] += f"   {part}"
+        else:
+            lines.append(f" {part}")
+    return lines
+
+
+def sparkline(values: Sequence[float], width: int, blocks: str) -> str:
+    """Return the values as blocks, at most `width` of them, neighbours averaged.
+
+    The highest twentieth is cut off, or the fall of the first steps would be all there is to see.
+    """
+    if not values or width < 4:
+        return ""
+    count = min(width, len(values))
+    bounds = [index * len(values) // count for index in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(bounds)]
+    low, high = min(means), sorted(means)[round(0.95 * (count - 1))]
+    span = max(high - low, 1e-9)
+    return "".join(
+        blocks[min(int((min(mean, high) - low) / span * len(blocks)), len(blocks) - 1)]
+        for mean in means
+    )

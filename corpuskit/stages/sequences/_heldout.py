@@ -1,0 +1,311 @@
+"""The documents that `holdout` set aside, tokenized as the run tokenized the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from corpuskit.batch import numbers, utf8
+from corpuskit.errors import DataError, UsageError
+from corpuskit.manifest import Seal
+from corpuskit.shards import read_documents
+from corpuskit.stage import View
+from corpuskit.stages.sequences._definition import define, identify
+from corpuskit.stages.sequences._offsets import token_edges
+from corpuskit.stages.sequences._pieces import SPACE
+from corpuskit.stages.sequences._ranks import NAMES_OF_BYTES
+from corpuskit.stages.sequences.tokenize import Tokenize
+from corpuskit.storage import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from corpuskit.manifest import Part
+    from corpuskit.storage import Store
+
+ROLE = "aside:holdout"
+PLAN_FORMAT, MIX_FORMAT = 1, 2
+CACHED_TOKENS = 1 << 24
+"""Tokens of this rank's documents that are kept after the first pass, 64 MB; sources beyond that
+are read and tokenized at each pass."""
+
+ADVICE = (
+    "Add `- holdout: {ratio: 0.005}` before dedup in the pipeline and run it again, or name a run "
+    "that has it in evaluate.data"
+)
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_BYTES_OF_NAMES = {name: byte for byte, name in NAMES_OF_BYTES.items()}
+
+
+class Document(NamedTuple):
+    """A held-out document.
+
+    Attributes:
+        tokens: (T,) uint32 as `pack` would have seen them: with bos and eos, if the run has them.
+        text_bytes: UTF-8 bytes of text that all tokens but the first spell, the first being given
+            and not predicted: all of the text if the document begins with bos. An eos is
+            predicted, and spells none.
+    """
+
+    tokens: NDArray[np.uint32]
+    text_bytes: int
+
+
+class HeldOutRun:
+    """The held-out documents of a run.
+
+    Args:
+        address: what the user calls the run directory.
+        parts: of each source that has documents, in the order of their keys.
+        stage: tokenizes as the run did.
+        max_documents: of each source.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        parts: Mapping[str, Sequence[Part]],
+        stage: Tokenize,
+        max_documents: int,
+    ) -> None:
+        self.address = store.address
+        self.source_names = tuple(parts)
+        self._store, self._parts, self._stage = store, parts, stage
+        self._max_documents = max_documents
+        self._spelling = find_spelling(stage)
+        self._kept: dict[tuple[str, int, int], list[Document]] = {}
+        self._room = CACHED_TOKENS
+
+    def documents(self, source: str, rank: int, ranks: int) -> Iterator[Document]:
+        """Yield every `ranks`-th document of a source, from the one with number `rank` on.
+
+        Documents are numbered from 0 by their keys: file by file, in the order in which they were
+        read; the first `max_documents` count. One row group of text is in memory at a time.
+
+        Raises:
+            DataError: a part is damaged, or lacks the column of token ids.
+        """
+        asked = (source, rank, ranks)
+        if asked in self._kept:
+            yield from self._kept[asked]
+            return
+        found: list[Document] | None = []
+        num_tokens = 0
+        for document in self._read(*asked):
+            yield document
+            num_tokens += len(document.tokens)
+            if num_tokens > self._room:
+                found = None
+            elif found is not None:
+                found.append(document)
+        if found is not None:
+            self._kept[asked] = found
+            self._room -= num_tokens
+
+    def _read(self, source: str, rank: int, ranks: int) -> Iterator[Document]:
+        number = 0
+        columns = ["key", "text", *self._stage.needs()]
+        for part in self._parts[source]:
+            place = self._store.at(part.path)
+            for batch in read_documents(place, columns):
+                if missing := set(columns) - set(batch.schema.names):
+                    raise DataError(
+                        f"{place}: has no column {missing.pop()!r}, from which the run takes token "
+                        "ids. Put holdout behind what makes it."
+                    )
+                end = min(number + len(batch), self._max_documents)
+                mine = np.arange(number + (rank - number) % ranks, end, ranks) - number
+                if len(mine):
+                    yield from self._tokenize(batch.take(pa.array(mine)))
+                number += len(batch)
+                if number >= self._max_documents:
+                    return
+
+    def _tokenize(self, batch: pa.RecordBatch) -> Iterator[Document]:
+        view = View(batch)
+        outcome = self._stage.apply(view)
+        assert outcome.columns is not None, "tokenize adds one"
+        lists = outcome.columns["tokens"]
+        offsets = numbers(lists.offsets)
+        ids = numbers(lists.values).astype(np.uint32, copy=False)
+        bad = np.zeros(view.num_docs, np.uint8) if outcome.codes is None else outcome.codes
+        for row in np.flatnonzero(bad == 0).tolist():
+            tokens = ids[offsets[row] : offsets[row + 1]].copy()
+            text = utf8(batch.column("text")).row(row)
+            yield Document(tokens, self._spelling(tokens, text))
+
+
+def open_held_out(run_dir: str, max_documents: int, tokens: str | None = None) -> HeldOutRun:
+    """Open the documents that the `holdout` stage of a run set aside; no text is read yet.
+
+    What the pipeline does behind `holdout` (filters, rewriters, dedup) was not done to them.
+
+    Args:
+        run_dir: a finished run: a folder, or an s3:// address.
+        max_documents: of each source, the first ones.
+        tokens: the run whose tokenizer counts, if another one than `run_dir`.
+
+    Raises:
+        UsageError: there is no run, or no holdout in it; or the tokenizer is gone or has changed.
+        DataError: the held-out documents are not those of the run's token shards.
+    """
+    store = open_store(run_dir)
+    plan = read_plan(store)
+    step = _find_step(plan, "holdout")
+    if step is None:
+        raise UsageError(f"{run_dir}: the run has no holdout stage. {ADVICE}.")
+    seal = _find_seal(store, plan, step)
+    if seal is None:
+        raise UsageError(
+            f"{run_dir}: holdout set no document aside, or has not run yet. "
+            "Run the pipeline to its end, or raise holdout.ratio."
+        )
+    if tokens is None or tokens == run_dir:
+        _require_same_documents(store, plan, seal)
+    by_source: dict[str, list[Part]] = {str(one["label"]): [] for one in plan["sources"]}
+    for part in seal.by_role(ROLE):
+        by_source.setdefault(part.source, []).append(part)
+    parts = {
+        name: sorted(found, key=lambda part: (part.first, part.unit))
+        for name, found in by_source.items()
+        if found
+    }
+    return HeldOutRun(store, parts, open_tokenizer(tokens or run_dir), max_documents)
+
+
+def open_tokenizer(run_dir: str) -> Tokenize:
+    """Return the `tokenize` stage of a finished run, with the file that it used.
+
+    Raises:
+        UsageError: the file is not to be found, or is another one by now.
+    """
+    store = open_store(run_dir)
+    plan, mix = read_plan(store), _read_json(store, "mix/plan.json", MIX_FORMAT)
+    step = _find_step(plan, "tokenize")
+    if step is None:
+        raise UsageError(f"{run_dir}: the run has no tokenize stage. Run a pipeline with one.")
+    params, wanted = step["params"], mix["tokenizer"]["hash"]
+    named = str(params["tokenizer"])
+    # Relative to where the run was started, which may be another machine: then, to here.
+    places = dict.fromkeys((os.path.join(str(plan.get("folder", "")), named), named))
+    known = [place for place in places if os.path.exists(place)]
+    if not known:
+        raise UsageError(
+            f"{run_dir}: its tokenizer is not at {' nor at '.join(places)}. Put the file there: "
+            "held-out documents are tokenized with it."
+        )
+    for place in known:
+        stage = Tokenize.model_validate({**params, "tokenizer": place})
+        if identify(stage._named) == wanted:
+            return stage
+    raise UsageError(
+        f"{known[0]}: is not the tokenizer of {run_dir}: its hash is {identify(stage._named)}, "
+        f"that of the run's {wanted}. Restore the file, or run the pipeline again."
+    )
+
+
+def find_spelling(stage: Tokenize) -> Callable[[NDArray[np.uint32], bytes], int]:
+    """Return a function of a document's tokens and text: bytes that its predicted tokens spell.
+
+    They are exact, and compared with the text, where names of tokens say what they spell:
+    vocabularies of bytes, and pieces with a mark for a space. Otherwise (text is normalized) what
+    the first token stands for is taken off; of SentencePiece, its length after normalization.
+    """
+    definition = define(stage._named)
+    silent = set() if stage.allow_special else set(definition.specials)
+    tables: list[dict[int, bytes]] = [{}, {}]
+    for name, number in definition.vocabulary.items():
+        for table, spell in zip(tables, (_spell_bytes, _spell_pieces), strict=True):
+            table[number] = b"" if name in silent else spell(name)
+
+    def predicted(tokens: NDArray[np.uint32], text: bytes) -> int:
+        inner = tokens[1 : len(tokens) - stage.add_eos].tolist()
+        if not inner or stage.add_bos:
+            return len(text) if inner else 0
+        for table in tables:
+            spelled = b"".join(map(table.__getitem__, inner))
+            if text.endswith(spelled):
+                return len(spelled)
+        if definition.model is not None:
+            return max(len(text) - len(tables[1][int(tokens[0])].strip(b" ")), 0)
+        ends = token_edges(stage.tokenizer, text.decode())[1]
+        return len(text) - int(ends[0]) if len(ends) else 0
+
+    return predicted
+
+
+def _spell_bytes(name: str) -> bytes:
+    """Return what a token of a vocabulary of bytes spells; added ones spell their names."""
+    try:
+        return bytes(map(_BYTES_OF_NAMES.__getitem__, name))
+    except KeyError:
+        return name.encode()
+
+
+def _spell_pieces(name: str) -> bytes:
+    """Return what a piece of SentencePiece spells, unless it is the first: that may add a space."""
+    byte = _BYTE.fullmatch(name)
+    return bytes([int(byte[1], 16)]) if byte else name.replace(SPACE, " ").encode()
+
+
+def read_plan(store: Store) -> dict[str, Any]:
+    """Return `plan.json` of a run.
+
+    Raises:
+        UsageError: there is none.
+        DataError: it is none.
+    """
+    if not store.exists("plan.json"):
+        raise UsageError(
+            f"{store.address}: not a run directory, it has no plan.json. It says how the run "
+            "tokenized and where its held-out documents are: keep it beside mix/ and tokens/."
+        )
+    return _read_json(store, "plan.json", PLAN_FORMAT)
+
+
+def _read_json(store: Store, name: str, known: int) -> dict[str, Any]:
+    where = store.where(name)
+    if not store.exists(name):
+        raise UsageError(f"{where}: no such file. Give the directory of a finished run.")
+    try:
+        fields = json.loads(store.read(name))
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON: {error}. Run the pipeline again.") from None
+    if not isinstance(fields, dict) or fields.get("format") != known:
+        raise DataError(f"{where}: format must be {known}. Run the pipeline again.")
+    return fields
+
+
+def _find_step(plan: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    return next((step for step in plan["steps"] if step["name"] == name), None)
+
+
+def _find_seal(store: Store, plan: Mapping[str, Any], step: Mapping[str, Any]) -> Seal | None:
+    """Return the seal of the phase that has the holdout; it is called after its last stage."""
+    labels = [one["label"] for one in plan["steps"]]
+    names = [f"manifests/{label}/seal.json" for label in labels[labels.index(step["label"]) :]]
+    for name, content in zip(names, store.read_each(names), strict=True):
+        if content is not None:
+            seal = Seal.from_json(content, store.where(name))
+            if len(seal.by_role(ROLE)):
+                return seal
+    return None
+
+
+def _require_same_documents(store: Store, plan: Mapping[str, Any], seal: Seal) -> None:
+    """Refuse if the holdout ran again since the mix was made: its documents may be trained on."""
+    mix = next((step["label"] for step in plan["steps"] if step["name"] == "mix"), "mix")
+    name = f"manifests/{mix}.plan/seal.json"
+    [content] = store.read_each([name])
+    if content is None or seal.content() not in Seal.from_json(content, store.where(name)).inputs:
+        raise DataError(
+            f"{store.address}: the held-out documents are newer than the token shards, which may "
+            "hold some of them. Run the pipeline to its end."
+        )

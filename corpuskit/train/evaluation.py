@@ -1,0 +1,229 @@
+"""The loss on held-out documents, source by source, in nats per token and bits per byte.
+
+Bits per byte is the measure to compare by: it does not depend on the tokenizer, nor on how long its
+tokens are. Letters: R rows of a forward pass, S rows of a window, L tokens per row, K sources.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from corpuskit.kernels.packing import best_fit
+from corpuskit.loader.assemble import IGNORED
+from corpuskit.train.attention import choose_kernel, lay_out
+from corpuskit.train.metrics import source_losses
+from corpuskit.train.model import token_losses
+from corpuskit.train.parallel import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from corpuskit.train.metrics import SourceLoss
+    from corpuskit.train.model import Decoder
+    from corpuskit.train.parallel import Parallel
+    from corpuskit.train.settings import TrainSettings
+
+WINDOW_TOKENS = 1 << 20
+"""Documents of so many tokens, and one more, are packed together: 24 MB of rows, more if one
+document is longer."""
+
+
+class HeldOutDocument(Protocol):
+    """A document as the run would have packed it."""
+
+    @property
+    def tokens(self) -> NDArray[np.integer]:
+        """Its token ids, with what begins and ends documents in the run."""
+
+    @property
+    def text_bytes(self) -> int:
+        """UTF-8 bytes of text behind its first token: what its predicted tokens spell."""
+
+
+class HeldOut(Protocol):
+    """Documents that no training saw."""
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """The sources that have some; the same on every rank."""
+
+    def documents(self, source: str, rank: int, ranks: int) -> Iterator[HeldOutDocument]:
+        """Yield every `ranks`-th document of a source, from the one with number `rank` on."""
+
+
+class Rows(NamedTuple):
+    """Packed pieces of documents; a row has those of one source.
+
+    Attributes:
+        tokens, labels: (S, L); a label is the next token of the document, or `IGNORED`.
+        positions: (S, L), counting from 0 at the first token of each piece.
+        sources: (S,) number of each row's source.
+    """
+
+    tokens: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    sources: NDArray[np.int64]
+
+
+def evaluate(
+    model: Decoder,
+    settings: TrainSettings,
+    parallel: Parallel,
+    held_out: HeldOut,
+    seq_len: int,
+) -> dict[str, SourceLoss]:
+    """Return the mean loss on each source's held-out documents.
+
+    Every token but the first of a document is predicted once, from what precedes it in the document
+    and in its row: a document of more than `seq_len + 1` tokens is cut, and the first tokens of a
+    further piece are predicted from few. Neither packing nor the number of ranks changes what is
+    computed, but for the order in which floating-point numbers are added.
+
+    Collective: all ranks call it at the same step, take as many forward passes, and get the same
+    answer. It leaves weights, gradients, the optimizer and random numbers alone. Host memory: see
+    `WINDOW_TOKENS`; device memory: less than a training step's.
+
+    Args:
+        model: as `build_model` returns it, or plain on one rank.
+        settings: whose micro-batch, dtype and attention kernel are used.
+        parallel: this rank.
+        held_out: the same documents on every rank.
+        seq_len: L.
+    """
+    names = held_out.source_names
+    sums = np.zeros((3, len(names)))  # nats, predicted tokens, bytes
+
+    def stream() -> Iterator[tuple[int, NDArray[np.integer]]]:
+        for number, name in enumerate(names):
+            for document in held_out.documents(name, parallel.data_rank, parallel.data_ranks):
+                sums[2, number] += document.text_bytes
+                yield number, document.tokens
+
+    documents = stream()
+    was_training = model.training
+    model.eval()
+    try:
+        while True:
+            rows = pack(_window(documents), seq_len)
+            num_passes = _most(parallel, -(-len(rows.sources) // settings.batch.micro_rows))
+            if not num_passes:
+                break
+            losses = _row_losses(model, settings, parallel, rows, num_passes)
+            np.add.at(sums[0], rows.sources, losses)
+            np.add.at(sums[1], rows.sources, (rows.labels != IGNORED).sum(1))
+    finally:
+        model.train(was_training)
+        # A forward pass without a backward one leaves weights gathered: a later load or optimizer
+        # step would not reach them.
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+    totals = parallel.sum(torch.from_numpy(sums).to(parallel.device)).tolist()
+    return source_losses(names, *totals)
+
+
+def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Rows:
+    """Pack documents, each given with the number of its source, into rows of `seq_len` inputs.
+
+    Pieces of a long document overlap by one token, which is the last label of one and the first
+    input of the next. A document of fewer than two tokens predicts nothing and is left out.
+    """
+    sources: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    places: list[tuple[int, NDArray[np.integer]]] = []  # (row, inputs and last label)
+    num_rows = 0
+    for source, group in itertools.groupby(documents, key=lambda one: one[0]):
+        pieces = [
+            tokens[begin : begin + seq_len + 1]
+            for _, tokens in group
+            for begin in range(0, len(tokens) - 1, seq_len)
+        ]
+        if pieces:
+            lengths = np.array([len(piece) - 1 for piece in pieces])
+            found, count = best_fit(lengths, seq_len)
+            places += zip((found + num_rows).tolist(), pieces, strict=True)
+            sources.append(np.full(count, source))
+            num_rows += count
+    tokens, labels, positions = _masked(num_rows, seq_len)
+    ends = np.zeros(num_rows, np.int64)
+    for row, piece in places:
+        begin, end = ends[row], ends[row] + len(piece) - 1
+        tokens[row, begin:end], labels[row, begin:end] = piece[:-1], piece[1:]
+        positions[row, begin:end] = np.arange(end - begin)
+        positions[row, end:] = np.arange(seq_len - end)  # padding is a piece of its own
+        ends[row] = end
+    return Rows(tokens, labels, positions, np.concatenate(sources))
+
+
+def _masked(num_rows: int, seq_len: int) -> tuple[NDArray[np.int64], ...]:
+    """Return tokens, labels and positions of rows that predict nothing."""
+    shape = (num_rows, seq_len)
+    positions = np.tile(np.arange(seq_len), (num_rows, 1))
+    return np.zeros(shape, np.int64), np.full(shape, IGNORED), positions
+
+
+def _window(
+    documents: Iterator[tuple[int, NDArray[np.integer]]],
+) -> list[tuple[int, NDArray[np.integer]]]:
+    """Take the next documents; those that are taken predict something, if any left does."""
+    taken: list[tuple[int, NDArray[np.integer]]] = []
+    num_tokens = 0
+    for source, tokens in documents:
+        if len(tokens) < 2:
+            continue
+        taken.append((source, tokens))
+        num_tokens += len(tokens)
+        if num_tokens >= WINDOW_TOKENS:
+            break
+    return taken
+
+
+def _most(parallel: Parallel, count: int) -> int:
+    """Return the largest of all ranks' counts."""
+    counts = torch.tensor(count, device=parallel.device)
+    dist.all_reduce(counts, dist.ReduceOp.MAX, parallel.data_group)
+    return int(counts)
+
+
+@torch.no_grad()
+def _row_losses(
+    model: Decoder, settings: TrainSettings, parallel: Parallel, rows: Rows, num_passes: int
+) -> NDArray[np.float64]:
+    """Return the (S,) summed loss of each row, in nats, after `num_passes` forward passes.
+
+    Passes are all of the training's shape, and those beyond the rows are of masked ones: gathering
+    the weights takes every rank.
+    """
+    device, micro_rows = parallel.device, settings.batch.micro_rows
+    kernel = choose_kernel(device, DTYPES[settings.dtype], settings.attention)
+    seq_len = rows.tokens.shape[1]
+
+    def take(values: NDArray[np.int64], first: int, masked: NDArray[np.int64]) -> torch.Tensor:
+        part = values[first : first + micro_rows]
+        return torch.from_numpy(np.concatenate((part, masked[len(part) :]))).to(device)
+
+    no_tokens, no_labels, no_positions = _masked(micro_rows, seq_len)
+    losses = []
+    for first in range(0, num_passes * micro_rows, micro_rows):
+        part = rows.positions[first : first + micro_rows]
+        layout = lay_out(
+            np.concatenate((part, no_positions[len(part) :])),
+            head_dim=model.shape.head_dim,
+            rope_theta=model.shape.rope_theta,
+            rope_scaling=model.shape.rope_scaling,
+            kernel=kernel,
+            device=device,
+        )
+        logits = model(take(rows.tokens, first, no_tokens), layout)
+        found, _ = token_losses(logits, take(rows.labels, first, no_labels))
+        losses.append(found.double().sum(1))
+    whole: NDArray[np.float64] = torch.cat(losses).cpu().numpy()
+    return whole[: len(rows.sources)]

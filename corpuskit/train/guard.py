@@ -1,0 +1,214 @@
+"""Steps that would do harm: told from the others, traced to their documents, and skipped for good.
+
+A step whose loss or gradient norm is not finite, or far above those of the steps before, is not
+applied. If that happens too often the run goes back to a checkpoint and the rows are taken out of
+the plan: PaLM (section 5.1) went back about 100 steps and passed over 200 to 500 batches, and the
+spikes did not come again. What makes a document suspect is its loss: by how many nats its tokens
+cost more than tokens of the steps before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corpuskit.errors import CorpuskitError
+from corpuskit.loader.assemble import IGNORED
+from corpuskit.loader.editing import append, skip_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from corpuskit.loader.index import MixPlan
+    from corpuskit.loader.stream import StreamingLoader
+    from corpuskit.train.settings import GuardSettings
+
+NAMED = 8  # documents of a bad step that are named
+# Of the mean loss, and of a logarithm: calmer windows would make ordinary steps look like spikes.
+LEAST_SPREAD, LEAST_LOG_SPREAD = 0.005, 0.1
+
+
+class GuardError(CorpuskitError):
+    """More steps were bad than the settings tolerate, and the run may not go back again."""
+
+    exit_code = 77
+
+
+class SpikeGuard:
+    """Judges steps by the mean and standard deviation of those applied before.
+
+    Args:
+        settings: of the run.
+        state: of a checkpoint, so that a run that goes on judges as one that never stopped.
+    """
+
+    def __init__(self, settings: GuardSettings, state: Mapping[str, Any] | None = None) -> None:
+        self.settings = settings
+        known = state or {"losses": [], "grad_norms": [], "bad_steps": []}
+        self._losses = deque[float](known["losses"], settings.window)
+        self._grad_norms = deque[float](known["grad_norms"], settings.window)
+        self.bad_steps: list[int] = [*known["bad_steps"]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next judgement rests on, JSON-ready."""
+        return {
+            "losses": [*self._losses],
+            "grad_norms": [*self._grad_norms],
+            "bad_steps": self.bad_steps,
+        }
+
+    @property
+    def usual_loss(self) -> float:
+        """Mean loss of the window, 0 where it is empty."""
+        return sum(self._losses) / max(len(self._losses), 1)
+
+    def judge(self, step: int, loss: float, grad_norm: float) -> str | None:
+        """Return why a step is bad, or None, in which case it counts as applied.
+
+        Args:
+            step: as the loader counts.
+            loss: of the whole step, in nats per token.
+            grad_norm: of the whole step, before clipping.
+        """
+        reason = self._find(loss, grad_norm)
+        if reason is None:
+            self._losses.append(loss)
+            self._grad_norms.append(grad_norm)
+        else:
+            earliest = step - self.settings.window
+            self.bad_steps = [bad for bad in self.bad_steps if bad > earliest] + [step]
+        return reason
+
+    def _find(self, loss: float, grad_norm: float) -> str | None:
+        for name, value in (("loss", loss), ("gradient norm", grad_norm)):
+            if not math.isfinite(value):
+                return f"{name} is {value}"
+        limit = self.settings.sigmas
+        if not limit or len(self._losses) < self.settings.min_steps:
+            return None
+        usual = self.usual_loss
+        sigmas, _ = _far_above(loss, self._losses, LEAST_SPREAD * usual)
+        if sigmas > limit:
+            return f"loss {loss:.4g} is {sigmas:.1f} standard deviations above {usual:.4g}"
+        # Norms scatter by factors: a run of 0.5 to 1.4 meets 2.8 without harm.
+        logs = [math.log(max(norm, 1e-30)) for norm in self._grad_norms]
+        sigmas, mean = _far_above(math.log(max(grad_norm, 1e-30)), logs, LEAST_LOG_SPREAD)
+        if sigmas > limit:
+            return (
+                f"gradient norm {grad_norm:.4g} is {sigmas:.1f} standard deviations, in logarithms,"
+                f" above {math.exp(mean):.4g}"
+            )
+        return None
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether more steps of the window were bad than are tolerated."""
+        return len(self.bad_steps) > self.settings.tolerate
+
+
+def _far_above(value: float, before: Sequence[float], least: float) -> tuple[float, float]:
+    """Return by how many standard deviations a value is above the mean of others, and that mean."""
+    mean = sum(before) / len(before)
+    spread = math.sqrt(sum((one - mean) ** 2 for one in before) / len(before))
+    return (value - mean) / max(spread, least), mean
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A document's stretch of a row in a bad step."""
+
+    document: str  # its id
+    file: str  # where it came from
+    source: str
+    source_row: int
+    first_token: int  # in that row
+    tokens: int  # labelled ones
+    loss: float  # nats per labelled token
+    excess: float  # nats above what as many tokens usually cost
+
+    def __str__(self) -> str:
+        return f"{self.document} ({self.source}/{self.source_row}, loss {self.loss:.2f})"
+
+
+def document_losses(
+    batch: Mapping[str, Any], losses: NDArray[np.float32], usual: float
+) -> list[tuple[float, int, int, int, float]]:
+    """Return the most suspect stretches of a batch.
+
+    Those without a finite loss come first, then those that cost most.
+
+    Args:
+        batch: S rows of L tokens, as the loader gives them.
+        losses: (S, L) nats, 0 where a token has no label.
+        usual: nats per token that are no surprise.
+
+    Returns:
+        `NAMED` at most: (excess in nats, row of the batch, first token, labelled tokens, mean
+        loss).
+    """
+    length = losses.shape[1]
+    starts = np.flatnonzero(batch["position_ids"].reshape(-1) == 0)
+    labelled = np.add.reduceat((batch["labels"] != IGNORED).reshape(-1), starts, dtype=np.int64)
+    sums = np.add.reduceat(losses.reshape(-1), starts, dtype=np.float64)
+    excess = np.where(np.isfinite(sums), sums - labelled * usual, np.inf)
+    order = [one for one in np.argsort(-excess, kind="stable").tolist() if labelled[one]]
+    return [
+        (
+            float(excess[one]),
+            int(starts[one]) // length,
+            int(starts[one]) % length,
+            int(labelled[one]),
+            float(sums[one] / labelled[one]),
+        )
+        for one in order[:NAMED]
+    ]
+
+
+def name_documents(
+    loader: StreamingLoader, step: int, found: Sequence[tuple[float, int, int, int, float]]
+) -> list[Suspect]:
+    """Return whose stretches these are.
+
+    Args:
+        loader: of the run.
+        step: the bad one.
+        found: as `document_losses` gives them, rows counted in the global batch.
+    """
+    suspects = []
+    for excess, place, first_token, tokens, loss in found:
+        (row,) = loader.which(step, row=place)
+        span = next(span for span in reversed(row.documents) if span.first_token <= first_token)
+        suspects.append(
+            Suspect(
+                span.id, span.file, row.source, row.source_row, first_token, tokens, loss, excess
+            )
+        )
+    return suspects
+
+
+def skip_for_good(plan: MixPlan, first: int, end: int, owner: str, why: str) -> MixPlan:
+    """Take rows [first, end) of the run out of the plan, recorded as the guard's doing.
+
+    Args:
+        plan: the mix plan; its run directory gets another edit.
+        first, end: by the run's row counter.
+        owner: output of the training.
+        why: for who reads the edit.
+    """
+    return append(plan, skip_rows(plan, [(first, end)], f"{_signed(owner)} {why}"))
+
+
+def count_rollbacks(plan: MixPlan, owner: str) -> int:
+    """Return how often the guard of a training has taken rows out of the plan."""
+    reasons = (edit.fields.get("reason", "") for edit in plan.edits if edit.kind == "skip")
+    return sum(str(reason).startswith(_signed(owner)) for reason in reasons)
+
+
+def _signed(owner: str) -> str:
+    return f"[guard of {owner}]"

@@ -1,0 +1,275 @@
+"""A checkpoint as a model of Hugging Face: one process, no group, a few tensors at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+import corpuskit
+from corpuskit.errors import DataError, UsageError
+from corpuskit.train.checkpoint import read_record
+from corpuskit.train.huggingface import CONFIG, INDEX, ORIGIN, WEIGHTS, foreign_name, make_config
+from corpuskit.train.model import Decoder
+from corpuskit.train.settings import ModelShape, RopeScaling
+from corpuskit.train.tensor_files import write_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from corpuskit.train.checkpoint import Record
+
+FORMAT = 1
+FILE_BYTES = 5_000_000_000
+READ_BYTES = 200_000_000
+"""Weights in memory, as float32, unless a single tensor is larger."""
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+_CHECKPOINT = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    step: int  # done, of the checkpoint
+    architecture: str
+    parameters: int
+    files: int  # of weights
+    size_bytes: int  # of weights
+    dtype: str
+
+
+def find_checkpoint(output: str | Path, step: int | None = None) -> Path:
+    """Return the newest complete checkpoint of a run, or that of a step.
+
+    Raises:
+        UsageError: there is none.
+    """
+    folder = Path(output, "checkpoints")
+    found = {
+        int(match[1]): path
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (match := _CHECKPOINT.fullmatch(path.name)) and (path / "train.json").is_file()
+    }
+    if not found:
+        raise UsageError(f"{folder}: has no complete checkpoint. Train first, or correct output.")
+    if step is None:
+        return found[max(found)]
+    if step not in found:
+        there = ", ".join(map(str, sorted(found)))
+        raise UsageError(f"{folder}: has none of step {step}. There is: {there}.")
+    return found[step]
+
+
+def export(
+    checkpoint: Path,
+    folder: Path,
+    *,
+    seq_len: int,
+    ids: Mapping[str, int | None],
+    dtype: str = "bfloat16",
+    files: Mapping[str, bytes] | None = None,
+    tokenizer: Mapping[str, Any] | None = None,
+    file_bytes: int = FILE_BYTES,
+) -> Exported:
+    """Write a complete checkpoint as a Hugging Face model; the folder appears whole or not at all.
+
+    Qwen3ForCausalLM computes what our decoder does with QK-norm, LlamaForCausalLM without.
+
+    Args:
+        checkpoint: of any number of ranks.
+        folder: absent or empty.
+        seq_len: the longest text the model was trained on, in tokens.
+        ids: of the tokens `bos`, `eos` and `pad`, null where there is none.
+        dtype: of the weights written.
+        files: more files, by name: those of the tokenizer.
+        tokenizer: what `corpuskit.json` is to say of it.
+        file_bytes: largest file of weights, unless a single tensor is larger.
+
+    Raises:
+        UsageError: the folder has files, or the disk has no room.
+        DataError: the checkpoint is broken.
+    """
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise UsageError(f"{folder}: is there already, and not an empty folder. Choose a new one.")
+    record = read_record(checkpoint)
+    shape = _shape(record)
+    with torch.device("meta"):
+        parameters = {name: tuple(p.shape) for name, p in Decoder(shape).named_parameters()}
+    size = DTYPES[dtype].itemsize * sum(map(math.prod, parameters.values()))
+    config = make_config(shape, seq_len, ids, dtype)
+    texts = {
+        CONFIG: config,
+        "generation_config.json": {f"{name}_token_id": ids[name] for name in ids},
+        ORIGIN: _origin(record, checkpoint, dtype, tokenizer),
+    }
+    more = {name: json.dumps(one, indent=2).encode() + b"\n" for name, one in texts.items()}
+    with _whole_folder(folder, size) as partial:
+        names = _write_weights(checkpoint, partial, parameters, DTYPES[dtype], file_bytes)
+        for name, content in {**more, **(files or {})}.items():
+            _write(partial / name, content)
+    return Exported(
+        folder=folder,
+        step=record.step,
+        architecture=config["architectures"][0],
+        parameters=size // DTYPES[dtype].itemsize,
+        files=len(names),
+        size_bytes=size,
+        dtype=dtype,
+    )
+
+
+@contextlib.contextmanager
+def _whole_folder(folder: Path, size_bytes: int) -> Iterator[Path]:
+    """Give a folder to fill, which is then renamed, or deleted after an error.
+
+    Raises:
+        UsageError: the disk has no room for it.
+    """
+    target = Path(os.path.abspath(folder))  # of a relative "." the parent has no name
+    partial = target.with_name(f".{target.name}.unfinished")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _require_room(target, size_bytes)
+    if partial.is_dir():  # a killed export left it
+        shutil.rmtree(partial)
+    partial.mkdir()
+    try:
+        yield partial
+        _sync(partial)
+        partial.rename(target)  # over an empty folder, too
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write_weights(
+    checkpoint: Path,
+    folder: Path,
+    shapes: Mapping[str, Sequence[int]],
+    dtype: torch.dtype,
+    file_bytes: int,
+) -> list[str]:
+    """Write the files of weights, and the index where there are several; return their names."""
+    groups = split(shapes, dtype.itemsize, file_bytes)
+    names = [WEIGHTS]
+    if len(groups) > 1:
+        stem = WEIGHTS.removesuffix(".safetensors")
+        names = [
+            f"{stem}-{n:05d}-of-{len(groups):05d}.safetensors" for n in range(1, len(groups) + 1)
+        ]
+    for name, group in zip(names, groups, strict=True):
+        foreign = {foreign_name(one): shapes[one] for one in group}
+        wanted = {one: shapes[one] for one in group}
+        write_tensors(folder / name, foreign, dtype, read_weights(checkpoint, wanted))
+    if len(groups) > 1:
+        size = dtype.itemsize * sum(math.prod(shape) for shape in shapes.values())
+        places = {
+            foreign_name(one): name
+            for name, group in zip(names, groups, strict=True)
+            for one in group
+        }
+        index = {"metadata": {"total_size": size}, "weight_map": places}
+        _write(folder / INDEX, json.dumps(index, indent=2).encode() + b"\n")
+    return names
+
+
+def split(shapes: Mapping[str, Sequence[int]], itemsize: int, most: int) -> list[list[str]]:
+    """Cut tensors, in order, into groups of at most `most` bytes; a larger one is alone."""
+    groups: list[list[str]] = []
+    filled = 0
+    for name, shape in shapes.items():
+        size = itemsize * math.prod(shape)
+        if not groups or filled + size > most:
+            groups.append([])
+            filled = 0
+        groups[-1].append(name)
+        filled += size
+    return groups
+
+
+def read_weights(checkpoint: Path, shapes: Mapping[str, Sequence[int]]) -> Iterator[torch.Tensor]:
+    """Yield weights of a checkpoint, whole, one after the other; the optimizer is not read.
+
+    Raises:
+        DataError: the checkpoint lacks one, or can't be read.
+    """
+    reader = dcp.FileSystemReader(checkpoint)
+    try:
+        for group in split(shapes, 4, READ_BYTES):
+            state = {"model": {name: torch.empty(tuple(shapes[name])) for name in group}}
+            with warnings.catch_warnings():  # it warns of what it was asked for
+                warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+                dcp.load(state, storage_reader=reader, no_dist=True)
+            while group:  # each is freed when the next is asked for
+                yield state["model"].pop(group.pop(0))
+    except (
+        dcp.CheckpointException,
+        OSError,
+        EOFError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+    ) as error:
+        why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        raise DataError(
+            f"{checkpoint}: the weights can't be read: {why[0]}. Choose another with --step."
+        ) from error
+
+
+def _shape(record: Record) -> ModelShape:
+    """Return the shape that a checkpoint's record has as JSON."""
+    scaling = record.shape.get("rope_scaling")
+    fields = {**record.shape, "rope_scaling": RopeScaling(**scaling) if scaling else None}
+    return ModelShape(**fields)
+
+
+def _origin(
+    record: Record, checkpoint: Path, dtype: str, tokenizer: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": corpuskit.__version__,
+        "name": record.settings.get("name"),
+        "checkpoint": checkpoint.name,
+        "step": record.step,
+        "plan_hash": record.plan_hash,
+        "settings_hash": record.settings_hash,
+        "dtype": dtype,
+        "tokenizer": dict(tokenizer) if tokenizer else None,
+    }
+
+
+def _require_room(target: Path, size_bytes: int) -> None:
+    free = shutil.disk_usage(target.parent).free
+    if size_bytes > free:
+        raise UsageError(
+            f"{target}: needs {size_bytes / 1e9:,.3f} GB, {free / 1e9:,.3f} GB are free. "
+            "Free space, or choose another folder."
+        )
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,146 @@
+"""What a run is made of, and where it begins: at the newest checkpoint, or at initial weights."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from corpuskit.errors import UsageError
+from corpuskit.loader.stream import StreamingLoader
+from corpuskit.train.attention import choose_kernel
+from corpuskit.train.checkpoint import Checkpoints, Record, read_record, require_same_run
+from corpuskit.train.flops import peak_flops
+from corpuskit.train.guard import SpikeGuard
+from corpuskit.train.optim import build_optimizer
+from corpuskit.train.parallel import DTYPES, build_model, require_same
+from corpuskit.train.tensor_parallel import require_even_shares
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from corpuskit.train.attention import Kernel
+    from corpuskit.train.model import Decoder
+    from corpuskit.train.parallel import Parallel
+    from corpuskit.train.settings import ModelShape, TrainSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What every step needs."""
+
+    settings: TrainSettings
+    parallel: Parallel
+    loader: StreamingLoader
+    model: Decoder
+    optimizer: torch.optim.Optimizer
+    checkpoints: Checkpoints
+    guard: SpikeGuard
+    kernel: Kernel
+    steps: int  # of the whole run
+    done: int  # when it was set up
+    step_tokens: int  # over all ranks, padding included
+    peak_flops: float | None  # of one device
+
+    def record(self, done: int) -> Record:
+        """Return what a checkpoint after `done` steps says."""
+        return Record(
+            step=done,
+            shape=asdict(self.model.shape),
+            settings=self.settings.model_dump(mode="json"),
+            settings_hash=self.settings.digest(),
+            plan_hash=self.loader.plan.hash,
+            loader=self.loader.state_at(done),
+            world_size=self.parallel.world_size,
+            guard=self.guard.state_dict(),
+        )
+
+
+def set_up(settings: TrainSettings, parallel: Parallel) -> Run:
+    """Build everything, and load the newest checkpoint.
+
+    Raises:
+        UsageError: the settings ask for what the plan or the checkpoint cannot give.
+        DataError: plan or checkpoint are damaged.
+    """
+    loader = StreamingLoader(
+        settings.data,
+        global_batch_rows=settings.batch.global_rows,
+        rank=parallel.data_rank,
+        world_size=parallel.data_ranks,
+        cache_dir=settings.cache_dir,
+        cache_bytes=settings.cache_bytes,
+    )
+    plan = loader.plan
+    # An edit of the mixture between the starts of two ranks would give them different rows.
+    require_same(parallel, f"{settings.data}: the mix plan", plan.hash)
+    steps = count_steps(settings, loader)
+    shape = choose_shape(settings, plan.tokenizer)
+    require_even_shares(shape, plan.seq_len, settings.parallel.tensor)
+    kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
+    checkpoints = Checkpoints(
+        Path(settings.output, "checkpoints"),
+        parallel,
+        settings.checkpoint.keep,
+        settings.checkpoint.keep_every_steps,
+    )
+    newest = checkpoints.newest()
+    record = read_record(newest) if newest else None
+    if newest and record:
+        require_same_run(newest, record, shape, settings)
+    model = build_model(shape, settings, parallel)
+    optimizer = build_optimizer(model, settings.optimizer)
+    if newest and record:
+        checkpoints.load(newest, model, optimizer)
+        loader.load_state_dict(record.loader)
+    elif settings.init_from:
+        from corpuskit.train.huggingface import load_weights
+
+        load_weights(Path(settings.init_from), model)
+    peak = settings.peak_tflops
+    return Run(
+        settings=settings,
+        parallel=parallel,
+        loader=loader,
+        model=model,
+        optimizer=optimizer,
+        checkpoints=checkpoints,
+        guard=SpikeGuard(settings.guard, record.guard if record else None),
+        kernel=kernel,
+        steps=steps,
+        done=record.step if record else 0,
+        step_tokens=settings.batch.global_rows * plan.seq_len,
+        peak_flops=peak * 1e12 if peak else peak_flops(parallel.device, DTYPES[settings.dtype]),
+    )
+
+
+def choose_shape(settings: TrainSettings, tokenizer: Mapping[str, object]) -> ModelShape:
+    """Return the model's shape: of the settings, or of the model whose weights are taken over."""
+    if settings.init_from is None:
+        return settings.model.shape(cast("int", tokenizer["vocab_size"]))
+    from corpuskit.train.init_from import choose_model
+
+    return choose_model(settings, tokenizer)
+
+
+def count_steps(settings: TrainSettings, loader: StreamingLoader) -> int:
+    """Return how many steps the run has.
+
+    Raises:
+        UsageError: the plan has fewer rows than that.
+    """
+    global_rows = settings.batch.global_rows
+    steps, asked = loader.num_steps, "one step"
+    if settings.steps is not None:
+        steps, asked = settings.steps, f"steps: {settings.steps}"
+    elif settings.tokens is not None:
+        steps = -(-settings.tokens // (global_rows * loader.plan.seq_len))
+        asked = f"tokens: {settings.tokens}, {steps} steps"
+    if steps > loader.num_steps or not steps:
+        raise UsageError(
+            f"{asked} of {global_rows} rows: {settings.data} has rows for {loader.num_steps}. "
+            "Ask for fewer, lower batch.global_rows, or mix more epochs."
+        )
+    return steps

@@ -1,0 +1,214 @@
+"""Where a training run stands, from the files it writes; needs no torch, and no run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import statistics
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.train.exits import REQUEUE, read_endings
+from corpuskit.train.pulse import LEFT, read_beats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corpuskit.train.exits import Ending
+    from corpuskit.train.pulse import Beat
+    from corpuskit.train.settings import TrainSettings
+
+TAIL_BYTES = {"metrics": 1 << 20, "events": 1 << 24}  # read from their ends
+SHOWN_EVENTS = 8
+MEDIAN_STEPS = 100
+LEAST_SECONDS = 10.0  # a younger heartbeat is never late
+USUAL = ("speeds", "checkpoint")  # events that say nothing new
+CLOSING = ("end", "failed", "interrupted")
+
+
+@dataclass(frozen=True, slots=True)
+class RankStanding:
+    """A rank's last heartbeat."""
+
+    beat: Beat
+    age_seconds: float
+    is_gone: bool  # it was a process of this machine, and there is none of its number
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it has said that it left the loop."""
+        return self.beat.phase in LEFT
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it has not left the loop, as far as anybody knows."""
+        return not self.is_gone and not self.has_left
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands."""
+
+    verdict: str  # one line
+    is_alive: bool
+    ranks: tuple[RankStanding, ...]
+    last_step: dict[str, Any] | None  # last line of metrics.jsonl
+    checkpoint: str | None  # name of the newest complete one
+    checkpoint_age_seconds: float | None
+    speeds: dict[str, Any] | None  # the last comparison of the ranks' speeds
+    events: tuple[dict[str, Any], ...]  # the last other ones, oldest first
+
+
+def standing_of(settings: TrainSettings, now: float | None = None) -> Standing:
+    """Read where a run stands.
+
+    Ages compare this machine's clock with those of the ranks' machines.
+
+    Args:
+        settings: of the run.
+        now: seconds since 1970; the clock's when absent.
+    """
+    now = time.time() if now is None else now
+    output = Path(settings.output)
+    events, metrics = _tail(output, "events"), _tail(output, "metrics")
+    starts = [event for event in events if event.get("event") == "start"]
+    speeds = [event for event in events if event.get("event") == "speeds"]
+    beats = read_beats(output)
+    ranks = tuple(
+        RankStanding(beat, max(0.0, now - beat.time), _is_gone(beat))
+        for beat in beats
+        if not starts or _belongs(beat, starts[-1])
+    )
+    steps = [line["step_seconds"] for line in metrics[-MEDIAN_STEPS:] if "step_seconds" in line]
+    late = max(LEAST_SECONDS, 3 * statistics.median(steps)) if steps else 60.0
+    endings = read_endings(output)
+    if ranks:
+        endings = {
+            rank.beat.rank: endings[rank.beat.rank] for rank in ranks if rank.beat.rank in endings
+        }
+    checkpoint, age = _newest_checkpoint(output / "checkpoints", now)
+    is_alive = any(rank.is_at_work and rank.age_seconds < late for rank in ranks)
+    return Standing(
+        verdict=_verdict(settings, events, ranks, endings, late),
+        is_alive=is_alive,
+        ranks=ranks,
+        last_step=metrics[-1] if metrics else None,
+        checkpoint=checkpoint,
+        checkpoint_age_seconds=age,
+        speeds=speeds[-1] if speeds else None,
+        events=tuple(one for one in events if one.get("event") not in USUAL)[-SHOWN_EVENTS:],
+    )
+
+
+def _verdict(
+    settings: TrainSettings,
+    events: Sequence[dict[str, Any]],
+    ranks: Sequence[RankStanding],
+    endings: dict[int, Ending],
+    late: float,
+) -> str:
+    """Return one line that says whether the run is alive.
+
+    Args:
+        events: of the run, oldest first.
+        ranks: with their last heartbeats.
+        endings: what ranks left when they ended since the last start.
+        late: age in seconds from which a heartbeat is late.
+    """
+    again = "Run the same command again to go on."
+    at_work = [rank for rank in ranks if rank.is_at_work]
+    silent = [rank for rank in at_work if rank.age_seconds >= late]
+    gone = [rank for rank in ranks if rank.is_gone and not rank.has_left]
+    if len(at_work) > len(silent):
+        unwell = [*gone, *silent]
+        return f"alive, but {_missing(unwell[0], settings)}" if unwell else "alive"
+    if not events and not ranks:
+        return f"never started: {settings.output} has neither heartbeats nor events."
+    closing = [event for event in events if event.get("event") in ("start", *CLOSING)]
+    last = closing[-1] if closing else {}
+    if last.get("event") == "end" and not gone and not silent:
+        why = last.get("stopped_by")
+        done = f"after {last.get('steps_done')} of {last.get('steps')} steps"
+        return f"stopped by {why} {done}. {again}" if why else f"finished {done}."
+    # Ranks that ended for want of another one say nothing of the reason.
+    if endings and not (gone and all(one.code == REQUEUE for one in endings.values())):
+        rank, ending = min(endings.items(), key=lambda item: (item[1].code == REQUEUE, item[0]))
+        return f"ended with code {ending.code}: rank {rank}: {ending.line}"
+    if silent:
+        return f"silent: {_missing(max(silent, key=lambda rank: rank.age_seconds), settings)}"
+    if last.get("event") in CLOSING and not gone:
+        return f"{last['event']}: {last.get('error', '')}: {last.get('message', '')}"
+    return f"dead: {_missing(gone[0], settings) if gone else 'no rank is at work'}. {again}"
+
+
+def _missing(rank: RankStanding, settings: TrainSettings) -> str:
+    """Say what is wrong with a rank that should be at work."""
+    beat, limit = rank.beat, settings.health.hang_seconds
+    where = f"rank {beat.rank} on {beat.host} (step {beat.step}, phase {beat.phase})"
+    if rank.is_gone:
+        return f"{where}: process {beat.pid} is gone"
+    line = f"{where} has given no sign of life for {rank.age_seconds:.0f} s"
+    if rank.age_seconds < limit:
+        return f"{line}; it ends itself after {limit:.0f}"
+    return f"{line}, and should have ended itself after {limit:.0f}: its machine may be down"
+
+
+def _belongs(beat: Beat, start: dict[str, Any]) -> bool:
+    """Return whether a heartbeat is of the run's last start, which may have had fewer ranks."""
+    try:
+        at = datetime.fromisoformat(start["time"]).timestamp()
+        # A rank that entered later is of a start that has not got as far as its event.
+        return beat.rank < start["world_size"] or beat.started > at
+    except (LookupError, TypeError, ValueError):
+        return True
+
+
+def _is_gone(beat: Beat) -> bool:
+    if beat.host != socket.gethostname() or beat.pid <= 0:
+        return False
+    try:
+        os.kill(beat.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _newest_checkpoint(folder: Path, now: float) -> tuple[str | None, float | None]:
+    if not folder.is_dir():
+        return None, None
+    # A folder of this name is complete: it is renamed to it when all is written.
+    found = [path for path in folder.iterdir() if re.fullmatch(r"step-\d{8,}", path.name)]
+    if not found:
+        return None, None
+    newest = max(found, key=lambda path: int(path.name.partition("-")[2]))
+    try:
+        return newest.name, max(0.0, now - (newest / "train.json").stat().st_mtime)
+    except OSError:  # deleted as we looked
+        return newest.name, None
+
+
+def _tail(output: Path, name: str) -> list[dict[str, Any]]:
+    """Return the last lines of a file of JSON objects; one that is being written is left out."""
+    try:
+        with (output / f"{name}.jsonl").open("rb") as file:
+            first = max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES[name])
+            file.seek(first)
+            lines = file.read().splitlines(keepends=True)
+    except OSError:
+        return []
+    found = []
+    for line in lines[1:] if first else lines:
+        try:
+            known = json.loads(line) if line.endswith(b"\n") else None
+        except ValueError:
+            continue
+        if isinstance(known, dict):
+            found.append(known)
+    return found

@@ -1,0 +1,88 @@
+"""What looks at the steps of a run: files, observer, signals, heartbeat."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from corpuskit.train.health import Speeds
+from corpuskit.train.metrics import DataWaits, Journal
+
+if TYPE_CHECKING:
+    from corpuskit.train.health import StopSignals
+    from corpuskit.train.metrics import Observer, Progress, SourceLoss, Told, TrainResult
+    from corpuskit.train.pulse import Pulse
+    from corpuskit.train.setup import Run
+
+
+class Watch:
+    """Writes and tells what happens between a set-up and the end of it.
+
+    Only rank 0 writes and tells; the others have the same methods, so that the loop has no cases.
+    """
+
+    def __init__(
+        self, run: Run, observer: Observer | None, pulse: Pulse, stop: StopSignals
+    ) -> None:
+        is_first = run.parallel.rank == 0
+        self._run, self.pulse, self.stop = run, pulse, stop
+        self._observer = observer if is_first else None
+        self._journal = Journal(Path(run.settings.output), run.done) if is_first else None
+        self.waits, self._speeds = DataWaits(), Speeds(run.parallel)
+        self._since: list[tuple[float, float]] = []
+
+    def __enter__(self) -> Self:
+        if self._journal:
+            self._journal.__enter__()
+            record = asdict(self._run.record(self._run.done)) | {"guard": None}
+            self._journal.event("start", steps=self._run.steps, **record)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._run.loader.close()
+        if self._journal:
+            self._journal.__exit__(*error)
+
+    def step(self, progress: Progress, *, is_last: bool) -> None:
+        """Write a step; now and then tell of it, and of the mixture so far."""
+        self._since.append((progress.step_seconds, progress.data_wait_seconds))
+        if not self._journal:
+            return
+        self._journal.step(progress)
+        done = progress.step + 1
+        if is_last or done % self._run.settings.log_every_steps == 0:
+            self._tell(progress)
+            self._tell(self._journal.mixture(done, self._run.loader.mixture(done)))
+
+    def compare_speeds(self, done: int) -> None:
+        """Write and tell which rank the others wait for; collective."""
+        steps, waits = zip(*self._since, strict=True)
+        report = self._speeds.compare(sum(steps) / len(steps), sum(waits) / len(waits))
+        self._since.clear()
+        self.event("speeds", str(report), step=done, **asdict(report))
+
+    def evaluation(self, done: int, found: dict[str, SourceLoss]) -> None:
+        """Write and tell what held-out documents gave."""
+        if self._journal:
+            self._tell(self._journal.evaluation(done, found))
+
+    def saved(self, checkpoint: Path | None) -> None:
+        """Write and tell that a checkpoint is complete, if there is one."""
+        if checkpoint:
+            self.event("checkpoint", f"{checkpoint.name} saved", checkpoint=str(checkpoint))
+
+    def event(self, kind: str, text: str, /, **fields: Any) -> None:
+        """Write and tell what else happened."""
+        if self._journal:
+            self._tell(self._journal.event(kind, text, **fields))
+
+    def end(self, result: TrainResult) -> None:
+        """Write and tell the end."""
+        if self._journal:
+            self._journal.event("end", **asdict(result))
+            self._tell(result)
+
+    def _tell(self, what: Told) -> None:
+        if self._observer:
+            self._observer(what)

@@ -1,0 +1,223 @@
+"""The guard: what counts as a bad step, whose documents it names, and how a run goes back."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from corpuskit.errors import CorpuskitError
+from corpuskit.loader.stream import StreamingLoader
+from corpuskit.train.guard import GuardError, SpikeGuard, document_losses
+from corpuskit.train.loop import train
+from corpuskit.train.parallel import join
+from corpuskit.train.settings import GuardSettings, TrainSettings
+from tests.run import conftest as lab_fixtures
+from tests.run.conftest import Lab
+
+if TYPE_CHECKING:
+    from corpuskit.train.metrics import TrainResult
+
+
+tokenizer = lab_fixtures.tokenizer
+
+
+def guard_after(steps: list[tuple[float, float]], **settings: Any) -> SpikeGuard:
+    guard = SpikeGuard(GuardSettings(**{"window": 16, "min_steps": 4, **settings}))
+    for step, (loss, norm) in enumerate(steps):
+        assert guard.judge(step, loss, norm) is None
+    return guard
+
+
+CALM = [(3.0 + 0.01 * (step % 3), 1.0 + 0.02 * (step % 5)) for step in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "reason"),
+    [
+        (3.02, 1.05, None),
+        (math.nan, 1.0, "loss is nan"),
+        (3.0, math.inf, "gradient norm is inf"),
+        (4.0, 1.0, "loss 4 is 65.8 standard deviations above 3.01"),
+        (3.0, 3.0, "gradient norm 3 is 10.6 standard deviations, in logarithms, above 1.0"),
+        (1.0, 0.1, None),
+    ],
+)
+def test_what_is_far_above_the_window_is_bad(loss: float, norm: float, reason: str | None) -> None:
+    found = guard_after(CALM).judge(12, loss, norm)
+    assert found == reason or (reason and found and found.startswith(reason))
+
+
+def test_a_bad_step_does_not_widen_the_window() -> None:
+    guard = guard_after(CALM)
+    assert [guard.judge(12 + n, 9.0, 1.0) is None for n in range(4)] == [False] * 4
+
+
+def test_spikes_are_looked_for_once_there_is_something_to_compare_with() -> None:
+    assert guard_after(CALM[:3]).judge(3, 50.0, 50.0) is None
+    assert guard_after(CALM[:4]).judge(4, 50.0, 50.0)
+    assert guard_after(CALM, sigmas=0).judge(12, 50.0, 50.0) is None
+
+
+def test_bad_steps_are_tolerated_up_to_a_number_within_the_window() -> None:
+    guard = guard_after(CALM, tolerate=2)
+    exhausted = []
+    for step in (12, 20, 29, 30, 31):
+        guard.judge(step, math.nan, 1.0)
+        exhausted.append(guard.is_exhausted)
+    # 12 is out of the window of 16 steps when 29 comes.
+    assert exhausted == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("stop", [0, 5, 11, 14])
+def test_a_restored_guard_judges_as_the_one_that_never_stopped(stop: int) -> None:
+    steps = [*CALM, (3.5, 1.0), (3.02, 1.0), (3.0, 9.0), (math.nan, 1.0), (3.3, 1.1)]
+    settings = GuardSettings(window=8, min_steps=4)
+    calm, before = SpikeGuard(settings), SpikeGuard(settings)
+    expected = [calm.judge(n, *step) for n, step in enumerate(steps)]
+    found = [before.judge(n, *step) for n, step in enumerate(steps[:stop])]
+    after = SpikeGuard(settings, json.loads(json.dumps(before.state_dict())))
+    found += [after.judge(n, *step) for n, step in enumerate(steps[stop:], stop)]
+    assert found == expected
+    assert after.state_dict() == calm.state_dict()
+
+
+def test_the_dearest_documents_come_first_and_those_without_a_finite_loss_before_all() -> None:
+    batch = {
+        "position_ids": np.array([[0, 1, 2, 0, 1, 2], [0, 1, 0, 1, 2, 3]]),
+        "labels": np.array([[5, 5, -100, 5, 5, -100], [5, -100, -100, -100, -100, -100]]),
+    }
+    losses = np.array([[1, 3, 0, 7, 9, 0], [np.nan, 0, 0, 0, 0, 0]], np.float32)
+    found = document_losses(batch, losses, usual=2.0)
+    assert [(row, first, tokens) for _, row, first, tokens, _ in found] == [
+        (1, 0, 1), (0, 3, 2), (0, 0, 2),
+    ]  # fmt: skip
+    assert [one[0] for one in found] == [math.inf, 12.0, 0.0]
+    assert found[1][4] == 8.0
+
+
+STEPS = 80
+WORDS = "the a red old house stone lies under".split()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
+    """A run directory of easy text with one document of noise in it."""
+    lab = Lab(tmp_path_factory.mktemp("poisoned"), tokenizer)
+    chance = random.Random(1)
+    easy = [
+        {"id": f"easy-{n}", "text": " ".join(chance.choice(WORDS) for _ in range(100))}
+        for n in range(560)
+    ]
+    noise = "".join(chr(chance.randrange(0x2800, 0x28FF)) for _ in range(38))
+    lab.write("web.jsonl", [*easy[:300], {"id": "poison", "text": noise}, *easy[300:]])
+    lab.pipeline["sources"].pop("books")
+    lab.pipeline["seed"] = 1  # the noise comes once the loss has fallen, at step 64
+    tokenize = {"tokenize": {"tokenizer": str(tokenizer)}}
+    lab.pipeline["stages"] = [
+        {"mix": {"weights": {"web": 1}}}, tokenize, {"pack": {"seq_len": 128}}, "shuffle",
+    ]  # fmt: skip
+    lab.save()
+    lab.cli("run", "p.yaml")
+    return lab.out
+
+
+@pytest.fixture
+def poisoned(made: Path, tmp_path: Path) -> Path:
+    """A run directory of this test's own, which may be edited."""
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def settings_of(run: Path, output: str, **changes: Any) -> TrainSettings:
+    fields = {
+        "data": str(run),
+        "output": str(run.parent / output),
+        "model": {"dim": 32, "layers": 1, "heads": 2, "kv_heads": 1, "ffn_dim": 64},
+        "batch": {"global_rows": 8, "micro_rows": 4},
+        "steps": STEPS,
+        "optimizer": {"lr": 1e-2},
+        "schedule": {"kind": "cosine", "warmup_ratio": 0.1},
+        "checkpoint": {"every_steps": 5, "keep": 3},
+        "guard": {"min_steps": 8, "window": 16},
+        "device": "cpu",
+    }
+    return TrainSettings.model_validate(fields | changes)
+
+
+def work(settings: TrainSettings) -> TrainResult | str:
+    try:
+        return train(settings, join(settings))
+    except CorpuskitError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def lines_of(settings: TrainSettings, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(settings.output, name).read_text().splitlines()]
+
+
+def events(settings: TrainSettings, kind: str) -> list[dict[str, Any]]:
+    return [event for event in lines_of(settings, "events.jsonl") if event["event"] == kind]
+
+
+@pytest.mark.slow
+def test_the_guard_names_a_planted_document_and_skips_it_for_good(
+    poisoned: Path, run_ranks: Any
+) -> None:
+    loader = StreamingLoader(poisoned, 8)
+    (seen,) = loader.when("poison")
+    assert 55 < seen.step < STEPS - 5, "choose another seed"
+
+    tolerant = settings_of(poisoned, "tolerant")
+    run_ranks(2, work, tolerant)
+    (bad,) = events(tolerant, "bad_step")
+    assert (bad["step"], bad["documents"][0]["document"]) == (seen.step, "poison")
+    assert bad["documents"][0]["file"] == "web.jsonl"
+    assert bad["reason"].startswith("loss ")
+    assert sorted(row for row, _ in bad["rows"]) == sorted(
+        f"{row.source}/{row.source_row}" for row in loader.which(seen.step)
+    )
+    metrics = lines_of(tolerant, "metrics.jsonl")
+    assert [line["step"] for line in metrics if not line["is_applied"]] == [seen.step]
+    assert len(metrics) == STEPS
+
+    strict = settings_of(
+        poisoned,
+        "strict",
+        guard={"min_steps": 8, "window": 16, "tolerate": 0, "rollbacks": 1, "rollback_steps": 6},
+    )
+    run_ranks(2, work, strict)
+    (back,) = events(strict, "rollback")
+    assert back["bad_steps"] == [seen.step]
+    assert back["back_to"] == (seen.step - 6) // 5 * 5
+    metrics = lines_of(strict, "metrics.jsonl")
+    assert [line["step"] for line in metrics] == list(range(STEPS))
+    assert all(line["is_applied"] for line in metrics)
+    skipping = StreamingLoader(poisoned, 8)
+    assert skipping.num_steps == loader.num_steps - 1
+    assert [edit.kind for edit in skipping.plan.edits] == ["skip"]
+    taught = [rows for step in range(STEPS) for rows in skipping.which(step)]
+    assert "poison" not in {span.id for row in taught for span in row.documents}
+
+    again = settings_of(poisoned, "again", guard={"min_steps": 8, "window": 16, "tolerate": 0})
+    (result,) = run_ranks(1, work, again)
+    assert result.steps_done == STEPS
+    assert not events(again, "bad_step"), "the span is skipped in every later run, too"
+
+
+@pytest.mark.slow
+def test_without_rollbacks_left_the_run_ends_and_says_why(poisoned: Path, run_ranks: Any) -> None:
+    step = StreamingLoader(poisoned, 8).when("poison")[0].step
+    settings = settings_of(poisoned, "train", guard={"min_steps": 8, "window": 16, "tolerate": 0})
+    for _ in range(2):  # nor does it go on when started again
+        (message,) = run_ranks(1, work, settings)
+        assert message.startswith(f"GuardError: {settings.output}: 1 bad steps within 16 (steps ")
+        assert f"steps {step})" in message
+    assert GuardError.exit_code == 77
+    assert lines_of(settings, "metrics.jsonl")[-1]["step"] == step
+    assert not (poisoned / "edits").exists()
