@@ -19,6 +19,7 @@ watching (VmHWM). Columns are estimate / measured:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -27,7 +28,7 @@ import sys
 import weakref
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -41,6 +42,9 @@ from corpuskit.train.model import token_losses
 from corpuskit.train.optim import build_optimizer, clip_gradients
 from corpuskit.train.parallel import begin_micro_batch, build_model, join
 from corpuskit.train.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -202,6 +206,9 @@ def _take_steps(case: Case, parallel: Any, living: Living | None) -> dict[str, f
         living.__enter__()
     model = build_model(shape, settings, parallel)
     optimizer = build_optimizer(model, settings.optimizer)
+    is_plain = (case.ranks, case.recompute, case.dtype) == (1, "none", "float32")
+    # The hooks are shown DTensors, too, which have no storage of their own.
+    watching: Any = torch.autograd.graph.saved_tensors_hooks if is_plain else _no_hooks
     positions = np.tile(np.arange(case.seq_len), (case.rows, 1))
     for _ in range(2):
         if living:
@@ -214,11 +221,11 @@ def _take_steps(case: Case, parallel: Any, living: Living | None) -> dict[str, f
                 device=parallel.device,
             )  # fmt: skip
             tokens = torch.randint(case.vocab_size, (case.rows, case.seq_len))
-            with torch.autograd.graph.saved_tensors_hooks(_note(saved), lambda tensor: tensor):
+            with watching(_note(saved), lambda tensor: tensor):
                 losses, objective = token_losses(model(tokens, layout), tokens.clone())
             if living and micro_batch == 0:
                 found["kept"] = living.now - before
-                if (case.ranks, case.recompute, case.dtype) == (1, "none", "float32"):
+                if is_plain:
                     weights = sum(parameter.nbytes for parameter in model.parameters())
                     found["saved"] = sum(saved.values()) - weights
             objective.backward()
@@ -236,6 +243,11 @@ def _take_steps(case: Case, parallel: Any, living: Living | None) -> dict[str, f
         found["peak"] = living.most
         living.__exit__(None, None, None)
     return found
+
+
+@contextlib.contextmanager
+def _no_hooks(*_hooks: Any) -> Iterator[None]:
+    yield
 
 
 def _note(saved: dict[int, int]) -> Any:

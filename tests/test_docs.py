@@ -39,8 +39,9 @@ def call(folder, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_every_command_of_the_walk_through_runs(fresh):
-    commands = [line.partition("#")[0].split() for line in block("walk-through:").splitlines()]
-    assert len(commands) >= 8
+    lines = [*block("walk-through:").splitlines(), *block("training:").splitlines()]
+    commands = [line.partition("#")[0].split() for line in lines]
+    assert len(commands) >= 12
     for command in commands:
         assert command[0] == "corpuskit"
         done = call(fresh, "-m", *command)

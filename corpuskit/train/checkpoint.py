@@ -11,6 +11,7 @@ A checkpoint is trusted like code: torch unpickles its `.metadata`. Load none th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -24,7 +25,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from corpuskit.errors import CorpuskitError, DataError, UsageError
+from corpuskit.errors import CorpuskitError, DataError, UsageError, describe
 from corpuskit.storage import LocalStore
 
 if TYPE_CHECKING:
@@ -64,14 +65,24 @@ def read_record(folder: Path) -> Record:
     try:
         fields = json.loads(place.read_bytes())
         number = fields.pop("format")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{place}: no checkpoint record: {error}. Delete {folder}.") from None
+    except OSError as error:
+        raise CorpuskitError(
+            f"{describe(error)} Every node must see the output folder, and may read it."
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{place}: no checkpoint record: {error}. Move {folder} away and run again, to go on "
+            "from the one before."
+        ) from None
     if number != FORMAT:
         raise DataError(f"{place}: format {number!r} is not known. Use a newer corpuskit.")
     try:
         return Record(**fields)
     except TypeError as error:
-        raise DataError(f"{place}: no checkpoint record: {error}. Delete {folder}.") from None
+        raise DataError(
+            f"{place}: no checkpoint record: {error}. Move {folder} away and run again, to go on "
+            "from the one before."
+        ) from None
 
 
 def require_same_run(
@@ -224,11 +235,17 @@ class Checkpoints:
         _sync(self._folder)
         for old in _complete(self._folder)[: -self._keep]:
             if not self._keep_every or _step(old) % self._keep_every:
-                _delete(old)
+                with contextlib.suppress(OSError):  # the new one is complete; the next save tries
+                    _delete(old)
 
 
 def _state(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    is_new = not optimizer.state
     model_state, optimizer_state = get_state_dict(model, optimizer)
+    if is_new:
+        # torch has made the missing state by a step without gradients, and counted it.
+        for one in optimizer.state.values():
+            one["step"].zero_()
     return {"model": model_state, "optimizer": optimizer_state}
 
 

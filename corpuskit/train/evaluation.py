@@ -22,7 +22,7 @@ from corpuskit.train.model import token_losses
 from corpuskit.train.parallel import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -80,6 +80,7 @@ def evaluate(
     parallel: Parallel,
     held_out: HeldOut,
     seq_len: int,
+    beat: Callable[[], None] = lambda: None,
 ) -> dict[str, SourceLoss]:
     """Return the mean loss on each source's held-out documents.
 
@@ -98,6 +99,7 @@ def evaluate(
         parallel: this rank.
         held_out: the same documents on every rank.
         seq_len: L.
+        beat: called now and then, as a sign of life.
     """
     names = held_out.source_names
     sums = np.zeros((3, len(names)))  # nats, predicted tokens, bytes
@@ -105,6 +107,7 @@ def evaluate(
     def stream() -> Iterator[tuple[int, NDArray[np.integer]]]:
         for number, name in enumerate(names):
             for document in held_out.documents(name, parallel.data_rank, parallel.data_ranks):
+                beat()
                 sums[2, number] += document.text_bytes
                 yield number, document.tokens
 
@@ -117,7 +120,7 @@ def evaluate(
             num_passes = _most(parallel, -(-len(rows.sources) // settings.batch.micro_rows))
             if not num_passes:
                 break
-            losses = _row_losses(model, settings, parallel, rows, num_passes)
+            losses = _row_losses(model, settings, parallel, rows, num_passes, beat)
             np.add.at(sums[0], rows.sources, losses)
             np.add.at(sums[1], rows.sources, (rows.labels != IGNORED).sum(1))
     finally:
@@ -195,7 +198,12 @@ def _most(parallel: Parallel, count: int) -> int:
 
 @torch.no_grad()
 def _row_losses(
-    model: Decoder, settings: TrainSettings, parallel: Parallel, rows: Rows, num_passes: int
+    model: Decoder,
+    settings: TrainSettings,
+    parallel: Parallel,
+    rows: Rows,
+    num_passes: int,
+    beat: Callable[[], None],
 ) -> NDArray[np.float64]:
     """Return the (S,) summed loss of each row, in nats, after `num_passes` forward passes.
 
@@ -213,6 +221,7 @@ def _row_losses(
     no_tokens, no_labels, no_positions = _masked(micro_rows, seq_len)
     losses = []
     for first in range(0, num_passes * micro_rows, micro_rows):
+        beat()
         part = rows.positions[first : first + micro_rows]
         layout = lay_out(
             np.concatenate((part, no_positions[len(part) :])),

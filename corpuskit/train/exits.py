@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corpuskit.errors import CorpuskitError, DataError
+from corpuskit.errors import CorpuskitError, DataError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +58,8 @@ def ending_of(error: BaseException) -> Ending | None:
         return Ending(DATA_ERROR, f"error: {error}")
     if isinstance(error, CorpuskitError):
         return Ending(error.exit_code, f"error: {error}")
+    if isinstance(error, OSError):
+        return Ending(CorpuskitError.exit_code, f"error: {describe(error)}")
     return None
 
 

@@ -41,7 +41,7 @@ class GuardError(CorpuskitError):
 
 
 class SpikeGuard:
-    """Judges steps by the mean and standard deviation of those applied before.
+    """Judges steps by the mean and standard deviation of those before.
 
     Args:
         settings: of the run.
@@ -77,20 +77,26 @@ class SpikeGuard:
             grad_norm: of the whole step, before clipping.
         """
         reason = self._find(loss, grad_norm)
-        if reason is None:
+        if math.isfinite(loss) and math.isfinite(grad_norm):
+            # Bad ones, too: where the loss has moved for good, a few steps make it the usual one.
             self._losses.append(loss)
             self._grad_norms.append(grad_norm)
-        else:
+        if reason is not None:
             earliest = step - self.settings.window
             self.bad_steps = [bad for bad in self.bad_steps if bad > earliest] + [step]
         return reason
+
+    def begin_anew(self) -> None:
+        """Forget the window: other data come, and with them another loss."""
+        self._losses.clear()
+        self._grad_norms.clear()
 
     def _find(self, loss: float, grad_norm: float) -> str | None:
         for name, value in (("loss", loss), ("gradient norm", grad_norm)):
             if not math.isfinite(value):
                 return f"{name} is {value}"
         limit = self.settings.sigmas
-        if not limit or len(self._losses) < self.settings.min_steps:
+        if not limit or len(self._losses) < min(self.settings.min_steps, self.settings.window):
             return None
         usual = self.usual_loss
         sigmas, _ = _far_above(loss, self._losses, LEAST_SPREAD * usual)
@@ -198,7 +204,7 @@ def skip_for_good(plan: MixPlan, first: int, end: int, owner: str, why: str) -> 
     Args:
         plan: the mix plan; its run directory gets another edit.
         first, end: by the run's row counter.
-        owner: output of the training.
+        owner: id of the training.
         why: for who reads the edit.
     """
     return append(plan, skip_rows(plan, [(first, end)], f"{_signed(owner)} {why}"))
@@ -211,4 +217,4 @@ def count_rollbacks(plan: MixPlan, owner: str) -> int:
 
 
 def _signed(owner: str) -> str:
-    return f"[guard of {owner}]"
+    return f"[guard of training {owner}]"

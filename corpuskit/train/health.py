@@ -1,6 +1,6 @@
-"""What can stop a run before its end: signals, the clock, hangs, ranks that are slow.
+"""What stops a run before its end, signals and the clock, and what slows it: one rank.
 
-The parts: exits.py has the exit codes, pulse.py the heartbeats and the watchdog.
+Beside it: exits.py (exit codes), pulse.py (heartbeats, watchdog), standing.py (reads them).
 """
 
 from __future__ import annotations
@@ -14,17 +14,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from corpuskit.train.exits import (
-    DATA_ERROR,
-    HANG,
-    REQUEUE,
-    UNSOUND,
-    Ending,
-    ending_of,
-    note_ending,
-)
-from corpuskit.train.pulse import Pulse
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
@@ -32,20 +21,6 @@ if TYPE_CHECKING:
     import torch
 
     from corpuskit.train.parallel import Parallel
-
-__all__ = [
-    "DATA_ERROR",
-    "HANG",
-    "REQUEUE",
-    "UNSOUND",
-    "Ending",
-    "Pulse",
-    "SpeedReport",
-    "Speeds",
-    "StopSignals",
-    "ending_of",
-    "note_ending",
-]
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # a scheduler's end, and Slurm's warning before it
 

@@ -28,9 +28,9 @@ import torch.distributed as dist
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import lay_out
-from corpuskit.train.evaluation import evaluate
 from corpuskit.train.exits import REQUEUE, Ending, note_ending
 from corpuskit.train.flops import step_flops
+from corpuskit.train.folder import claim
 from corpuskit.train.health import StopSignals
 from corpuskit.train.metrics import Progress, TrainResult, source_losses
 from corpuskit.train.model import token_losses
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from corpuskit.train.evaluation import HeldOut
     from corpuskit.train.metrics import Observer
     from corpuskit.train.parallel import Parallel
-    from corpuskit.train.settings import EvaluateSettings, TrainSettings
+    from corpuskit.train.settings import TrainSettings
 
     Batch = dict[str, Any]
 
@@ -106,14 +106,16 @@ def train(
     if settings.evaluate and held_out is None:
         raise UsageError("evaluate: there are no held-out documents. Pass held_out.")
     health = settings.health
+    output = Path(settings.output)
     with (
+        claim(output, parallel) as identity,
         StopSignals(health.stop_after_seconds) as stop,
-        Pulse(Path(settings.output), parallel.rank, health.hang_seconds) as pulse,
+        Pulse(output, parallel.rank, health.hang_seconds) as pulse,
         _rare_collections(),
     ):
         while True:
             pulse.beat(0, "set up")
-            run = set_up(settings, parallel)
+            run = set_up(settings, parallel, identity)
             with Watch(run, observer, pulse, stop) as watch:
                 result = take_steps(run, watch, held_out, begun)
                 if result:
@@ -121,6 +123,7 @@ def train(
                 # The guard wants to go back: the run begins again, at an older checkpoint.
                 go_back(run, watch)
             del run, watch
+            gc.collect()  # the old model is full of cycles, and there is no room for two
 
 
 def take_steps(
@@ -129,6 +132,8 @@ def take_steps(
     """Take the steps from `run.done` on; return None when the guard wants to go back."""
     settings, done, loss, stopped = run.settings, run.done, None, None
     batches = iter(run.loader)
+    if held_out and done and is_due(done, run) and not watch.has_evaluation(done):
+        watch.evaluate(done, held_out)  # a kill came between the save and the evaluation
     while done < run.steps and not stopped:
         watch.saved(run.checkpoints.poll())
         progress, stopped = take_step(run, done, batches, watch)
@@ -139,17 +144,15 @@ def take_steps(
             return None
         if done % settings.health.compare_every_steps == 0:
             watch.compare_speeds(done)
-        if held_out and is_due(done, run.steps, settings.evaluate):
-            watch.pulse.beat(done, "evaluate")
-            length = run.loader.plan.seq_len
-            found = evaluate(run.model, settings, run.parallel, held_out, length)
-            watch.evaluation(done, found)
         if is_last or done % settings.checkpoint.every_steps == 0:
             watch.pulse.beat(done, "checkpoint")
             watch.saved(run.checkpoints.wait())
             run.checkpoints.save(run.model, run.optimizer, run.record(done))
             if is_last or not settings.checkpoint.background:
                 watch.saved(run.checkpoints.wait())
+        # After the save, so that nothing is lost if it takes long or finds a broken file.
+        if held_out and is_due(done, run) and not stopped:
+            watch.evaluate(done, held_out)
         if done % COLLECT_EVERY_STEPS == 0:
             gc.collect()
     result = TrainResult(
@@ -165,9 +168,10 @@ def take_steps(
     return result
 
 
-def is_due(done: int, steps: int, settings: EvaluateSettings | None) -> bool:
-    """Return whether held-out documents are evaluated after `done` of `steps` steps."""
-    return settings is not None and (done == steps or done % settings.every_steps == 0)
+def is_due(done: int, run: Run) -> bool:
+    """Return whether held-out documents are evaluated after `done` steps."""
+    wanted = run.settings.evaluate
+    return wanted is not None and (done == run.steps or done % wanted.every_steps == 0)
 
 
 class Sums(NamedTuple):
@@ -209,6 +213,8 @@ def take_step(
     losses, sums = compute_gradients(run, batch, stops=watch.stop.received is not None)
 
     done, total = (step + 1) * run.step_tokens, run.steps * run.step_tokens
+    if begins_stage(run, step):
+        run.guard.begin_anew()
     lr = learning_rate(done, total, run.settings.optimizer.lr, run.settings.schedule)
     usual = run.guard.usual_loss
     reason = run.guard.judge(step, sums.loss, sums.grad_norm)
@@ -240,6 +246,12 @@ def take_step(
         sources=source_losses(names, sums.nats, sums.tokens, sums.text_bytes),
     )
     return progress, (watch.stop.received or "a signal to another rank") if sums.stops else None
+
+
+def begins_stage(run: Run, step: int) -> bool:
+    """Return whether another stage of the mixture begins with a row of this step."""
+    first, end = run.loader.row_at(step), run.loader.row_at(step + 1)
+    return any(first <= start < end for start in run.stage_starts)
 
 
 def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Tensor, Sums]:

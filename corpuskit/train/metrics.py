@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from corpuskit.errors import DataError
-from corpuskit.train.health import REQUEUE
+from corpuskit.errors import CorpuskitError, DataError, describe
+from corpuskit.train.exits import REQUEUE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -241,6 +241,11 @@ class Journal:
         self._write("evaluations", asdict(made))
         return made
 
+    def has_evaluation(self, done: int) -> bool:
+        """Return whether evaluations.jsonl has a line for `done` steps."""
+        lines = self._path("evaluations").read_bytes().splitlines()
+        return any(json.loads(line)["step"] == done for line in lines)
+
     def mixture(self, step: int, shares: Sequence[SourceShare]) -> Mixture:
         """Write what was trained on in the first `step` steps; return it for the observer.
 
@@ -282,7 +287,10 @@ class Journal:
         self, name: str, line: Mapping[str, Any], unknown: Callable[[object], object] | None = None
     ) -> None:
         finite = _finite(line, unknown or (lambda _: None))
-        print(json.dumps(finite, default=unknown, allow_nan=False), file=self._files[name])
+        try:
+            print(json.dumps(finite, default=unknown, allow_nan=False), file=self._files[name])
+        except OSError as error:
+            raise CorpuskitError(f"{self._path(name)}: {describe(error)}") from error
 
 
 def mixture(step: int, shares: Sequence[SourceShare], trained: Mapping[str, int]) -> Mixture:

@@ -67,7 +67,7 @@ class Pulse:
         self._stacks: IO[str] | None = None
 
     def beat(self, step: int, phase: str) -> None:
-        """Say what begins now. Costs 0.3 us.
+        """Say what begins now. Costs half a microsecond.
 
         Args:
             step: in hand, as the loader counts.

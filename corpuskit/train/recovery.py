@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corpuskit.errors import CorpuskitError
+from corpuskit.loader.index import read_mix
+from corpuskit.train.exits import REQUEUE
 from corpuskit.train.guard import (
     NAMED,
     GuardError,
@@ -16,12 +18,19 @@ from corpuskit.train.guard import (
     name_documents,
     skip_for_good,
 )
+from corpuskit.train.parallel import require_same
 
 if TYPE_CHECKING:
     import torch
 
     from corpuskit.train.setup import Run
     from corpuskit.train.watch import Watch
+
+
+class PlanEditedError(CorpuskitError):
+    """The mix plan is not that which this start began with; nothing else is wrong."""
+
+    exit_code = REQUEUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,35 +93,58 @@ def go_back(run: Run, watch: Watch) -> None:
     """Take the rows of the bad steps out of the plan, and make an older checkpoint the newest.
 
     Checkpoints go first: killed in between, the run meets the same rows again, and is back here.
+    Bad steps before the oldest checkpoint stay in the plan: they were not applied.
 
     Raises:
-        GuardError: the run went back as often as it may.
+        GuardError: the run went back as often as it may, or no row would be left.
+        CorpuskitError: the plan has been edited since the run began, or can't be.
     """
-    run.checkpoints.wait()
-    guard, settings, plan = run.guard.settings, run.settings, run.loader.plan
-    bad = run.guard.bad_steps
-    so_far = count_rollbacks(plan, settings.output)
-    what = f"{len(bad)} bad steps within {guard.window} (steps {', '.join(map(str, bad))})"
+    watch.saved(run.checkpoints.wait())
+    watch.pulse.beat(run.guard.bad_steps[-1], "rollback")
+    guard, loader, bad = run.guard.settings, run.loader, run.guard.bad_steps
+    so_far = count_rollbacks(loader.plan, run.identity)
+    times = "time" if len(bad) == 1 else "times"
+    what = f"{len(bad)} {times} within {guard.window} steps (steps {', '.join(map(str, bad))})"
     if so_far >= guard.rollbacks:
+        used = f"the {so_far} rollbacks are used up" if so_far else "guard.rollbacks is 0"
         raise GuardError(
-            f"{settings.output}: {what}, and {so_far} of {guard.rollbacks} rollbacks are used up; "
-            "none of them was applied. events.jsonl names their documents. Lower optimizer.lr, "
-            "raise guard.tolerate or guard.rollbacks, or take documents down with `corpuskit edit`."
+            f"{run.settings.output}: a step was bad {what}, and {used}. None of them was applied; "
+            "events.jsonl names their documents. Lower optimizer.lr, raise guard.tolerate or "
+            "guard.rollbacks, or take documents down with `corpuskit edit`."
         )
-    watch.pulse.beat(bad[-1], "rollback")
     newest = run.checkpoints.newest(at_most=max(bad[0] - guard.rollback_steps, 0))
-    there = int(newest.name.partition("-")[2]) if newest else 0
-    back_to = there if there <= bad[0] else 0
-    first = max(bad[0] - guard.skip_before, back_to)
-    end = min(bad[-1] + 1 + guard.skip_after, run.loader.num_steps)
-    rows = run.loader.row_at(first), run.loader.row_at(end)
-    run.checkpoints.forget_after(back_to if there <= bad[0] else -1)
+    back_to = int(newest.name.partition("-")[2]) if newest else 0
+    first = max(min(step for step in bad if step >= back_to) - guard.skip_before, back_to)
+    end = min(bad[-1] + 1 + guard.skip_after, loader.num_steps)
+    rows = loader.row_at(first), loader.row_at(end)
+    if back_to + loader.num_steps - end < 1:
+        raise GuardError(
+            f"{run.settings.output}: a step was bad {what}; no row is left to skip to."
+        )
+    require_same(run.parallel, f"{run.settings.data}: the mix plan", _plan_now(run))
+    run.checkpoints.forget_after(back_to)
     if run.parallel.rank == 0:
-        skip_for_good(plan, *rows, settings.output, what)
+        skip_for_good(loader.plan, *rows, run.identity, f"a step was bad {what}")
     watch.event(
         "rollback",
-        f"{what}: back to step {back_to}; rows {rows[0]} to {rows[1] - 1} of the run (steps "
-        f"{first} to {end - 1}) are skipped for good; rollback {so_far + 1} of {guard.rollbacks}",
+        f"a step was bad {what}: back to step {back_to}; rows {rows[0]} to {rows[1] - 1} of the run"
+        f" (steps {first} to {end - 1}) are skipped for good; rollback {so_far + 1} of "
+        f"{guard.rollbacks}",
         back_to=back_to, bad_steps=bad, skipped_rows=rows, number=so_far + 1,
     )  # fmt: skip
     run.parallel.gather(None)  # nobody reads the plan before it is written
+
+
+def _plan_now(run: Run) -> str:
+    """Return the hash of the plan as it is.
+
+    Raises:
+        PlanEditedError: it is not that which the run began with.
+    """
+    now = read_mix(run.settings.data).hash
+    if now != run.loader.plan.hash:
+        raise PlanEditedError(
+            f"{run.settings.data}: the mix plan was edited since this start. Run again: it goes on "
+            "from the newest checkpoint, with the plan as it is now."
+        )
+    return now

@@ -224,13 +224,13 @@ class GuardSettings(Section):
     sigmas: float = Field(6.0, ge=0)
     """A spike is so many standard deviations above the mean of the window; 0 looks for none."""
     window: int = Field(128, ge=8)
-    """Applied steps that are compared with."""
+    """Steps that are compared with; it begins anew with each stage of the mixture."""
     min_steps: int = Field(32, ge=2)
-    """Spikes are looked for once the window has so many steps."""
-    tolerate: int = Field(3, ge=0)
+    """Spikes are looked for once the window has so many steps, or is full."""
+    tolerate: int = Field(5, ge=0)
     """Bad steps within the last `window` steps that are passed over before the run goes back."""
     rollbacks: int = Field(0, ge=0)
-    """How often over the whole run it may go back to a checkpoint and skip rows; then it stops."""
+    """How often it may go back to a checkpoint and take rows out of the plan of `data`, for all."""
     rollback_steps: int = Field(100, ge=0)
     """Go back to the newest checkpoint at least so many steps before the first bad step."""
     skip_before: int = Field(0, ge=0)
@@ -240,11 +240,6 @@ class GuardSettings(Section):
 
     @model_validator(mode="after")
     def _window_is_long_enough(self) -> GuardSettings:
-        if self.min_steps > self.window:
-            raise ValueError(
-                f"min_steps {self.min_steps} is more than the window {self.window} ever has: "
-                "no spike would be found. Lower it, or set sigmas to 0."
-            )
         if self.tolerate >= self.window:
             raise ValueError(
                 f"tolerate {self.tolerate}: a window of {self.window} steps never has more bad "

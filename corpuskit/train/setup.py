@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -39,6 +40,8 @@ class Run:
     checkpoints: Checkpoints
     guard: SpikeGuard
     kernel: Kernel
+    stage_starts: tuple[int, ...]  # rows of the run with which further stages of the mixture begin
+    identity: str  # of the training, over all its starts
     steps: int  # of the whole run
     done: int  # when it was set up
     step_tokens: int  # over all ranks, padding included
@@ -58,8 +61,13 @@ class Run:
         )
 
 
-def set_up(settings: TrainSettings, parallel: Parallel) -> Run:
+def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> Run:
     """Build everything, and load the newest checkpoint.
+
+    Args:
+        settings: the same on every rank.
+        parallel: this rank.
+        identity: of the training, as `folder.claim` gives it.
 
     Raises:
         UsageError: the settings ask for what the plan or the checkpoint cannot give.
@@ -76,6 +84,7 @@ def set_up(settings: TrainSettings, parallel: Parallel) -> Run:
     plan = loader.plan
     # An edit of the mixture between the starts of two ranks would give them different rows.
     require_same(parallel, f"{settings.data}: the mix plan", plan.hash)
+    require_same(parallel, "the training file with its overrides", settings.digest())
     steps = count_steps(settings, loader)
     shape = choose_shape(settings, plan.tokenizer)
     require_even_shares(shape, plan.seq_len, settings.parallel.tensor)
@@ -99,6 +108,12 @@ def set_up(settings: TrainSettings, parallel: Parallel) -> Run:
         from corpuskit.train.huggingface import load_weights
 
         load_weights(Path(settings.init_from), model)
+    done = record.step if record else 0
+    if done > steps:
+        raise UsageError(
+            f"{newest}: {done} steps are done, and the run is to have {steps}. Raise steps or "
+            "tokens, or set another output."
+        )
     peak = settings.peak_tflops
     return Run(
         settings=settings,
@@ -109,8 +124,10 @@ def set_up(settings: TrainSettings, parallel: Parallel) -> Run:
         checkpoints=checkpoints,
         guard=SpikeGuard(settings.guard, record.guard if record else None),
         kernel=kernel,
+        stage_starts=(*itertools.accumulate(stage.rows for stage in plan.order.stages[:-1]),),
+        identity=identity,
         steps=steps,
-        done=record.step if record else 0,
+        done=done,
         step_tokens=settings.batch.global_rows * plan.seq_len,
         peak_flops=peak * 1e12 if peak else peak_flops(parallel.device, DTYPES[settings.dtype]),
     )
@@ -138,9 +155,17 @@ def count_steps(settings: TrainSettings, loader: StreamingLoader) -> int:
     elif settings.tokens is not None:
         steps = -(-settings.tokens // (global_rows * loader.plan.seq_len))
         asked = f"tokens: {settings.tokens}, {steps} steps"
+    if steps > loader.num_steps and loader.num_steps:
+        # Rows that a guard took out shorten a run that had just enough.
+        steps = min(steps, max(loader.num_steps, steps - _steps_skipped(loader, global_rows)))
     if steps > loader.num_steps or not steps:
         raise UsageError(
             f"{asked} of {global_rows} rows: {settings.data} has rows for {loader.num_steps}. "
             "Ask for fewer, lower batch.global_rows, or mix more epochs."
         )
     return steps
+
+
+def _steps_skipped(loader: StreamingLoader, global_rows: int) -> int:
+    plan = loader.plan
+    return plan.order.num_rows // global_rows - plan.skips.num_delivered // global_rows

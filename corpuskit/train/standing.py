@@ -138,7 +138,8 @@ def _verdict(
     # Ranks that ended for want of another one say nothing of the reason.
     if endings and not (gone and all(one.code == REQUEUE for one in endings.values())):
         rank, ending = min(endings.items(), key=lambda item: (item[1].code == REQUEUE, item[0]))
-        return f"ended with code {ending.code}: rank {rank}: {ending.line}"
+        who = "" if ending.line.startswith("rank ") else f"rank {rank}: "
+        return f"ended with code {ending.code}: {who}{ending.line}"
     if silent:
         return f"silent: {_missing(max(silent, key=lambda rank: rank.age_seconds), settings)}"
     if last.get("event") in CLOSING and not gone:

@@ -6,12 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from corpuskit.train.evaluation import evaluate
 from corpuskit.train.health import Speeds
 from corpuskit.train.metrics import DataWaits, Journal
 
 if TYPE_CHECKING:
+    from corpuskit.train.evaluation import HeldOut
     from corpuskit.train.health import StopSignals
-    from corpuskit.train.metrics import Observer, Progress, SourceLoss, Told, TrainResult
+    from corpuskit.train.metrics import Observer, Progress, Told, TrainResult
     from corpuskit.train.pulse import Pulse
     from corpuskit.train.setup import Run
 
@@ -62,10 +64,20 @@ class Watch:
         self._since.clear()
         self.event("speeds", str(report), step=done, **asdict(report))
 
-    def evaluation(self, done: int, found: dict[str, SourceLoss]) -> None:
-        """Write and tell what held-out documents gave."""
+    def evaluate(self, done: int, held_out: HeldOut) -> None:
+        """Evaluate held-out documents; write and tell what they gave; collective."""
+        run = self._run
+        found = evaluate(
+            run.model, run.settings, run.parallel, held_out, run.loader.plan.seq_len,
+            beat=lambda: self.pulse.beat(done, "evaluate"),
+        )  # fmt: skip
         if self._journal:
             self._tell(self._journal.evaluation(done, found))
+
+    def has_evaluation(self, done: int) -> bool:
+        """Return whether the files have an evaluation after so many steps; collective."""
+        known = self._journal is not None and self._journal.has_evaluation(done)
+        return bool(self._run.parallel.gather(known)[0])
 
     def saved(self, checkpoint: Path | None) -> None:
         """Write and tell that a checkpoint is complete, if there is one."""

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.run.here import command_line
+
 ROOT = Path(__file__).resolve().parents[2]
 
 WORDS = (
@@ -129,26 +131,40 @@ class Lab:
     def save(self) -> None:
         self.path.write_text(yaml.safe_dump(self.pipeline, sort_keys=False))
 
+    def cli(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Call the command line in this process; assert its exit code."""
+        return checked(command_line(self.folder, arguments), code)
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Save the pipeline and run it in this process, tasks included."""
+        self.save()
+        return self.cli("run", str(self.path), *arguments, code=code)
+
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "corpuskit", *arguments]
 
-    def cli(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run the command line; assert its exit code."""
+    def cli_apart(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Start the command line as a user does; assert its exit code."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             self.command(*arguments), cwd=self.folder, env=environment, text=True,
             capture_output=True, check=False, timeout=300,
         )  # fmt: skip
-        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
+        return checked(done, code)
 
-    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Save the pipeline and run it."""
+    def run_apart(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Save the pipeline and run it as a user does: a process, and its workers."""
         self.save()
-        return self.cli("run", str(self.path), *arguments, code=code)
+        return self.cli_apart("run", str(self.path), *arguments, code=code)
 
     def facts(self) -> dict:
         return json.loads(self.cli("status", str(self.out), "--json").stdout)
+
+
+def checked(done: subprocess.CompletedProcess[str], code: int) -> subprocess.CompletedProcess[str]:
+    """Return what came of a command whose exit code is the expected one."""
+    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
 
 
 def tree(folder: Path, *names: str) -> dict[str, str]:
@@ -175,11 +191,11 @@ def lab(tmp_path: Path, tokenizer: Path) -> Lab:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Lab:
-    """A lab whose pipeline has run; tests must not change it."""
+    """A lab whose pipeline a user's command has run; tests must not change it."""
     made = Lab(tmp_path_factory.mktemp("finished"), tokenizer)
     documents = corpus()
     made.write("web0.jsonl", documents[:60])
     made.write("web1.jsonl", documents[60:120])
     made.write("books.jsonl", documents[120:])
-    made.run()
+    made.run_apart()
     return made

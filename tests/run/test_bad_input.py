@@ -75,7 +75,7 @@ def test_a_200_mb_line_needs_bounded_memory(plain):
             file.write(b"x" * (1 << 20))
         file.write(b'"}\n')
         file.write(json.dumps(plain.documents[2]).encode() + b"\n")
-    plain.run()
+    plain.run_apart()
     assert ledger(plain) == {"too_long": 1}
     assert len(read(plain, "documents")) == 3
     assert plain.facts()["peak_rss_bytes"] < 700e6
@@ -209,7 +209,7 @@ def test_a_full_disk_is_said_and_survived(finished, lab, tmp_path):
         pytest.skip("needs the right to mount a small tmpfs")
     try:
         lab.pipeline["output"] = str(small / "out")
-        error = lab.run("--force", code=1).stderr  # preflight sees it coming
+        error = lab.run_apart("--force", code=1).stderr  # preflight sees it coming
         assert "no space left on device" in error.lower()
         assert "Free disk space" in error
         subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)

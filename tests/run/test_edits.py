@@ -131,11 +131,11 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def test_code_counts_and_docstrings_do_not(copied):
-    copied.run("--until", "gopher_quality")
+    copied.run_apart("--until", "gopher_quality")
 
     def state() -> str:
         copied.save()
-        done = copied.cli("plan", str(copied.path), "--until", "gopher_quality", "--json")
+        done = copied.cli_apart("plan", str(copied.path), "--until", "gopher_quality", "--json")
         return json.loads(done.stdout)[0]["state"]
 
     assert state() == "reuse"
@@ -152,7 +152,7 @@ def test_code_counts_and_docstrings_do_not(copied):
     assert state() == "reuse"  # a kernel that this stage does not use
     kernel.write_text(kernel.read_text() + "\nUNUSED = 1\n")
     assert state() == "run"
-    accepted = copied.cli(
+    accepted = copied.cli_apart(
         "run", str(copied.path), "--until", "gopher_quality", "--accept-code-change"
     )
     assert ": reused" in accepted.stdout

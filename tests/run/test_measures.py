@@ -40,7 +40,7 @@ def done(tmp_path_factory, tokenizer):
     made.write("web0.jsonl", documents[:60])
     made.write("web1.jsonl", documents[60:120])
     made.write("books.jsonl", documents[120:])
-    made.run("--workers", "1")
+    made.run()
     return made
 
 
@@ -82,7 +82,7 @@ def test_parts_are_the_same_for_any_number_of_workers(done, tmp_path):
     again = copy.copy(done)
     again.pipeline = {**done.pipeline, "output": str(tmp_path / "out")}
     again.path = tmp_path / "p.yaml"
-    again.run("--workers", "3")
+    again.run_apart("--workers", "3")
     assert tree(again.out, "measures") == tree(done.out, "measures") != {}
 
 

@@ -20,6 +20,7 @@ from corpuskit.run.pipeline import open_run, run
 from corpuskit.run.preflight import check
 from corpuskit.run.status import run_facts, sealed, verify
 from tests.run.conftest import ROOT, tree
+from tests.run.here import Here
 
 
 def opened(lab, *overrides: str):
@@ -148,10 +149,10 @@ def test_the_run_stops_behind_pack(lab):
     lab.pipeline["stages"] = lab.pipeline["stages"][4:]
     lab.save()
     with pytest.raises(TaskError, match="Finished phases are kept: correct it and run again"):
-        run(read_plan(lab.path))
+        run(read_plan(lab.path), launcher=Here(lab.out))
     assert (lab.out / "manifests" / PACK / "seal.json").exists()
     assert not (lab.out / "manifests" / "shuffle.scatter").exists()
-    again = run(read_plan(lab.path, ["mix.tokens=2K"]))
+    again = run(read_plan(lab.path, ["mix.tokens=2K"]), launcher=Here(lab.out))
     assert again.reused[phase_of(again.run, PACK).index]
     assert sum(row.rows for row in mixture(again.run, sealed(again.run)).sources) == 2000 // 128
 
@@ -218,13 +219,14 @@ def test_plan_and_status_say_the_same_to_programs(finished):
 def test_a_mix_that_has_edits_is_not_made_again_unawares(lab):
     lab.pipeline["stages"] = lab.pipeline["stages"][4:]
     lab.save()
-    run(read_plan(lab.path))
+    here = Here(lab.out)
+    run(read_plan(lab.path), launcher=here)
     plan = read_mix(lab.out)
     append(plan, skip_rows(plan, [(0, 1)]))
-    run(read_plan(lab.path))  # nothing to do: they stay
+    run(read_plan(lab.path), launcher=here)  # nothing to do: they stay
     changed = read_plan(lab.path, ["mix.seed=5"])
     with pytest.raises(UsageError, match="1 edits of the mix that this run would make again"):
-        run(changed)
+        run(changed, launcher=here)
     assert read_mix(lab.out).skips.spans == ((0, 1),)
     path = lab.out / "edits" / "00001.json"
     content = path.read_text()
@@ -233,5 +235,5 @@ def test_a_mix_that_has_edits_is_not_made_again_unawares(lab):
     assert any("Restore it from a copy" in note for note in found.notes)
     assert any("not JSON" in one for one in verify(opened(lab)).problems)
     path.write_text(content)
-    run(changed, force=True)
+    run(changed, force=True, launcher=here)
     assert any("was made again since" in one for one in verify(open_run(changed)).problems)

@@ -253,7 +253,7 @@ def test_a_full_disk_is_refused_before_anything_runs_unless_forced(lab, tmp_path
         assert "the run will write up to" in error
         assert "--force runs it all the same" in error
         assert not list(Path(lab.out).rglob("*.parquet"))
-        forced = lab.run("--force", code=1).stderr
+        forced = lab.run_apart("--force", code=1).stderr
         assert "forced, although: phase" in forced
         assert "no space left on device" in forced.lower()
     finally:

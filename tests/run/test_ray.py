@@ -353,7 +353,7 @@ def test_the_command_line_starts_a_ray_of_its_own_and_leaves_no_process(lab, mon
     monkeypatch.setenv("MARK", mark)
     lab.pipeline["executor"] = {"kind": "ray", "workers": 2}
     lab.pipeline["stages"] = ["exact_dedup"]
-    lab.run()
+    lab.run_apart()
     assert {row["state"] for row in lab.facts()["phases"]} == {"reuse"}
     deadline = time.monotonic() + 60
     while marked(mark) and time.monotonic() < deadline:

@@ -26,7 +26,7 @@ needs_patience = pytest.mark.skipif(
 def test_a_cluster_writes_the_bytes_that_one_machine_writes(whole):
     done = whole.wait()
     assert tree(whole.out) == whole.expected()
-    assert "minhash_dedup" in done.stdout
+    assert "exact_dedup" in done.stdout
     assert whole.cli("verify", str(whole.out))
     assert not (whole.out / "jobs.json").exists()
     assert "Nothing to do" in whole.submit().stdout
@@ -34,6 +34,7 @@ def test_a_cluster_writes_the_bytes_that_one_machine_writes(whole):
 
 
 def test_submitting_returns_at_once_and_status_follows(lab):
+    lab.pipeline["executor"]["workers"] = 2
     printed = lab.submit().stdout
     wait_until(lambda: lab.held() == 4, "two nodes work with two workers each")
     first, *others = lab.jobs()
@@ -78,7 +79,7 @@ def test_a_task_that_fails_stops_what_depends_on_it_and_nothing_else(lab):
 
 def test_a_cancelled_run_goes_on_where_it_was(lab):
     alive = numbers(lab.submit().stdout)
-    wait_until(lambda: lab.held() == 4, "all workers stand at the gate")
+    wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
     lab.cluster.ask("scancel", *alive)
     wait_until(lambda: not lab.cluster.jobs(), "all jobs have ended")
     time.sleep(1)
@@ -92,7 +93,7 @@ def test_a_cancelled_run_goes_on_where_it_was(lab):
 def test_a_dependency_that_cannot_come_is_named(lab):
     lab.replace_sbatch(without="--kill-on-invalid-dep=yes")  # as a site's own policy may
     first, second, *_ = numbers(lab.submit().stdout)
-    wait_until(lambda: lab.held() == 4, "all workers stand at the gate")
+    wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
     lab.cluster.ask("scancel", first)
     wait_until(lambda: lab.jobs()[1]["is_blocked"], "the second phase waits in vain")
     told = lab.cli("status", str(lab.out)).stdout
@@ -108,7 +109,7 @@ def test_more_slots_than_an_array_may_have_are_not_asked_for(lab):
 
 def test_a_warned_slot_hands_over_its_tasks(lab):
     first, *_ = numbers(lab.submit().stdout)
-    wait_until(lambda: lab.held() == 4, "all workers stand at the gate")
+    wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
     lab.cluster.ask("scancel", "--signal=USR1", "--batch", f"{first}_0")
     wait_until(lambda: "the time limit is near" in lab.logs(), "the slot was warned")
     lab.open_gate()
@@ -120,7 +121,7 @@ def test_a_warned_slot_hands_over_its_tasks(lab):
 def test_tasks_that_outlast_the_grace_are_done_again(lab):
     lab.pipeline["executor"]["slurm"]["grace_seconds"] = 20
     first, *_ = numbers(lab.submit().stdout)
-    wait_until(lambda: lab.held() == 4, "all workers stand at the gate")
+    wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
     lab.cluster.ask("scancel", "--signal=USR1", "--batch", f"{first}_0")
     wait_until(lambda: "requeue" in lab.logs(), "the grace is over")
     lab.open_gate()
@@ -145,8 +146,8 @@ def test_two_runs_share_the_cluster(lab, tmp_path, tokenizer, site):
 @needs_patience
 def test_the_slots_of_a_dead_node_run_elsewhere(lab):
     lab.submit()
-    wait_until(lambda: lab.held() == 4, "all workers stand at the gate")
-    assert lab.cluster.kill_node("n2") > 4, "daemon, step daemon, slot, two workers"
+    wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
+    assert lab.cluster.kill_node("n2") > 3, "daemon, step daemon, slot, worker"
     lab.open_gate()
     try:
         wait_until(lambda: "down*" in lab.cluster.states(), "Slurm has noticed")

@@ -292,7 +292,7 @@ def test_a_run_accounts_for_every_document(tmp_path):
         {"datatrove": {"step": "tests.stages.test_datatrove_stage.Marking"}},
         {"datatrove": {"step": f"{FILTERS}.SamplerFilter", "params": {"rate": 0.5, "seed": 1}}},
     ]
-    lab.run("--workers", "1")
+    lab.run()
     lab.cli("verify", str(lab.out))
     ledger = pq.read_table(lab.out / "ledger").to_pylist()
     rules = Counter(row["rule"] for row in ledger if row["stage"] == "datatrove")
@@ -307,7 +307,7 @@ def test_a_run_accounts_for_every_document(tmp_path):
     assert json.loads(kept["datatrove.metadata"][0].as_py())["size"] in {17, 9}
     before = tree(lab.out)
     lab.pipeline["output"] = str(tmp_path / "again")
-    lab.run("--workers", "3")
+    lab.run_apart("--workers", "3")
     assert tree(lab.out) == before
 
 

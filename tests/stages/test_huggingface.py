@@ -312,7 +312,7 @@ def test_a_dataset_of_the_hub_is_fetched_once_and_then_read_without_a_network(
     lab = Lab(tmp_path / "lab", Path("unused"))
     lab.pipeline["sources"] = {"web": {"huggingface": "owner/name"}}
     lab.pipeline["stages"] = []
-    lab.run()
+    lab.run_apart()
     parts = sorted((lab.out / "documents").glob("*.parquet"))
     found = pq.read_table(parts[0]).to_pylist()
     assert [row["text"] for row in found] == ["from the hub", "and more"]
@@ -324,10 +324,10 @@ def test_a_dataset_of_the_hub_is_fetched_once_and_then_read_without_a_network(
     assert fetched == ["part-0.parquet"]
     seals = {path: path.read_bytes() for path in lab.out.rglob("seal.json")}
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    lab.run()
+    lab.run_apart()
     assert {path: path.read_bytes() for path in lab.out.rglob("seal.json")} == seals
     lab.pipeline["sources"]["web"]["huggingface"] = "owner/another"
-    assert "HF_HUB_OFFLINE is set" in lab.run(code=2).stderr
+    assert "HF_HUB_OFFLINE is set" in lab.run_apart(code=2).stderr
 
 
 @pytest.mark.slow
@@ -336,5 +336,5 @@ def test_a_dataset_that_is_not_there_is_an_error_in_a_line(hub, tmp_path):
     lab = Lab(tmp_path / "lab", Path("unused"))
     lab.pipeline["sources"] = {"web": {"huggingface": "owner/missing"}}
     lab.pipeline["stages"] = []
-    message = lab.run(code=2).stderr
+    message = lab.run_apart(code=2).stderr
     assert "owner/missing: revision 'main': there is no such dataset" in message

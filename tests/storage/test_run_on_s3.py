@@ -58,7 +58,7 @@ def test_a_run_in_object_storage_has_the_bytes_of_a_local_one(
     tmp_path: Path,
 ):
     address = far.pipeline["output"]
-    far.run()
+    far.run_apart()
     got = tree(fetch(address, tmp_path / "fetched"), *DATA)
     assert got == tree(finished.out, *DATA)
     assert any(name.startswith("tokens/") for name in got)

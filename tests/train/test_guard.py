@@ -54,9 +54,19 @@ def test_what_is_far_above_the_window_is_bad(loss: float, norm: float, reason: s
     assert found == reason or (reason and found and found.startswith(reason))
 
 
-def test_a_bad_step_does_not_widen_the_window() -> None:
+def test_a_loss_that_stays_higher_becomes_the_usual_one() -> None:
     guard = guard_after(CALM)
-    assert [guard.judge(12 + n, 9.0, 1.0) is None for n in range(4)] == [False] * 4
+    bad = [guard.judge(12 + n, 9.0, 1.0) is not None for n in range(6)]
+    assert bad[0]
+    assert not bad[-1]
+    assert sum(bad) <= GuardSettings().tolerate, "nobody ends for it"
+
+
+def test_another_stage_of_the_mixture_begins_a_window_of_its_own() -> None:
+    guard = guard_after(CALM)
+    guard.begin_anew()
+    assert guard.judge(12, 9.0, 1.0) is None
+    assert guard.usual_loss == 9.0
 
 
 def test_spikes_are_looked_for_once_there_is_something_to_compare_with() -> None:
@@ -216,8 +226,51 @@ def test_without_rollbacks_left_the_run_ends_and_says_why(poisoned: Path, run_ra
     settings = settings_of(poisoned, "train", guard={"min_steps": 8, "window": 16, "tolerate": 0})
     for _ in range(2):  # nor does it go on when started again
         (message,) = run_ranks(1, work, settings)
-        assert message.startswith(f"GuardError: {settings.output}: 1 bad steps within 16 (steps ")
-        assert f"steps {step})" in message
+        start = f"GuardError: {settings.output}: a step was bad 1 time within 16 steps (steps "
+        assert message.startswith(f"{start}{step}), and guard.rollbacks is 0.")
     assert GuardError.exit_code == 77
     assert lines_of(settings, "metrics.jsonl")[-1]["step"] == step
     assert not (poisoned / "edits").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bad", "back_to", "skipped"),
+    [((12,), 10, (12, 13)), ((6, 9, 12, 13), 10, (12, 14))],
+    ids=["one", "older than any checkpoint"],
+)
+def test_a_rollback_keeps_a_checkpoint_and_shortens_a_run_that_has_no_rows_to_spare(
+    bad: tuple[int, ...], back_to: int, skipped: tuple[int, int],
+    run_dir: Path, settings: Any, tmp_path: Path, run_ranks: Any,
+) -> None:  # fmt: skip
+    data = shutil.copytree(run_dir, tmp_path / "data")
+    ours = settings(
+        data=str(data),
+        steps=80,
+        checkpoint={"every_steps": 5, "keep": 1},
+        guard={"tolerate": len(bad) - 1, "rollbacks": 1},
+    )
+    (result,) = run_ranks(1, find_bad, ours, bad)
+    (back,) = events(ours, "rollback")
+    assert (back["back_to"], back["bad_steps"]) == (back_to, [*bad])
+    assert back["skipped_rows"] == [8 * skipped[0], 8 * skipped[1]]
+    left = 80 - (skipped[1] - skipped[0])
+    assert (result.steps_done, result.steps) == (left, left)
+    assert [line["step"] for line in lines_of(ours, "metrics.jsonl")] == [*range(left)]
+    starts = [event["step"] for event in events(ours, "start")]
+    assert starts == [0, back_to]
+
+
+def find_bad(settings: TrainSettings, bad: tuple[int, ...]) -> TrainResult | str:
+    """Train with a guard that finds some steps bad at their first time."""
+    left = [*bad]
+    judge = SpikeGuard.judge
+
+    def judge_so(guard: SpikeGuard, step: int, loss: float, norm: float) -> str | None:
+        if left and step == left[0]:
+            loss = math.nan
+            left.pop(0)
+        return judge(guard, step, loss, norm)
+
+    SpikeGuard.judge = judge_so  # in a fork of its own
+    return work(settings)

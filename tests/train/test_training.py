@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -188,7 +189,7 @@ def test_a_non_finite_step_is_not_applied_and_names_rows(settings: Any, run_rank
     assert 1 <= steps[0] < 7
     named = ", ".join(map(str, steps))
     assert messages[0] == messages[1]
-    assert f": 2 bad steps within 128 (steps {named}), and 0 of 0 rollbacks are" in messages[0]
+    assert f": a step was bad 2 times within 128 steps (steps {named}), and guard" in messages[0]
     for event, batch in zip(bad, [*StreamingLoader(ours.data, 8)][steps[0] :], strict=False):
         assert [name for name, _ in event["rows"]] == row_names(batch)
     assert events_of(ours)[-1]["event"] == "failed"
@@ -299,7 +300,7 @@ def test_alone_main_needs_no_group_and_returns(settings: Any, run_ranks: Any) ->
     ((first, again, lines),) = run_ranks(1, _main_twice, settings(log_every_steps=4), group=False)
     assert (first.steps_done, first.exit_code) == (8, 0)
     assert (again.steps_done, again.loss) == (8, None)
-    steps = [line.split()[0] for line in lines if line.split()[0] != "mixture"]
+    steps = [line.split()[0] for line in lines if not line.startswith(("mixture", "checkpoint"))]
     assert steps == ["4/8", "8/8", "finished", "finished"]
 
 
@@ -379,6 +380,30 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         raise UsageError(run_ranks(1, _fail, settings(**changes))[0])
+
+
+def test_ranks_with_different_settings_do_not_start(settings: Any, run_ranks: Any) -> None:
+    messages = run_ranks(2, _fail_apart, settings())
+    assert messages[0] == messages[1]
+    assert "the training file with its overrides differs between ranks (rank 0: " in messages[0]
+
+
+def _fail_apart(settings: TrainSettings) -> str:
+    return _fail(settings.model_copy(update={"seed": torch.distributed.get_rank()}))
+
+
+def test_a_folder_has_one_training_at_a_time(
+    settings: Any, run_ranks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = settings(steps=2)
+    monkeypatch.setattr("corpuskit.train.folder.WAIT_SECONDS", 0.1)
+    run_ranks(1, work, ours)
+    with Path(ours.output, "lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (message,) = run_ranks(1, _fail, ours)
+    assert "another process trains into this folder" in message
+    (message,) = run_ranks(1, _fail, settings(steps=1))
+    assert "step-00000002: 2 steps are done, and the run is to have 1." in message
 
 
 def test_another_model_or_step_size_does_not_continue(settings: Any, run_ranks: Any) -> None:
