@@ -32,8 +32,8 @@ def export(
 ) -> None:
     """Write the checkpoint of a step, or the newest, and the run's tokenizer to a new folder."""
     try:
-        from corpuskit.train.huggingface_export import export as write
-        from corpuskit.train.huggingface_export import find_checkpoint
+        from corpuskit.train.huggingface.export import export as write
+        from corpuskit.train.huggingface.export import find_checkpoint
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

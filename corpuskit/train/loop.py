@@ -28,8 +28,8 @@ import torch.distributed as dist
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import lay_out
+from corpuskit.train.estimates.flops import step_flops
 from corpuskit.train.exits import REQUEUE, Ending, note_ending
-from corpuskit.train.flops import step_flops
 from corpuskit.train.folder import claim
 from corpuskit.train.health import StopSignals
 from corpuskit.train.metrics import Progress, TrainResult, source_losses

@@ -11,7 +11,7 @@ from corpuskit.errors import UsageError
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.attention import choose_kernel
 from corpuskit.train.checkpoint import Checkpoints, Record, read_record, require_same_run
-from corpuskit.train.flops import peak_flops
+from corpuskit.train.estimates.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
@@ -73,14 +73,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         UsageError: the settings ask for what the plan or the checkpoint cannot give.
         DataError: plan or checkpoint are damaged.
     """
-    loader = StreamingLoader(
-        settings.data,
-        global_batch_rows=settings.batch.global_rows,
-        rank=parallel.data_rank,
-        world_size=parallel.data_ranks,
-        cache_dir=settings.cache_dir,
-        cache_bytes=settings.cache_bytes,
-    )
+    loader = open_loader(settings, parallel)
     plan = loader.plan
     # An edit of the mixture between the starts of two ranks would give them different rows.
     require_same(parallel, f"{settings.data}: the mix plan", plan.hash)
@@ -105,7 +98,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         checkpoints.load(newest, model, optimizer)
         loader.load_state_dict(record.loader)
     elif settings.init_from:
-        from corpuskit.train.huggingface import load_weights
+        from corpuskit.train.huggingface.models import load_weights
 
         load_weights(Path(settings.init_from), model)
     done = record.step if record else 0
@@ -133,11 +126,23 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     )
 
 
+def open_loader(settings: TrainSettings, parallel: Parallel) -> StreamingLoader:
+    """Return the loader of this rank's slice of the steps."""
+    return StreamingLoader(
+        settings.data,
+        global_batch_rows=settings.batch.global_rows,
+        rank=parallel.data_rank,
+        world_size=parallel.data_ranks,
+        cache_dir=settings.cache_dir,
+        cache_bytes=settings.cache_bytes,
+    )
+
+
 def choose_shape(settings: TrainSettings, tokenizer: Mapping[str, object]) -> ModelShape:
     """Return the model's shape: of the settings, or of the model whose weights are taken over."""
     if settings.init_from is None:
         return settings.model.shape(cast("int", tokenizer["vocab_size"]))
-    from corpuskit.train.init_from import choose_model
+    from corpuskit.train.huggingface.init_from import choose_model
 
     return choose_model(settings, tokenizer)
 

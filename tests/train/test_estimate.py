@@ -17,10 +17,10 @@ from click.testing import CliRunner
 from corpuskit.cli.train import command
 from corpuskit.errors import UsageError
 from corpuskit.train.attention import lay_out
-from corpuskit.train.estimate import checkpoint_cost, estimate
-from corpuskit.train.flops import step_flops
-from corpuskit.train.length import read_length
-from corpuskit.train.memory import FLOAT, Work, count_parameters, plan_work, step_moments
+from corpuskit.train.estimates.estimate import checkpoint_cost, estimate
+from corpuskit.train.estimates.flops import step_flops
+from corpuskit.train.estimates.length import read_length
+from corpuskit.train.estimates.memory import FLOAT, Work, count_parameters, plan_work, step_moments
 from corpuskit.train.model import Decoder, token_losses
 from corpuskit.train.settings import PRESETS, ModelSettings, TrainSettings
 

@@ -28,15 +28,15 @@ from corpuskit.stage import View
 from corpuskit.stages.sequences.tokenize import Tokenize
 from corpuskit.train.attention import lay_out
 from corpuskit.train.checkpoint import Checkpoints, Record
-from corpuskit.train.huggingface import load_weights, make_config, read_shape
-from corpuskit.train.huggingface_export import export, find_checkpoint
-from corpuskit.train.init_from import require_same_model, require_tokenizer
+from corpuskit.train.huggingface.export import export, find_checkpoint
+from corpuskit.train.huggingface.init_from import require_same_model, require_tokenizer
+from corpuskit.train.huggingface.models import load_weights, make_config, read_shape
+from corpuskit.train.huggingface.tensor_files import read_header, read_slice, write_tensors
 from corpuskit.train.loop import main
 from corpuskit.train.model import Decoder, init_weights
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import build_model, join
 from corpuskit.train.settings import ModelShape, RopeScaling, TrainSettings
-from corpuskit.train.tensor_files import read_header, read_slice, write_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

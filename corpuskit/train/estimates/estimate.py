@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corpuskit.errors import UsageError
-from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
-from corpuskit.train.length import read_length
-from corpuskit.train.memory import FLOAT, count_parameters, plan_work, step_moments
+from corpuskit.train.estimates.flops import pair_flops, rate, require_device, token_flops
+from corpuskit.train.estimates.length import read_length
+from corpuskit.train.estimates.memory import FLOAT, count_parameters, plan_work, step_moments
 
 if TYPE_CHECKING:
-    from corpuskit.train.flops import Device
-    from corpuskit.train.length import RunLength
-    from corpuskit.train.memory import Moment, Parameters, Work
+    from corpuskit.train.estimates.flops import Device
+    from corpuskit.train.estimates.length import RunLength
+    from corpuskit.train.estimates.memory import Moment, Parameters, Work
     from corpuskit.train.settings import TrainSettings
 
 WRITE_RATE = 2e9

@@ -133,7 +133,7 @@ def _shape(settings: TrainSettings, vocab_size: int) -> ModelShape:
     if settings.init_from is None:
         return settings.model.shape(vocab_size)
     try:
-        from corpuskit.train.huggingface import read_shape
+        from corpuskit.train.huggingface.models import read_shape
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

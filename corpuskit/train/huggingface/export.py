@@ -19,10 +19,17 @@ import torch.distributed.checkpoint as dcp
 import corpuskit
 from corpuskit.errors import DataError, UsageError
 from corpuskit.train.checkpoint import read_record
-from corpuskit.train.huggingface import CONFIG, INDEX, ORIGIN, WEIGHTS, foreign_name, make_config
+from corpuskit.train.huggingface.models import (
+    CONFIG,
+    INDEX,
+    ORIGIN,
+    WEIGHTS,
+    foreign_name,
+    make_config,
+)
+from corpuskit.train.huggingface.tensor_files import write_tensors
 from corpuskit.train.model import Decoder
 from corpuskit.train.settings import ModelShape, RopeScaling
-from corpuskit.train.tensor_files import write_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

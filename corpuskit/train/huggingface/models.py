@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from corpuskit.train.tensor_files import StoredTensor
+    from corpuskit.train.huggingface.tensor_files import StoredTensor
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -220,7 +220,7 @@ def load_weights(folder: str | Path, model: nn.Module) -> None:
     import torch
     from torch.distributed.tensor import DTensor
 
-    from corpuskit.train.tensor_files import read_slice
+    from corpuskit.train.huggingface.tensor_files import read_slice
 
     place = Path(folder)
     stored = find_tensors(place)
@@ -242,7 +242,7 @@ def find_tensors(folder: Path) -> dict[str, StoredTensor]:
     Raises:
         DataError: there are none, a file is cut off, or the index names what no file has.
     """
-    from corpuskit.train.tensor_files import read_header
+    from corpuskit.train.huggingface.tensor_files import read_header
 
     if not (folder / INDEX).is_file():
         if not (folder / WEIGHTS).is_file():
@@ -267,7 +267,7 @@ def _require_match(
     folder: Path, stored: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
     """Refuse files that don't hold exactly the model's parameters."""
-    from corpuskit.train.tensor_files import DTYPES
+    from corpuskit.train.huggingface.tensor_files import DTYPES
 
     if missing := [name for name in shapes if name not in stored]:
         raise DataError(f"{folder}: {_some(missing)} missing. Fetch the model again.")

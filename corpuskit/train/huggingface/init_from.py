@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import UsageError
 from corpuskit.storage import digest_file
-from corpuskit.train.huggingface import ORIGIN, TOKENIZER, read_json, read_shape
+from corpuskit.train.huggingface.models import ORIGIN, TOKENIZER, read_json, read_shape
 from corpuskit.train.settings import PRESETS, SIZES
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Models of the Hugging Face form: written from checkpoints, and trained further."""
