@@ -92,6 +92,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     record = read_record(newest) if newest else None
     if newest and record:
         require_same_run(newest, record, shape, settings)
+        require_steps_left(newest, record, steps)
     model = build_model(shape, settings, parallel)
     optimizer = build_optimizer(model, settings.optimizer)
     if newest and record:
@@ -101,12 +102,6 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         from corpuskit.train.huggingface.models import load_weights
 
         load_weights(Path(settings.init_from), model)
-    done = record.step if record else 0
-    if done > steps:
-        raise UsageError(
-            f"{newest}: {done} steps are done, and the run is to have {steps}. Raise steps or "
-            "tokens, or set another output."
-        )
     peak = settings.peak_tflops
     return Run(
         settings=settings,
@@ -120,7 +115,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         stage_starts=(*itertools.accumulate(stage.rows for stage in plan.order.stages[:-1]),),
         identity=identity,
         steps=steps,
-        done=done,
+        done=record.step if record else 0,
         step_tokens=settings.batch.global_rows * plan.seq_len,
         peak_flops=peak * 1e12 if peak else peak_flops(parallel.device, DTYPES[settings.dtype]),
     )
@@ -145,6 +140,19 @@ def choose_shape(settings: TrainSettings, tokenizer: Mapping[str, object]) -> Mo
     from corpuskit.train.huggingface.init_from import choose_model
 
     return choose_model(settings, tokenizer)
+
+
+def require_steps_left(folder: Path, record: Record, steps: int) -> None:
+    """Refuse a run that is to end before its newest checkpoint.
+
+    Raises:
+        UsageError: names both.
+    """
+    if record.step > steps:
+        raise UsageError(
+            f"{folder}: {record.step} steps are done, and the run is to have {steps}. Raise steps "
+            "or tokens, or set another output."
+        )
 
 
 def count_steps(settings: TrainSettings, loader: StreamingLoader) -> int:
