@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from corpuskit.train.settings import GuardSettings
 
 NAMED = 8  # documents of a bad step that are named
-# Of the mean loss, and of a logarithm: calmer windows would make ordinary steps look like spikes.
-LEAST_SPREAD, LEAST_LOG_SPREAD = 0.005, 0.1
+# Of the mean loss, and of a norm's logarithm: calmer windows would make ordinary steps look like
+# spikes. Six of the latter are a factor of 11; norms of 3 to 4 times the usual, which clipping
+# bounds, come every 200 steps where rows differ much and steps have few.
+LEAST_SPREAD, LEAST_LOG_SPREAD = 0.005, 0.4
 
 
 class GuardError(CorpuskitError):
@@ -102,7 +104,7 @@ class SpikeGuard:
         sigmas, _ = _far_above(loss, self._losses, LEAST_SPREAD * usual)
         if sigmas > limit:
             return f"loss {loss:.4g} is {sigmas:.1f} standard deviations above {usual:.4g}"
-        # Norms scatter by factors: a run of 0.5 to 1.4 meets 2.8 without harm.
+        # Norms scatter by factors.
         logs = [math.log(max(norm, 1e-30)) for norm in self._grad_norms]
         sigmas, mean = _far_above(math.log(max(grad_norm, 1e-30)), logs, LEAST_LOG_SPREAD)
         if sigmas > limit:

@@ -45,7 +45,8 @@ CALM = [(3.0 + 0.01 * (step % 3), 1.0 + 0.02 * (step % 5)) for step in range(12)
         (math.nan, 1.0, "loss is nan"),
         (3.0, math.inf, "gradient norm is inf"),
         (4.0, 1.0, "loss 4 is 65.8 standard deviations above 3.01"),
-        (3.0, 3.0, "gradient norm 3 is 10.6 standard deviations, in logarithms, above 1.0"),
+        (3.0, 4.0, None),
+        (3.0, 20.0, "gradient norm 20 is 7.4 standard deviations, in logarithms, above 1.0"),
         (1.0, 0.1, None),
     ],
 )
