@@ -158,15 +158,14 @@ def init_weights(model: Decoder, seed: int) -> None:
 
     Each parameter has a generator of its own, seeded by its name, and each rank makes the whole
     tensor and keeps its shard: no communication, and no more memory than the largest parameter.
-    Matrices: normal, 1/sqrt(fan-in); those that write into the stream are scaled by 1/sqrt(2
-        layers) more,
-    as in GPT-2. Embeddings: normal, 0.02. Norms: one.
+    Matrices, the embedding among them: normal, 1/sqrt(columns); those that write into the stream
+    are scaled by 1/sqrt(2 layers) more, as in GPT-2. Norms: one.
     """
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
             parameter.fill_(1.0)
             continue
-        std = 0.02 if name == "embedding.weight" else parameter.shape[1] ** -0.5
+        std = parameter.shape[1] ** -0.5
         if name.endswith(("out.weight", "down.weight")):
             std /= math.sqrt(2 * model.shape.layers)
         digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()

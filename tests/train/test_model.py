@@ -69,10 +69,10 @@ def test_initial_weights_depend_on_seed_and_name_only() -> None:
     assert not torch.equal(ours[first], ours[second])
 
 
-def test_the_first_loss_is_that_of_a_uniform_guess() -> None:
+def test_the_first_loss_is_that_of_logits_of_variance_one() -> None:
     tokens = random_tokens((8, 16))
     losses, _ = token_losses(logits_of(build(), tokens, POSITIONS[[1] * 8]), tokens.roll(-1, 1))
-    assert losses.mean().item() == pytest.approx(math.log(40), rel=0.05)
+    assert losses.mean().item() == pytest.approx(math.log(40) + 1 / 2, rel=0.05)
 
 
 def test_ignored_labels_carry_no_loss_and_no_gradient() -> None:
