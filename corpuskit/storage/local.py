@@ -118,7 +118,7 @@ class LocalStore(Store):
             reach("put:synced", name)
             yield scratch, final
             reach("put:moved", name)
-            _sync_folder(final.parent)
+            sync_folder(final.parent)
             reach("put:after", name)
         except Death:
             raise
@@ -143,13 +143,13 @@ class LocalStore(Store):
         mark = (str(folder), folder.stat().st_ino)
         if mark not in self._durable:
             self._make_folder(folder.parent)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
             self._durable.add(mark)
 
     def confirm(self, name: str) -> None:
         final = self.path(name)
         self._make_folder(final.parent)
-        _sync_folder(final.parent)
+        sync_folder(final.parent)
 
     def publish(self, scratch: Path, name: str) -> None:
         reach("publish:before", str(scratch))
@@ -160,7 +160,7 @@ class LocalStore(Store):
         reach("publish:synced", name)
         os.replace(scratch, final)
         reach("publish:moved", name)
-        _sync_folder(final.parent)
+        sync_folder(final.parent)
         reach("publish:after", name)
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -211,7 +211,7 @@ class LocalStore(Store):
             reach("delete:after", name)
         for folder in touched:  # or a power loss brings back what no seal names
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                _sync_folder(folder)
+                sync_folder(folder)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -286,7 +286,7 @@ def _unlink(path: str) -> None:
         os.unlink(path)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename durable: the entry lives in the folder, not in the file."""
     handle = os.open(folder, os.O_RDONLY)
     try:

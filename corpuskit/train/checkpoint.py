@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +26,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from corpuskit.errors import CorpuskitError, DataError, UsageError, describe
 from corpuskit.storage import LocalStore
+from corpuskit.storage.local import sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -232,7 +232,7 @@ class Checkpoints:
         fields = {"format": FORMAT, **asdict(record)}
         LocalStore(partial).put("train.json", json.dumps(fields).encode())  # syncs the folder, too
         partial.rename(final)
-        _sync(self._folder)
+        sync_folder(self._folder)
         for old in _complete(self._folder)[: -self._keep]:
             if not self._keep_every or _step(old) % self._keep_every:
                 with contextlib.suppress(OSError):  # the new one is complete; the next save tries
@@ -264,12 +264,3 @@ def _delete(checkpoint: Path) -> None:
     doomed = checkpoint.with_suffix(".old.tmp")
     checkpoint.rename(doomed)
     shutil.rmtree(doomed)
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

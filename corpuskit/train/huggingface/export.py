@@ -18,6 +18,7 @@ import torch.distributed.checkpoint as dcp
 
 import corpuskit
 from corpuskit.errors import DataError, UsageError
+from corpuskit.storage.local import sync_folder
 from corpuskit.train.checkpoint import read_record
 from corpuskit.train.huggingface.models import (
     CONFIG,
@@ -153,9 +154,9 @@ def _whole_folder(folder: Path, size_bytes: int) -> Iterator[Path]:
     partial.mkdir()
     try:
         yield partial
-        _sync(partial)
+        sync_folder(partial)
         partial.rename(target)  # over an empty folder, too
-        _sync(target.parent)
+        sync_folder(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -271,12 +272,3 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
