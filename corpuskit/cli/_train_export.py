@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.cli._plain import echo
+from corpuskit.cli._torch import needs_torch
 from corpuskit.errors import CorpuskitError, UsageError, describe
 
 if TYPE_CHECKING:
@@ -31,15 +32,9 @@ def export(
     settings: TrainSettings, folder: str, *, step: int | None = None, dtype: str = "bfloat16"
 ) -> None:
     """Write the checkpoint of a step, or the newest, and the run's tokenizer to a new folder."""
-    try:
+    with needs_torch():
         from corpuskit.train.huggingface.export import export as write
         from corpuskit.train.huggingface.export import find_checkpoint
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError(
-            "corpuskit train needs torch. Install it with: pip install 'corpuskit[train]'"
-        ) from None
     from corpuskit.loader.index import read_mix
 
     checkpoint = find_checkpoint(settings.output, step)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corpuskit.cli._plain import echo
-from corpuskit.errors import CorpuskitError, UsageError
+from corpuskit.cli._torch import needs_torch
+from corpuskit.errors import CorpuskitError
 
 if TYPE_CHECKING:
     from corpuskit.train.evaluation import HeldOut
@@ -150,14 +151,8 @@ def _print_script(
 
 def _train(settings: TrainSettings) -> None:
     """Train; end the process with the run's exit code."""
-    try:
+    with needs_torch():
         from corpuskit.train.loop import main
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError(
-            "corpuskit train needs torch. Install it with: pip install 'corpuskit[train]'"
-        ) from None
     from corpuskit.cli._train_view import observer
     from corpuskit.train.exits import ending_of, note_ending
 
