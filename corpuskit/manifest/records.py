@@ -24,6 +24,9 @@ SEAL_FORMAT = 2
 FUNNEL = ("read/", "read_bytes/", "kept/", "kept_bytes/", "dropped/", "cut/", "replace/")
 """Counters that only people read."""
 
+_FOR_PEOPLE = ("ledger", "profile", "ids")
+"""Roles of parts that no later phase reads."""
+
 _OPENING = b',"parts":['
 _ENDING = [b"]}", b""]
 
@@ -128,9 +131,9 @@ class Seal:
     def content(self) -> str:
         """Return the hash of what later phases may read, free of timing and of tasks.
 
-        The ledger, measures and the counts of the funnel are left out: no later phase reads them,
-        so a phase that drops the same documents for another reason makes nothing behind it run
-        again.
+        The ledger, measures, profiles and the counts of the funnel are left out: no later phase
+        reads them, so a phase that drops the same documents for another reason makes nothing behind
+        it run again.
         """
         return self._content
 
@@ -139,7 +142,7 @@ class Seal:
         parts = {
             role: digest
             for role, digest in self.parts.digests.items()
-            if role != "ledger" and not role.startswith("measures:")
+            if role not in _FOR_PEOPLE and not role.startswith("measures:")
         }
         counters = {k: v for k, v in self.counters.items() if not k.startswith(FUNNEL)}
         return digest_bytes(dump({"phase": self.phase, "parts": parts, "counters": counters}))

@@ -223,7 +223,7 @@ class _Builder:
         index = len(self.phases)
         base = () if self.base is None else (self.base,)
         depends = tuple(sorted({*base, *self.sidecars, *earlier, *waits}))
-        own = (f"work/{name}/", f"ledger/{name}-part-", *owns)
+        own = (f"work/{name}/", f"ledger/{name}-part-", f"profile/{name}-part-", *owns)
         phase = Phase(
             index, name, labels, pass_name, self.base, self.role, tuple(self.sidecars),
             earlier, depends, folder or f"work/{name}", own, dict(self.columns),
@@ -242,6 +242,7 @@ class _Builder:
         found = {s.label: s.stage for s in self.group if isinstance(s.stage, StreamingStage)}
         owns = [f"{one}/" for one in sorted({stage.diverts for stage in found.values()} - {""})]
         owns += [f"measures/{label}/part-" for label in found]
+        owns += ["ids/"] if self.base is None else []
         owns += [f"{folder}/"] if folder else []
         default = name or "read"
         is_packed = bool(self.group) and isinstance(self.group[-1].stage, CellStage)

@@ -12,7 +12,11 @@ import pyarrow as pa
 from corpuskit.exchange import read_runs, write_run
 from corpuskit.ledger import LedgerWriter, sampled
 from corpuskit.manifest import Part
+from corpuskit.run.identity import ROLE as IDS
+from corpuskit.run.identity import Identities
 from corpuskit.run.measures import ROLE, Measures
+from corpuskit.run.profile import ROLE as PROFILE
+from corpuskit.run.profile import Profile, rule_of
 from corpuskit.run.rundir import file_copy
 from corpuskit.shards import open_parquet, read_documents, read_sidecars, write_sidecar
 from corpuskit.stage import PassContext, UnitContext, View
@@ -50,6 +54,8 @@ class UnitWork(UnitContext):
         self.timing: defaultdict[str, float] = defaultdict(float)
         self.published: list[Part] = []
         self.measures = Measures(self._scratch_path)
+        self.profile = Profile(unit.source)
+        self.ids = Identities(unit.source)
         self._written = 0
         self._ledger = LedgerWriter(
             seed=settings.seed, keep_text=settings.ledger.keep_text, mask=_mask_texts
@@ -66,8 +72,7 @@ class UnitWork(UnitContext):
         )
         kind = "dropped" if entries.action == "drop" else entries.action
         for row in grouped.to_pylist():
-            # Reasons of other people's code may have details behind a colon, or slashes.
-            rule = row["rule"].partition(": ")[0].replace("/", "|")
+            rule = rule_of(row["rule"])
             self.count(f"{kind}/{entries.stage}/{rule}/{row['source']}", row["count_all"])
 
     def keeps_text(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -132,6 +137,18 @@ class UnitWork(UnitContext):
                 source=self.unit.source,
             )  # fmt: skip
 
+    def write_profile(self) -> None:
+        """Publish what was counted in this unit, and under which ids and URLs it is found."""
+        path = self._scratch_path(".parquet")
+        if rows := self.profile.write(path):
+            self._publish(
+                path, PROFILE, PROFILE, prefix=f"{self.phase.name}-", rows=rows,
+                source=self.unit.source,
+            )  # fmt: skip
+        path = self._scratch_path(".arrow")
+        if rows := self.ids.write(path):
+            self._publish(path, IDS, IDS, rows=rows, source=self.unit.source)
+
     def publish_documents(
         self, path: Path, role: str, folder: str, *, unit: int, rows: int, text_bytes: int,
         first: int, last: int, source: str,
@@ -180,7 +197,9 @@ class PassWork(UnitWork, PassContext):
         for batch in read_documents(path, wanted, sidecars=self.sidecar_paths(), keys=keys):
             view = View(batch)
             if "text" in wanted:
-                self.timing["text_bytes"] += int(view.text.sizes().sum())
+                size = int(view.text.sizes().sum())
+                self.timing["text_bytes"] += size
+                self.timing[f"source_bytes/{self.unit.source}"] += size
             yield view
 
     def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 State = Literal["reuse", "run", "continue", "later"]
 
-FOLDERS = ("documents", "holdout", "ledger", "manifests", "measures", "mix", "tokens", "work")
+FOLDERS = (
+    "documents", "holdout", "ids", "ledger", "manifests", "measures", "mix", "profile", "tokens",
+    "work",
+)  # fmt: skip
 """Folders of a run directory that hold nothing but what seals name."""
 
 

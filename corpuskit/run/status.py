@@ -90,7 +90,7 @@ def prospects_of(
     return found
 
 
-_NAMED = ("documents", "tokens", "ledger", "measures", "holdout", "mix")
+_NAMED = ("documents", "tokens", "ledger", "measures", "profile", "ids", "holdout", "mix")
 """Folders whose files seals must name."""
 
 Sealed = list[tuple["Phase", "Seal"]]

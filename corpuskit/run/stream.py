@@ -13,6 +13,7 @@ from corpuskit.batch import make_keys, utf8
 from corpuskit.errors import DataError
 from corpuskit.ledger import Entries
 from corpuskit.run.context import Stopwatch, UnitWork, cell_sidecars
+from corpuskit.run.profile import LEFT, READ, measuring
 from corpuskit.run.rundir import CELLS_PER_SLICE
 from corpuskit.shards import DocumentWriter, read_documents
 from corpuskit.stage import CellStage, Source, StreamingStage, View
@@ -43,8 +44,9 @@ class Stream:
         self.run, self.phase, self.unit = run, phase, unit
         self.scratch, self.progress = scratch, progress
         steps = [run.plan.step(label) for label in phase.labels]
+        found = [(step, step.stage) for step in steps]
         self.steps = [
-            (step, step.stage) for step in steps if isinstance(step.stage, StreamingStage)
+            (step, measuring(stage)) for step, stage in found if isinstance(stage, StreamingStage)
         ]
         self.last = next((s.stage for s in steps if isinstance(s.stage, CellStage)), None)
         self.last_label = phase.labels[-1] if self.last else ""
@@ -85,6 +87,7 @@ class Stream:
             self._write_diverted(work, label)
         work.write_ledger()
         work.write_measures()
+        work.write_profile()
         watch.lap("write")
 
     def _staged(
@@ -92,8 +95,11 @@ class Stream:
     ) -> Iterator[View]:
         self._aside: dict[str, list[pa.RecordBatch]] = {}
         for batch in batches:
-            watch.lap("read")
             view = View(batch)
+            if self.phase.base is None:
+                work.profile.passed(READ, view)
+                work.ids.add(batch)
+            watch.lap("read")
             for step, stage in self.steps:
                 work.timing[f"text_bytes/{step.label}"] += int(view.text.sizes().sum())
                 view = self._apply(work, step, stage, view)
@@ -101,13 +107,15 @@ class Stream:
                 if view.num_docs == 0:
                     break
             if view.num_docs:
+                work.profile.passed(LEFT, view)
                 yield view
                 watch.lap(self.last_label or "write")
 
     def _apply(self, work: UnitWork, step: Step, stage: StreamingStage, view: View) -> View:
         """Apply one stage: ledger rows for what it did, and the view for the next stage."""
         outcome = stage.apply(view)
-        if outcome.measures:
+        work.profile.applied(step.label, stage, view, outcome)
+        if outcome.measures and getattr(step.stage, "measures", False):
             work.measures.add(step.label, view, outcome)
         if outcome.spans is not None and len(outcome.spans.rows):
             work.add_ledger(_span_entries(step, stage, view, outcome))

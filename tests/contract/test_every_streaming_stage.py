@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from corpuskit.run.profile import measuring
 from corpuskit.stage import StreamingStage, View
 from tests.contract.strategies import (
     WORLD,
@@ -245,3 +246,18 @@ def test_what_a_stage_drops_may_live_elsewhere(cls):
 def test_facts_for_later_stages_are_json(cls):
     facts = dict(make(cls).provides({}))
     assert json.loads(json.dumps(facts)) == facts
+
+
+@pytest.mark.parametrize("cls", [one for one in STAGES if "measures" in one.values[0].model_fields])
+@given(documents=texts(), data=st.data())
+@few
+def test_measuring_changes_no_decision(cls, documents, data):
+    stage = data.draw(stages(cls))
+    quiet = stage.model_copy(update={"measures": False})
+    found = measuring(quiet)
+    given_view = view(documents, stage)
+    measured = [
+        {name: value for name, value in row.items() if not name.startswith("measure ")}
+        for row in plain(found, given_view)
+    ]
+    assert measured == plain(quiet, given_view)

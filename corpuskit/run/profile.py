@@ -1,0 +1,263 @@
+"""What passed through one cell of a streaming phase, counted: the report is made of it.
+
+Lengths, domains, languages and scores before and after, what each stage saw and dropped, and the
+distribution of each measure: exact over all documents, a few kilobytes per cell (docs/formats.md).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import Outcome, StreamingStage, View
+
+ROLE = "profile"
+
+SCHEMA = pa.schema(
+    [
+        ("at", pa.string()),
+        ("what", pa.string()),
+        ("field", pa.string()),
+        ("name", pa.string()),
+        ("source", pa.string()),
+        ("bin", pa.int32()),
+        ("documents", pa.int64()),
+        ("text_bytes", pa.int64()),
+    ]
+)
+
+READ, LEFT = "read", "left"
+"""In `at`: as the phase of the inputs read documents, and as a phase leaves them."""
+
+MAX_NAMES = {"domain": 1000, "value": 200}
+"""So many names of a kind are kept per cell, the most frequent ones; the rest has no name."""
+
+MAX_NAME_BYTES = 253
+"""Longer names are no domains (RFC 1035: 253 characters) and no labels; they lose their name."""
+
+STEPS = 200
+"""Bins of values up to 1."""
+
+PER_OCTAVE = 16
+"""Bins of each doubling above 1: whole numbers up to 16 have bins of their own."""
+
+LAST = STEPS + 64 * PER_OCTAVE
+"""The bin of everything from 2**64 on."""
+
+_DOMAIN = r"^[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?(?:[wW]{3}\.)?(?P<name>[^/?#:]+)"
+
+
+def bins(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the bin of each value: 0 for 0, 200 even steps up to 1, then 16 for each doubling.
+
+    Negative values have the negative bin of their size.
+
+    Args:
+        values: (N,), none of them NaN.
+
+    Returns:
+        (N,) int64 in [-LAST, LAST].
+    """
+    size = np.abs(values)
+    steps = np.ceil(np.minimum(size, 1.0) * STEPS)
+    octaves = np.ceil(PER_OCTAVE * np.log2(np.clip(size, 1.0, 2.0**64)))
+    found: NDArray[np.int64] = (steps + octaves).astype(np.int64)
+    return np.where(values < 0, -found, found)
+
+
+def edges(number: int) -> tuple[float, float]:
+    """Return (low, high) of a bin: it holds `low < value <= high`, mirrored below 0; bin 0 holds 0.
+
+    The last bin reaches to infinity.
+    """
+    if number < 0:
+        low, high = edges(-number)
+        return -high, -low
+    if number <= STEPS:
+        return max(number - 1, 0) / STEPS, number / STEPS
+    octaves = number - STEPS
+    high = np.inf if number >= LAST else 2 ** (octaves / PER_OCTAVE)
+    return 2 ** ((octaves - 1) / PER_OCTAVE), float(high)
+
+
+def measuring(stage: StreamingStage) -> StreamingStage:
+    """Return the stage as it is run: one that can tell what its rules measure does so.
+
+    Decisions are the same, and it costs next to nothing: no more than noise on English documents
+    and five filters (docs/decisions.md). A stage whose parameters do not allow it stays as it is.
+    """
+    fields = type(stage).model_fields
+    if "measures" not in fields or getattr(stage, "measures", True):
+        return stage
+    values = {name: getattr(stage, name) for name in fields} | {"measures": True}
+    try:
+        return type(stage).model_validate(values)
+    except ValueError:  # of pydantic, too
+        return stage
+
+
+class Profile:
+    """Counts what passes through one cell.
+
+    Args:
+        source: of all documents of the cell.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._plain: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+        self._binned: dict[tuple[str, str, str], NDArray[np.int64]] = {}
+        self._named: dict[tuple[str, str, str], dict[str | None, list[int]]] = {}
+
+    def passed(self, at: str, view: View) -> None:
+        """Count documents where they are read, or where they leave the phase."""
+        sizes = view.text.sizes()
+        self._histogram((at, "length", ""), sizes.astype(np.float64), sizes)
+        urls = pc.struct_field(view.column("origin"), "url")
+        if urls.null_count < len(urls):
+            found = pc.struct_field(pc.extract_regex(urls, _DOMAIN), "name")
+            self._names((at, "domain", ""), pc.utf8_lower(found), sizes)
+        if at == LEFT:
+            for place, field in enumerate(view.batch.schema):
+                if "." in field.name and field.type == pa.string():
+                    self._names((at, "value", field.name), view.batch.column(place), sizes)
+
+    def applied(self, label: str, stage: StreamingStage, view: View, outcome: Outcome) -> None:
+        """Count what a stage saw and did."""
+        sizes = view.text.sizes()
+        self._add((label, "seen", ""), len(sizes), int(sizes.sum()))
+        if outcome.codes is not None:
+            self._dropped(label, stage, outcome, sizes)
+        if outcome.text is not None:
+            self._rewritten(label, view, outcome, sizes)
+        for name, values in outcome.measures.items():
+            self._histogram((label, "measure", name), values, sizes)
+        for name, column in outcome.columns.items():
+            if column.type == pa.string():
+                self._names((label, "value", name), column, sizes)
+            elif pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+                numbers = column.cast(pa.float64(), safe=False).fill_null(float("nan"))
+                self._histogram((label, "score", name), numbers.to_numpy(), sizes)
+
+    def write(self, path: Path) -> int:
+        """Write the counts and return how many rows there are; without any, nothing is written."""
+        rows = [
+            (*key, None, self._source, None, *counts)
+            for key, counts in self._plain.items()
+            if any(counts)
+        ]
+        for key, counted in self._binned.items():
+            rows += [
+                (*key, None, self._source, place - LAST, *counted[:, place].tolist())
+                for place in np.flatnonzero(counted[0]).tolist()
+            ]
+        for key, named in self._named.items():
+            rows += [
+                (*key, name, self._source, None, *counts)
+                for name, counts in _most_frequent(named, MAX_NAMES[key[1]])
+            ]
+        if rows:
+            rows.sort(key=lambda row: (row[:3], row[3] is None, row[3] or "", row[5] or 0))
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+            with pa.OSFile(str(path), "wb") as file:
+                pq.write_table(
+                    pa.Table.from_arrays(arrays, schema=SCHEMA), file, compression="zstd"
+                )
+        return len(rows)
+
+    def _dropped(
+        self, label: str, stage: StreamingStage, outcome: Outcome, sizes: NDArray[np.int64]
+    ) -> None:
+        assert outcome.codes is not None, "only asked about stages that decide"
+        rows = np.flatnonzero(outcome.codes)
+        reasons = outcome.reasons_of(rows, stage.rules).dictionary_encode()
+        places = reasons.indices.to_numpy(zero_copy_only=False)
+        for place, reason in enumerate(reasons.dictionary.to_pylist()):
+            mine = rows[places == place]
+            self._add((label, "dropped", rule_of(reason)), len(mine), int(sizes[mine].sum()))
+
+    def _rewritten(
+        self, label: str, view: View, outcome: Outcome, sizes: NDArray[np.int64]
+    ) -> None:
+        """Count documents that stay and whose text changed, and the bytes they lost."""
+        assert outcome.text is not None, "only asked about stages that rewrite"
+        stays = np.ones(len(sizes), np.bool_) if outcome.codes is None else outcome.codes == 0
+        after = outcome.text.sizes()
+        changed = np.flatnonzero(stays & (after != sizes))
+        same = np.flatnonzero(stays & (after == sizes))
+        if outcome.text.data is not view.text.data and len(same):
+            rewritten = [r for r in same.tolist() if outcome.text.row(r) != view.text.row(r)]
+            changed = np.append(changed, np.array(rewritten, np.int64))
+        self._add(
+            (label, "rewritten", ""), len(changed), int((sizes[changed] - after[changed]).sum())
+        )
+
+    def _add(self, key: tuple[str, str, str], documents: int, text_bytes: int) -> None:
+        counts = self._plain[key]
+        counts[0] += documents
+        counts[1] += text_bytes
+
+    def _histogram(
+        self, key: tuple[str, str, str], values: NDArray[np.float64], sizes: NDArray[np.int64]
+    ) -> None:
+        known = ~np.isnan(values)
+        if not known.all():
+            values, sizes = values[known], sizes[known]
+        if len(values) == 0:
+            return
+        places, inverse, counts = np.unique(
+            bins(values) + LAST, return_inverse=True, return_counts=True
+        )
+        counted = self._binned.setdefault(key, np.zeros((2, 2 * LAST + 1), np.int64))
+        counted[0, places] += counts
+        summed = np.zeros(len(places), np.int64)
+        np.add.at(summed, inverse, sizes)
+        counted[1, places] += summed
+
+    def _names(self, key: tuple[str, str, str], names: pa.Array, sizes: NDArray[np.int64]) -> None:
+        encoded = names.dictionary_encode(null_encoding="encode")
+        places = encoded.indices.to_numpy(zero_copy_only=False)
+        known = encoded.dictionary.to_pylist()
+        counts = np.bincount(places, minlength=len(known))
+        summed = np.zeros(len(known), np.int64)
+        np.add.at(summed, places, sizes)
+        named = self._named.setdefault(key, {})
+        for name, documents, text_bytes in zip(
+            known, counts.tolist(), summed.tolist(), strict=True
+        ):
+            short = name if name and len(name.encode()) <= MAX_NAME_BYTES else None
+            row = named.setdefault(short, [0, 0])
+            row[0] += documents
+            row[1] += text_bytes
+
+
+def rule_of(reason: str) -> str:
+    """Return the rule that counters name, of a reason that may have details behind a colon."""
+    return reason.partition(": ")[0].replace("/", "|")
+
+
+def _most_frequent(
+    named: Mapping[str | None, list[int]], limit: int
+) -> list[tuple[str | None, list[int]]]:
+    """Return the most frequent names, and what is left under no name."""
+    rest = list(named.get(None, [0, 0]))
+    order = sorted(
+        ((name, counts) for name, counts in named.items() if name is not None),
+        key=lambda one: (-one[1][0], one[0]),
+    )
+    for _, counts in order[limit:]:
+        rest = [rest[0] + counts[0], rest[1] + counts[1]]
+    kept: list[tuple[str | None, list[int]]] = [*order[:limit]]
+    return [*kept, (None, rest)] if rest[0] else kept
