@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 from simulated_run import HALF, U64, Sealed, build
 
 from corpuskit.plan.compile import read_plan
-from corpuskit.report.history import _history
+from corpuskit.report.history import Histories
 from corpuskit.run.context import PassWork, cell_sidecars
 from corpuskit.run.cutting import cut_units
 from corpuskit.run.phase import PhaseWork, sweep
@@ -196,7 +196,8 @@ def measure_status(folder: Path) -> Callable[[], Any]:
 def measure_why(folder: Path) -> Callable[[], Any]:
     """Follow one document by its key; the parts of its cell exist, with one row."""
     row = {
-        "key": [0], "id": ["x"], "text": ["t"], "doc_key": [0], "doc_id": ["x"], "stage": ["s"],
+        "key": [0], "id": ["x"], "text": ["t"], "source": ["web"], "origin": [{"url": None}],
+        "doc_key": [0], "doc_id": ["x"], "stage": ["s"],
         "rule": ["r"], "action": ["cut"], "value": [1.0], "threshold": [0.0],
         "survivor_id": pa.array([None], pa.string()), "spans": pa.array([None], pa.list_(pa.int64())),
     }  # fmt: skip
@@ -206,7 +207,7 @@ def measure_why(folder: Path) -> Callable[[], Any]:
                 path = folder / "out" / part.path
                 path.parent.mkdir(parents=True, exist_ok=True)
                 pq.write_table(pa.table(row), path)
-    return lambda: _history(RunDirectory.open(str(folder / "out")), "0", 0)
+    return lambda: Histories(RunDirectory.open(str(folder / "out"))).of(0)
 
 
 def measure_rerun(folder: Path) -> Callable[[], Any]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from corpuskit import registry
 from corpuskit.errors import ConfigError, UsageError, suggest
-from corpuskit.settings import Pipeline
+from corpuskit.settings import Pipeline, keys_at
 from corpuskit.stage import Source, Stage
 
 if TYPE_CHECKING:
@@ -67,7 +67,65 @@ def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFi
     if not settings.name:
         settings = settings.model_copy(update={"name": Path(path).stem})
     sources = tuple(_sources(document))
+    names = [step.label for step in sources]
+    for name in settings.card.sources:
+        if name not in names:
+            where = document.where(("card", "sources", name), key=True)
+            raise ConfigError(where, f"card: there is no source {name!r}.", suggest(name, names))
     return PipelineFile(str(path), settings, sources, tuple(_steps(document)))
+
+
+def step_yaml(step: Step) -> str:
+    """Return a stage as one line of a pipeline file, with all parameters that are no defaults."""
+    return f"- {_flow(_entry(step))}"
+
+
+def pipeline_yaml(file: PipelineFile) -> str:
+    """Return a pipeline file that says the same; defaults and comments are left out."""
+    settings = file.settings.model_dump(mode="json", exclude_defaults=True)
+    lines = [f"{_flow({key: value})}" for key, value in settings.items() if key != "card"]
+    lines.append("sources:")
+    for step in file.sources:
+        params = step.stage.model_dump(mode="json", exclude_defaults=True)
+        paths = params.pop("paths")
+        given = {step.name: paths[0] if len(paths) == 1 else paths, **params}
+        lines.append(f"  {_flow({step.label: given})}")
+    lines.append("stages:")
+    lines += [f"  {step_yaml(step)}" for step in file.steps]
+    return "\n".join(lines) + "\n"
+
+
+def dump_yaml(value: Any) -> str:
+    """Return plain values as YAML in block style, as the head of a dataset card has them."""
+    return str(yaml.safe_dump(value, allow_unicode=True, sort_keys=False, width=1 << 20))
+
+
+def dump_value(value: Any) -> str:
+    """Return one plain value as it stands in YAML, on one line."""
+    plain = _plain_keys(value)
+    text: str = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=1 << 20)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _plain_keys(value: Any) -> Any:
+    """Return a value whose keys that are numbers are written as such; files may have either."""
+    if isinstance(value, dict):
+        return {int(k) if k.isdecimal() else k: _plain_keys(v) for k, v in value.items()}
+    return [_plain_keys(item) for item in value] if isinstance(value, list) else value
+
+
+def _entry(step: Step) -> Any:
+    params = step.stage.model_dump(mode="json", exclude_defaults=True)
+    params |= {MATERIALIZE: True} if step.materialize else {}
+    return {step.name: params} if params else step.name
+
+
+def _flow(entry: Any) -> str:
+    """Return an entry of a list or mapping on one line; a mapping without its outer braces."""
+    if isinstance(entry, dict):
+        [(name, value)] = entry.items()
+        return f"{dump_value(name)}: {dump_value(value)}"
+    return dump_value(entry)
 
 
 def read_model(path: str | Path, model: type[Model], overrides: Sequence[str] = ()) -> Model:
@@ -145,9 +203,7 @@ def _steps(document: _Document) -> Iterable[Step]:
             raise ConfigError(document.where((*place, MATERIALIZE)),
                               f"{name}.{MATERIALIZE} must be true or false.")  # fmt: skip
         stage = document.check(registry.load(name), params, place, name, {MATERIALIZE})
-        seen[name] = seen.get(name, 0) + 1
-        label = name if seen[name] == 1 else f"{name}_{seen[name]}"
-        yield Step(label, name, stage, where, materialize)
+        yield Step(_label(name, seen), name, stage, where, materialize)
 
 
 class _Document:
@@ -203,8 +259,7 @@ class _Document:
             raise UsageError(f"--set {text}: {raw!r} is not a YAML value.") from None
         keys = target.split(".")
         stages = self.value.get("stages")
-        names = {_stage_name(item) for item in stages} if isinstance(stages, list) else set()
-        if keys[0] in names:
+        if isinstance(stages, list) and keys[0] in _labels(stages):
             keys.insert(0, "stages")
         node: Any = self.value
         place: Place = ()
@@ -217,16 +272,19 @@ class _Document:
 
     def _enter(self, node: Any, key: str, place: Place, text: str) -> tuple[Any, Place]:
         if isinstance(node, list):
-            for index, item in enumerate(node):
-                if _stage_name(item) == key:
-                    if isinstance(item, str):
-                        node[index] = {key: {}}
-                    elif item[key] is None:
-                        item[key] = {}
-                    return node[index][key], (*place, index, key)
-            known = [name for item in node if (name := _stage_name(item))]
-            raise UsageError(f"--set {text}: no stage {key!r}. {suggest(key, known)}")
+            labels = _labels(node)
+            if key not in labels:
+                known = [label for label in labels if label]
+                raise UsageError(f"--set {text}: no stage {key!r}. {suggest(key, known)}")
+            index = labels.index(key)
+            name = str(_stage_name(node[index]))
+            if isinstance(node[index], str):
+                node[index] = {name: {}}
+            elif node[index][name] is None:
+                node[index][name] = {}
+            return node[index][name], (*place, index, name)
         if isinstance(node, dict):
+            self._places.setdefault((*place, key), (f"--set {text}", f"--set {text}"))
             return node.setdefault(key, {}), (*place, key)
         raise UsageError(f"--set {text}: {key!r} is not a mapping.")
 
@@ -255,13 +313,14 @@ class _Document:
             first = min(
                 (e["type"] == "missing", _order(found.where), index, found)
                 for index, e in enumerate(error.errors())
-                for found in [self._explain(e, place, label, known, rename)]
+                for found in [self._explain(model, e, place, label, known, rename)]
             )
             raise first[-1] from None
 
     def _explain(
-        self, error: Any, place: Place, label: str, known: list[str], rename: Mapping[str, str]
-    ) -> ConfigError:
+        self, model: type[BaseModel], error: Any, place: Place, label: str, known: list[str],
+        rename: Mapping[str, str],
+    ) -> ConfigError:  # fmt: skip
         loc: Place = tuple(rename.get(str(part), part) for part in error["loc"])
         name = ".".join([label, *(str(part) for part in loc)]).lstrip(".")
         full = (*place, *loc)
@@ -270,7 +329,8 @@ class _Document:
             where = self.where(full, key=True)
             key = str(loc[-1])
             owner = ".".join([label, *map(str, loc[:-1])]).strip(".") or "the file"
-            hint = suggest(key, known) if len(loc) == 1 else ""
+            known = known if len(loc) == 1 else keys_at(model, loc[:-1])
+            hint = suggest(key, known) if known else ""
             return ConfigError(where, f"{owner} has no parameter {key!r}.", hint)
         if kind == "missing":
             return ConfigError(self.where(place), f"{name} is missing.", "Set it.")
@@ -317,6 +377,19 @@ def _stage_name(item: Any) -> str | None:
     if isinstance(item, str):
         return item
     return next(iter(item), None) if isinstance(item, dict) else None
+
+
+def _label(name: str, seen: dict[str, int]) -> str:
+    """Return what a stage is called: its name, `name_2` if it is the second of that name."""
+    seen[name] = seen.get(name, 0) + 1
+    return name if seen[name] == 1 else f"{name}_{seen[name]}"
+
+
+def _labels(items: list[Any]) -> list[str]:
+    """Return the labels of the stages of a file; "" for what is none."""
+    seen: dict[str, int] = {}
+    names = [_stage_name(item) for item in items]
+    return [_label(name, seen) if isinstance(name, str) else "" for name in names]
 
 
 def _order(where: str) -> tuple[int, int]:

@@ -62,6 +62,8 @@ def kind_of(name: str) -> str:
 @functools.cache
 def distribution(name: str) -> str:
     """Return name and version of what a third party's stage comes with; empty for our own."""
+    if name in modules() and kind_of(name) != THIRD_PARTY:
+        return ""  # unasked: to look at all that is installed takes 0.03 CPU seconds
     for entry in importlib.metadata.entry_points(group=GROUP, name=name):
         if entry.dist is not None:
             return f"{entry.dist.name} {entry.dist.version}"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
+
+from corpuskit.stage import Parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Slurm(_Settings):
+class Slurm(Parameters):
     """How to ask Slurm for places to work; what is absent is left to the cluster's defaults."""
 
     slots: int = Field(4, ge=1, le=100_000)
@@ -46,7 +47,7 @@ class Slurm(_Settings):
         return flags
 
 
-class Ray(_Settings):
+class Ray(Parameters):
     """Which Ray cluster to use, and how much of it."""
 
     address: str | None = None
@@ -57,7 +58,7 @@ class Ray(_Settings):
     """Bytes of memory that one task reserves."""
 
 
-class Executor(_Settings):
+class Executor(Parameters):
     """Where tasks run; nothing here changes an output byte."""
 
     kind: Literal["local", "slurm", "ray"] = "local"
@@ -74,14 +75,57 @@ class Executor(_Settings):
     """Used by `kind: ray`."""
 
 
-class Ledger(_Settings):
+class Ledger(Parameters):
     """What the ledger keeps besides its rows."""
 
     keep_text: bool = False
     """Keep the text of everything that left, not only of a small sample."""
 
 
-class Pipeline(_Settings):
+WebAddress = Annotated[str, Field(pattern=r"^https?://[^\s<>]+$")]
+LanguageCode = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{1,8})*$")]
+Tag = Annotated[str, Field(min_length=1, max_length=60)]
+
+
+class SourceCard(Parameters):
+    """What the dataset card says about a source; plain text, not Markdown."""
+
+    license: str | None = Field(None, min_length=1)
+    """Licence of its documents: an identifier as in CC-BY-4.0, or a few words."""
+    origin: str | None = Field(None, min_length=1)
+    """Where the documents come from: who wrote them, who gathered them, when."""
+    url: WebAddress | None = None
+    """Where they can be had."""
+    description: str | None = Field(None, min_length=1)
+    """What they are."""
+
+
+class Card(Parameters):
+    """What the dataset card says that no run can know; plain text, not Markdown."""
+
+    pretty_name: str | None = Field(None, min_length=1)
+    """Title of the dataset; the name of the run when absent."""
+    license: str | None = Field(None, min_length=1)
+    """Licence of the dataset as a whole: an identifier as in CC-BY-4.0, or a few words."""
+    license_link: WebAddress | None = None
+    """Where that licence can be read, if it is none of the known ones."""
+    description: str | None = Field(None, min_length=1)
+    """What the dataset is, and what it is for."""
+    languages: tuple[LanguageCode, ...] = ()
+    """ISO 639 codes, as in [en, de]; those that a stage keeps when absent."""
+    homepage: WebAddress | None = None
+    """Where to read more."""
+    citation: str | None = Field(None, min_length=1)
+    """How to cite it, as BibTeX or as text."""
+    tags: tuple[Tag, ...] = ()
+    """More tags for search."""
+    limits: tuple[str, ...] = ()
+    """Known limits, besides those that the card finds in the plan."""
+    sources: dict[str, SourceCard] = Field({})
+    """Source -> what is known of it."""
+
+
+class Pipeline(Parameters):
     """A pipeline file, without its sources and stages."""
 
     name: str = Field("", pattern=r"^[\w.-]*$")
@@ -102,3 +146,30 @@ class Pipeline(_Settings):
     """Where tasks run."""
     ledger: Ledger = Ledger()
     """What the ledger keeps."""
+    card: Card = Card()
+    """What the dataset card says; nothing is made again when it changes."""
+
+
+def keys_at(model: type[BaseModel], place: Iterable[str | int]) -> list[str]:
+    """Return the keys that a mapping inside a model may have; none where they are free.
+
+    Args:
+        place: fields, keys of mappings and places in lists that lead to it.
+    """
+    kind: Any = model
+    for part in place:
+        inner = _model_in(kind)
+        field = inner.model_fields.get(str(part)) if inner else None
+        if inner and not field:
+            return []
+        kind = field.annotation if field else (get_args(kind) or (None,))[-1]
+    found = _model_in(kind)
+    return list(found.model_fields) if found else []
+
+
+def _model_in(kind: Any) -> type[BaseModel] | None:
+    """Return the model that an annotation names, alone or beside None."""
+    for one in (kind, *(get_args(kind) if type(None) in get_args(kind) else ())):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            return one
+    return None

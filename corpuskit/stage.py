@@ -12,7 +12,12 @@ their files). Models are opened on first use, once per process, never in constru
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
+import inspect
+import itertools
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -28,20 +33,43 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
     from corpuskit.storage import Found
 
 __all__ = [
-    "CellStage", "Cost", "Example", "GlobalStage", "InputFile", "Outcome", "Pass", "PassContext",
-    "PassPlan", "Reject", "Slice", "Source", "SourceBatch", "Spans", "Stage", "StreamingStage",
-    "Unit", "UnitContext", "View", "Volume",
+    "CellStage", "Cost", "Example", "GlobalStage", "InputFile", "Outcome", "Parameters", "Pass",
+    "PassContext", "PassPlan", "Reject", "Slice", "Source", "SourceBatch", "Spans", "Stage",
+    "StreamingStage", "Unit", "UnitContext", "View", "Volume",
 ]  # fmt: skip
 
 
-class Stage(BaseModel, ABC):
-    """Base of all stages; the fields of a subclass are its parameters."""
+class Parameters(BaseModel):
+    """Frozen values that a YAML file sets; the string under a field describes it.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    Pydantic would read these strings as the class is made (`use_attribute_docstrings`), at 5 to 10
+    CPU milliseconds each; here they are read when somebody asks for the schema.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for base in cls.__mro__:
+            for name, text in _descriptions(base).items() if issubclass(base, Parameters) else ():
+                if name in properties:
+                    properties[name].setdefault("description", text)
+        return schema
+
+
+class Stage(Parameters, ABC):
+    """Base of all stages; the fields of a subclass are its parameters."""
 
     rules: ClassVar[tuple[str, ...]] = ()
     """Named reasons to drop, cut or replace."""
@@ -114,6 +142,23 @@ class Stage(BaseModel, ABC):
         Asked before anything runs; without figures a stage counts as 50 MB per CPU second.
         """
         return Cost(cpu_seconds=volume.text_bytes / 50e6)
+
+
+@functools.cache
+def _descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Return field -> the string under it in the source of a class."""
+    try:
+        [source] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    except (OSError, TypeError):  # it was not read from a file
+        return {}
+    assert isinstance(source, ast.ClassDef), "the source of a class is a class"
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in itertools.pairwise(source.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if isinstance(text.value.value, str)
+    }
 
 
 @dataclasses.dataclass(frozen=True)

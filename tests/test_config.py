@@ -90,6 +90,55 @@ def test_a_mistake_names_its_place_and_a_cure(check, old, new, message):
     assert message in check(GOOD.replace(old, new))
 
 
+CARD = """\
+card:
+  license: CC-BY-4.0
+  languages: [en, "no"]
+  homepage: https://example.org/a
+  sources:
+    web: {license: CC0-1.0, origin: "a crawl"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("web: {lic", "wbe: {lic", "p.yaml:14:5: card: there is no source 'wbe'. "
+         "Did you mean 'web'?"),
+        ("license: CC-BY", "licence: CC-BY", "p.yaml:10:3: card has no parameter 'licence'. "
+         "Did you mean 'license'?"),
+        ("{license: CC0", "{licence: CC0", "p.yaml:14:11: card.sources.web has no parameter "
+         "'licence'. Did you mean 'license'?"),
+        ("[en,", "[English,", "p.yaml:11:15: card.languages.0"),
+        ("https://example.org/a", "javascript:alert(1)", "p.yaml:12:13: card.homepage"),
+        ("license: CC-BY-4.0", "license: [a]", "p.yaml:10:12: card.license must be a string"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_card_names_its_place(check, old, new, message):
+    assert old in CARD
+    assert message in check(GOOD + CARD.replace(old, new))
+
+
+def test_a_card_is_read(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD + CARD)
+    card = read_pipeline(path, ["card.sources.web.url=https://example.org"]).settings.card
+    assert card.languages == ("en", "no")
+    assert card.sources["web"].license == "CC0-1.0"
+    assert card.sources["web"].url == "https://example.org"
+
+
+def test_the_schema_for_editors_covers_the_card():
+    from corpuskit.report.catalogue import pipeline_schema
+
+    schema = pipeline_schema()
+    assert schema["properties"]["card"]["$ref"] == "#/$defs/Card"
+    card, source = schema["$defs"]["Card"], schema["$defs"]["SourceCard"]
+    assert {"license", "languages", "limits", "sources"} <= card["properties"].keys()
+    assert all(one["description"] for one in card["properties"].values())
+    assert source["additionalProperties"] is False
+
+
 def test_the_first_mistake_in_the_file_is_reported(check):
     text = GOOD.replace("min_words: 20", "min_word: 20, max_word: 3, max_words: x")
     assert "min_word'" in check(text)
@@ -116,6 +165,17 @@ def test_overrides_reach_settings_stages_and_sources(tmp_path):
     assert file.settings.executor.workers == 5
 
 
+def test_an_override_addresses_a_stage_given_twice_by_its_label(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD.replace("exact_dedup", "gopher_quality\n  - pii\n  - gopher_quality"))
+    overrides = ["gopher_quality_2.min_words=7", "stages.gopher_quality_3.min_words=9"]
+    steps = read_pipeline(path, overrides).steps
+    words = {step.label: getattr(step.stage, "min_words", None) for step in steps}
+    assert words == {
+        "gopher_quality": 20, "gopher_quality_2": 7, "pii": None, "gopher_quality_3": 9,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -123,6 +183,8 @@ def test_overrides_reach_settings_stages_and_sources(tmp_path):
          "parameter 'min_wrods'. Did you mean 'min_words'?"),
         ("seed=x", "--set seed=x: seed must be an integer, got 'x'."),
         ("stages.nope.a=1", "no stage 'nope'."),
+        ("gopher_quality_2.min_words=7", "--set gopher_quality_2.min_words=7: the file has no "
+         "parameter 'gopher_quality_2'."),
         ("seed", "must look like"),
         ("output.x=1", "is not a mapping"),
         ("executor.workers=0", "executor.workers must be greater"),

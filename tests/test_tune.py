@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
+import shlex
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,8 +17,21 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from corpuskit.errors import UsageError
+from corpuskit import registry
+from corpuskit.config import PipelineFile, read_pipeline, step_yaml
+from corpuskit.errors import DataError, UsageError
+from corpuskit.manifest import Part
+from corpuskit.plan.compile import Plan
+from corpuskit.plan.inputs import Inputs
+from corpuskit.report.binned import failing
+from corpuskit.report.curve import Curve, SourceCurve, curve, curve_of, kept_at
 from corpuskit.report.measured import Measured, decide, with_changes
+from corpuskit.report.near import Near
+from corpuskit.report.swept import Swept, even_values, quantile_values
+from corpuskit.report.tune import to_paste
+from corpuskit.run.profile import bins
+from corpuskit.run.rundir import RunDirectory
+from corpuskit.settings import Pipeline
 from corpuskit.stage import Outcome, StreamingStage
 from tests.contract.strategies import _numeric, _ties, make, of_kind, texts, view
 from tests.run.conftest import Lab, corpus
@@ -336,3 +351,345 @@ def test_measures_of_other_parameters_are_refused(measured):
         assert "does not explain what it decided" in tuned(measured, code=3)
     finally:
         (measured.out / "plan.json").write_text(json.dumps(plan))
+
+
+# Curves.
+
+
+@given(
+    measured=st.lists(st.sampled_from([0.0, 1.0, 2.0, 2.5, 3.0, np.nan, np.inf, -1.0])),
+    values=st.lists(st.sampled_from([-1.0, 0.0, 1.0, 2.0, 2.2, 3.0]), min_size=1, unique=True),
+    side=st.sampled_from(["min", "max"]),
+)
+@settings(deadline=None)
+def test_a_curve_counts_what_each_threshold_keeps(measured, values, side):
+    values, sizes = sorted(values), np.arange(len(measured)) * 10
+    unsure = np.arange(len(measured)) % 3 == 0
+    found = kept_at(values, np.array(measured, np.float64), sizes, unsure, side=side)
+    for place, line in enumerate(values):
+        fails = [v < line if side == "min" else v > line for v in measured]
+        stays = [row for row, is_out in enumerate(fails) if not is_out]
+        assert found[:, place].tolist() == [
+            len(stays), sum(row * 10 for row in stays), sum(row % 3 == 0 for row in stays),
+        ]  # fmt: skip
+
+
+def swept_of(stage, asked, *changes, names=("small", "large", "ngrams")):
+    return Swept(with_measures(stage, *names), changes, asked)
+
+
+def test_thresholds_are_quantiles_and_those_that_are_asked_about():
+    values = np.array([1.0, 2.0, 2.0, 3.3, np.nan, np.inf])
+    found = quantile_values(values, (-np.inf, 3.0), is_whole=False)
+    assert found == sorted(found)
+    assert (found[0], found[-1]) == (1.0, 3.0)
+    assert sum(value < 2.0 for value in found) == 34
+    assert quantile_values(values, (-np.inf, np.inf), is_whole=True) == [1.0, 2.0, 3.0]
+    assert quantile_values(np.array([np.nan]), (0, 1), is_whole=True) == []
+    assert even_values(1, 3, 5, is_whole=False) == [1.0, 1.5, 2.0, 2.5, 3.0]
+    assert even_values(1, 3, 5, is_whole=True) == [1.0, 2.0, 3.0]
+
+
+def test_a_swept_parameter_knows_its_rules_and_its_side():
+    assert swept_of(Between(), "min_size").rules == ["small"]
+    assert swept_of(Between(), "max_size").side == "max"
+    swept = swept_of(Between(), "between.top_n_grams.2", "top_n_grams.2=0.5")
+    assert (swept.rules, swept.now, swept.then) == (["ngrams"], 0.2, 0.5)
+    assert swept.at(0.7).threshold("ngrams") == 0.7
+    assert swept_of(Between(min_size=None), "min_size").now is None
+    assert swept_of(Between(max_size=None), "min_size").rules == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("min_sizes", "no parameter 'min_sizes'. Did you mean 'min_size'?"),
+        ("top_n_grams", "has several bounds. Name one: top_n_grams.2."),
+        ("top_n_grams.9", "has several bounds. Did you mean 'top_n_grams.2'?"),
+        ("min_size.2", "min_size is a single value."),
+        ("min_size=3:2", "must look like parameter, parameter=first:last"),
+        ("min_size=1:inf", "must look like"),
+        ("min_size=1:2:x", "must look like"),
+    ],
+)
+def test_a_curve_of_nothing_is_refused(asked, answer):
+    with pytest.raises(UsageError) as caught:
+        swept_of(Between(), asked)
+    assert answer in str(caught.value)
+
+
+def test_a_bound_that_is_not_the_parameter_itself_has_no_curve():
+    with pytest.raises(UsageError, match="is not the bound of long_line"):
+        swept_of(Both(lines=3), "size", names=("small", "long_line"))
+
+
+def breaks(stage, row, leave_out=""):
+    """Return whether a row of measures breaks a rule, in plain words."""
+    for rule, name in stage.bounds.items():
+        bound = getattr(stage, name)
+        if bound is None or name == leave_out:
+            continue
+        if row[rule] < bound if name.startswith("min") else row[rule] > bound:
+            return True
+    return False
+
+
+def recounted(lab, parameter, line, source):
+    """Return documents and bytes that the stage would keep, row by row and rule by rule."""
+    run = RunDirectory.open(str(lab.out))
+    stage = run.plan.step("gopher_quality").stage.model_copy(update={parameter: line})
+    rows = pq.read_table(lab.out / "measures" / "gopher_quality").to_pylist()
+    kept = [row["text_bytes"] for row in rows if row["source"] == source and not breaks(stage, row)]
+    return len(kept), sum(kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "parameter", ["min_words", "max_symbol_ratio", "min_alpha_words_ratio", "min_stop_words"]
+)
+def test_a_curve_is_what_a_recount_says_at_every_threshold(measured, parameter):
+    found = json.loads(tuned(measured, "--curve", parameter, "--json"))["curve"]
+    assert len(found["values"]) > 2
+    assert found["now"] in found["values"]
+    for place in range(0, len(found["values"]), 7):
+        for source, share in found["sources"].items():
+            kept = share["kept_documents"][place], share["kept_bytes"][place]
+            assert kept == recounted(measured, parameter, found["values"][place], source)
+
+
+@pytest.mark.slow
+def test_a_curve_agrees_with_the_sweep_and_keeps_other_changes(measured):
+    span, other = "min_words=10:90:5", ["--set", "max_symbol_ratio=50"]
+    rows = json.loads(tuned(measured, *other, "--sweep", span, "--json"))["sweep"]
+    found = json.loads(tuned(measured, *other, "--curve", span, "--json"))["curve"]
+    swept = {row["value"]: (row["documents"], row["text_bytes"]) for row in rows}
+    drawn = zip(found["values"], found["total"]["kept_documents"], found["total"]["kept_bytes"],
+                strict=True)  # fmt: skip
+    assert {value: tuple(kept) for value, *kept in drawn} == swept
+
+
+@pytest.mark.slow
+def test_documents_next_to_the_line_are_the_nearest_of_both_sources(measured):
+    asked = ["--set", "min_words=70", "--curve", "min_words", "-n", "4", "--json"]
+    near = json.loads(tuned(measured, *asked))["curve"]["near"]
+    stage = RunDirectory.open(str(measured.out)).plan.step("gopher_quality").stage
+    rows = pq.read_table(measured.out / "measures" / "gopher_quality").to_pylist()
+    rows = [row for row in rows if not breaks(stage, row, leave_out="min_words")]
+    for line in (30.0, 70.0):
+        for is_kept in (True, False):
+            ours = [one for one in near if (one["line"], one["is_kept"]) == (line, is_kept)]
+            there = [r for r in rows if (r["gopher_short_doc"] >= line) == is_kept]
+            assert len(ours) == min(4, len(there)) > 0
+            assert {one["source"] for one in ours} == {row["source"] for row in there}
+            assert all((one["value"] >= line) == is_kept for one in ours)
+            far = [abs(one["value"] - line) for one in ours]
+            assert far == sorted(far)
+            assert far[0] == min(abs(row["gopher_short_doc"] - line) for row in there)
+    originals = {document["id"]: document["text"] for document in corpus()}
+    assert all(originals[one["id"]].startswith(one["text"] or "?") for one in near)
+
+
+def stored(tmp_path, stage, **columns) -> Measured:
+    """Return measures that lie in two files, as a run would have stored them."""
+    plan = Plan(PipelineFile("p.yaml", Pipeline(output=str(tmp_path)), (), ()), (), {})
+    run = RunDirectory(plan, Inputs((), ()))
+    num = len(columns["code"])
+    fixed = {
+        "key": pa.array(range(num), pa.int64()), "id": pa.array(map(str, range(num))),
+        "source": pa.array(["web", "books"] * num)[:num],
+        "text_bytes": pa.array([10] * num, pa.int64()),
+        "code": pa.array(columns.pop("code"), pa.uint8()),
+    }  # fmt: skip
+    table = pa.table(fixed | {name: pa.array(v, pa.float64()) for name, v in columns.items()})
+    parts = []
+    for number, piece in enumerate([table.slice(0, num // 2), table.slice(num // 2)]):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(piece, path)
+        parts.append(Part(number, "measures:between", path.name, "", len(piece)))
+    dropped = {stage.rules[code - 1] for code in fixed["code"].to_pylist() if code}
+    silent = frozenset(stage.rules) - set(columns) - dropped
+    return Measured(run, "between", stage, parts, tuple(columns), silent, [])
+
+
+def test_a_rule_without_measures_makes_a_part_of_a_curve_unsure(tmp_path):
+    found = stored(tmp_path, Between(max_size=None), code=[1, 2, 0, 1], small=[1, 5, 5, 0])
+    drawn = curve_of(found, [], "min_size=0:2:3")
+    assert drawn.values == [0, 1, 2]
+    assert drawn.total.kept_documents == [3, 2, 1]  # `odd` dropped one, whatever the bound
+    assert drawn.total.unsure == [2, 1, 0]  # and was never asked about those that were too small
+    assert drawn.sources["web"].kept_bytes == [20, 20, 10]
+
+
+def test_ties_and_what_is_no_number_are_kept_on_the_line(tmp_path):
+    sizes = [np.nan, 8, 8, 9, np.inf, -1]
+    found = stored(tmp_path, Between(min_size=None), code=[0, 0, 0, 3, 3, 0], large=sizes)
+    drawn = curve_of(found, ["max_size=9"], "max_size=7:9:3")
+    assert (drawn.now, drawn.then, drawn.values) == (8, 9, [7, 8, 9])
+    assert drawn.total.kept_documents == [2, 4, 5]
+
+
+def test_a_curve_of_what_does_more_than_bound_is_refused(tmp_path):
+    class Moody(Between):
+        """A stage whose measure means something else from 5 on.
+
+        Source: none.
+        """
+
+        def fails(self, rule, values):
+            return super().fails(rule, values if self.min_size < 5 else values - 1)
+
+    found = stored(tmp_path, Moody(max_size=None), code=[0, 0], small=[5, 6])
+    with pytest.raises(DataError, match="does more than bound small, as in '0'"):
+        curve_of(found, [], "min_size=1:5:3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_curve_fits_its_terminal(measured, columns, monkeypatch):
+    from corpuskit.cli import _curve, _tables
+
+    drawn = curve(RunDirectory.open(str(measured.out)), "gopher_quality", ["min_words=70"],
+                  "min_words")  # fmt: skip
+    out = _tables.PlainConsole(width=columns, record=True, file=io.StringIO())
+    _curve.print_curve(out, drawn)
+    shown = out.export_text().splitlines()
+    assert max(map(len, shown)) <= columns
+    assert sum(" <now" in line for line in shown) == sum(" <set" in line for line in shown) >= 1
+    assert all(any(f"{name}: " in line for line in shown) for name in ("web", "books", "all"))
+    bars = [line for line in shown if line.endswith("#")]
+    assert bars
+    assert all(line.isascii() for line in shown)
+
+
+@pytest.mark.slow
+def test_without_measures_each_rule_is_told_alone_by_bins(measured, tmp_path):
+    other = copied(measured, tmp_path)
+    other.stage("gopher_quality")["measures"] = False
+    other.run()
+    found = json.loads(tuned(other, "--curve", "min_words", "--json"))
+    assert found["curve"]["how"] == "bins"
+    rows = pq.read_table(measured.out / "measures" / "gopher_quality").to_pylist()
+    words = {"web": [], "books": []}
+    for row in rows:
+        words[row["source"]].append(row["gopher_short_doc"])
+    for source, share in found["curve"]["sources"].items():
+        assert share["documents"] == len(words[source])
+        for line, kept in zip(found["curve"]["values"], share["kept_documents"], strict=True):
+            most = sum(value >= (line / 1.05 if line == 30 else line) for value in words[source])
+            assert sum(value >= line for value in words[source]) <= kept <= most
+    asked = json.loads(tuned(other, "--curve", "min_words=1:20", "--set", "min_words=70", "--json"))
+    assert {30, 70} <= set(asked["curve"]["values"])
+    alone = {rule["rule"]: rule for rule in found["alone"]["rules"]}
+    short = sum(value < 30 for values in words.values() for value in values)
+    one = alone["gopher_short_doc"]
+    assert one["at_least"] <= short <= one["at_most"]
+    assert one["at_most"] - one["at_least"] < 10
+    few = sum(row["gopher_enough_stop_words"] < 2 for row in rows)
+    one = alone["gopher_enough_stop_words"]  # whole numbers up to 16 are told apart
+    assert one["at_least"] == one["at_most"] == few > 0
+    found = json.loads(tuned(other, "--curve", "max_mean_word_length", "--json"))["curve"]
+    lengths = [row["gopher_above_avg_threshold"] for row in rows]
+    kept = [sum(value <= line for value in lengths) for line in found["values"]]
+    near = [sum(value <= line * 1.05 for value in lengths) for line in found["values"]]
+    drawn = found["total"]["kept_documents"]
+    assert all(a <= b <= c for a, b, c in zip(kept, drawn, near, strict=True))
+    assert "their bins cannot be added up" in tuned(other, "--curve", "max_symbol_ratio", code=2)
+    said = tuned(other)
+    assert "min_words" in said
+    assert "--set gopher_quality.measures=true" in said
+    said = tuned(other, "--set", "min_words=50", code=2)
+    assert "--curve min_words" in said
+
+
+@given(
+    values=st.lists(st.sampled_from([0.0, 0.005, 0.07, 0.5, 1.0, 2.0, 3.0, 7.3, 50.0, -2.0, 1e9])),
+    bound=st.sampled_from([0.0, 0.07, 0.072, 1.0, 2.0, 3.0, 7.0, 50.0, -2.0]),
+    is_min=st.booleans(),
+)
+@settings(deadline=None, max_examples=300)
+def test_bins_tell_between_which_numbers_a_rule_fails(values, bound, is_min):
+    for is_whole in (False, True):
+        known = [v for v in values if not is_whole or v == int(v)]
+        numbers, documents = np.unique(bins(np.array(known)), return_counts=True)
+        least, most = failing(numbers, documents, bound, is_min=is_min, is_whole=is_whole)
+        truth = sum(v < bound if is_min else v > bound for v in known)
+        assert least <= truth <= most
+        if is_whole and all(abs(v) <= 16 for v in known):
+            assert least == most
+
+
+# What to paste.
+
+
+def pasted(tmp_path, line, *overrides):
+    """Return the steps of a pipeline whose stages are these lines."""
+    text = f'output: out\nsources: {{web: {{jsonl: "a.jsonl"}}}}\nstages:\n  {line}\n'
+    (tmp_path / "pasted.yaml").write_text(text)
+    return read_pipeline(tmp_path / "pasted.yaml", overrides).steps
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "- gopher_quality",
+        '- gopher_quality: {min_words: 80, stop_words: [a, "no", "1e3", "#", "it:"]}',
+        "- gopher_repetition: {max_top_ngram_ratios: {2: 0.5, 3: 0.25}, words: whitespace}",
+        "- threshold: {column: my.score, min: 1.0e-7, materialize: true}",
+        '- threshold: {column: "a\\u2028b \\U0001f600", max: 3}',
+    ],
+)
+def test_a_stage_as_a_line_of_yaml_is_the_same_stage(tmp_path, line):
+    [step] = pasted(tmp_path, line)
+    written = step_yaml(step)
+    assert "\n" not in written
+    [again] = pasted(tmp_path, written)
+    assert (again.stage, again.materialize) == (step.stage, step.materialize)
+
+
+@pytest.mark.slow
+def test_the_line_to_paste_and_the_command_make_what_was_shown(measured, tmp_path):
+    changes = ["min_words=80", "max_symbol_ratio=0.5"]
+    options = [word for change in changes for word in ("--set", change)]
+    found = json.loads(tuned(measured, *options, "--json"))
+    [pasted_step] = pasted(tmp_path, found["yaml"])
+    wanted = measured.stage("gopher_quality") | {"min_words": 80, "max_symbol_ratio": 0.5}
+    assert pasted_step.stage == registry.load("gopher_quality").model_validate(wanted)
+    words = shlex.split(found["command"])
+    assert words[:3] == ["corpuskit", "run", str(measured.path)]
+    steps = read_pipeline(words[2], words[4::2]).steps
+    assert steps[0].stage == pasted_step.stage
+    said = tuned(measured, *options)
+    assert found["yaml"] in said
+    assert f"in {measured.path}:" in said
+
+
+def test_a_mapping_is_given_whole_on_the_command_line(tmp_path):
+    [step] = pasted(tmp_path, "- gopher_repetition: {words: whitespace}")
+    other = step.stage.model_copy(update={"max_top_ngram_ratios": {2: 0.5, 3: 0.18, 4: 0.16}})
+    settings = Pipeline(output=str(tmp_path / "out"))
+    plan = Plan(PipelineFile("p q.yaml", settings, (), (step,)), (), {})
+    run = RunDirectory(plan, Inputs((), ()))
+    line, shown = to_paste(run, step.label, other, ["max_top_ngram_ratios.2"])
+    assert line == (
+        "- gopher_repetition: {max_top_ngram_ratios: {2: 0.5, 3: 0.18, 4: 0.16}, words: whitespace}"
+    )
+    words = shlex.split(shown)
+    assert words[2] == "p q.yaml"
+    [again] = pasted(tmp_path, "- gopher_repetition: {words: whitespace}", words[4])
+    assert again.stage == other
+
+
+def test_ids_and_texts_reach_the_terminal_escaped():
+    from corpuskit.cli import _curve, _tables
+
+    evil = "\x1b[2J\u202e\r\nfake: 100%"
+    near = [Near(1.0, True, 1, evil, evil, 3, 2.0, evil, evil)]
+    shares = {evil: SourceCurve(1, 1, [1], [1], [0])}
+    drawn = Curve("s", "min_size", ["small"], "min", 1.0, None, [1.0], shares, near=near)
+    out = _tables.PlainConsole(width=60, record=True, file=io.StringIO())
+    _curve.print_curve(out, drawn)
+    _curve.print_near(out, drawn)
+    shown = out.export_text()
+    assert "\\u001b" in shown
+    assert not {"\x1b", "\r", "\u202e"} & set(shown)
+    assert not any(line.startswith("fake") for line in shown.splitlines())

@@ -1,18 +1,26 @@
-"""Live progress: a bar on a terminal, one line a minute in a log."""
+"""Shows a run while it runs: a picture on a terminal, one line a minute in a log."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
-from corpuskit.cli._plain import echo, printable
+from corpuskit.cli._live import draw, duration, kept, numbers, size
+from corpuskit.cli._plain import echo, one_line
+from corpuskit.cli._screen import Screen
+from corpuskit.errors import CorpuskitError
+from corpuskit.run.eta import in_words
 from corpuskit.run.pipeline import Observer
+from corpuskit.run.progress import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,126 +28,233 @@ if TYPE_CHECKING:
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase
     from corpuskit.run.phase import Prospect
+    from corpuskit.run.progress import Progress
+    from corpuskit.run.rundir import RunDirectory
 
 LINE_SECONDS = 60.0
+DRAW_SECONDS = 0.5
+LOOK_SECONDS = 2.0
+"""How often manifests are looked for that are new."""
 
 
-class LineObserver(Observer):
-    """Prints when a phase starts and ends, and one line a minute between."""
-
-    def __init__(self) -> None:
-        self._documents = self._size = self._done = self._tasks = 0
-        self._began = self._last = time.monotonic()
-
-    def phase_starts(self, prospect: Prospect) -> None:
-        name = prospect.phase.name
-        self._documents = self._size = self._done = 0
-        self._tasks = prospect.tasks or 0
-        self._began = self._last = time.monotonic()
-        if prospect.state == "reuse":
-            click.echo(f"{name}: reused")
-        else:
-            what = f"{prospect.units_left} of {prospect.units} units in {self._tasks} tasks"
-            click.echo(f"{name}: {what} ({prospect.reason})")
-
-    def progress(self, documents: int, size_bytes: int) -> None:
-        self._documents += documents
-        self._size += size_bytes
-        if time.monotonic() - self._last >= LINE_SECONDS:
-            self._last = time.monotonic()
-            click.echo(f"  {self._line()}")
+class QuietObserver(Observer):
+    """Says what went wrong, nothing else."""
 
     def task_ends(self, event: str, fields: dict[str, Any]) -> None:
-        if event in {"done", "failed"}:
-            self._done += 1
         if event != "done":
-            echo(f"  task {event}: {fields.get('error', '')}", err=True)
-
-    def phase_ends(self, phase: Phase, seal: Seal) -> None:
-        if self._tasks:
-            click.echo(f"  {phase.name} done: {self._line()}")
+            echo(f"task {event}: {one_line(fields.get('error', ''))}", err=True)
 
     def notes(self, text: str) -> None:
-        click.echo(text, err=True)
-
-    def _line(self) -> str:
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        rate = self._size / 1e6 / seconds
-        return (f"{self._done}/{self._tasks} tasks, {self._documents:,} documents, "
-                f"{self._size / 1e6:,.1f} MB, {rate:,.1f} MB/s, {seconds:,.0f} s")  # fmt: skip
+        echo(text, err=True)
 
 
-class LiveObserver(Observer):
-    """Draws one bar per phase on a terminal: tasks, documents, MB/s, time left."""
+class TrackingObserver(QuietObserver):
+    """Keeps a tracker. What that cannot find out is not shown: no run may fail for its picture."""
 
-    def __init__(self) -> None:
-        self._bars = Progress(
-            TextColumn("{task.description}", style="bold"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        self._bar: Any = None
-        self._documents = self._size = 0
-        self._began = time.monotonic()
+    tracker: Tracker | None = None
+
+    def opened(self, run: RunDirectory) -> None:
+        self.tracker = Tracker(run)
+        self._looked = time.monotonic()
+
+    def phase_starts(self, prospect: Prospect) -> None:
+        self._is_reused = prospect.state == "reuse"
+        if self.tracker is not None and not self._is_reused:
+            with contextlib.suppress(CorpuskitError, OSError):
+                self.tracker.begin(prospect.phase, prospect.mark)
+
+    def progress(self, documents: int, size_bytes: int) -> None:
+        if self.tracker is not None:
+            self.tracker.read(documents, size_bytes)
+
+    def task_ends(self, event: str, fields: dict[str, Any]) -> None:
+        if self.tracker is not None:
+            self.tracker.failed += event == "failed"
+            self.tracker.retried += event == "retry"
+
+    def phase_ends(self, phase: Phase, seal: Seal) -> None:
+        if self.tracker is not None:
+            self.tracker.end(phase, seal, "reused" if self._is_reused else "done")
+
+    def look(self, seconds: float = 0.0) -> None:
+        """Count new manifests, unless they were counted so few seconds ago."""
+        if self.tracker is not None and time.monotonic() - self._looked >= seconds:
+            with contextlib.suppress(CorpuskitError, OSError):
+                self.tracker.look()
+            self._looked = time.monotonic()
+
+
+class LineObserver(TrackingObserver):
+    """Prints when a phase starts and ends, and one line a minute between."""
+
+    def phase_starts(self, prospect: Prospect) -> None:
+        super().phase_starts(prospect)
+        self._last = time.monotonic()
+        name = prospect.phase.name
+        if self._is_reused:
+            click.echo(f"{name}: reused")
+        else:
+            left = f"{prospect.units_left} of {prospect.units} units in {prospect.tasks} tasks"
+            click.echo(f"{name}: {left} ({prospect.reason})")
+
+    def progress(self, documents: int, size_bytes: int) -> None:
+        super().progress(documents, size_bytes)
+        self._minute()
+
+    def task_ends(self, event: str, fields: dict[str, Any]) -> None:
+        super().task_ends(event, fields)
+        if event != "done":
+            echo(f"  task {event}: {one_line(fields.get('error', ''))}", err=True)
+        self._minute()
+
+    def phase_ends(self, phase: Phase, seal: Seal) -> None:
+        super().phase_ends(phase, seal)
+        if self.tracker is not None and not self._is_reused:
+            click.echo(end_line(self.tracker.progress(), phase.name))
+
+    def _minute(self) -> None:
+        if time.monotonic() - self._last >= LINE_SECONDS and self.tracker is not None:
+            self._last = time.monotonic()
+            self.look()
+            click.echo(minute_line(self.tracker.progress()))
+
+
+class LiveObserver(TrackingObserver):
+    """Draws how far the run is on a terminal, twice a second, in place.
+
+    Args:
+        console: of the terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._screen = Screen(console)
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_drawing, name="progress", daemon=True)
+        self._inputs = ""
 
     def __enter__(self) -> LiveObserver:
-        self._bars.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        self._ended.set()
+        self._thread.join()
+        with self._lock:
+            self._draw()
+            self._screen.close()
 
     def reading_inputs(self, done: int, total: int) -> None:
-        if self._bar is None:
-            self._bar = self._bars.add_task("inputs", total=total, note="reading footers")
-        self._bars.update(self._bar, completed=done, total=total)
+        self._inputs = f"reading the inputs: {done:,} of {total:,} files"
+
+    def opened(self, run: RunDirectory) -> None:
+        with self._lock:
+            super().opened(run)
 
     def phase_starts(self, prospect: Prospect) -> None:
-        self._documents = self._size = 0
-        self._began = time.monotonic()
-        is_reused = prospect.state == "reuse"
-        note = "reused" if is_reused else prospect.reason
-        total = max(prospect.tasks or 0, 1)
-        self._bar = self._bars.add_task(prospect.phase.name, total=total, note=note)
-        if is_reused:
-            self._bars.update(self._bar, completed=total)
+        with self._lock:
+            super().phase_starts(prospect)
 
     def progress(self, documents: int, size_bytes: int) -> None:
-        self._documents += documents
-        self._size += size_bytes
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        rate = f"{self._documents:,} docs, {self._size / 1e6 / seconds:,.1f} MB/s"
-        self._bars.update(self._bar, note=rate)
+        with self._lock:
+            super().progress(documents, size_bytes)
+            self.look(LOOK_SECONDS)
 
     def task_ends(self, event: str, fields: dict[str, Any]) -> None:
-        if event in {"done", "failed"}:
-            self._bars.advance(self._bar)
-        if event != "done":
-            self._bars.console.print(
-                printable(f"task {event}: {fields.get('error', '')}"), markup=False
-            )
+        with self._lock:
+            super().task_ends(event, fields)
+            self.look(LOOK_SECONDS)
+            if event != "done":
+                self._say(f"task {event}: {one_line(fields.get('error', ''))}")
 
     def phase_ends(self, phase: Phase, seal: Seal) -> None:
-        task = self._bars.tasks[-1]
-        is_quiet = not self._documents and task.fields["note"] != "reused"
-        note = "done" if is_quiet else task.fields["note"]
-        self._bars.update(self._bar, completed=task.total, note=note)
+        with self._lock:
+            super().phase_ends(phase, seal)
 
     def notes(self, text: str) -> None:
-        self._bars.console.print(text, markup=False)
+        with self._lock:
+            self._say(text)
+
+    def _say(self, line: str) -> None:
+        self._screen.above(Text(one_line(line)))
+        self._draw()
+
+    def _keep_drawing(self) -> None:
+        while not self._ended.wait(DRAW_SECONDS):
+            with self._lock:
+                self._draw()
+
+    def _draw(self) -> None:
+        if self.tracker is not None:
+            draw_on(self._screen, self.tracker.progress())
+        elif self._inputs:
+            self._screen.draw([Text(self._inputs)])
+
+
+def draw_on(screen: Screen, progress: Progress) -> None:
+    """Draw the picture of a run in place."""
+    console = screen.console
+    is_unicode = (console.encoding or "").lower().startswith("utf")
+    screen.draw(draw(progress, *console.size, is_unicode=is_unicode))
+
+
+def end_line(progress: Progress, name: str) -> str:
+    """Return what a log says of a phase that has ended."""
+    one = next(phase for phase in progress.phases if phase.name == name)
+    pieces = [f"{one.tasks:,} task{'s' * (one.tasks != 1)}"] if one.tasks else []
+    pieces += [f"{one.documents:,} documents"] if one.documents else []
+    pieces += [size(one.text_bytes)] if one.text_bytes else []
+    if one.seconds >= 0.5 and one.text_bytes:
+        pieces.append(f"{one.text_bytes / 1e6 / one.seconds:,.1f} MB/s")
+    pieces += [duration(one.seconds)] if one.seconds else []
+    pieces += kept(progress.funnel)[:1]
+    return f"  {name} done: {', '.join(pieces)}"
+
+
+def minute_line(progress: Progress) -> str:
+    """Return what a log says of a run once a minute."""
+    pieces = [] if progress.current is None else numbers(progress, progress.current)
+    if progress.current is not None:
+        pieces.append(duration(progress.current.seconds))
+    pieces += kept(progress.funnel)[:1]
+    if progress.seconds_left is not None:
+        pieces.append(f"whole run: {in_words(progress.seconds_left)} left")
+    pieces += [progress.note] if progress.note else []
+    return f"  {one_line(', '.join(pieces))}".replace("\t", " ")
+
+
+def terminal() -> Console | None:
+    """Return the console of standard error if that is a terminal which can draw in place."""
+    console = Console(stderr=True, highlight=False)
+    is_able = sys.stderr.isatty() and not console.is_dumb_terminal
+    return console if is_able and os.environ.get("TERM") else None
 
 
 @contextlib.contextmanager
 def observer(*, quiet: bool = False) -> Iterator[Observer]:
     """Yield the observer that suits where standard error goes."""
+    console = None if quiet else terminal()
     if quiet:
-        yield Observer()
-    elif sys.stderr.isatty():
-        with LiveObserver() as live:
+        yield QuietObserver()
+    elif console is not None:
+        with ended_by_term(), LiveObserver(console) as live:
             yield live
     else:
         yield LineObserver()
+
+
+@contextlib.contextmanager
+def ended_by_term() -> Iterator[None]:
+    """Have SIGTERM end this process as Ctrl-C does, so that a picture is closed."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -16,7 +16,8 @@ from corpuskit.errors import CorpuskitError, suggest
 
 FOLDER = Path(__file__).parent
 SECTIONS = {
-    "Make a corpus": ("run", "plan", "status", "verify", "why", "inspect", "contamination", "tune"),
+    "Make a corpus": ("run", "plan", "status", "verify"),
+    "See what happened": ("report", "why", "inspect", "tune", "diff", "card", "contamination"),
     "Train on it": ("train", "trace", "edit", "export"),
     "Look things up": ("stages", "schema", "doctor"),
     "Prepare": ("tokenizer", "classifier", "sample", "warmup"),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     help="Reuse results that differ in nothing but corpuskit's own code; recorded.",
 )
 @click.option("--force", is_flag=True, help="Run although memory or disk seem too small.")
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but what goes wrong.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     pipeline: str,
@@ -40,13 +41,15 @@ def command(
     until: str | None,
     accept_code_change: bool,
     force: bool,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Run PIPELINE (a YAML file), or continue where it stopped.
 
     What is finished is reused: a phase runs again only if its inputs, parameters, model files or
     code changed, or if a phase before it wrote something else. Killing this command at any moment
-    loses nothing but the tasks in flight.
+    loses nothing but the tasks in flight. `corpuskit status DIRECTORY --watch` shows the same
+    progress in another shell.
 
     \b
     Examples:
@@ -71,10 +74,11 @@ def command(
     plan = read_plan(pipeline, [*overrides, *more], until=until)
     is_slurm = plan.settings.executor.kind == "slurm"
     try:
-        with observer(quiet=as_json) as watch:
+        with observer(quiet=as_json or quiet) as watch:
             if is_slurm and not wait:
                 submitted = submit(plan, watch, accept_code=accept_code_change, force=force)
-                _print_jobs(submitted, as_json=as_json)
+                if as_json or not quiet:
+                    _print_jobs(submitted, as_json=as_json)
                 return
             result = run(plan, watch, accept_code=accept_code_change, force=force)
     except KeyboardInterrupt:
@@ -83,6 +87,8 @@ def command(
         raise click.Abort from None
     if as_json:
         click.echo(json.dumps(run_facts(result.run), indent=1))
+        return
+    if quiet:
         return
     print_funnel(funnel(result.run))
     print_packing(packing(zip(result.run.plan.phases, result.seals, strict=True)))
@@ -106,5 +112,5 @@ def _print_jobs(submitted: Submission, *, as_json: bool) -> None:
         click.echo("Nothing to do: every phase is finished.")
         return
     numbers = " ".join(job.number for job in submitted.jobs)
-    click.echo(f"Follow it:  corpuskit status {address}")
+    click.echo(f"Follow it:  corpuskit status {address} --watch")
     click.echo(f"Cancel it:  scancel {numbers}")

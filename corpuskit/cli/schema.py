@@ -10,8 +10,9 @@ def command() -> None:
     """Print the JSON Schema of pipeline files.
 
     \b
-    In VS Code (YAML extension), put this in the first line of a pipeline:
-      # yaml-language-server: $schema=./corpuskit.report.catalogue.json
+    In VS Code (YAML extension): corpuskit schema > corpuskit.schema.json
+    and in the first line of a pipeline beside it:
+      # yaml-language-server: $schema=./corpuskit.schema.json
     """
     import json
 

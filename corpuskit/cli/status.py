@@ -2,43 +2,109 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from corpuskit.run.rundir import RunDirectory
 
 
 @click.command("status")
 @click.argument("directory", metavar="DIRECTORY")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(directory: str, as_json: bool) -> None:
+@click.argument("seconds", required=False, type=click.FloatRange(0.1), metavar="[SECONDS]")
+@click.option("--watch", is_flag=True, help="Stay, and show what happens, until the run ends.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON; with --watch an object per change."
+)
+def command(directory: str, seconds: float | None, watch: bool, as_json: bool) -> None:
     """Show how far the run in DIRECTORY is: phases, tasks, and the funnel so far.
 
     Reads manifests only, so it is right whoever runs the tasks, and wherever. For a run in Slurm it
     also shows the jobs, and names those that wait for something that will never come.
+
+    With --watch it looks again every SECONDS (2) until the run ends, and has the exit code of the
+    run: 0 when it is finished, 1 or 3 when it has failed or was stopped. On a terminal it draws in
+    place; in a pipe or a log file it prints a line a minute. Ctrl-C ends the watching, not the run.
+
+    \b
+    Examples:
+      corpuskit status runs/quickstart
+      corpuskit status runs/quickstart --watch
+      corpuskit status s3://bucket/runs/web --watch 30
     """
     import json
 
-    from corpuskit.cli._packing import print_packing
-    from corpuskit.cli._tables import (
-        print_failures,
-        print_funnel,
-        print_jobs,
-        print_mixture,
-        print_status,
-    )
-    from corpuskit.run.jobs import failures_of, jobs_of
-    from corpuskit.run.mixture import mixture
-    from corpuskit.run.packing import packing
     from corpuskit.run.rundir import RunDirectory
-    from corpuskit.run.status import funnel, prospects_of, run_facts, sealed
 
+    if watch:
+        _watch(directory, seconds or 2.0, as_json=as_json)
+        return
+    if seconds is not None:
+        raise click.UsageError(f"Got {seconds:g}, but not --watch.")
     run = RunDirectory.open(directory)
     if as_json:
+        from corpuskit.run.jobs import failures_of, jobs_of
+        from corpuskit.run.status import run_facts
+
         facts = {**run_facts(run), **jobs_of(run).facts()}
         facts["failures"] = [note.__dict__ for note in failures_of(run)]
         click.echo(json.dumps(facts, indent=1))
         return
+    _print_all(run)
+
+
+def _watch(directory: str, seconds: float, *, as_json: bool) -> None:
+    """Show the run until it ends; then what came of it."""
+    import sys
+
+    from corpuskit.cli._plain import echo
+    from corpuskit.cli._tables import print_failures
+    from corpuskit.cli._watch import watch
+    from corpuskit.run.jobs import failures_of
+    from corpuskit.run.rundir import RunDirectory
+
+    try:
+        progress, code = watch(directory, seconds, as_json=as_json)
+    except KeyboardInterrupt:
+        again = f"corpuskit status {directory} --watch"
+        echo(f"This ends the watching only. Go on with: {again}", err=True)
+        raise click.Abort from None
+    if as_json:
+        sys.exit(code)
+    run = RunDirectory.open(directory)
+    if progress.state == "finished":
+        _print_results(run)
+        click.echo(f"Finished: {run.store.address}")
+    else:
+        print_failures(failures_of(run))
+        why = progress.note or "Run the same command again to continue."
+        echo(
+            f"The run {'has failed' if progress.state == 'failed' else 'was stopped'}. {why}",
+            err=True,
+        )
+    sys.exit(code)
+
+
+def _print_all(run: RunDirectory) -> None:
+    from corpuskit.cli._tables import print_failures, print_jobs, print_status
+    from corpuskit.run.jobs import failures_of, jobs_of
+    from corpuskit.run.status import prospects_of
+
     print_status(prospects_of(run, trust=True))
     print_jobs(jobs_of(run))
     print_failures(failures_of(run))
+    _print_results(run)
+
+
+def _print_results(run: RunDirectory) -> None:
+    """Print funnel, packing and mixture, as far as there are any."""
+    from corpuskit.cli._packing import print_packing
+    from corpuskit.cli._tables import print_funnel, print_mixture
+    from corpuskit.run.mixture import mixture
+    from corpuskit.run.packing import packing
+    from corpuskit.run.status import funnel, sealed
+
     finished = sealed(run)
     print_funnel(funnel(run, finished))
     print_packing(packing(finished))

@@ -8,7 +8,9 @@ import click
 
 if TYPE_CHECKING:
     from corpuskit.cli._tables import PlainConsole
+    from corpuskit.report.alone import Alone
     from corpuskit.report.tune import Sample, Share, SweepRow, Tuning
+    from corpuskit.run.rundir import RunDirectory
 
 
 @click.command("tune")
@@ -16,41 +18,115 @@ if TYPE_CHECKING:
 @click.argument("stage")
 @click.option("--set", "changes", multiple=True, metavar="PARAMETER=VALUE",
               help="Another value of a bound; may be given several times.")  # fmt: skip
+@click.option("--curve", "swept", metavar="PARAMETER[=FIRST:LAST]",
+              help="Draw what is kept as one bound moves; show what lies next to it.")  # fmt: skip
 @click.option("--sweep", metavar="PARAMETER=FIRST:LAST:COUNT",
-              help="Show what many values of one bound would keep.")  # fmt: skip
+              help="Tell what many values of one bound would newly drop and keep.")  # fmt: skip
 @click.option("-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True,
               help="Documents to show, of each kind.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    directory: str, stage: str, changes: tuple[str, ...], sweep: str | None, samples: int,
-    as_json: bool,
+    directory: str, stage: str, changes: tuple[str, ...], swept: str | None, sweep: str | None,
+    samples: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Show what other bounds of STAGE would keep and drop in the run in DIRECTORY.
 
-    Nothing is run: the stage must have stored what its rules measured (`measures: true`). Without
-    options, shows the bounds there are and what they drop.
+    Nothing is run. Exact figures need what the rules of the stage measured in every document, so it
+    must have had `measures: true`. Without, each rule is told alone, from counts that all runs
+    keep. Without options, shows the bounds there are and what they drop.
     """
-    import dataclasses
     import json
 
     from corpuskit.cli._plain import echo
-    from corpuskit.report.tune import sweep as sweep_values
-    from corpuskit.report.tune import tune
+    from corpuskit.errors import UsageError
+    from corpuskit.report.measured import find_bounded
     from corpuskit.run.rundir import RunDirectory
 
+    if swept and sweep:
+        raise UsageError("--curve and --sweep show the same thing in two ways. Give one.")
     run = RunDirectory.open(directory)
-    found = tune(run, stage, changes, samples=samples)
+    if not find_bounded(run, stage).has_measures and not sweep:
+        facts = _alone(run, stage, changes, swept, as_json=as_json)
+    else:
+        facts = _exact(run, stage, changes, swept, sweep, samples, as_json=as_json)
+    if as_json:
+        echo(json.dumps(facts, indent=1, ensure_ascii=False))
+
+
+def _exact(
+    run: RunDirectory, stage: str, changes: tuple[str, ...], swept: str | None,
+    sweep: str | None, samples: int, *, as_json: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Look at what was measured; print it or return it as JSON values."""
+    import dataclasses
+
+    from corpuskit.cli._curve import print_curve, print_near
+    from corpuskit.cli._tables import console
+    from corpuskit.report.curve import curve
+    from corpuskit.report.tune import sweep as sweep_values
+    from corpuskit.report.tune import tune
+
+    # Beside a curve the documents next to its line are shown, not those that move.
+    found = tune(run, stage, changes, samples=0 if swept else samples)
     rows = sweep_values(run, stage, changes, sweep) if sweep else []
+    drawn = curve(run, stage, changes, swept, samples=samples) if swept else None
     if as_json:
         facts = found.to_json() | {"sweep": [dataclasses.asdict(row) for row in rows]}
-        echo(json.dumps(facts, indent=1, ensure_ascii=False))
+        return facts | {"curve": drawn.to_json() if drawn else None}
+    if drawn:
+        out = console()
+        print_curve(out, drawn)
+        print_near(out, drawn)
+        _print_paste(out, run, found)
     elif sweep:
         _print_sweep(found, sweep.partition("=")[0], rows)
     else:
-        _print_tuning(found)
+        _print_tuning(run, found)
+    return {}
 
 
-def _print_tuning(found: Tuning) -> None:
+def _alone(
+    run: RunDirectory, stage: str, changes: tuple[str, ...], swept: str | None, *, as_json: bool
+) -> dict[str, Any]:
+    """Look at what each rule does alone; print it or return it as JSON values."""
+    import dataclasses
+
+    from corpuskit.cli._curve import print_curve
+    from corpuskit.cli._tables import console
+    from corpuskit.errors import UsageError
+    from corpuskit.report.alone import curve_alone, rules_alone
+
+    found = rules_alone(run, stage)
+    if changes and not swept:
+        name = changes[0].partition("=")[0]
+        raise UsageError(f"{found.advice} Or see what one rule does alone: --curve {name}.")
+    drawn = curve_alone(run, stage, changes, swept) if swept else None
+    if as_json:
+        curve = {"curve": drawn.to_json() if drawn else None}
+        return {"how": "bins", "alone": dataclasses.asdict(found), **curve}
+    out = console()
+    if drawn:
+        print_curve(out, drawn)
+    else:
+        _print_alone(out, found)
+    if found.parts_read < found.parts:
+        out.print(f"Counted in {found.parts_read:,} of {found.parts:,} cells.")
+    out.print(found.advice, highlight=False)
+    return {}
+
+
+def _print_alone(out: PlainConsole, found: Alone) -> None:
+    out.print(f"{found.stage}: documents that break a rule, whatever other rules say of them.")
+    table = _table("rule", "bound of --curve", "now", "break it")
+    for rule in found.rules:
+        shares = [_part(n, rule.documents) for n in (rule.at_least, rule.at_most)]
+        said = shares[0] if shares[0] == shares[1] else " to ".join(shares)
+        bound = "off" if rule.bound is None else _plain(rule.bound)
+        table.add_row(rule.rule, rule.parameter or "", bound, said)
+    out.print(table)
+
+
+def _print_tuning(run: RunDirectory, found: Tuning) -> None:
     from corpuskit.cli._tables import console
 
     out = console()
@@ -76,10 +152,18 @@ def _print_tuning(found: Tuning) -> None:
         out.print(
             "What later stages would do with documents that come back is not known before a run."
         )
-    settings = " ".join(
-        f"--set {found.stage}.{n}={_plain(v)}" for n, (_, v) in found.changes.items()
-    )
-    out.print(f"To make it so: corpuskit run PIPELINE {settings}")
+    _print_paste(out, run, found)
+
+
+def _print_paste(out: PlainConsole, run: RunDirectory, found: Tuning) -> None:
+    """Print how to make it so."""
+    if not found.changes:
+        return
+    out.print()
+    out.print(f"To make it so, in {run.plan.step(found.stage).where}:")
+    out.print(f"  {found.yaml}", soft_wrap=True, highlight=False)
+    out.print("or once, without an edit:")
+    out.print(f"  {found.command}", soft_wrap=True, highlight=False)
 
 
 def _print_shares(out: PlainConsole, found: Tuning) -> None:
@@ -137,8 +221,9 @@ def _print_samples(out: PlainConsole, what: str, share: Share, samples: list[Sam
             out.print(f"    {text}", style="dim", overflow="ellipsis", no_wrap=True)
     if any(one.text is None for one in samples):
         out.print(
-            "  The ledger keeps the text of few dropped documents: `ledger: {keep_text: true}` "
-            "keeps all."
+            "  Where no text is shown, the input files changed or are not here; "
+            "`ledger: {keep_text: true}` keeps all.",
+            highlight=False,
         )
 
 

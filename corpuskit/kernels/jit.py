@@ -1,187 +1,122 @@
-"""The one place that sets compiler flags and where compiled kernels are kept.
+"""The door to compiled kernels.
 
-Set `CORPUSKIT_CACHE_DIR` to move the cache (default: `$XDG_CACHE_HOME/corpuskit` or
-`~/.cache/corpuskit`).
+A kernel is compiled at its first call; until then Numba, whose import takes half a CPU second, is
+not loaded, so commands that only look at runs do without it.
+
 `NUMBA_DISABLE_JIT=1` runs every kernel as plain Python.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
-from pathlib import Path
+import sys
+import threading
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-import numba
-from numba.core import caching, codegen, compiler, types
-
-from corpuskit.closure import closure
-from corpuskit.errors import UsageError
+from corpuskit.kernels.cache import cache_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from types import CodeType
+
+__all__ = ["cache_dir", "inline", "kernel", "load_compiler"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_IS_PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "").strip() not in {"", "0"}
 
-_LINKS = numba.version_info[:2] == (0, 68)
-"""Whether kernels are linked once, as below. That rests on parts of Numba that are not public, so
-only with the version it was tested with; with others they compile as Numba has it, slower."""
-
-
-class _Whole(codegen.JITCodeLibrary):
-    """Code of a kernel called from Python, of all that it calls, and of what that calls."""
-
-    def add_linking_library(self, library: Any) -> None:
-        """Take in what `library` is to be linked with, too: a part does not bring it along."""
-        others = library._linking_libraries if isinstance(library, _Part) else ()
-        for other in (library, *others):
-            if other not in self._linking_libraries:
-                super().add_linking_library(other)  # type: ignore[no-untyped-call]
+_COMPILING = threading.RLock()
+"""Held while a kernel is prepared: Numba must not be imported by two threads at once."""
 
 
-class _Part(_Whole):
-    """Code of a kernel called from kernels: neither optimised nor made executable by itself."""
+class _Lazy:
+    """A kernel that is not compiled yet; calls, and all else, go to the compiled one.
 
-    def _optimize_functions(self, module: Any) -> None:
-        module.data_layout = self._codegen._data_layout
+    Args:
+        is_inline: for other kernels only, which compile it into themselves.
+    """
 
-    def finalize(self) -> None:
-        """Leave all else to the caller's library."""
-        self._raise_if_finalized()  # type: ignore[no-untyped-call]
-        for library in self._linking_libraries:
-            self._reload_init.update(library._reload_init)
-        self._finalize_dynamic_globals()  # type: ignore[no-untyped-call]
-        self._finalized = True
+    def __init__(self, func: Callable[..., Any], *, is_inline: bool) -> None:
+        functools.update_wrapper(self, func)
+        self.py_func, self._is_inline = func, is_inline
+        self._begun: Any = None
+        self._made: Any = None
 
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return (self._made or self.made())(*args, **named)
 
-class _CompileWhole(compiler.CompilerBase):
-    library: type[_Whole] = _Whole
+    def made(self) -> Any:
+        """Return what Numba makes of it.
 
-    def define_pipelines(self) -> list[Any]:
-        """Return numba's usual steps, for a library of our kind."""
-        state = self.state
-        state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.library.enable_object_caching()
-        steps: Any = compiler.DefaultPassBuilder
-        return [steps.define_nopython_pipeline(state)]
+        Numba takes the kernels that a kernel calls from where the kernel finds them, and wants its
+        own there, so they are put in the place of these.
+        """
+        with _COMPILING:
+            if self._begun is None:
+                from corpuskit.kernels import compiler
 
+                make = compiler.inlined if self._is_inline else compiler.compiled
+                self._begun = make(self.py_func)
+                _replace_called(self.py_func)
+                self._made = self._begun
+        return self._begun
 
-class _CompilePart(_CompileWhole):
-    library = _Part
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself asks for must not compile
+            raise AttributeError(name)
+        return getattr(self.made(), name)
 
-    def define_pipelines(self) -> list[Any]:
-        """Leave out the way in from Python."""
-        # Here, since numba compiles len, min ... once for each set of options that callers have.
-        self.state.flags.no_cpython_wrapper = self.state.flags.no_compile = True
-        return super().define_pipelines()
-
-    def _compile_core(self) -> Any:
-        done: Any = super()._compile_core()  # type: ignore[no-untyped-call]
-        place: Any = [].append  # stands for the code: must be a builtin, and no other's
-        self.state.targetctx.insert_user_function(place, done.fndesc, [done.library])
-        return done._replace(entry_point=place)
-
-
-class _Place(caching._CacheLocator):
-    """Where a kernel is kept: named by contents, so that any copy of the package finds it there."""
-
-    def __init__(self, func: Any, path: Path) -> None:
-        self._folder, self._line = cache_dir() / _digest(path), func.__code__.co_firstlineno
-
-    @classmethod
-    def from_function(cls, py_func: Any, py_file: str) -> _Place:
-        """Return the place of a function of a file."""
-        place = cls(py_func, Path(py_file))
-        place.ensure_cache_path()  # type: ignore[no-untyped-call]
-        return place
-
-    def get_cache_path(self) -> str:
-        """Return the folder."""
-        return str(self._folder)
-
-    def get_source_stamp(self) -> str:
-        """Return what tells versions apart in the folder: there is one."""
-        return self._folder.name
-
-    def get_disambiguator(self) -> str:
-        """Return what tells functions of one name apart."""
-        return str(self._line)
-
-
-class _KeptResult(caching.CompileResultCacheImpl):
-    _locator_classes = [_Place]  # noqa: RUF012 - as Numba declares it
-
-
-class _Kept(caching.FunctionCache):
-    _impl_class = _KeptResult
+    def __reduce__(self) -> Any:
+        return _named, (self.__module__, self.__qualname__)
 
 
 def kernel(func: Callable[P, R]) -> Callable[P, R]:
-    """Compile `func` on first call: no GIL, IEEE arithmetic, no bounds checks, cached on disk.
+    """Have `func` compiled on first call: no GIL, IEEE arithmetic, no bounds checks, kept on disk.
 
-    Division by zero gives inf or nan as in NumPy. Numba notices edits only in the file that holds
-    the caller (numba issue 1833), so the cache folder is named after a digest of the caller's file
-    and of all kernels it imports; and it takes the same file in another place for another one.
-
-    Numba optimises and stores a function for itself and again in each caller, and the callers of
-    those: with calls five deep half the compile time. So kernels called from kernels are another
-    function, which exists in its callers only. A kernel cannot call itself.
+    Division by zero gives inf or nan as in NumPy. A kernel cannot call itself.
     """
-    options: Any = {"nogil": True, "error_model": "numpy"}
-    ours: Any = {"no_cfunc_wrapper": True, "pipeline_class": _CompileWhole} if _LINKS else {}
-    place = cache_dir() / _digest(Path(func.__code__.co_filename))
-    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(place)  # type: ignore[attr-defined]
-    try:
-        whole: Any = numba.njit(cache=not _LINKS, **options, **ours)(func)
-    finally:
-        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
-    if _LINKS and whole is not func:  # it is with NUMBA_DISABLE_JIT
-        whole._cache = _Kept(func)  # type: ignore[no-untyped-call]
-        part: Any = numba.njit(**options, **{**ours, "pipeline_class": _CompilePart})(func)
-        plain: Any = types.unliteral  # else each constant argument gets a function
-        whole.get_overload = part.get_overload
-        whole.get_call_template = lambda args, named: part.get_call_template(
-            [plain(arg) for arg in args], {name: plain(arg) for name, arg in named.items()}
-        )
-    return cast("Callable[P, R]", whole)
+    return func if _IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=False))
 
 
 def inline(func: Callable[P, R]) -> Callable[P, R]:
     """Compile a small helper into each kernel that calls it; costs compile time per caller."""
-    return cast("Callable[P, R]", numba.njit(inline="always", error_model="numpy")(func))
+    return func if _IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=True))
 
 
-def cache_dir() -> Path:
-    """Return the folder of compiled kernels."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    root = Path(os.environ.get("CORPUSKIT_CACHE_DIR") or Path(home) / "corpuskit")
-    _check_owner(root)
-    return root
+def load_compiler() -> None:
+    """Load Numba now, so that its half second is charged to nobody."""
+    if not _IS_PLAIN:
+        with _COMPILING:
+            from corpuskit.kernels import compiler  # noqa: F401 - that is all
 
 
-@functools.cache
-def _check_owner(root: Path) -> None:
-    """Refuse a folder that others can write to: what lies there is unpickled, that is, run.
+def _replace_called(func: Callable[..., Any]) -> None:
+    """Put compiled kernels in the place of those that a function names."""
+    names = list(_names(func.__code__))
+    folders = [func.__globals__]
+    found = map(func.__globals__.get, names)
+    folders += [vars(value) for value in found if isinstance(value, ModuleType)]
+    for folder in folders:
+        for name in names:
+            if isinstance(folder.get(name), _Lazy):
+                folder[name] = folder[name].made()
+    for cell in func.__closure__ or ():
+        if isinstance(cell.cell_contents, _Lazy):
+            cell.cell_contents = cell.cell_contents.made()
 
-    Raises:
-        UsageError: its owner or its mode lets somebody else put code there.
-    """
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = root.stat()
-    if found.st_uid not in {0, os.getuid()} or found.st_mode & 0o002:
-        raise UsageError(
-            f"{root}: others can put code into the cache of kernels. Run: chmod o-w, or set "
-            "CORPUSKIT_CACHE_DIR to a folder of your own."
-        )
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the globals that a function asks for, in what is defined inside it, too."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, type(code)):
+            yield from _names(inner)
 
 
-@functools.cache
-def _digest(path: Path) -> str:
-    """Return the hash of a file and of all kernels it imports, and of the compiler's version."""
-    digest = hashlib.blake2b(numba.__version__.encode(), digest_size=8)
-    for source in closure(path):
-        digest.update(source.read_bytes())
-    return f"{path.stem}-{digest.hexdigest()}"
+def _named(module: str, name: str) -> Any:
+    """Return a kernel by its name: what unpickles one."""
+    __import__(module)
+    return getattr(sys.modules[module], name)

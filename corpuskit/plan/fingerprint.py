@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import os
 import stat
+import sys
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from corpuskit import registry
 from corpuskit.closure import PACKAGE, closure
 from corpuskit.errors import UsageError
+from corpuskit.stages._derived import Derived, derived
 from corpuskit.storage import digest_file
 
 if TYPE_CHECKING:
@@ -94,9 +96,20 @@ def _file_digest(path: str, size: int, stamp: int) -> str:
 def code_digest(path: Path) -> str:
     """Return the hash of a stage's source and of the kernels and helpers it imports.
 
-    Docstrings, comments and layout do not count.
+    Docstrings, comments and layout do not count. Kept beside the compiled kernels under the hash of
+    what the files hold, since to parse those of a usual pipeline takes a CPU second.
     """
-    return _hash([[_label(source), _normal(source)] for source in closure(path)])
+    contents = [(_label(source), source.read_bytes()) for source in closure(path)]
+
+    def make() -> Derived:
+        return Derived({"digest": _hash([[name, _normal(text)] for name, text in contents])}, {})
+
+    digests = [[name, hashlib.blake2b(text).hexdigest()] for name, text in contents]
+    try:
+        kept = derived("code", _hash([sys.version, digests], 16), __file__, make)
+    except OSError:  # there is no folder for it
+        kept = make()
+    return str(kept.values["digest"])
 
 
 @functools.cache
@@ -121,9 +134,9 @@ def runner_digest() -> str:
 
 
 @functools.cache
-def _normal(path: Path) -> str:
+def _normal(source: bytes) -> str:
     """Return the source without docstrings, comments, layout, and what decides nothing."""
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = ast.parse(source.decode())
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
@@ -166,6 +179,6 @@ def _version(library: str) -> str:
         return "absent"
 
 
-def _hash(value: Any) -> str:
+def _hash(value: Any, size: int = 8) -> str:
     content = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
+    return hashlib.blake2b(content, digest_size=size).hexdigest()

@@ -88,13 +88,22 @@ def stage_page(name: str) -> str:
 
 
 def stage_table() -> str:
-    """Return the Markdown table of all stages, for the README."""
+    """Return the Markdown table of all stages, for the index of their pages."""
     rows = [
-        f"| {kind} | [`{name}`](docs/stages/{name}.md) | {registry.summary(name)} |"
+        f"| {kind} | [`{name}`]({name}.md) | {registry.summary(name)} |"
         for kind in registry.KINDS
         for name in registry.names(kind)
     ]
     return "| kind | stage | what it does |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def stage_names() -> str:
+    """Return the names of all stages by kind as a Markdown table, for the README."""
+    rows = []
+    for kind in registry.KINDS:
+        links = (f"[{name}](docs/stages/{name}.md)" for name in registry.names(kind))
+        rows.append(f"| {kind} | {', '.join(links)} |")
+    return "| | |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def training_page() -> str:

@@ -52,11 +52,27 @@ class Measured(NamedTuple):
         return sorted({name for rule, name in bounds if rule in self.names})
 
 
-def find_measured(run: RunDirectory, label: str) -> Measured:
-    """Return a stage and its measures.
+class Bounded(NamedTuple):
+    """A stage of a run that has bounds, and the seal of its phase."""
+
+    run: RunDirectory
+    label: str
+    stage: StreamingStage
+    phase: Phase
+    seal: Seal
+    finished: Sealed
+
+    @property
+    def has_measures(self) -> bool:
+        """Whether what it measured in each document is stored."""
+        return len(self.seal.by_role(ROLE + self.label)) > 0
+
+
+def find_bounded(run: RunDirectory, label: str) -> Bounded:
+    """Return a stage whose bounds can be tuned.
 
     Raises:
-        UsageError: there are none; says what to do.
+        UsageError: there is no such stage, it has no such bounds, or has not run.
     """
     labels = [step.label for step in run.plan.file.steps]
     if label not in labels:
@@ -71,16 +87,26 @@ def find_measured(run: RunDirectory, label: str) -> Measured:
     seal = next((seal for one, seal in finished if one == phase), None)
     if phase is None or seal is None:
         raise UsageError(f"{label}: its phase is not finished. Run the pipeline first.")
-    parts = seal.by_role(ROLE + label)
+    return Bounded(run, label, stage, phase, seal, finished)
+
+
+def find_measured(run: RunDirectory, label: str) -> Measured:
+    """Return a stage and its measures.
+
+    Raises:
+        UsageError: there are none; says what to do.
+    """
+    found = find_bounded(run, label)
+    parts = found.seal.by_role(ROLE + label)
     if not len(parts):
-        raise UsageError(_without(run, phase, seal, label, stage))
+        raise UsageError(without_measures(found))
     path = run.store.at(parts[0].path)
     with open_place(path) as source, open_parquet(source, path) as file:
         names = tuple(name for name in file.schema_arrow.names if name not in FIXED)
-    counted = (name.split("/") for name in seal.counters if name.startswith("dropped/"))
+    counted = (name.split("/") for name in found.seal.counters if name.startswith("dropped/"))
     dropped = {rule for _, where, rule, *_ in counted if where == label}
-    silent = frozenset(stage.rules) - set(names) - dropped
-    return Measured(run, label, stage, parts, names, silent, finished)
+    silent = frozenset(found.stage.rules) - set(names) - dropped
+    return Measured(run, label, found.stage, parts, names, silent, found.finished)
 
 
 def with_changes(
@@ -102,7 +128,7 @@ def with_changes(
         if not equals:
             raise UsageError(f"--set {text}: must look like parameter=value.")
         name, _, entry = target.partition(".")
-        _check_name(found, name, text)
+        check_name(found, name, f"--set {text}", raw)
         value = _value(raw, text)
         if not entry:
             changed[target] = (params[name], value)
@@ -184,12 +210,13 @@ def decide(
     return codes, unsure & (codes == 0)
 
 
-def _without(run: RunDirectory, phase: Phase, seal: Seal, label: str, stage: StreamingStage) -> str:
+def without_measures(found: Bounded) -> str:
     """Return what to say where there are no measures."""
-    if getattr(stage, "measures", False):
+    run, label, seal = found.run, found.label, found.seal
+    if getattr(found.stage, "measures", False):
         return f"{label}: measured nothing in this run: it saw no documents, or its rules are off."
     read = sum(v for name, v in seal.counters.items() if name.startswith("read_bytes/"))
-    also = [other for other in phase.labels if other != label]
+    also = [other for other in found.phase.labels if other != label]
     fused = f", with {', '.join(also)}" if also else ""
     return (
         f"{label}: stored no measures in {run.store.address}. Set `measures: true` for it and run "
@@ -198,16 +225,21 @@ def _without(run: RunDirectory, phase: Phase, seal: Seal, label: str, stage: Str
     )
 
 
-def _check_name(found: Measured, name: str, text: str) -> None:
-    """Refuse a parameter that cannot be tuned."""
+def check_name(found: Measured, name: str, said: str, raw: str = "...") -> None:
+    """Refuse a parameter that cannot be tuned.
+
+    Args:
+        said: the option that names it.
+        raw: the value that was asked for.
+    """
     if name not in type(found.stage).model_fields:
         hint = suggest(name, found.tunable)
-        raise UsageError(f"--set {text}: {found.label} has no parameter {name!r}. {hint}")
+        raise UsageError(f"{said}: {found.label} has no parameter {name!r}. {hint}")
     if name not in found.tunable:
-        setting = text.removeprefix(f"{found.label}.")
         raise UsageError(
-            f"--set {text}: {name} is no bound of what was measured, so another value takes "
-            f"another run, with --set {found.label}.{setting}. Bounds: {', '.join(found.tunable)}."
+            f"{said}: {name} is no bound of what was measured, so another value takes "
+            f"another run, with --set {found.label}.{name}={raw}. Bounds: "
+            f"{', '.join(found.tunable)}."
         )
 
 

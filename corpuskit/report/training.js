@@ -6,7 +6,11 @@
 
   const make = (parent, name, attributes = {}, words = "") => {
     const one = document.createElementNS(SVG, name);
-    for (const [key, value] of Object.entries(attributes)) one.setAttribute(key, value);
+    for (const [key, value] of Object.entries(attributes)) {
+      // A strict content security policy forbids the attribute, not the property.
+      if (key === "style") one.style.cssText = value;
+      else one.setAttribute(key, value);
+    }
     if (words) one.textContent = words;
     parent.append(one);
     return one;

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from corpuskit.batch import numbers
+from corpuskit.config import dump_value, step_yaml
 from corpuskit.errors import UsageError
 from corpuskit.ledger import sampled
 from corpuskit.report.measured import batches, decide, decided, find_measured, with_changes
+from corpuskit.report.moved import texts_and_fates
+from corpuskit.report.swept import even_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from corpuskit.report.measured import Measured
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.stage import StreamingStage
 
-SHOWN_CHARS = 200
 MOST_VALUES = 1000
 """Values of a sweep, at most."""
 
@@ -95,6 +96,8 @@ class Tuning:
 
     Attributes:
         changes: parameter -> (value in the run, other value).
+        yaml: the stage with the other values, as a line of the pipeline file.
+        command: that runs the pipeline so, without an edit of the file.
         bounds: rule -> (bound in the run, other bound), None where it is off or has none.
         sources: what is kept, of each.
         rules: what is dropped, by each; a document counts for the first one it breaks.
@@ -105,6 +108,8 @@ class Tuning:
 
     stage: str
     changes: dict[str, tuple[Any, Any]]
+    yaml: str
+    command: str
     bounds: dict[str, tuple[float | None, float | None]]
     tunable: list[str]
     sources: dict[str, Share] = dataclasses.field(default_factory=dict)
@@ -151,7 +156,7 @@ def tune(run: RunDirectory, label: str, changes: Sequence[str], *, samples: int 
     other, changed = with_changes(found, changes)
     rules = [rule for rule in stage.rules if rule not in found.silent]
     bounds = {rule: (_bound(stage, rule), _bound(other, rule)) for rule in rules}
-    result = Tuning(label, changed, bounds, found.tunable)
+    result = Tuning(label, changed, *to_paste(run, label, other, changed), bounds, found.tunable)
     result.rules = {rule: Share() for rule in rules}
     seed = run.plan.settings.seed
     lost, back = _Picks(samples, seed), _Picks(samples, seed)
@@ -190,6 +195,25 @@ def sweep(run: RunDirectory, label: str, changes: Sequence[str], swept: str) -> 
     return [SweepRow(value, *row) for value, row in zip(values, counts.tolist(), strict=True)]
 
 
+def to_paste(
+    run: RunDirectory, label: str, stage: StreamingStage, changed: Iterable[str]
+) -> tuple[str, str]:
+    """Return a changed stage as a line of the pipeline file, and as a command.
+
+    A mapping is given whole on the command line: an entry alone would replace it.
+
+    Args:
+        changed: parameters, or `parameter.entry`.
+    """
+    names = dict.fromkeys(name.partition(".")[0] for name in changed)
+    values = stage.model_dump(mode="json")
+    words = [run.plan.file.path]
+    for name in names:
+        words += ["--set", f"{label}.{name}={dump_value(values[name])}"]
+    step = dataclasses.replace(run.plan.step(label), stage=stage)
+    return step_yaml(step), f"corpuskit run {shlex.join(words)}"
+
+
 def _bound(stage: StreamingStage, rule: str) -> float | None:
     bound = stage.threshold(rule)
     return None if np.isnan(bound) else bound
@@ -208,11 +232,9 @@ def _range(stage: StreamingStage, swept: str) -> tuple[str, list[float]]:
             f"--sweep {swept}: must look like parameter=first:last:count, as in "
             f"min_words=20:200:10; count is 2 to {MOST_VALUES}."
         )
-    values = np.linspace(low, high, count)
     schema = stage.model_json_schema().get("properties", {}).get(name, {})
-    if {"integer"} <= {one.get("type") for one in schema.get("anyOf", [schema])}:
-        return name, list(dict.fromkeys(np.rint(values).astype(int).tolist()))
-    return name, [round(value, 12) for value in values.tolist()]
+    is_whole = {"integer"} <= {one.get("type") for one in schema.get("anyOf", [schema])}
+    return name, even_values(low, high, count, is_whole=is_whole)
 
 
 def _count(
@@ -269,49 +291,15 @@ def _samples(
         stage: whose bounds they break.
         is_kept: the run kept them, so they lie in document shards or in a later stage's ledger.
     """
-    texts, fates = _looked_up(found, [row["key"] for row in rows], is_kept=is_kept)
+    keys = [row["key"] for row in rows]
+    texts, fates = texts_and_fates(found, *((keys, ()) if is_kept else ((), keys)))
     samples = []
     for row in rows:
-        rule, text = stage.rules[row["fate"] - 1], texts.get(row["key"])
-        head = None if text is None else text[:SHOWN_CHARS]
-        bound, fate = _bound(stage, rule), fates.get(row["key"])
+        rule, key = stage.rules[row["fate"] - 1], row["key"]
         samples.append(
             Sample(
-                row["key"], row["id"], row["source"], row["text_bytes"], rule, row.get(rule),
-                bound, head, fate,
+                key, row["id"], row["source"], row["text_bytes"], rule, row.get(rule),
+                _bound(stage, rule), texts.get(key), fates.get(key),
             )
         )  # fmt: skip
     return samples
-
-
-def _looked_up(
-    found: Measured, keys: list[int], *, is_kept: bool
-) -> tuple[dict[int, str], dict[int, str]]:
-    """Return key -> text, and key -> `stage: rule` that dropped it afterwards."""
-    texts: dict[int, str] = {}
-    fates: dict[int, str] = {}
-    for phase, seal in found.finished:
-        shards = seal.by_role("documents") if phase.is_stream and is_kept else ()
-        for row in _rows_of(found.run, shards, "key", keys):
-            texts.setdefault(row["key"], row["text"])
-        for row in _rows_of(found.run, seal.by_role("ledger"), "doc_key", keys):
-            is_ours = row["stage"] == found.label
-            if row["text"] is not None and (is_kept or is_ours):
-                texts.setdefault(row["doc_key"], row["text"])
-            if row["action"] == "drop" and is_kept:
-                fates.setdefault(row["doc_key"], f"{row['stage']}: {row['rule']}")
-    return texts, fates
-
-
-def _rows_of(
-    run: RunDirectory, parts: Sequence[Any], name: str, keys: list[int]
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of some documents; each lies in one part, if any."""
-    columns = ["key", "text"] if name == "key" else ["doc_key", "stage", "rule", "action", "text"]
-    for part in parts:
-        wanted = [key for key in keys if part.first <= key <= part.last]
-        if wanted:
-            condition = pc.field(name).isin(pa.array(wanted, pa.int64()))
-            with run.store.open(part.path) as source:
-                table = pq.read_table(source, columns=columns, filters=condition, partitioning=None)
-            yield from table.to_pylist()

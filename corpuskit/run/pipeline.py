@@ -39,6 +39,9 @@ class Observer:
     def reading_inputs(self, done: int, total: int) -> None:
         """Files whose footers are read."""
 
+    def opened(self, run: RunDirectory) -> None:
+        """The run directory is locked, and its first phase comes next."""
+
     def phase_starts(self, prospect: Prospect) -> None:
         """A phase is about to run, or to be reused."""
 
@@ -213,6 +216,7 @@ def prepared(plan: Plan, observer: Observer) -> Iterator[RunDirectory]:
         directory.save()
         settings, sources = directory.plan.settings, directory.plan.file.sources
         save_inputs(directory.store, directory.inputs, sources, settings.cell_bytes)
+        observer.opened(directory)
         yield directory
 
 

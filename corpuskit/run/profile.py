@@ -55,7 +55,17 @@ PER_OCTAVE = 16
 LAST = STEPS + 64 * PER_OCTAVE
 """The bin of everything from 2**64 on."""
 
-_DOMAIN = r"^[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?(?:[wW]{3}\.)?(?P<name>[^/?#:]+)"
+_EDGES = np.array(
+    [k / STEPS for k in range(STEPS + 1)]
+    + [2 ** (k / PER_OCTAVE) for k in range(1, LAST - STEPS + 1)]
+)
+"""Upper edges of the bins from 0 on; looked up, since computing a bin rounds some edges up."""
+
+_DOMAIN = (
+    r"^[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?(?:[wW]{3}\.)?"
+    r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s\x00-\x20\x7f/?#:<>\"'\\^`{|}\[\]]+)(?:[/?#:]|$)"
+)
+"""What stands where RFC 3986 has the host; with characters that none has, there is no host."""
 
 
 def bins(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -70,9 +80,7 @@ def bins(values: NDArray[np.float64]) -> NDArray[np.int64]:
         (N,) int64 in [-LAST, LAST].
     """
     size = np.abs(values)
-    steps = np.ceil(np.minimum(size, 1.0) * STEPS)
-    octaves = np.ceil(PER_OCTAVE * np.log2(np.clip(size, 1.0, 2.0**64)))
-    found: NDArray[np.int64] = (steps + octaves).astype(np.int64)
+    found = np.minimum(np.searchsorted(_EDGES, size), LAST)
     return np.where(values < 0, -found, found)
 
 
@@ -84,11 +92,8 @@ def edges(number: int) -> tuple[float, float]:
     if number < 0:
         low, high = edges(-number)
         return -high, -low
-    if number <= STEPS:
-        return max(number - 1, 0) / STEPS, number / STEPS
-    octaves = number - STEPS
-    high = np.inf if number >= LAST else 2 ** (octaves / PER_OCTAVE)
-    return 2 ** ((octaves - 1) / PER_OCTAVE), float(high)
+    high = np.inf if number >= LAST else float(_EDGES[number])
+    return float(_EDGES[max(number - 1, 0)]), high
 
 
 def measuring(stage: StreamingStage) -> StreamingStage:

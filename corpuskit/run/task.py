@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from corpuskit.kernels.jit import load_compiler
 from corpuskit.manifest import Manifest, Part
 from corpuskit.run.context import PassWork, Stopwatch
 from corpuskit.run.rundir import manifest_name
@@ -50,6 +51,7 @@ def run_task(
     counters: Counter[str] = Counter()
     timing: defaultdict[str, float] = defaultdict(float)
     parts: list[Part] = []
+    load_compiler()
     began_cpu, began = time.process_time(), time.perf_counter()
     with run.store.scratch() as scratch:
         for unit in units:

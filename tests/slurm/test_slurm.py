@@ -77,6 +77,21 @@ def test_a_task_that_fails_stops_what_depends_on_it_and_nothing_else(lab):
     assert len(finished) > 5
 
 
+def test_whoever_watches_gets_the_exit_code_of_the_run(lab):
+    path, whole = lab.break_input()
+    lab.open_gate()
+    lab.submit()
+    watch = ("status", str(lab.out), "--watch", "0.5")
+    failed = lab.cli(*watch, code=3)
+    assert "web2.jsonl.gz" in failed.stderr
+    assert "The run has failed" in failed.stderr
+    path.write_bytes(whole)
+    lab.submit()
+    watched = lab.cli(*watch)
+    assert "gopher_quality done: " in watched.stdout
+    assert f"Finished: {lab.out}" in watched.stdout
+
+
 def test_a_cancelled_run_goes_on_where_it_was(lab):
     alive = numbers(lab.submit().stdout)
     wait_until(lambda: lab.held() == 2, "all workers stand at the gate")

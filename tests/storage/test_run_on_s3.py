@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from corpuskit.run.rundir import RunDirectory
+from corpuskit.run.watching import Watcher
 from corpuskit.storage import open_store
 from tests.run.conftest import Lab, tree
 from tests.run.conftest import finished as finished  # noqa: PLC0414 - fixtures
@@ -101,3 +103,23 @@ def test_a_server_that_fails_now_and_then_changes_nothing(
     assert s3.calm() == 0, "not all faults happened"
     got = tree(fetch(far.pipeline["output"], tmp_path / "fetched"), *DATA)
     assert got == tree(finished.out, *DATA)
+
+
+def test_whoever_watches_a_run_in_object_storage_sees_its_lease(far: Lab, s3: S3Server):
+    far.run("--until", "exact_dedup")
+    address, now = far.pipeline["output"], [0.0]
+    watcher = Watcher(address, clock=lambda: now[0])
+    assert watcher.look().state == "finished"
+    plan = RunDirectory.open(address).plan
+    last = plan.phases[-1].name
+    store = open_store(address)
+    store.delete([f"manifests/{last}/seal.json"])
+    with store.lock():
+        watcher = Watcher(address, clock=lambda: now[0])
+        shown = watcher.look()
+        assert (shown.state, shown.current.name) == ("running", last)
+        assert shown.current.tasks_done == shown.current.tasks > 0
+    now[0] += 20.0
+    assert watcher.look().state == "running"  # not believed at once
+    now[0] += 20.0
+    assert watcher.look().state == "stopped"

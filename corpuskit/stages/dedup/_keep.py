@@ -8,8 +8,8 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
+from corpuskit.stage import Parameters
 from corpuskit.stages._numbers import to_numbers
 
 if TYPE_CHECKING:
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from corpuskit.stage import View
 
 
-class Best(BaseModel):
+class Best(Parameters):
     """The document with the highest value of a column, as in `{best: quality.score}`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     best: str
     """Column of numbers; higher is better, no number is worst."""

@@ -6,9 +6,10 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WrapValidator, model_validator
+from pydantic import Field, WrapValidator, model_validator
 
 from corpuskit.errors import suggest
+from corpuskit.stage import Parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,10 +100,8 @@ def check_weighing(
         raise ValueError("sources can't go with weights that are given: they name theirs.")
 
 
-class StageWeights(BaseModel):
+class StageWeights(Parameters):
     """A stretch of the run with its own weights."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
     """What reports call it."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from corpuskit.errors import UsageError, suggest
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stage import Cost, Example, Outcome, Parameters, StreamingStage
 from corpuskit.stages._numbers import to_numbers
 from corpuskit.stages.mixing._curves import FINEWEB2, Points, power_exponential
 
@@ -26,10 +26,8 @@ Value = Annotated[float, Field(allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 
 
-class QualityCurve(BaseModel):
+class QualityCurve(Parameters):
     """The curve of Dolma 3 over ranks: `C x**p exp(r x)` above what is discarded, in buckets."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     discard_below: float = Field(0.4, ge=0, le=0.95)
     """Rank below which documents are dropped."""

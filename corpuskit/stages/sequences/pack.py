@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from corpuskit.batch import numbers
 from corpuskit.kernels.packing import CONTINUES, GOES_ON
 from corpuskit.shards import write_token_tables
-from corpuskit.stage import CellStage, Cost
+from corpuskit.stage import CellStage, Cost, Parameters
 from corpuskit.stages._numbers import to_numbers
 from corpuskit.stages.sequences._rows import (
     Documents,
@@ -39,10 +39,8 @@ FOLDER = "work/pack"
 Edge = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Bands(BaseModel):
+class Bands(Parameters):
     """Ranges of a column's values that share no row."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     column: str = Field(min_length=1)
     """Column of numbers, as in `percentile.rank`; an annotation or a declared column."""

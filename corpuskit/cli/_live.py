@@ -1,0 +1,233 @@
+"""How far a run is, as lines: as many and as long as a terminal has room for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from corpuskit.cli._plain import one_line
+from corpuskit.run.eta import in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corpuskit.run.counting import StageSoFar
+    from corpuskit.run.progress import PhaseProgress, Progress
+
+BAR_WIDTH = 32
+FUNNEL_LINES, NUMBER_LINES = 3, 2
+"""Lines of the funnel, and of the figures of the phase that runs, at most."""
+
+ROOMY = 10
+"""Rows of a terminal from which on figures may take a second line."""
+
+_STYLES = {"done": "green", "reused": "green", "waiting": "dim", "failed": "bold red"}
+
+
+def draw(progress: Progress, width: int, height: int, *, is_unicode: bool = True) -> list[Text]:
+    """Return the picture of a run.
+
+    Args:
+        width, height: of the terminal; the last column and the last row stay free.
+        is_unicode: characters besides ASCII can be shown.
+    """
+    width, room = max(width - 1, 10), max(height - 1, 1)
+    head = [_headline(progress, width)]
+    current = progress.current
+    body: list[Text] = []
+    if current is not None:
+        lines = NUMBER_LINES if height >= ROOMY else 1
+        body = [_bar(current, width, is_unicode=is_unicode)]
+        body += _flow(numbers(progress, current), width, lines, ", ", "", indent="  ")
+    tail = _troubles(progress, width)
+    funnel = _flow(kept(progress.funnel), width, FUNNEL_LINES, "  ", "cyan")
+    tail += funnel[: max(room - len(head) - len(body) - len(tail), 0)]
+    left = room - len(head) - len(body) - len(tail)
+    before, behind = _others(progress, width, left)
+    return [*head, *before, *body, *behind, *tail][:room]
+
+
+def headline(progress: Progress) -> list[str]:
+    """Return what there is to say in one line, the most important first."""
+    names = [one.name for one in progress.phases]
+    pieces = [progress.name or "run"]
+    if progress.current is not None:
+        pieces[0] += f": phase {names.index(progress.current.name) + 1} of {len(names)}"
+    else:
+        pieces[0] += f": all {len(names)} phases done"
+    if progress.state in {"failed", "stopped"}:
+        pieces.append(progress.state)
+    elif progress.seconds_left is not None:
+        pieces.append(f"{in_words(progress.seconds_left)} left")
+    if progress.seconds >= 1:
+        so_far = " so far" if progress.state == "running" and progress.current else ""
+        pieces.append(f"{duration(progress.seconds)}{so_far}")
+    return pieces
+
+
+def numbers(progress: Progress, phase: PhaseProgress) -> list[str]:
+    """Return the figures of the current phase, the most important first."""
+    word = "task" if phase.tasks == 1 else "tasks"
+    pieces = [f"{phase.tasks_done:,}/{phase.tasks:,} {word}"] if phase.tasks else []
+    if progress.tasks_failed:
+        pieces.append(f"{progress.tasks_failed:,} failed")
+    if progress.phase_seconds_left is not None:
+        pieces.append(f"{in_words(progress.phase_seconds_left)} left in it")
+    if phase.documents:
+        pieces.append(f"{phase.documents:,} documents")
+    if progress.bytes_per_second:
+        pieces.append(f"{progress.bytes_per_second / 1e6:,.1f} MB/s")
+    if phase.text_bytes:
+        pieces.append(size(phase.text_bytes))
+    if not phase.documents and not phase.tasks_done:
+        pieces.append("nothing read yet")
+    if progress.tasks_retried:
+        pieces.append(f"{progress.tasks_retried:,} tried again")
+    return pieces
+
+
+def kept(funnel: Sequence[StageSoFar]) -> list[str]:
+    """Return the share that was kept, of all and by stage; nothing before anything was read."""
+    if not any(one.num_in for one in funnel):
+        return []
+    share = 1.0
+    for one in funnel:
+        share *= one.kept_ratio
+    found = [f"kept {_percent(share)}"]
+    return found + [
+        f"{one.stage} {_percent(one.kept_ratio)}" for one in funnel if one.num_out < one.num_in
+    ]
+
+
+def duration(seconds: float) -> str:
+    """Return a time that is over."""
+    if seconds < 1:
+        return "<1 s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def size(num: float) -> str:
+    """Return a number of bytes of text."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9)):
+        if num >= factor:
+            return f"{num / factor:,.2f} {unit}"
+    return f"{num / 1e6:,.1f} MB"
+
+
+def _percent(share: float) -> str:
+    # Not 100 % if something was dropped, not 0 % if something was kept.
+    shown = f"{100 * share:.1f}"
+    shown = {"100.0": "99.9" if share < 1 else "100", "0.0": "<0.1" if share else "0"}.get(
+        shown, shown
+    )
+    return f"{shown} %"
+
+
+def _fit(pieces: Sequence[str], width: int, between: str = ", ") -> str:
+    """Return as many pieces as fit, without skipping one; the first one always."""
+    line = pieces[0] if pieces else ""
+    for piece in pieces[1:]:
+        if len(line) + len(between) + len(piece) > width:
+            break
+        line += between + piece
+    return line
+
+
+def _headline(progress: Progress, width: int) -> Text:
+    return _text(_fit(headline(progress), width), width, "bold")
+
+
+def _bar(phase: PhaseProgress, width: int, *, is_unicode: bool) -> Text:
+    """Return the line that shows how much of a phase is done."""
+    full, empty = ("\u2501", "\u2500") if is_unicode else ("#", "-")
+    percent = f"{100 * phase.share:3.0f} %"
+    name = _cut(phase.name, width - len(percent) - 1)
+    space = width - len(percent) - len(name) - 2
+    bar_width = min(max(space, 0), BAR_WIDTH)
+    if bar_width < 8:  # the name is worth more
+        bar_width = 0
+    style = "bold red" if phase.state == "failed" else "bold"
+    line = Text(name, style=style)
+    if bar_width:
+        filled = int(bar_width * phase.share)
+        line.append(" " + full * filled, style="green")
+        line.append(empty * (bar_width - filled), style="dim")
+    line.append(f" {percent}", style="")
+    return line
+
+
+def _troubles(progress: Progress, width: int) -> list[Text]:
+    return [_text(progress.note, width, "yellow")] if progress.note else []
+
+
+def _flow(
+    pieces: Sequence[str], width: int, most: int, between: str, style: str, indent: str = ""
+) -> list[Text]:
+    """Return pieces in as few lines as hold them, `most` at most; what is over is left out."""
+    lines: list[Text] = []
+    left = list(pieces)
+    while left and len(lines) < most:
+        margin = indent or "  " * bool(lines)
+        line = [left.pop(0)]
+        while left and len(margin + between.join([*line, left[0]])) <= width:
+            line.append(left.pop(0))
+        lines.append(_text(margin + between.join(line), width, style))
+    return lines
+
+
+def _others(progress: Progress, width: int, room: int) -> tuple[list[Text], list[Text]]:
+    """Return lines of the phases before and behind the current one, as many as there is room."""
+    at = len(progress.phases) if progress.current is None else _place(progress)
+    before, behind = progress.phases[:at], progress.phases[at + 1 :]
+    most = max(room, 0)
+    shown_behind = min(len(behind), most // 2 if len(before) > most // 2 else most - len(before))
+    shown_before = min(len(before), most - shown_behind)
+    above = _rows(before, shown_before, width, "finished", is_last=True)
+    return above, _rows(behind, shown_behind, width, "to come", is_last=False)
+
+
+def _rows(
+    phases: Sequence[PhaseProgress], num: int, width: int, what: str, *, is_last: bool
+) -> list[Text]:
+    """Return a line for each of so many phases; the others share one of these lines."""
+    if num <= 0:
+        return []
+    if len(phases) <= num:
+        return [_row(one, width) for one in phases]
+    rest = [_text(f"  ... {len(phases) - num + 1} more {what}", width, "dim")]
+    some = phases[len(phases) - num + 1 :] if is_last else phases[: num - 1]
+    rows = [_row(one, width) for one in some]
+    return rest + rows if is_last else rows + rest
+
+
+def _row(phase: PhaseProgress, width: int) -> Text:
+    pieces: list[str] = [phase.state]
+    if phase.state == "done" and phase.seconds:
+        pieces = [f"done in {duration(phase.seconds)}"]
+    if phase.documents:
+        pieces.append(f"{phase.documents:,} documents")
+    if phase.text_bytes:
+        pieces.append(size(phase.text_bytes))
+    if len(phase.stages) > 1:
+        pieces.append(" ".join(phase.stages))
+    name = f"  {_cut(phase.name, max(width // 2, 12)):{min(28, width // 2)}s}  "
+    return _text(name + _fit(pieces, width - len(name)), width, _STYLES.get(phase.state, ""))
+
+
+def _place(progress: Progress) -> int:
+    assert progress.current is not None, "asked while there is one"
+    return [one.name for one in progress.phases].index(progress.current.name)
+
+
+def _text(line: str, width: int, style: str = "") -> Text:
+    return Text(_cut(line, width), style=style)
+
+
+def _cut(line: str, width: int) -> str:
+    line = one_line(line).replace("\t", " ")
+    return line if len(line) <= width else line[: max(width - 3, 0)] + "..."

@@ -1,0 +1,39 @@
+"""Write a dataset card in the form of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("card")
+@click.argument("directory", metavar="DIRECTORY")
+@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False),
+              help="Write the card to this file, README.md say; else it is printed.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print what the card says as JSON.")
+def command(directory: str, output: str | None, as_json: bool) -> None:
+    """Write a dataset card of the run in DIRECTORY: README.md in the Hugging Face form.
+
+    Licences and origins are those that `card:` in the pipeline file declares; stages, counts,
+    limits and fingerprints come from the run. Editing `card:` makes nothing again: `corpuskit run`
+    takes it in within a second or so, then this command shows it.
+    """
+    import json
+    from pathlib import Path
+
+    from corpuskit.cli._plain import echo
+    from corpuskit.report.card import card_facts
+    from corpuskit.report.card_page import card_page, metadata
+    from corpuskit.run.rundir import RunDirectory
+
+    run = RunDirectory.open(directory)
+    facts = card_facts(run)
+    if as_json:
+        text = json.dumps(facts.to_json() | {"metadata": metadata(facts)}, indent=1) + "\n"
+    else:
+        text = card_page(facts, run.plan.file.steps)
+    if output is None:
+        echo(text, nl=False)
+    else:
+        Path(output).write_text(text, "utf-8")
+    for warning in facts.warnings:
+        echo(f"warning: {warning}", err=True)

@@ -1,0 +1,64 @@
+"""Write one HTML page about a run: what was lost where and why, samples, mixture, cost, plan."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("report")
+@click.argument("directory", metavar="DIRECTORY")
+@click.option("-o", "--output", metavar="FILE",
+              help="Write here. [default: DIRECTORY/report.html; of a run in object storage, "
+              "NAME-report.html in this folder]")  # fmt: skip
+@click.option("--samples", type=click.IntRange(0, 1000), default=20, show_default=True,
+              help="Documents to show of each rule, action and source.")  # fmt: skip
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**64 - 1),
+    default=0,
+    help="Another number shows other documents.",
+)
+@click.option("--training", "trainings", multiple=True, metavar="OUTPUT",
+              help="Draw the curves of the training in this folder; may be repeated. [default: "
+              "trainings on this run in folders beside it that begin with its name]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True,
+              help="Print the facts as JSON; write no page.")  # fmt: skip
+def command(
+    directory: str,
+    output: str | None,
+    samples: int,
+    seed: int,
+    trainings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Write a page about the run in DIRECTORY; it may be running, finished or failed.
+
+    One HTML file for any browser, which needs nothing beside itself: the funnel by stage and
+    source, drops by rule, what was measured and where the bounds lie, languages, domains and
+    lengths before and after, duplicates, samples to search, the mixture, time and memory, the plan.
+    """
+    import json
+
+    from corpuskit.cli._plain import echo, one_line
+    from corpuskit.report.facts import gather
+    from corpuskit.report.page.place import find_trainings, place_of, write
+    from corpuskit.report.training import training_section
+    from corpuskit.run.rundir import RunDirectory
+
+    run = RunDirectory.open(directory)
+    if as_json:
+        found = gather(run, samples=samples, seed=seed, training=trainings)
+        echo(json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False))
+        return
+    path = place_of(directory, output)
+    outputs = trainings or find_trainings(directory)
+    curves = "".join(training_section(one) for one in outputs)
+    found = gather(run, samples=samples, seed=seed, training=outputs)
+    size = write(path, found.to_json(), curves)
+    echo(one_line(f"{path} ({_size(size)})"))
+    for one in outputs:
+        echo(one_line(f"with the training in {one}"))
+
+
+def _size(num: int) -> str:
+    return f"{num / 1e6:.1f} MB" if num >= 1e6 else f"{num / 1e3:.0f} kB"

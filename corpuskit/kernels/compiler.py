@@ -1,0 +1,156 @@
+"""How kernels are compiled, linked and kept: the one place that imports Numba, and sets its flags.
+
+Imported when a kernel is first called, not when one is defined: that costs half a CPU second.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numba
+from numba.core import caching, codegen, compiler, types
+
+from corpuskit.closure import closure
+from corpuskit.kernels.cache import cache_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LINKS = numba.version_info[:2] == (0, 68)
+"""Whether kernels are linked once, as below. That rests on parts of Numba that are not public, so
+only with the version it was tested with; with others they compile as Numba has it, slower."""
+
+
+class _Whole(codegen.JITCodeLibrary):
+    """Code of a kernel called from Python, of all that it calls, and of what that calls."""
+
+    def add_linking_library(self, library: Any) -> None:
+        """Take in what `library` is to be linked with, too: a part does not bring it along."""
+        others = library._linking_libraries if isinstance(library, _Part) else ()
+        for other in (library, *others):
+            if other not in self._linking_libraries:
+                super().add_linking_library(other)  # type: ignore[no-untyped-call]
+
+
+class _Part(_Whole):
+    """Code of a kernel called from kernels: neither optimised nor made executable by itself."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+
+    def finalize(self) -> None:
+        """Leave all else to the caller's library."""
+        self._raise_if_finalized()  # type: ignore[no-untyped-call]
+        for library in self._linking_libraries:
+            self._reload_init.update(library._reload_init)
+        self._finalize_dynamic_globals()  # type: ignore[no-untyped-call]
+        self._finalized = True
+
+
+class _CompileWhole(compiler.CompilerBase):
+    library: type[_Whole] = _Whole
+
+    def define_pipelines(self) -> list[Any]:
+        """Return numba's usual steps, for a library of our kind."""
+        state = self.state
+        state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        steps: Any = compiler.DefaultPassBuilder
+        return [steps.define_nopython_pipeline(state)]
+
+
+class _CompilePart(_CompileWhole):
+    library = _Part
+
+    def define_pipelines(self) -> list[Any]:
+        """Leave out the way in from Python."""
+        # Here, since numba compiles len, min ... once for each set of options that callers have.
+        self.state.flags.no_cpython_wrapper = self.state.flags.no_compile = True
+        return super().define_pipelines()
+
+    def _compile_core(self) -> Any:
+        done: Any = super()._compile_core()  # type: ignore[no-untyped-call]
+        place: Any = [].append  # stands for the code: must be a builtin, and no other's
+        self.state.targetctx.insert_user_function(place, done.fndesc, [done.library])
+        return done._replace(entry_point=place)
+
+
+class _Place(caching._CacheLocator):
+    """Where a kernel is kept: named by contents, so that any copy of the package finds it there."""
+
+    def __init__(self, func: Any, path: Path) -> None:
+        self._folder, self._line = cache_dir() / _digest(path), func.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _Place:
+        """Return the place of a function of a file."""
+        place = cls(py_func, Path(py_file))
+        place.ensure_cache_path()  # type: ignore[no-untyped-call]
+        return place
+
+    def get_cache_path(self) -> str:
+        """Return the folder."""
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        """Return what tells versions apart in the folder: there is one."""
+        return self._folder.name
+
+    def get_disambiguator(self) -> str:
+        """Return what tells functions of one name apart."""
+        return str(self._line)
+
+
+class _KeptResult(caching.CompileResultCacheImpl):
+    _locator_classes = [_Place]  # noqa: RUF012 - as Numba declares it
+
+
+class _Kept(caching.FunctionCache):
+    _impl_class = _KeptResult
+
+
+def compiled(func: Callable[..., Any]) -> Any:
+    """Return what compiles `func` on first call: no GIL, IEEE arithmetic, no bounds checks, kept.
+
+    Division by zero gives inf or nan as in NumPy. Numba notices edits only in the file that holds
+    the caller (numba issue 1833), so the cache folder is named after a digest of the caller's file
+    and of all kernels it imports; and it takes the same file in another place for another one.
+
+    Numba optimises and stores a function for itself and again in each caller, and the callers of
+    those: with calls five deep half the compile time. So kernels called from kernels are another
+    function, which exists in its callers only. A kernel cannot call itself.
+    """
+    options: Any = {"nogil": True, "error_model": "numpy"}
+    ours: Any = {"no_cfunc_wrapper": True, "pipeline_class": _CompileWhole} if _LINKS else {}
+    place = cache_dir() / _digest(Path(func.__code__.co_filename))
+    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(place)  # type: ignore[attr-defined]
+    try:
+        whole: Any = numba.njit(cache=not _LINKS, **options, **ours)(func)
+    finally:
+        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
+    if _LINKS and whole is not func:  # it is if Numba was told elsewhere not to compile
+        whole._cache = _Kept(func)  # type: ignore[no-untyped-call]
+        part: Any = numba.njit(**options, **{**ours, "pipeline_class": _CompilePart})(func)
+        plain: Any = types.unliteral  # else each constant argument gets a function
+        whole.get_overload = part.get_overload
+        whole.get_call_template = lambda args, named: part.get_call_template(
+            [plain(arg) for arg in args], {name: plain(arg) for name, arg in named.items()}
+        )
+    return whole
+
+
+def inlined(func: Callable[..., Any]) -> Any:
+    """Return a function that is compiled into each kernel that calls it."""
+    return numba.njit(inline="always", error_model="numpy")(func)
+
+
+@functools.cache
+def _digest(path: Path) -> str:
+    """Return the hash of a file and of all kernels it imports, and of the compiler's version."""
+    digest = hashlib.blake2b(numba.__version__.encode(), digest_size=8)
+    for source in closure(path):
+        digest.update(source.read_bytes())
+    return f"{path.stem}-{digest.hexdigest()}"

@@ -1,0 +1,211 @@
+"""Funnel, drops and changes by stage, rule and source."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from corpuskit import registry
+from corpuskit.report.facts.ledger_rows import Group, Tally
+from corpuskit.report.facts.volumes import Volume, total
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corpuskit.report.facts.counts import Counts
+    from corpuskit.report.facts.ledger_rows import Scan
+    from corpuskit.report.facts.volumes import Flow, How
+    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.run.status import Sealed
+
+KINDS = {
+    "sources": "source", "annotators": "annotator", "filters": "filter", "rewriters": "rewriter",
+    "dedup": "dedup", "mixing": "mixing", "sequences": "sequence",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class StageFact:
+    """A format or a stage of the plan.
+
+    Attributes:
+        state: `done`, `running` (its phase is the one that the run is at) or `waiting`.
+        params: those that are not the defaults; of a format those of its first source.
+    """
+
+    label: str
+    name: str
+    kind: str
+    summary: str
+    phases: tuple[str, ...]
+    state: str
+    params: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class FunnelRow:
+    """What came to a stage and what it left."""
+
+    stage: str
+    kind: str
+    state: str
+    before: Mapping[str, Volume]
+    behind: Mapping[str, Volume]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        sources = {
+            name: {"in": dataclasses.asdict(one), "out": dataclasses.asdict(self.behind[name])}
+            for name, one in self.before.items()
+            if one.documents is not None or self.state == "done"
+        }
+        ends = {"in": total(self.before.values()), "out": total(self.behind.values())}
+        return {
+            "stage": self.stage, "kind": self.kind, "state": self.state, "sources": sources,
+            **{name: dataclasses.asdict(one) for name, one in ends.items()},
+        }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Drop:
+    """Documents of a source that a rule dropped."""
+
+    stage: str
+    rule: str
+    source: str
+    kind: str
+    documents: int
+    text_bytes: int | None
+    text_bytes_how: How
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Documents of a source that a rule cut, or replaced something in."""
+
+    stage: str
+    rule: str
+    action: str
+    source: str
+    documents: int
+    spans: int | None
+    span_bytes: int | None
+    how: How
+
+
+def stage_facts(run: RunDirectory, finished: Sealed, current: str | None) -> list[StageFact]:
+    """Return the formats and stages in the order of the plan.
+
+    Args:
+        current: the phase that the run is at.
+    """
+    done = {phase.name for phase, _ in finished}
+    formats = {step.name: step for step in reversed(run.plan.file.sources)}
+    found = []
+    for name in dict.fromkeys(step.name for step in run.plan.file.sources):
+        phases = tuple(phase.name for phase in run.plan.phases if phase.base is None)
+        params = changed_params(formats[name].stage)
+        found.append(_fact(name, name, phases, done, current, params))
+    for step in run.plan.file.steps:
+        phases = tuple(phase.name for phase in run.plan.phases if step.label in phase.labels)
+        params = changed_params(step.stage)
+        found.append(_fact(step.label, step.name, phases, done, current, params))
+    return found
+
+
+def changed_params(stage: Any) -> dict[str, Any]:
+    """Return the parameters of a stage that are not the defaults, as JSON values."""
+    given: dict[str, Any] = stage.model_dump(mode="json", exclude_defaults=True)
+    return {name: value for name, value in given.items() if name != "paths"}
+
+
+def _fact(
+    label: str, name: str, phases: tuple[str, ...], done: set[str], current: str | None,
+    params: dict[str, Any],
+) -> StageFact:  # fmt: skip
+    is_done = bool(phases) and done.issuperset(phases)
+    state = "done" if is_done else "running" if current in phases else "waiting"
+    kind = KINDS.get(registry.kind_of(name), "other")
+    return StageFact(label, name, kind, registry.summary(name), phases, state, params)
+
+
+def funnel_rows(flow: Flow, stages: list[StageFact]) -> list[FunnelRow]:
+    """Return a row for every format and stage."""
+    return [
+        FunnelRow(
+            one.label, one.kind, one.state, flow.before(one.label), flow.behind(one.label)
+        )
+        for one in stages
+    ]  # fmt: skip
+
+
+def drops(flow: Flow, counts: Counts, stages: list[StageFact]) -> list[Drop]:
+    """Return what every rule dropped of every source, in plan order, most documents first."""
+    kinds = {one.label: one.kind for one in stages}
+    order = {one.label: place for place, one in enumerate(stages)}
+    found = []
+    for (action, label, rule, source), documents in flow.counted.items():
+        if action == "dropped" and label in kinds:
+            group, is_source = Group(label, rule, "drop", source), kinds[label] == "source"
+            size, how = _dropped_bytes(flow, counts, group, documents, counts_nothing=is_source)
+            found.append(Drop(label, rule, source, kinds[label], documents, size, how))
+    return sorted(found, key=lambda one: (order[one.stage], -one.documents, one.rule, one.source))
+
+
+def _dropped_bytes(
+    flow: Flow, counts: Counts, group: Group, documents: int, *, counts_nothing: bool
+) -> tuple[int | None, How]:
+    """Return the bytes of dropped documents: as counted, as what is missing, or by mean size."""
+    if counts.is_whole and counts.has(group.stage):
+        rows = counts.rows(group.stage, "dropped")
+        mine = [r for r in rows if (r["field"], r["source"]) == (group.rule, group.source)]
+        return sum(row["text_bytes"] for row in mine), "exact"
+    if counts_nothing:
+        return None, "unknown"  # what a source rejects was never text
+    before = flow.before(group.stage)[group.source]
+    behind = flow.behind(group.stage)[group.source]
+    others = [key for key in flow.counted if (key[1], key[3]) == (group.stage, group.source)]
+    is_exact = before.text_bytes_how == behind.text_bytes_how == "exact"
+    if len(others) == 1 and is_exact and before.documents == (behind.documents or 0) + documents:
+        return (before.text_bytes or 0) - (behind.text_bytes or 0), "exact"
+    if before.text_bytes is None or not before.documents:
+        return None, "unknown"
+    return round(before.text_bytes * documents / before.documents), "estimated"
+
+
+def changes(flow: Flow, scan: Scan, stages: list[StageFact]) -> list[Change]:
+    """Return what was cut and replaced; spans are estimates where not all of the ledger is read."""
+    order = {one.label: place for place, one in enumerate(stages)}
+    found = []
+    for (action, label, rule, source), documents in flow.counted.items():
+        if action == "dropped" or label not in order:
+            continue
+        tally = scan.tallies.get(Group(label, rule, action, source), Tally())
+        spans, size, how = _scaled(tally, documents)
+        found.append(Change(label, rule, action, source, documents, spans, size, how))
+    return sorted(found, key=lambda one: (order[one.stage], -one.documents, one.rule, one.source))
+
+
+def _scaled(tally: Tally, documents: int) -> tuple[int | None, int | None, How]:
+    if tally.rows == documents:
+        return tally.spans, tally.span_bytes, "exact"
+    if tally.rows == 0:
+        return None, None, "unknown"
+    scale = documents / tally.rows
+    return round(tally.spans * scale), round(tally.span_bytes * scale), "estimated"
+
+
+def changed_documents(flow: Flow, counts: Counts) -> int | None:
+    """Return how often a stage changed a document; None where nobody has counted that."""
+    labels = {label for action, label, *_ in flow.counted if action != "dropped"}
+    num = 0
+    for label in flow.labels:
+        if counts.has(label):
+            num += sum(one.documents for one in counts.by_source(label, "rewritten").values())
+        elif label in labels:
+            mine = [(key, value) for key, value in flow.counted.items() if key[1] == label]
+            rules = {key[2] for key, _ in mine if key[0] != "dropped"}
+            if len(rules) > 1:
+                return None
+            num += sum(value for key, value in mine if key[0] != "dropped")
+    return num if counts.is_whole or not labels else None

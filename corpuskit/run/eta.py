@@ -1,0 +1,128 @@
+"""How long there is still to go: arithmetic over what was seen of the work, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FIRST_SECONDS = 5.0
+"""Before, nothing is said: workers start, and kernels are loaded."""
+
+FIRST_SHARE = 0.02
+PATIENT_SECONDS = 60.0
+"""Nothing is said before so much of the work, or so long a look at it."""
+
+WINDOW_SECONDS = 60.0
+"""The pace is that of at least the last minute, and of at least the last half of the time."""
+
+SMOOTH_SECONDS = 10.0
+"""In so long the end that is told moves two thirds of the way to where it is reckoned now."""
+
+MAX_POINTS = 256
+SLOWEST = 1e-9
+"""A smaller share of the work is nothing."""
+
+TIMES_OFF = 20.0
+"""More than so many times too slow or too quick, an estimate of later phases is no use."""
+
+
+class Smoothed:
+    """An end that is reckoned anew all the time, told without jumps."""
+
+    def __init__(self) -> None:
+        self._end: float | None = None
+        self._told = 0.0
+
+    def left(self, now: float, end: float) -> float:
+        """Return the seconds until the end, as it is told."""
+        if self._end is None:
+            self._end = end
+        else:
+            self._end += (end - self._end) * (1 - math.exp((self._told - now) / SMOOTH_SECONDS))
+        self._told = now
+        return max(self._end - now, 0.0)
+
+
+class Pace:
+    """How fast work gets done, told as a share of it between 0 and 1.
+
+    The share grows in steps (tasks end), and the pace is that between two steps: so neither the
+    start of workers before the first one counts, nor waiting for the next one.
+
+    Args:
+        now: seconds, of any clock.
+        share: what was done before anybody looked.
+    """
+
+    def __init__(self, now: float, share: float = 0.0) -> None:
+        self._points = [(now, share)]
+        self._smoothed = Smoothed()
+
+    def note(self, now: float, share: float) -> None:
+        """Note how much is done; a share that falls back (a task is tried again) is no step."""
+        if share > self._points[-1][1]:
+            self._points.append((now, share))
+            if len(self._points) > MAX_POINTS:
+                del self._points[2:-1:2]
+
+    def left(self, now: float) -> float | None:
+        """Return about how many seconds are left; None while that would be a guess."""
+        began = self._points[0][0]
+        points = self._points[1:] if len(self._points) > 2 else self._points
+        (first, before), (last, share) = points[0], points[-1]
+        is_early = now - began < FIRST_SECONDS or last - first < FIRST_SECONDS / 2
+        if is_early or (share - before < FIRST_SHARE and now - began < PATIENT_SECONDS):
+            return None
+        since = last - max(WINDOW_SECONDS, (last - first) / 2)
+        begin, had = max((one for one in points if one[0] <= since), default=points[0])
+        gained = share - had
+        if gained < SLOWEST:
+            return None
+        return self._smoothed.left(now, last + (1 - share) * (last - begin) / gained)
+
+
+def left_of_tasks(task_seconds: float, share: float, places: int) -> float | None:
+    """Return about how many seconds are left, from how long the finished tasks took.
+
+    For whoever comes when part of the work is done.
+
+    Args:
+        task_seconds: of all finished tasks together.
+        share: of the work that they are.
+        places: where tasks run at the same time.
+    """
+    if share < FIRST_SHARE or task_seconds <= 0:
+        return None
+    return task_seconds * (1 - share) / share / max(places, 1)
+
+
+def off_by(pairs: Iterable[tuple[float, float]]) -> float | None:
+    """Return how many times as long things take as was expected.
+
+    Args:
+        pairs: (seconds expected, seconds taken) of what is done; None comes of too little of it.
+    """
+    pairs = list(pairs)
+    expected, taken = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+    if taken < FIRST_SECONDS or expected <= 0:
+        return None
+    return min(max(taken / expected, 1 / TIMES_OFF), TIMES_OFF)
+
+
+def in_words(seconds: float) -> str:
+    """Return a time to go as people say it, no more exact than it is known."""
+    if seconds < 5:
+        return "seconds"
+    if seconds < 55:
+        return f"about {max(round(seconds / 5) * 5, 5)} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"about {max(minutes, 1)} min"
+    hours = seconds / 3600
+    if hours < 10:
+        whole, quarter = divmod(round(hours * 4), 4)
+        return f"about {whole} h" + (f" {quarter * 15} min" if quarter else "")
+    return f"about {round(hours)} h" if hours < 48 else f"about {round(hours / 24)} days"

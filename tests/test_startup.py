@@ -1,0 +1,147 @@
+"""What commands that only look at runs load, and what is remembered of code between them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corpuskit import registry
+from corpuskit.plan import fingerprint
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("numba", "spacy", "datatrove", "torch", "fasttext", "tokenizers", "datasketch")
+PIPELINE = """
+output: out
+sources:
+  web: {jsonl: "in.jsonl", id_column: id}
+stages:
+  - gopher_quality: {words: whitespace, min_words: 2}
+  - exact_dedup
+  - minhash_dedup
+  - pii
+  - tokenize: {tokenizer: tokenizer.json}
+  - pack: {seq_len: 128}
+executor: {workers: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a pipeline that was run in part."""
+    folder = tmp_path_factory.mktemp("startup")
+    (folder / "p.yaml").write_text(PIPELINE)
+    (folder / "in.jsonl").write_text('{"id": "a", "text": "some words of a text"}\n' * 3)
+    shutil.copy(ROOT / "sample_data" / "tokenizer.json", folder)
+    call(folder, "run", "p.yaml", "--quiet", "--until", "gopher_quality")
+    return folder
+
+
+def call(folder: Path, *arguments: str) -> set[str]:
+    """Call the command line in a fresh process; return the top-level modules that it loaded."""
+    program = """
+import sys
+from corpuskit.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    assert not end.code, end.code
+print("LOADED", *{name.partition(".")[0] for name in sys.modules})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [("status", "out"), ("status", "out", "--json"), ("why", "out", "a"), ("plan", "p.yaml"),
+     ("card", "out")],
+    ids=" ".join,
+)  # fmt: skip
+def test_commands_that_look_load_nothing_heavy(
+    run_folder: Path, arguments: tuple[str, ...]
+) -> None:
+    assert call(run_folder, *arguments) & set(HEAVY) == set()
+
+
+@pytest.mark.slow
+def test_a_report_loads_no_more_than_kernels(run_folder: Path) -> None:
+    # Those find the personal data that it masks.
+    assert call(run_folder, "report", "out") & set(HEAVY) <= {"numba"}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for what is remembered."""
+    monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+PATH = registry.path("gopher_quality")
+
+
+def reckoned() -> str:
+    """The digest as a new process would find it."""
+    fingerprint.code_digest.cache_clear()
+    fingerprint._normal.cache_clear()
+    return fingerprint.code_digest(PATH)
+
+
+def from_scratch() -> str:
+    """The digest by its definition."""
+    sources = [(fingerprint._label(one), one.read_bytes()) for one in fingerprint.closure(PATH)]
+    return fingerprint._hash([[name, fingerprint._normal(text)] for name, text in sources])
+
+
+def test_the_remembered_digest_of_code_is_the_reckoned_one(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = reckoned()
+    assert first == from_scratch()
+    assert len(list(cache.glob("code-*.bin"))) == 1
+    monkeypatch.setattr(fingerprint, "_normal", None)  # it is not asked again
+    fingerprint.code_digest.cache_clear()
+    assert fingerprint.code_digest(PATH) == first
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 64, b"{}", None], ids=str)
+def test_a_damaged_memory_is_reckoned_again(cache: Path, content: bytes | None) -> None:
+    first = reckoned()
+    [place] = cache.glob("code-*.bin")
+    whole = place.read_bytes()
+    place.write_bytes(whole[:-3] + b"xyz" if content is None else content)
+    assert reckoned() == first
+    assert place.read_bytes() == whole
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert reckoned() == from_scratch()
+
+
+def test_processes_that_reckon_at_once_agree(cache: Path) -> None:
+    program = f"""
+from pathlib import Path
+from corpuskit.plan.fingerprint import code_digest
+print(code_digest(Path({str(PATH)!r})))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    found = {one.communicate()[0].decode().strip() for one in started}
+    assert found == {from_scratch()}
+    assert len(list(cache.iterdir())) == 1
