@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 from simulated_run import HALF, U64, Sealed, build
 
 from corpuskit.plan.compile import read_plan
-from corpuskit.report.history import Histories
+from corpuskit.report.why.history import Histories
 from corpuskit.run.context import PassWork, cell_sidecars
 from corpuskit.run.cutting import cut_units
 from corpuskit.run.phase import PhaseWork, sweep

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from corpuskit.errors import UsageError
 from corpuskit.loader.shares import SourceShare
-from corpuskit.report.training import (
+from corpuskit.report.training.training import (
     MOST_BUCKETS,
     MOST_SOURCES,
     Curve,

@@ -24,11 +24,11 @@ from corpuskit.manifest import Part
 from corpuskit.plan.compile import Plan
 from corpuskit.plan.inputs import Inputs
 from corpuskit.report.binned import failing
-from corpuskit.report.curve import Curve, SourceCurve, curve, curve_of, kept_at
-from corpuskit.report.measured import Measured, decide, with_changes
-from corpuskit.report.near import Near
-from corpuskit.report.swept import Swept, even_values, quantile_values
-from corpuskit.report.tune import to_paste
+from corpuskit.report.tune.curve import Curve, SourceCurve, curve, curve_of, kept_at
+from corpuskit.report.tune.measured import Measured, decide, with_changes
+from corpuskit.report.tune.near import Near
+from corpuskit.report.tune.swept import Swept, even_values, quantile_values
+from corpuskit.report.tune.tune import to_paste
 from corpuskit.run.profile import bins
 from corpuskit.run.rundir import RunDirectory
 from corpuskit.settings import Pipeline

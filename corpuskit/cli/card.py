@@ -21,8 +21,8 @@ def command(directory: str, output: str | None, as_json: bool) -> None:
     from pathlib import Path
 
     from corpuskit.cli._plain import echo
-    from corpuskit.report.card import card_facts
-    from corpuskit.report.card_page import card_page, metadata
+    from corpuskit.report.card.card import card_facts
+    from corpuskit.report.card.page import card_page, metadata
     from corpuskit.run.rundir import RunDirectory
 
     run = RunDirectory.open(directory)

@@ -37,7 +37,7 @@ def command(
     import json
 
     from corpuskit.cli._plain import echo
-    from corpuskit.report.compare import compare
+    from corpuskit.report.diff.compare import compare
     from corpuskit.run.rundir import RunDirectory
 
     one, other = RunDirectory.open(directory_a), RunDirectory.open(directory_b)

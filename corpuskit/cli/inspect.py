@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.report.samples import Band, Samples
+    from corpuskit.report.inspect.samples import Band, Samples
 
 ACTIONS = ("drop", "cut", "replace", "kept")
 
@@ -76,8 +76,8 @@ def _find(
     directory: str, stage: str, rule: str, source: str, action: str, band: Band | None,
     samples: int, seed: int,
 ) -> Samples:  # fmt: skip
-    from corpuskit.report.kept import find_kept
-    from corpuskit.report.samples import find_samples
+    from corpuskit.report.inspect.kept import find_kept
+    from corpuskit.report.inspect.samples import find_samples
     from corpuskit.run.rundir import RunDirectory
 
     run = RunDirectory.open(directory)
@@ -91,7 +91,7 @@ def _find(
 def _band(between: str | None, near: str | None) -> Band | None:
     """Return the band that two options name together, None without them."""
     from corpuskit.errors import UsageError
-    from corpuskit.report.samples import Band
+    from corpuskit.report.inspect.samples import Band
 
     if between is None and near is None:
         return None

@@ -42,7 +42,7 @@ def command(
     from corpuskit.cli._plain import echo, one_line
     from corpuskit.report.facts import gather
     from corpuskit.report.page.place import find_trainings, place_of, write
-    from corpuskit.report.training import training_section
+    from corpuskit.report.training.training import training_section
     from corpuskit.run.rundir import RunDirectory
 
     run = RunDirectory.open(directory)

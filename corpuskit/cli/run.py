@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.run.pipeline import Submission
+    from corpuskit.run.pipeline import RunResult, Submission
 
 
 @click.command("run")
@@ -60,14 +60,10 @@ def command(
     """
     import json
 
-    from corpuskit.cli._packing import print_packing
     from corpuskit.cli._progress import observer
-    from corpuskit.cli._tables import print_funnel, print_mixture
     from corpuskit.plan import read_plan
-    from corpuskit.run.mixture import mixture
-    from corpuskit.run.packing import packing
     from corpuskit.run.pipeline import run, submit
-    from corpuskit.run.status import funnel, run_facts
+    from corpuskit.run.status import run_facts
 
     more = [f"executor.workers={workers}"] if workers else []
     more += [f"executor.kind={executor}"] if executor else []
@@ -87,12 +83,22 @@ def command(
         raise click.Abort from None
     if as_json:
         click.echo(json.dumps(run_facts(result.run), indent=1))
-        return
-    if quiet:
-        return
+    elif not quiet:
+        _print_results(result)
+
+
+def _print_results(result: RunResult) -> None:
+    """Print the funnel, what packing did, and the mixture."""
+    from corpuskit.cli._packing import print_packing
+    from corpuskit.cli._tables import print_funnel, print_mixture
+    from corpuskit.run.mixture import mixture
+    from corpuskit.run.packing import packing
+    from corpuskit.run.status import funnel
+
+    finished = list(zip(result.run.plan.phases, result.seals, strict=True))
     print_funnel(funnel(result.run))
-    print_packing(packing(zip(result.run.plan.phases, result.seals, strict=True)))
-    print_mixture(mixture(result.run, zip(result.run.plan.phases, result.seals, strict=True)))
+    print_packing(packing(finished))
+    print_mixture(mixture(result.run, finished))
     click.echo(f"Run directory: {result.run.store.address}")
 
 

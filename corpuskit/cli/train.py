@@ -121,7 +121,7 @@ def _do(task: str, settings: TrainSettings, folder: str | None, asked: dict[str,
 
         print_status(settings)
     elif task == "--report":
-        from corpuskit.report.training import write_page
+        from corpuskit.report.training.training import write_page
 
         echo(f"wrote {write_page(settings.output)}")
     elif folder is not None:

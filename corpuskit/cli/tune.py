@@ -8,8 +8,8 @@ import click
 
 if TYPE_CHECKING:
     from corpuskit.cli._tables import PlainConsole
-    from corpuskit.report.alone import Alone
-    from corpuskit.report.tune import Sample, Share, SweepRow, Tuning
+    from corpuskit.report.tune.alone import Alone
+    from corpuskit.report.tune.tune import Sample, Share, SweepRow, Tuning
     from corpuskit.run.rundir import RunDirectory
 
 
@@ -39,7 +39,7 @@ def command(
 
     from corpuskit.cli._plain import echo
     from corpuskit.errors import UsageError
-    from corpuskit.report.measured import find_bounded
+    from corpuskit.report.tune.measured import find_bounded
     from corpuskit.run.rundir import RunDirectory
 
     if swept and sweep:
@@ -62,9 +62,9 @@ def _exact(
 
     from corpuskit.cli._curve import print_curve, print_near
     from corpuskit.cli._tables import console
-    from corpuskit.report.curve import curve
-    from corpuskit.report.tune import sweep as sweep_values
-    from corpuskit.report.tune import tune
+    from corpuskit.report.tune.curve import curve
+    from corpuskit.report.tune.tune import sweep as sweep_values
+    from corpuskit.report.tune.tune import tune
 
     # Beside a curve the documents next to its line are shown, not those that move.
     found = tune(run, stage, changes, samples=0 if swept else samples)
@@ -94,7 +94,7 @@ def _alone(
     from corpuskit.cli._curve import print_curve
     from corpuskit.cli._tables import console
     from corpuskit.errors import UsageError
-    from corpuskit.report.alone import curve_alone, rules_alone
+    from corpuskit.report.tune.alone import curve_alone, rules_alone
 
     found = rules_alone(run, stage)
     if changes and not swept:

@@ -107,7 +107,7 @@ def code_digest(path: Path) -> str:
     digests = [[name, hashlib.blake2b(text).hexdigest()] for name, text in contents]
     try:
         kept = derived("code", _hash([sys.version, digests], 16), __file__, make)
-    except OSError:  # there is no folder for it
+    except (OSError, UsageError):  # there is no folder for it, or none to trust
         kept = make()
     return str(kept.values["digest"])
 

@@ -7,13 +7,11 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.plan.fingerprint import same_but_code
-from corpuskit.run.mixture import edit_problems, mixture
-from corpuskit.run.packing import packing
-from corpuskit.run.phase import PhaseWork, Prospect
 
 if TYPE_CHECKING:
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase
+    from corpuskit.run.phase import Prospect
     from corpuskit.run.rundir import RunDirectory
 
 
@@ -75,6 +73,8 @@ def prospects_of(
         trust: believe what seals and names of manifests say, without a look at the parts: how far a
             run is, quickly. Missing files are what a run, or `verify`, finds.
     """
+    from corpuskit.run.phase import PhaseWork, Prospect
+
     found: list[Prospect] = []
     is_open = False
     for phase in run.plan.phases:
@@ -181,6 +181,8 @@ def accounts(run: RunDirectory, finished: Sealed | None = None) -> list[Account]
 
 def verify(run: RunDirectory) -> Verification:
     """Compare every file with its seal; find missing, changed and unnamed files."""
+    from corpuskit.run.mixture import edit_problems  # loads the loader, which others do without
+
     problems: list[str] = []
     named: set[str] = set()
     size = 0
@@ -232,6 +234,9 @@ def prospect_facts(one: Prospect) -> dict[str, Any]:
 
 def run_facts(run: RunDirectory) -> dict[str, Any]:
     """Return all of the above as JSON values, for programs."""
+    from corpuskit.run.mixture import mixture
+    from corpuskit.run.packing import packing
+
     finished = sealed(run)
     taken = mixture(run, finished)
     peak = max((seal.timing.get("peak_rss_bytes", 0.0) for _, seal in finished), default=0.0)

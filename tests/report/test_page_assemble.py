@@ -16,7 +16,7 @@ from corpuskit.errors import UsageError
 from corpuskit.report.page import render
 from corpuskit.report.page.assemble import to_json
 from corpuskit.report.page.place import MOST_TRAININGS, find_trainings, place_of, write
-from corpuskit.report.training import training_section
+from corpuskit.report.training.training import training_section
 from tests.report.example import facts, hostile
 from tests.test_training_page import Page, write_run
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from corpuskit.report.page import render
-from corpuskit.report.training import training_section
+from corpuskit.report.training.training import training_section
 from tests.report.example import facts, hostile, sample, text
 from tests.test_training_page import write_run
 

@@ -17,7 +17,13 @@ from markdown_it import MarkdownIt
 
 from corpuskit.config import read_pipeline
 from corpuskit.plan import read_plan
-from corpuskit.report.card_page import (
+from corpuskit.report.card.limits import (
+    benchmarks_said,
+    duplicates_said,
+    find_limits,
+    personal_said,
+)
+from corpuskit.report.card.page import (
     cell,
     clean,
     code,
@@ -27,7 +33,6 @@ from corpuskit.report.card_page import (
     plain,
     size_category,
 )
-from corpuskit.report.limits import benchmarks_said, duplicates_said, find_limits, personal_said
 from tests.run.conftest import Lab, tree
 
 HOSTILE = (

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 import pyarrow.parquet as pq
 import pytest
 
-from corpuskit.report import changes
+from corpuskit.report.diff import changes
 from tests.run.conftest import Lab, article, corpus, sentence
 
 VARIANTS = ("base", "threshold", "added", "removed", "file", "seed")

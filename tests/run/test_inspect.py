@@ -13,7 +13,7 @@ import pytest
 
 from corpuskit.cli._sides import sides
 from corpuskit.cli._tables import PlainConsole
-from corpuskit.report.samples import excerpts, jaccard
+from corpuskit.report.inspect.samples import excerpts, jaccard
 from tests.run.conftest import ROOT, Lab, corpus
 
 

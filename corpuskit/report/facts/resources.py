@@ -41,6 +41,7 @@ class PhaseCost:
         units, units_done: None where that is not known yet.
         task_wall_seconds: summed over tasks; elapsed_seconds: from the beginning of its first to
             the end of its last task, by the times of manifests.
+        tasks: of a finished phase.
         text_bytes: read; None for passes that read keys.
         peak_rss_bytes: of the largest worker, which may have grown in an earlier phase.
     """
@@ -160,7 +161,7 @@ def _open(phase: Phase, state: Standing) -> PhaseCost:
     word = "running" if state.state == "running" and state.phase == phase.name else "waiting"
     return PhaseCost(
         phase.name, phase.labels, phase.pass_name or None, word, units, done,
-        None if found is None else found.tasks, None, None, None, None, None, None, (),
+        None, None, None, None, None, None, None, (),
     )  # fmt: skip
 
 

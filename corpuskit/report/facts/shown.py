@@ -11,8 +11,8 @@ from corpuskit.errors import DataError
 from corpuskit.ledger import SAMPLE_BYTES
 from corpuskit.report.facts.documents import kept_documents, texts_of
 from corpuskit.report.facts.excerpts import Excerpt, masked, segments, shortened
-from corpuskit.report.samples import DEFAULT_NGRAM, jaccard
-from corpuskit.report.texts import texts_seen
+from corpuskit.report.inspect.samples import DEFAULT_NGRAM, jaccard
+from corpuskit.report.inspect.texts import texts_seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,7 +9,7 @@ const SPEED = num("Speed", { title: "text per second of CPU time" });
 
 const drawCost = (root) => {
   const { phases, stages, disk, cpu_seconds: cpu } = facts.resources;
-  add(root, "p", "", `${seconds(cpu.total)} of CPU time, start-up left out: ${seconds(cpu.read)} ` +
+  if (cpu.total) add(root, "p", "", `${seconds(cpu.total)} of CPU time, start-up left out: ${seconds(cpu.read)} ` +
     `of it to read documents, ${seconds(cpu.write)} to write them.`);
   drawPhases(root, phases);
   const dear = stages.filter((one) => one.cpu_seconds);

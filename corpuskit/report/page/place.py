@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import CorpuskitError, UsageError
 from corpuskit.report.page.assemble import render
-from corpuskit.report.sightings import read_training
+from corpuskit.report.why.sightings import read_training
 from corpuskit.storage import is_remote
 
 if TYPE_CHECKING:
@@ -63,14 +64,22 @@ def find_trainings(directory: str) -> list[str]:
 
 
 def write(path: Path, facts: Mapping[str, Any], training_html: str = "") -> int:
-    """Write the page, whole or not at all; return its size in bytes."""
+    """Write the page, whole or not at all; return its size in bytes.
+
+    Raises:
+        UsageError: there it cannot be written.
+    """
     content = render(facts, training_html).encode()
     partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         partial.write_bytes(content)
         partial.replace(path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{path}: cannot be written: {reason}. Set another place by -o.") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
     return len(content)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corpuskit.report.history import history
+from corpuskit.report.why.history import history
 from corpuskit.run.status import sealed
 from tests.report.facts.conftest import documents
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from corpuskit.report.history import Histories
+from corpuskit.report.why.history import Histories
 from corpuskit.run.rundir import RunDirectory
 from tests.run.conftest import Lab, article, tokenizer
 

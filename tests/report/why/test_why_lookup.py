@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from corpuskit.report import keyed
-from corpuskit.report.history import history
-from corpuskit.report.lookup import Documents, find
+from corpuskit.report.why import keyed
+from corpuskit.report.why.history import history
+from corpuskit.report.why.lookup import Documents, find
 from corpuskit.storage import LocalStore
 from tests.report.why.lab import HOSTILE, NOTES, PASSAGE, documents
 from tests.run.conftest import ROOT

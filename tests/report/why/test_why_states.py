@@ -10,7 +10,7 @@ import pytest
 from corpuskit.loader import StreamingLoader
 from corpuskit.loader.editing import append, skip_rows, take_down
 from corpuskit.loader.index import read_mix
-from corpuskit.report.sightings import read_training, token_facts
+from corpuskit.report.why.sightings import read_training, token_facts
 from corpuskit.train.metrics import Journal
 
 

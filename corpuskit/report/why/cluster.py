@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import CorpuskitError
 from corpuskit.exchange import read_run
-from corpuskit.report.keyed import rows_of
+from corpuskit.report.why.keyed import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corpuskit.manifest import Part, RoleParts
     from corpuskit.plan.compile import Phase
-    from corpuskit.report.lookup import Documents
+    from corpuskit.report.why.lookup import Documents
     from corpuskit.run.status import Sealed
 
 MEMBERS = 10

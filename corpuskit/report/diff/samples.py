@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from corpuskit.report.kept import kept_texts
-from corpuskit.report.texts import ledger_text, texts_seen
+from corpuskit.report.inspect.kept import kept_texts
+from corpuskit.report.inspect.texts import ledger_text, texts_seen
 from corpuskit.run.status import sealed
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from corpuskit.manifest import Part
     from corpuskit.plan.compile import Phase
-    from corpuskit.report.changes import Pick
-    from corpuskit.report.fates import FateReader
+    from corpuskit.report.diff.changes import Pick
+    from corpuskit.report.diff.fates import FateReader
 
 MOST_CHARS = 20_000
 """Longer texts are cut."""

@@ -281,7 +281,7 @@ def write_page(output: str | os.PathLike[str], others: Sequence[str] = ()) -> Pa
     Raises:
         UsageError: there is nothing of a training run.
     """
-    from corpuskit.report.training_page import page
+    from corpuskit.report.training.page import page
 
     path = Path(output, "report.html")
     text = page(read_history(output), {str(name): read_losses(name) for name in others})
@@ -293,6 +293,6 @@ def write_page(output: str | os.PathLike[str], others: Sequence[str] = ()) -> Pa
 
 def training_section(output: str | os.PathLike[str], others: Sequence[str] = ()) -> str:
     """Return the page's section, with its style and script, to be put into another page."""
-    from corpuskit.report.training_page import section
+    from corpuskit.report.training.page import section
 
     return section(read_history(output), {str(name): read_losses(name) for name in others})

@@ -313,7 +313,7 @@ def source_pairs(
 def _volumes(
     run: RunDirectory, done: Sealed
 ) -> dict[str, tuple[int | None, int | None, int | None, int | None]]:
-    from corpuskit.report.kept import kept_shards
+    from corpuskit.report.inspect.kept import kept_shards
 
     shards = kept_shards(run, done)
     sizes: dict[str, int] = {}

@@ -16,7 +16,7 @@ from corpuskit.batch import numbers
 from corpuskit.errors import UsageError, suggest
 from corpuskit.exchange import read_run
 from corpuskit.ledger import SCHEMA
-from corpuskit.report.texts import ledger_text, texts_seen
+from corpuskit.report.inspect.texts import ledger_text, texts_seen
 from corpuskit.run.profile import rule_of
 from corpuskit.run.status import sealed
 

@@ -9,15 +9,15 @@ import numpy as np
 
 from corpuskit.batch import numbers
 from corpuskit.ledger import sampled
-from corpuskit.report.moved import texts_and_fates
-from corpuskit.report.swept import keeps
+from corpuskit.report.tune.moved import texts_and_fates
+from corpuskit.report.tune.swept import keeps
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from corpuskit.report.measured import Measured
-    from corpuskit.report.swept import Swept
+    from corpuskit.report.tune.measured import Measured
+    from corpuskit.report.tune.swept import Swept
 
 
 @dataclasses.dataclass(frozen=True)

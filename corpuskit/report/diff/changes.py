@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from corpuskit.batch import POSITION_BITS
-from corpuskit.report.fates import ABSENT, KEPT, Fates
+from corpuskit.report.diff.fates import ABSENT, KEPT, Fates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from corpuskit.report.fates import FateReader
-    from corpuskit.report.pairing import Pairing
+    from corpuskit.report.diff.fates import FateReader
+    from corpuskit.report.diff.pairing import Pairing
     from corpuskit.stage import InputFile
 
 WINDOW_ROWS = 1 << 20

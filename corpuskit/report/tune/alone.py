@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from corpuskit.errors import UsageError
 from corpuskit.report.binned import Bins, failing, takes_whole
-from corpuskit.report.curve import Curve, SourceCurve
-from corpuskit.report.measured import Bounded, Measured, find_bounded, without_measures
-from corpuskit.report.swept import Swept
+from corpuskit.report.tune.curve import Curve, SourceCurve
+from corpuskit.report.tune.measured import Bounded, Measured, find_bounded, without_measures
+from corpuskit.report.tune.swept import Swept
 from corpuskit.run.profile import ROLE, bins, edges
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from corpuskit.batch import numbers, utf8
-from corpuskit.report.kept import kept_shards
+from corpuskit.report.inspect.kept import kept_shards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from corpuskit.config import pipeline_yaml
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.edits import read_edits
 from corpuskit.loader.files import open_files
-from corpuskit.report.limits import find_limits
+from corpuskit.report.card.limits import find_limits
 from corpuskit.run.mixture import mixture
 from corpuskit.run.packing import packing
 from corpuskit.run.status import accounts, funnel, sealed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from corpuskit.report.keyed import plain
+from corpuskit.report.why.keyed import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

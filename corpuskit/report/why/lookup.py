@@ -16,7 +16,7 @@ import numpy as np
 from corpuskit.batch import MAX_ORDINAL, POSITION_BITS, make_keys, numbers
 from corpuskit.errors import UsageError
 from corpuskit.exchange import read_run
-from corpuskit.report.keyed import first_values, keys_around, rows_of
+from corpuskit.report.why.keyed import first_values, keys_around, rows_of
 from corpuskit.run.identity import ID, ROLE, URL, hash_of
 from corpuskit.run.profile import ROLE as PROFILE
 
@@ -178,7 +178,7 @@ def find(
         UsageError: there is none; says what ids look like here.
     """
     if kind in ("text", "containing"):
-        from corpuskit.report.scan import scan_texts
+        from corpuskit.report.why.scan import scan_texts
 
         if not value.strip():
             raise UsageError("why: the text to look for is empty. Give a piece of the document.")
@@ -213,7 +213,7 @@ def _by_id(documents: Documents, name: str, progress: Callable[[int, int, str], 
     keys = tuple(one.key for one in known if one.is_known and one.id == name)
     if keys or documents.has_hashes:
         return Hits(keys, "by id")
-    from corpuskit.report.scan import scan_names
+    from corpuskit.report.why.scan import scan_names
 
     return scan_names(documents, "id", name, progress)
 
@@ -259,7 +259,7 @@ def _by_url(documents: Documents, url: str, progress: Callable[[int, int, str], 
         ]
         hits = Hits(tuple(keys), "by URL")
     else:
-        from corpuskit.report.scan import scan_names
+        from corpuskit.report.why.scan import scan_names
 
         hits = scan_names(documents, "url", url, progress)
     if not hits.keys:

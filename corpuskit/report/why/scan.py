@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from corpuskit.batch import make_keys, numbers
 from corpuskit.errors import CorpuskitError, DataError
-from corpuskit.report.afresh import folder_of
-from corpuskit.report.lookup import Hits
+from corpuskit.report.why.afresh import folder_of
+from corpuskit.report.why.lookup import Hits
 from corpuskit.run.status import sealed
 from corpuskit.shards import open_parquet
 from corpuskit.storage import open_place
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from corpuskit.manifest import Part
-    from corpuskit.report.lookup import Documents
+    from corpuskit.report.why.lookup import Documents
 
     Progress = Callable[[int, int, str], None]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
-from corpuskit.report.cluster import cluster_facts
-from corpuskit.report.keyed import ROW, plain, rows_of, sidecar_row
-from corpuskit.report.lookup import Documents, find
-from corpuskit.report.wording import Word, bounds_of, excerpts, meaning_of
+from corpuskit.report.why.cluster import cluster_facts
+from corpuskit.report.why.keyed import ROW, plain, rows_of, sidecar_row
+from corpuskit.report.why.lookup import Documents, find
+from corpuskit.report.why.wording import Word, bounds_of, excerpts, meaning_of
 from corpuskit.run.measures import FIXED
 from corpuskit.run.measures import ROLE as MEASURES
 from corpuskit.run.status import sealed
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from corpuskit.config import Step
     from corpuskit.manifest import Part, Seal
     from corpuskit.plan.compile import Phase
-    from corpuskit.report.sightings import Training
+    from corpuskit.report.why.sightings import Training
     from corpuskit.run.rundir import RunDirectory
 
 SHOWN_CHARS = 600
@@ -136,7 +136,7 @@ class _History:
             "notes": self.notes,
         }  # fmt: skip
         if drop is None and any(phase.role == "tokens" for phase in self.run.plan.phases):
-            from corpuskit.report.sightings import token_facts
+            from corpuskit.report.why.sightings import token_facts
 
             found["tokens"] = token_facts(
                 self.run.store.address, self.key, global_batch_rows=global_batch_rows,
@@ -351,7 +351,7 @@ class _History:
         self, stages: list[dict[str, Any]], drop: dict[str, Any] | None
     ) -> dict[str, dict[str, Any]]:
         """Return what the streaming stages say when they are applied anew, by label."""
-        from corpuskit.report.afresh import Afresh
+        from corpuskit.report.why.afresh import Afresh
 
         afresh = Afresh(self.all, self.who)
         found: dict[str, dict[str, Any]] = {}

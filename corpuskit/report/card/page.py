@@ -12,13 +12,13 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.config import dump_yaml
-from corpuskit.report.limits import benchmarks_said, duplicates_said, personal_said
+from corpuskit.report.card.limits import benchmarks_said, duplicates_said, personal_said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from corpuskit.config import Step
-    from corpuskit.report.card import CardFacts, SourceFacts
+    from corpuskit.report.card.card import CardFacts, SourceFacts
 
 SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from corpuskit.report.texts import texts_seen
+from corpuskit.report.inspect.texts import texts_seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from corpuskit.report.measured import Measured
+    from corpuskit.report.tune.measured import Measured
     from corpuskit.run.rundir import RunDirectory
 
 SHOWN_CHARS = 200

@@ -12,9 +12,9 @@ from corpuskit.batch import numbers
 from corpuskit.config import dump_value, step_yaml
 from corpuskit.errors import UsageError
 from corpuskit.ledger import sampled
-from corpuskit.report.measured import batches, decide, decided, find_measured, with_changes
-from corpuskit.report.moved import texts_and_fates
-from corpuskit.report.swept import even_values
+from corpuskit.report.tune.measured import batches, decide, decided, find_measured, with_changes
+from corpuskit.report.tune.moved import texts_and_fates
+from corpuskit.report.tune.swept import even_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from corpuskit.report.measured import Measured
+    from corpuskit.report.tune.measured import Measured
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.stage import StreamingStage
 

@@ -7,8 +7,10 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from corpuskit.errors import UsageError, suggest
-from corpuskit.report.changes import FATE, TEXT, Key, find_changes
-from corpuskit.report.compare_plans import (
+from corpuskit.report.diff.changes import FATE, TEXT, Key, find_changes
+from corpuskit.report.diff.fates import ABSENT, KEPT, FateNames, FateReader
+from corpuskit.report.diff.pairing import pair_files
+from corpuskit.report.diff.plans import (
     FunnelPair,
     PlanChange,
     SourcePair,
@@ -18,18 +20,16 @@ from corpuskit.report.compare_plans import (
     plan_changes,
     source_pairs,
 )
-from corpuskit.report.compare_samples import ChangedDocument, changed_documents
-from corpuskit.report.fates import ABSENT, KEPT, FateNames, FateReader
-from corpuskit.report.kept import kept_shards
-from corpuskit.report.pairing import pair_files
+from corpuskit.report.diff.samples import ChangedDocument, changed_documents
+from corpuskit.report.inspect.kept import kept_shards
 from corpuskit.run.status import sealed
 from corpuskit.stage import CellStage, StreamingStage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from corpuskit.report.changes import Changes, SourceCount
-    from corpuskit.report.pairing import Pairing
+    from corpuskit.report.diff.changes import Changes, SourceCount
+    from corpuskit.report.diff.pairing import Pairing
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.run.status import Sealed
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from corpuskit.batch import numbers
 from corpuskit.errors import DataError
-from corpuskit.report.measured import batches, decide, decided, find_measured
-from corpuskit.report.near import Line, by_source
-from corpuskit.report.swept import Swept, keeps, thresholds
+from corpuskit.report.tune.measured import batches, decide, decided, find_measured
+from corpuskit.report.tune.near import Line, by_source
+from corpuskit.report.tune.swept import Swept, keeps, thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from corpuskit.report.measured import Measured
-    from corpuskit.report.near import Near
-    from corpuskit.report.swept import Side
+    from corpuskit.report.tune.measured import Measured
+    from corpuskit.report.tune.near import Near
+    from corpuskit.report.tune.swept import Side
     from corpuskit.run.rundir import RunDirectory
 
 

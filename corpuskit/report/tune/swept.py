@@ -9,7 +9,7 @@ import numpy as np
 
 from corpuskit.batch import numbers
 from corpuskit.errors import UsageError, suggest
-from corpuskit.report.measured import check_name, with_changes
+from corpuskit.report.tune.measured import check_name, with_changes
 from corpuskit.shards import open_parquet
 from corpuskit.storage import open_place
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from corpuskit.report.measured import Measured
+    from corpuskit.report.tune.measured import Measured
     from corpuskit.stage import StreamingStage
 
 POINTS = 101

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from corpuskit.batch import numbers
 from corpuskit.errors import UsageError, suggest
-from corpuskit.report.samples import MAX_PARTS, Sample, Samples, shuffled
+from corpuskit.report.inspect.samples import MAX_PARTS, Sample, Samples, shuffled
 from corpuskit.run.measures import FIXED, ROLE
 from corpuskit.run.status import sealed
 from corpuskit.shards import open_parquet, read_documents
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from corpuskit.manifest import Part, RoleParts, Seal
     from corpuskit.plan.compile import Phase
-    from corpuskit.report.samples import Band
+    from corpuskit.report.inspect.samples import Band
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.run.status import Sealed
     from corpuskit.storage import Readable

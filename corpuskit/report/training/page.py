@@ -13,12 +13,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.report.training import MOST_OF_A_KIND, MOST_SOURCES, place_of
+from corpuskit.report.training.training import MOST_OF_A_KIND, MOST_SOURCES, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from corpuskit.report.training import Curve, History
+    from corpuskit.report.training.training import Curve, History
 
 FOLDER = Path(__file__).parent
 MOST_ITEMS = 50  # of a list inside an event

@@ -16,8 +16,8 @@ import pyarrow as pa
 from corpuskit import registry
 from corpuskit.batch import numbers
 from corpuskit.errors import CorpuskitError, TaskError
-from corpuskit.report.keyed import plain
-from corpuskit.report.wording import bounds_of, excerpts, meaning_of
+from corpuskit.report.why.keyed import plain
+from corpuskit.report.why.wording import bounds_of, excerpts, meaning_of
 from corpuskit.run.context import cell_sidecars
 from corpuskit.run.profile import measuring
 from corpuskit.run.rundir import CELLS_PER_SLICE
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from corpuskit.plan.compile import Phase
-    from corpuskit.report.history import Histories
-    from corpuskit.report.lookup import Identity
+    from corpuskit.report.why.history import Histories
+    from corpuskit.report.why.lookup import Identity
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.stage import InputFile, Outcome, SourceBatch
 

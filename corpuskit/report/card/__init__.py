@@ -1,0 +1,1 @@
+"""The dataset card of a run: `corpuskit card`."""

@@ -1,0 +1,1 @@
+"""What stages dropped, cut and kept, with the texts: `corpuskit inspect`."""

@@ -1,0 +1,1 @@
+"""The curves of a training, as a section of a page."""

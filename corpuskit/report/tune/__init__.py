@@ -1,0 +1,1 @@
+"""What other bounds would keep and drop: `corpuskit tune`."""

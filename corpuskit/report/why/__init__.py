@@ -1,0 +1,1 @@
+"""All that happened to one document: `corpuskit why`."""
