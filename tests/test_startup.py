@@ -63,8 +63,7 @@ print("LOADED", *{name.partition(".")[0] for name in sys.modules})
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [("status", "out"), ("status", "out", "--json"), ("why", "out", "a"), ("plan", "p.yaml"),
-     ("card", "out")],
+    [("status", "out"), ("why", "out", "a"), ("plan", "p.yaml"), ("card", "out")],
     ids=" ".join,
 )  # fmt: skip
 def test_commands_that_look_load_nothing_heavy(
@@ -140,7 +139,7 @@ print(code_digest(Path({str(PATH)!r})))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     started = [
         subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE)
-        for _ in range(3)
+        for _ in range(2)
     ]
     found = {one.communicate()[0].decode().strip() for one in started}
     assert found == {from_scratch()}

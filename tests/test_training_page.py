@@ -247,3 +247,11 @@ def test_a_thinned_curve_keeps_means_and_extremes(steps: int, first: int, seed: 
     assert curve.num_missing == 1
     if steps <= MOST_BUCKETS // 2:
         assert points["mean"] == pytest.approx(values, rel=1e-6)
+
+
+def test_lines_of_another_shape_are_counted_and_left_out(tmp_path):
+    lines = ['{"step": 0}', '{"step": [], "sources": {}}', '{"step": 1, "sources": 3}', "7"]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "mixture.jsonl").write_text('{"sources": {"web": 1}}\n')
+    history = read_history(tmp_path)
+    assert history.broken == {"metrics.jsonl": 4, "mixture.jsonl": 1}

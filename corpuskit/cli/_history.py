@@ -42,7 +42,7 @@ def print_histories(hits: Hits, told: Sequence[dict[str, Any]]) -> None:
 
 
 def _all(hits: Hits, told: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
-    if len(hits.keys) > 1 or hits.how not in ("by id", "by key"):
+    if len(hits.keys) > 1 or hits.how not in ("by id",):
         more = " or more" if hits.is_partial else ""
         plural = "" if len(hits.keys) == 1 else "s"
         yield from _wrapped(f"{len(hits.keys):,}{more} document{plural}: {hits.how}.", width, "")

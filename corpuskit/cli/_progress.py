@@ -36,6 +36,9 @@ DRAW_SECONDS = 0.5
 LOOK_SECONDS = 2.0
 """How often manifests are looked for that are new."""
 
+SPARE = 20.0
+"""So many times as long as a look takes is waited for the next one."""
+
 
 class QuietObserver(Observer):
     """Says what went wrong, nothing else."""
@@ -55,7 +58,7 @@ class TrackingObserver(QuietObserver):
 
     def opened(self, run: RunDirectory) -> None:
         self.tracker = Tracker(run)
-        self._looked = time.monotonic()
+        self._looked, self._took = time.monotonic(), 0.0
 
     def phase_starts(self, prospect: Prospect) -> None:
         self._is_reused = prospect.state == "reuse"
@@ -77,11 +80,16 @@ class TrackingObserver(QuietObserver):
             self.tracker.end(phase, seal, "reused" if self._is_reused else "done")
 
     def look(self, seconds: float = 0.0) -> None:
-        """Count new manifests, unless they were counted so few seconds ago."""
-        if self.tracker is not None and time.monotonic() - self._looked >= seconds:
+        """Count new manifests, unless they were counted so few seconds ago.
+
+        A folder of 100,000 manifests takes a second to list: most of the time goes to the run.
+        """
+        now = time.monotonic()
+        if self.tracker is not None and now - self._looked >= max(seconds, SPARE * self._took):
             with contextlib.suppress(CorpuskitError, OSError):
                 self.tracker.look()
             self._looked = time.monotonic()
+            self._took = self._looked - now
 
 
 class LineObserver(TrackingObserver):

@@ -67,7 +67,9 @@ def _headline(one: Sample) -> str:
     else:
         line = f"{one.id} ({one.source}): {one.action} by {one.rule}"
     if one.value is not None:
-        line += f" {number(one.value)}" if one.action == "kept" else f", {number(one.value)}"
+        places = f" place{'s' * (one.value != 1)}" if one.action in ("cut", "replace") else ""
+        comma = "" if one.action == "kept" else ","
+        line += f"{comma} {number(one.value)}{places}"
     if one.threshold is not None:
         line += f" against {number(one.threshold)}"
     if one.survivor_id is not None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from corpuskit.cli._plain import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.text import Text
 
@@ -120,8 +120,12 @@ def print_failures(notes: Sequence[FailureNote]) -> None:
         out.print(f"  on {note.host}, log: {note.log}", markup=False)
 
 
-def print_funnel(rows: Sequence[FunnelRow]) -> None:
-    """Print what every stage dropped, by rule and source, and what it cost."""
+def print_funnel(rows: Sequence[FunnelRow], waiting: Collection[str] = ()) -> None:
+    """Print what every stage dropped, by rule and source, and what it cost.
+
+    Args:
+        waiting: labels of stages that are not finished: nothing is known of them.
+    """
     table = Table(
         box=None, header_style="bold", pad_edge=False, title="Funnel", title_justify="left"
     )
@@ -130,6 +134,9 @@ def print_funnel(rows: Sequence[FunnelRow]) -> None:
         table.add_column(name, justify="right")
     table.add_column("by rule (and source)", overflow="fold")
     for row in rows:
+        if row.stage in waiting:
+            table.add_row(row.stage, *[""] * 5, "not finished")
+            continue
         lost = row.num_in - row.num_out
         speed = row.text_bytes / 1e6 / row.cpu_seconds if row.cpu_seconds > 0.01 else 0.0
         table.add_row(

@@ -55,6 +55,7 @@ def _follow(
     watcher: Watcher, seconds: float, shown: _Objects | _Lines | _Picture
 ) -> tuple[Progress, int]:
     while True:
+        began = time.monotonic()
         progress = watcher.look()
         for line in watcher.news:
             shown.news(line)
@@ -63,7 +64,7 @@ def _follow(
         if progress.state != "running":
             shown.end(progress)
             return progress, watcher.exit_code(progress)
-        time.sleep(seconds)
+        time.sleep(max(seconds, 2 * (time.monotonic() - began)))  # a large run takes long to list
 
 
 class _Objects:

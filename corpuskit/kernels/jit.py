@@ -9,8 +9,8 @@ not loaded, so commands that only look at runs do without it.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
-import sys
 import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -118,5 +118,4 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def _named(module: str, name: str) -> Any:
     """Return a kernel by its name: what unpickles one."""
-    __import__(module)
-    return getattr(sys.modules[module], name)
+    return getattr(importlib.import_module(module), name)

@@ -142,7 +142,9 @@ class Tracker:
         if self.count is not None and state == "done":
             ended = dataclasses.replace(self._running(now, "done"), share=1.0)
             ended = dataclasses.replace(ended, tasks_done=ended.tasks)
-            if phase.name in self._expected:
+            if self._is_late:  # begun by somebody else: these are not the seconds of all its text
+                ended = dataclasses.replace(ended, seconds=0.0)
+            elif phase.name in self._expected:
                 self._pairs.append((self._expected.pop(phase.name), ended.seconds))
         self._phases[phase.index] = dataclasses.replace(
             ended,

@@ -220,10 +220,22 @@ def verify(run: RunDirectory) -> Verification:
     notes = [
         f"phase {phase.name}: made with other parameters, inputs, files or libraries than the plan "
         "now names. Run again to bring it up to date."
-        for phase, seal in sealed_phases
-        if not same_but_code(seal.fingerprint, run.fingerprint(phase))
+        for phase in outdated(run, sealed_phases)
     ]
     return Verification(len(named), size, problems, notes)
+
+
+def outdated(run: RunDirectory, finished: Sealed) -> list[Phase]:
+    """Return the finished phases that were made with other parameters than the plan now has.
+
+    Or with other inputs, files or libraries; code does not count. What the plan says is not what
+    made their results.
+    """
+    return [
+        phase
+        for phase, seal in finished
+        if not same_but_code(seal.fingerprint, run.fingerprint(phase))
+    ]
 
 
 def prospect_facts(one: Prospect) -> dict[str, Any]:

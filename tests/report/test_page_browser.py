@@ -327,10 +327,11 @@ def test_totals_are_there_without_scripts(opened: Callable[..., Page]) -> None:
 def test_a_failed_run_says_what_failed(opened: Callable[..., Page]) -> None:
     given = facts()
     given["run"] |= {"state": "failed", "sentence": "Failed in phase pii: 1 of 4 tasks."}
-    given["failures"] = [{"phase": "pii", "units": "units 3-5", "code": 3, "host": "n1", "at": None,
-                          "error": "a.jsonl: line 7\nis broken", "log": "logs/1.log"}]  # fmt: skip
+    failure = {"phase": "pii", "units": "units 3-5", "code": 3, "host": "n1", "at": None,
+               "error": "a.jsonl: line 7\nis broken", "log": "logs/1.log"}  # fmt: skip
+    given["failures"] = [failure] * 3
     none = dict.fromkeys(given["funnel"][0]["in"])
-    given["funnel"][-1] |= {"state": "waiting", "sources": {}, "in": none, "out": none}
+    given["funnel"][-1] |= {"state": "waiting", "out": none}  # what comes to it is known
     given["mixture"], given["packing"], given["duplicates"] = None, [], []
     given["samples"]["items"] = []
     for name in ("measures", "values", "domains", "lengths"):
@@ -339,8 +340,11 @@ def test_a_failed_run_says_what_failed(opened: Callable[..., Page]) -> None:
     top = page.evaluate("document.querySelector('header.top').innerText")
     assert "Failed in phase pii: 1 of 4 tasks." in top
     assert "a.jsonl: line 7\nis broken" in top
-    assert "pii, units 3-5, n1" in top
-    assert "left so far" in page.evaluate("document.querySelector('.headline').textContent")
+    assert "pii, units 3-5, n1, and 2 more tasks with the same error" in top
+    assert top.count("is broken") == 1
+    headline = page.evaluate("document.querySelector('.headline').textContent")
+    assert "left so far" in headline
+    assert headline.startswith(f"{given['funnel'][-1]['in']['documents']:,} of ")
     assert page.evaluate("document.querySelector('#measures .content').textContent").startswith(
         "Nothing is counted yet"
     )

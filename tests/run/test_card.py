@@ -282,3 +282,23 @@ def test_licences_have_the_names_of_the_hub(name, fields):
 
 def test_paragraphs_stay_apart():
     assert paragraphs("a\n b\n\n# c\n") == "a b\n\n\\# c"
+
+
+def test_no_card_tells_of_parameters_that_did_not_make_the_data(finished, tmp_path):
+    """The plan was edited, and the run stopped before its phase was made again."""
+    shutil.copytree(finished.out, tmp_path / "out")
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    text = json.dumps(plan).replace('"min_words": 30', '"min_words": 31')
+    assert text != json.dumps(plan)
+    (tmp_path / "out/plan.json").write_text(text)
+    out = str(tmp_path / "out")
+    said = finished.cli("card", out, code=2).stderr
+    assert "gopher_quality were made with other parameters" in said
+    said = finished.cli("tune", out, "gopher_quality", code=2).stderr
+    assert "was made with other parameters" in said
+    facts = json.loads(finished.cli("report", out, "--json").stdout)
+    assert facts["run"]["state"] == "changed"
+    assert {one["threshold"] for one in facts["measures"]["items"]} == {None}
+    assert "no longer those that made" in facts["totals"]["notes"][0]
+    said = finished.cli("why", out, "doc3", "--measure").stdout
+    assert "made with other parameters" in " ".join(said.split())

@@ -21,7 +21,7 @@ from corpuskit.loader.files import open_files
 from corpuskit.report.card.limits import find_limits
 from corpuskit.run.mixture import mixture
 from corpuskit.run.packing import packing
-from corpuskit.run.status import accounts, funnel, sealed
+from corpuskit.run.status import accounts, funnel, outdated, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,11 +133,18 @@ def card_facts(run: RunDirectory) -> CardFacts:
     """Return what a card says of a run, as far as the run is.
 
     Raises:
-        UsageError: no phase is finished.
+        UsageError: no phase is finished, or one was made with other parameters.
     """
     finished = sealed(run)
     if not finished:
         raise UsageError(f"{run.store.address}: no phase is finished. Run the pipeline first.")
+    old = [phase.name for phase in outdated(run, finished)]
+    if old:
+        raise UsageError(
+            f"{run.store.address}: phases {', '.join(old)} were made with other parameters, files "
+            "or inputs than the plan now has, so a card would tell of what did not make the data. "
+            "Run the pipeline again."
+        )
     done = {phase.name for phase, _ in finished}
     declared = run.plan.settings.card
     rows = funnel(run, finished)

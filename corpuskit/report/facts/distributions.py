@@ -15,7 +15,7 @@ from corpuskit.run.profile import LEFT, READ, edges
 from corpuskit.stage import StreamingStage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from corpuskit.config import Step
     from corpuskit.report.facts.counts import Counts
@@ -85,8 +85,14 @@ class Measure:
         return {**found, **dataclasses.asdict(self.histogram), "failing": failing}
 
 
-def measures(run: RunDirectory, counts: Counts, counted: Counted) -> list[Measure]:
-    """Return the distribution of each measure and score, in plan order."""
+def measures(
+    run: RunDirectory, counts: Counts, counted: Counted, outdated: Collection[str] = ()
+) -> list[Measure]:
+    """Return the distribution of each measure and score, in plan order.
+
+    Args:
+        outdated: labels of stages that ran with other bounds than those of the plan.
+    """
     found = []
     for step in run.plan.file.steps:
         if not isinstance(step.stage, StreamingStage):
@@ -101,7 +107,15 @@ def measures(run: RunDirectory, counts: Counts, counted: Counted) -> list[Measur
                 by_name[row["field"]].append(row)
             ordered = sorted(by_name, key=lambda name: (_place(step.stage.rules, name), name))
             found += [
-                _measure(step, kind, name, by_name[name], seen, counted)
+                _measure(
+                    step,
+                    kind,
+                    name,
+                    by_name[name],
+                    seen,
+                    counted,
+                    is_outdated=step.label in outdated,
+                )
                 for name in ordered
                 if name not in names  # a score that a rule bounds is a measure, too
             ]
@@ -115,10 +129,10 @@ def _place(rules: Sequence[str], name: str) -> int:
 
 def _measure(
     step: Step, kind: str, name: str, rows: list[dict[str, Any]], seen: Mapping[str, int],
-    counted: Counted,
+    counted: Counted, *, is_outdated: bool,
 ) -> Measure:  # fmt: skip
     rule = name if name in step.stage.rules else None
-    threshold, fails = _bound(step, rule)
+    threshold, fails = (None, None) if is_outdated else _bound(step, rule)
     sums: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for row in rows:
         sums[row["source"]][row["bin"]] += row["documents"]

@@ -162,6 +162,14 @@ def _dropped_bytes(
         return sum(row["text_bytes"] for row in mine), "exact"
     if counts_nothing:
         return None, "unknown"  # what a source rejects was never text
+    some = [
+        (row["documents"], row["text_bytes"])
+        for row in counts.rows(group.stage, "dropped")
+        if (row["field"], row["source"]) == (group.rule, group.source)
+    ]
+    num = sum(one for one, _ in some)
+    if num:  # of the parts that were read
+        return round(sum(size for _, size in some) * documents / num), "estimated"
     before = flow.before(group.stage)[group.source]
     behind = flow.behind(group.stage)[group.source]
     others = [key for key in flow.counted if (key[1], key[3]) == (group.stage, group.source)]

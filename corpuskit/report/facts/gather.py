@@ -24,7 +24,7 @@ from corpuskit.report.facts.ledger_rows import scan_ledger
 from corpuskit.report.facts.provenance import plan_facts, provenance
 from corpuskit.report.facts.resources import resources
 from corpuskit.report.facts.shown import BUDGET_BYTES, shown_samples
-from corpuskit.report.facts.standing import standing
+from corpuskit.report.facts.standing import outdated_phases, standing
 from corpuskit.report.facts.volumes import Volume, flow, total
 from corpuskit.run.mixture import mixture
 from corpuskit.run.packing import packing
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from corpuskit.report.facts.counts import Counts
     from corpuskit.report.facts.distributions import Measure
     from corpuskit.report.facts.funnel import Change, Drop, FunnelRow, StageFact
+    from corpuskit.report.facts.ledger_rows import Scan
     from corpuskit.report.facts.resources import Resources
     from corpuskit.report.facts.shown import Shown
     from corpuskit.report.facts.standing import Standing
@@ -160,26 +161,25 @@ def gather(
     current = state.phase if state.state == "running" else None
     stages = funnel.stage_facts(run, finished, current)
     scan = scan_ledger(run, known, samples, seed)
-    wanted: dict[str, set[int]] = {}
-    for row in scan.rows:
-        if row.survivor_id is not None:
-            wanted.setdefault(row.group.stage, set()).add(row.key)
-    clusters = find_duplicates(run, finished, wanted)
+    clusters = _clusters(run, finished, scan, samples)
     costs = resources(run, finished, state)
     taken, notes = _mixture(run, finished)
+    old, earlier = _outdated(run, finished)
     packed = tuple(packing(finished))
     found = Facts(
         made={},
         run=state,
         sources=tuple(step.label for step in run.plan.file.sources),
         stages=tuple(stages),
-        totals=_totals(run, known, stream, counts, packed, taken, costs, [*so_far, *notes]),
+        totals=_totals(
+            run, known, stream, counts, packed, taken, costs, [*so_far, *earlier, *notes]
+        ),
         funnel=tuple(funnel.funnel_rows(stream, stages)),
         drops=tuple(funnel.drops(stream, counts, stages)),
         changes=tuple(funnel.changes(stream, scan, stages)),
         rewritten=distributions.rewritten(run, counts),
         coverage=counts.coverage.to_json(),
-        measures=tuple(distributions.measures(run, counts, stream.counted)),
+        measures=tuple(distributions.measures(run, counts, stream.counted, old)),
         values=distributions.values(run, counts),
         domains=distributions.domains(counts),
         lengths=distributions.lengths(counts),
@@ -195,10 +195,36 @@ def gather(
     return dataclasses.replace(found, made=_made(time.process_time() - began))
 
 
+def _clusters(run: RunDirectory, finished: Sealed, scan: Scan, samples: int) -> list[Duplicates]:
+    """Return duplicates by cluster; without samples there are no texts in them, either."""
+    wanted: dict[str, set[int]] = {}
+    for row in scan.rows:
+        if row.survivor_id is not None:
+            wanted.setdefault(row.group.stage, set()).add(row.key)
+    found = find_duplicates(run, finished, wanted)
+    if samples:
+        return found
+    bare = [tuple(dataclasses.replace(c, text=None) for c in one.largest) for one in found]
+    return [
+        dataclasses.replace(one, largest=largest) for one, largest in zip(found, bare, strict=True)
+    ]
+
+
 def _made(cpu_seconds: float) -> dict[str, Any]:
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     seconds = round(cpu_seconds, 3)
     return {"at": now, "corpuskit": corpuskit.__version__, "cpu_seconds": seconds}
+
+
+def _outdated(run: RunDirectory, finished: Sealed) -> tuple[list[str], list[str]]:
+    """Return the labels of stages that ran with other parameters, and a note that says so."""
+    labels = [label for phase in outdated_phases(run, finished) for label in phase.labels]
+    if not labels:
+        return [], []
+    return labels, [
+        f"{', '.join(labels)}: parameters, files or inputs are no longer those that made these "
+        "figures. Their bounds are not drawn; the plan below is the new one."
+    ]
 
 
 def _totals(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from corpuskit.errors import CorpuskitError
 from corpuskit.run.failures import read_failures, span
 from corpuskit.run.jobs import jobs_of
-from corpuskit.run.status import prospects_of
+from corpuskit.run.status import outdated, prospects_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,7 +84,10 @@ def standing(run: RunDirectory, finished: Sealed) -> Standing:
     stale = [one for one in prospects if one.state not in ("reuse", "later")]
     at = stale[0].phase.name if stale else is_open[0] if is_open else None
     is_running = at is not None and is_held(run)
-    is_other = any(one.reason != CODE for one in stale)
+    old = outdated_phases(run, finished)
+    if old and not is_open:  # it may stand behind one whose code alone has changed
+        at = old[0].name
+    is_other = bool(old) or any(one.reason != CODE for one in stale)
     state = _state(at, failures, is_open=bool(is_open), is_other=is_other, is_running=is_running)
     times = [modified(run, run.seal_name(phase)) for phase, _ in finished]
     return Standing(
@@ -104,6 +107,14 @@ def standing(run: RunDirectory, finished: Sealed) -> Standing:
         failures=failures,
         prospects=prospects,
     )
+
+
+def outdated_phases(run: RunDirectory, finished: Sealed) -> list[Phase]:
+    """Return the phases that were made with other parameters; none where nobody can tell."""
+    try:
+        return outdated(run, finished)
+    except CorpuskitError:  # a model or an input is gone
+        return []
 
 
 def _state(

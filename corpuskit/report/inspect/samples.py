@@ -181,7 +181,10 @@ def _place(run: RunDirectory, stage: str, rule: str, source: str, action: str) -
     """Return the last finished phase and stage with ledger rows of what is asked for."""
     places = list(_places(run))
     if not places:
-        raise UsageError(f"{run.store.address}: nothing was dropped, cut or replaced so far.")
+        done = len(sealed(run))
+        num = len(run.plan.phases)
+        so_far = "" if done == num else f" by the {done} of {num} phases that are finished"
+        raise UsageError(f"{run.store.address}: nothing was dropped, cut or replaced{so_far}.")
     labels = [place.stage for place in places]
     if stage and stage not in labels:
         known = [step.label for step in run.plan.file.steps]

@@ -183,7 +183,7 @@ const drawRules = (root) => {
     { name: "Rule" }, BAR, num("Documents"), num("Text"),
     num(unit === "documents" ? "of documents read" : "of text read"),
   ];
-  if (!rules.length) add(root, "p", "note", "Nothing was dropped.");
+  if (!rules.length) add(root, "p", "note", isDone() ? "Nothing was dropped." : "Nothing is known to be dropped so far.");
   else shortened(root, rules, 20, (place, first) => table(place, "Drops by rule", columns,
     first.map((one) => [
       ruleCell(one), bar([[0, (one[unit] ?? 0) / most, "lost"]]), count(one.documents),

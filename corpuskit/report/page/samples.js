@@ -196,7 +196,8 @@ const drawSample = (root, one, find) => {
   if (one.stage) {
     write(add(add(head, "b"), "bdi"), ruleName(one), find);
     const figures = [], bound = isKnown(one.threshold) ? ` against ${number(one.threshold)}` : "";
-    if (isKnown(one.value)) figures.push(number(one.value) + bound);
+    const places = ["cut", "replace"].includes(one.action) ? (one.value === 1 ? " place" : " places") : "";
+    if (isKnown(one.value)) figures.push(number(one.value) + places + bound);
     const jaccard = number(one.survivor?.jaccard);
     if (jaccard !== UNKNOWN && jaccard !== number(one.value)) figures.push(`Jaccard ${jaccard}`);
     if (figures.length) add(head, "span", "value", figures.join(", "));

@@ -171,19 +171,16 @@ def read_history(output: str | os.PathLike[str]) -> History:
     names = (*FIGURES, "data_wait_ms", "data_wait_p50_ms", "data_wait_p99_ms")
     history = History(str(folder), {name: Curve() for name in names})
     history.written = metrics.stat().st_mtime
-    for line in _lines(metrics, history):
-        _add_step(history, line)
-    for line in _lines(folder / "evaluations.jsonl", history):
-        for name, one in line["sources"].items():
-            source = history.source(name)
-            source.held_out.add(line["step"], one["bits_per_byte"])
-            source.held_out_nats, source.held_out_tokens = one["loss"], one["tokens"]
-    for line in _lines(folder / "mixture.jsonl", history):
-        for name, one in line["sources"].items():
-            source = history.source(name)
-            source.realised.add(line["step"], one["realised_ratio"])
-            source.planned.add(line["step"], one["planned_ratio"])
-            source.mixture = one
+    for path, add in (
+        (metrics, _add_step),
+        (folder / "evaluations.jsonl", _add_evaluation),
+        (folder / "mixture.jsonl", _add_mixture),
+    ):
+        for line in _lines(path, history):
+            try:
+                add(history, line)
+            except (KeyError, TypeError, ValueError, AttributeError):  # of another shape
+                history.broken[path.name] += 1
     _read_events(history, folder / "events.jsonl")
     history.endings = [
         f"rank {rank} ended with code {one.code}: {one.line}"
@@ -235,6 +232,21 @@ def _add_step(history: History, line: dict[str, Any]) -> None:
             source.tokens += one["tokens"]
         if one["bits_per_byte"] is not None:
             source.bits_per_byte = one["bits_per_byte"]
+
+
+def _add_evaluation(history: History, line: dict[str, Any]) -> None:
+    for name, one in line["sources"].items():
+        source = history.source(name)
+        source.held_out.add(line["step"], one["bits_per_byte"])
+        source.held_out_nats, source.held_out_tokens = one["loss"], one["tokens"]
+
+
+def _add_mixture(history: History, line: dict[str, Any]) -> None:
+    for name, one in line["sources"].items():
+        source = history.source(name)
+        source.realised.add(line["step"], one["realised_ratio"])
+        source.planned.add(line["step"], one["planned_ratio"])
+        source.mixture = one
 
 
 def _read_events(history: History, path: Path) -> None:

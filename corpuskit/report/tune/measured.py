@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from corpuskit.batch import numbers
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.run.measures import FIXED, ROLE
-from corpuskit.run.status import sealed
+from corpuskit.run.status import outdated, sealed
 from corpuskit.shards import open_parquet, read_documents
 from corpuskit.stage import StreamingStage
 from corpuskit.storage import open_place
@@ -87,6 +87,11 @@ def find_bounded(run: RunDirectory, label: str) -> Bounded:
     seal = next((seal for one, seal in finished if one == phase), None)
     if phase is None or seal is None:
         raise UsageError(f"{label}: its phase is not finished. Run the pipeline first.")
+    if phase in outdated(run, [(phase, seal)]):
+        raise UsageError(
+            f"{label}: its phase was made with other parameters, files or inputs than the plan now "
+            "has. Run the pipeline again."
+        )
     return Bounded(run, label, stage, phase, seal, finished)
 
 

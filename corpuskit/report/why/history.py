@@ -352,7 +352,13 @@ class _History:
     ) -> dict[str, dict[str, Any]]:
         """Return what the streaming stages say when they are applied anew, by label."""
         from corpuskit.report.why.afresh import Afresh
+        from corpuskit.run.status import outdated
 
+        for phase in outdated(self.run, self.all.finished):
+            self.notes.append(
+                f"phase {phase.name} was made with other parameters, files or inputs than the plan "
+                "now has: what is measured anew is what the new ones say."
+            )
         afresh = Afresh(self.all, self.who)
         found: dict[str, dict[str, Any]] = {}
         for phase in self.run.plan.phases:

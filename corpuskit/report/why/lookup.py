@@ -191,7 +191,7 @@ def find(
     if kind == "url":
         return _by_url(documents, value, progress)
     hits = _by_id(documents, value, progress)
-    if not hits.keys and value.isdecimal():
+    if not hits.keys and _is_key(value):
         return _by_key(documents, value)
     if not hits.keys and documents.has_hashes and documents.keys_of_hash(value, URL):
         return _by_url(documents, value, progress)
@@ -231,8 +231,13 @@ def _packed(documents: Documents, name: str) -> set[int]:
         return set()
 
 
+def _is_key(value: str) -> bool:
+    """Return whether a text is how a key is written: 00297 is an id, if anything."""
+    return value.isdecimal() and value == str(int(value)) and int(value) < MAX_KEY
+
+
 def _by_key(documents: Documents, value: str) -> Hits:
-    if not value.isdecimal() or int(value) >= MAX_KEY:
+    if not _is_key(value):
         raise UsageError(
             f"{value!r} is no key: keys are whole numbers below 2**63. Leave --key out for an id."
         )
