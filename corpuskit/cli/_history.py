@@ -62,7 +62,10 @@ def _all(hits: Hits, told: Sequence[dict[str, Any]], width: int) -> Iterator[str
 def _lines(told: dict[str, Any], width: int) -> Iterator[str]:
     yield click.style(_plain(told["id"]), bold=True)
     yield from _wrapped(_origin(told), width, "  ")
-    yield "  " + click.style(_FATES[told["fate"]], fg=_COLOURS[told["fate"]], bold=True)
+    said = _FATES[told["fate"]]
+    if told["fate"] == "unfinished" and told["stages"] and told["stages"][0]["said"] == "not yet":
+        said = "not known yet: the phase that reads the documents is not finished"
+    yield "  " + click.style(said, fg=_COLOURS[told["fate"]], bold=True)
     yield ""
     labels = [_plain(one["stage"]) for one in told["stages"]]
     indent = min(max(map(len, labels), default=0), 20) + 2

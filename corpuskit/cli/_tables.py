@@ -212,5 +212,5 @@ def _rules(row: FunnelRow) -> str:
         f"{rule} {sum(by.values()):,} ({', '.join(f'{s} {n:,}' for s, n in by.items())})"
         for rule, by in row.dropped.items()
     ]
-    parts += [f"{rule} in {num:,} documents" for rule, num in row.changed.items()]
+    parts += [f"{rule} in {num:,} document{'s' * (num != 1)}" for rule, num in row.changed.items()]
     return "; ".join(parts)

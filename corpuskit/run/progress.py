@@ -127,6 +127,8 @@ class Tracker:
 
     def read(self, documents: int, text_bytes: int) -> None:
         """Note what was read of the phase, perhaps for tasks that are not done yet."""
+        if self.count is not None and self.count.phase.role != "documents":
+            documents = 0  # these are rows of tokens
         self._heard = (self._heard[0] + documents, self._heard[1] + text_bytes)
 
     def look(self) -> None:

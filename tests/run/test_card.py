@@ -106,7 +106,7 @@ def test_what_nobody_declared_is_said_to_be_undeclared(kept):
     done = kept.cli("card", str(kept.out))
     assert done.stdout.count("Licence: **not declared**") == 2
     assert "warning: the licence of the dataset is not declared. Set card.license." in done.stderr
-    assert "licences of sources web, books not declared" in done.stderr
+    assert "licences of sources web, books are not declared" in done.stderr
     assert "Nobody declared the licence of web, books." in done.stdout
 
 

@@ -312,9 +312,10 @@ def _warnings(
         found.append("the licence of the dataset is not declared. Set card.license.")
     missing = [one.name for one in sources if one.license is None]
     if missing:
-        many = "licences of sources" if len(missing) > 1 else "licence of source"
+        many = "licences of sources {} are" if len(missing) > 1 else "licence of source {} is"
         found.append(
-            f"the {many} {', '.join(missing)} not declared. Set card.sources.{missing[0]}.license."
+            f"the {many.format(', '.join(missing))} not declared. Set "
+            f"card.sources.{missing[0]}.license."
         )
     missing = [one.name for one in sources if one.origin is None and one.url is None]
     if missing:

@@ -93,8 +93,8 @@ def _notes(
         for name, (left, right) in by_id.items()
     ]
     notes += [
-        f"{name}: {count} files have changed between the runs, and their documents have no ids: "
-        "they are matched by where they stand in the file."
+        f"{name}: {count} files have another size or date than in the other run, and their "
+        "documents have no ids: they are matched by where they stand in the file."
         for name, count in changed.items()
         if name not in by_id
     ]

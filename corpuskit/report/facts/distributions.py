@@ -47,11 +47,13 @@ class Failing:
     Attributes:
         at_least, at_most: by the bins; the bound lies inside of one. None without a bound.
         ledger: dropped by the rule: of documents that break several, the first rule has it.
+        sources: source -> (at_least, at_most); empty without a bound.
     """
 
     at_least: int | None
     at_most: int | None
     ledger: int | None
+    sources: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +145,12 @@ def _measure(
     parameter = step.stage.bounds.get(rule) if rule is not None else None
     is_whole = takes_whole(step.stage, parameter)
     low, high = _failing(sums.values(), threshold, fails, is_whole=is_whole)
+    by_source = {
+        source: (least, most)
+        for source, counter in sums.items()
+        for least, most in [_failing([counter], threshold, fails, is_whole=is_whole)]
+        if least is not None and most is not None
+    }
     ledger = sum(mine) if rule is not None else None
     return Measure(
         stage=step.label,
@@ -155,7 +163,7 @@ def _measure(
         histogram=histogram(sums, threshold),
         missing={source: num - sum(sums[source].values()) for source, num in seen.items()},
         seen=sum(seen.values()),
-        failing=Failing(low, high, ledger),
+        failing=Failing(low, high, ledger, by_source),
     )
 
 

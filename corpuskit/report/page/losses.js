@@ -113,7 +113,7 @@ const runCards = ({ changed, tokens, cpu_seconds: cpu, peak_rss_bytes: peak, inp
     cards.push(["Tokens in the mixture", taken, `from ${brief(tokens.stored)} stored`]);
   }
   const time = { text: seconds(cpu), title: `${number(cpu)} s` };
-  cards.push(["CPU time", time, `peak memory ${bytes(peak)}`]);
+  if (cpu) cards.push(["CPU time", time, `peak memory ${bytes(peak)}`]);
   cards.push(["Input", size(input.size_bytes), some(input.files, "file")]);
   return cards;
 };
@@ -246,8 +246,10 @@ const drawMeasure = (grid, item) => {
     title: `Distribution of ${item.stage} ${item.name}`,
   });
   const words = [];
-  const { at_least, at_most, ledger } = item.failing ?? {};
-  if (isBound && isKnown(at_least) && !state.of) {
+  const { ledger, sources } = item.failing ?? {};
+  const [at_least, at_most] = state.of
+    ? sources?.[state.of] ?? [] : [item.failing?.at_least, item.failing?.at_most];
+  if (isBound && isKnown(at_least)) {
     const least = percent(at_least, seen), most = percent(at_most ?? at_least, seen);
     const range = (low, high) => (low === high ? low : `${low} to ${high}`);
     const failing = range(count(at_least), count(at_most ?? at_least));
