@@ -46,7 +46,9 @@ class Stream:
         steps = [run.plan.step(label) for label in phase.labels]
         found = [(step, step.stage) for step in steps]
         self.steps = [
-            (step, measuring(stage)) for step, stage in found if isinstance(stage, StreamingStage)
+            (step, measuring(stage) if run.plan.settings.measure_rules else stage)
+            for step, stage in found
+            if isinstance(stage, StreamingStage)
         ]
         self.last = next((s.stage for s in steps if isinstance(s.stage, CellStage)), None)
         self.last_label = phase.labels[-1] if self.last else ""

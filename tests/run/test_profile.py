@@ -19,7 +19,7 @@ from corpuskit.run.profile import LAST, MAX_NAMES, PER_OCTAVE, STEPS, Profile, b
 from corpuskit.run.rundir import RunDirectory
 from corpuskit.run.status import funnel, sealed, verify
 from corpuskit.stage import View
-from tests.run.conftest import Lab, corpus
+from tests.run.conftest import Lab, corpus, tree
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,20 @@ def test_measures_are_counted_without_being_stored(done):
     assert rows(done, at="gopher_quality", what="measure")
     assert not (done.out / "measures").exists()
     assert verify(RunDirectory.open(str(done.out))).problems == []
+
+
+def test_rules_need_not_measure(tmp_path, tokenizer):
+    made = Lab(tmp_path, tokenizer)
+    made.write("web0.jsonl", corpus(40))
+    made.write("books.jsonl", corpus(20, 1))
+    made.pipeline["stages"] = made.pipeline["stages"][:2]
+    made.run("--set", "measure_rules=false")
+    quiet = rows(made)
+    assert {row["what"] for row in quiet} >= {"seen", "dropped", "length"}
+    assert "measure" not in {row["what"] for row in quiet}
+    before = tree(made.out, "documents", "ledger")
+    assert "gopher_quality: reused" in made.run().stdout  # nothing is made again for it
+    assert tree(made.out, "documents", "ledger") == before
 
 
 def test_documents_are_found_by_id_and_url(done):
