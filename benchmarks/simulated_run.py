@@ -39,12 +39,13 @@ SOURCES = ("web", "books")
 
 WRITES = {
     "hash": ("run:hashes",), "group": ("run:clusters",), "survivors": ("run:decisions",),
-    "sign": ("run:bands",), "edges": ("run:forest",), "cluster": ("run:clusters",),
-    "apply": ("sidecar", "ledger"), "scatter": ("run:rows-",), "gather": ("tokens", "run:doc_rows"),
+    "sign": ("run:bands", "run:places"), "edges": ("run:forest",), "cluster": ("run:components",),
+    "verify": ("run:clusters",), "apply": ("sidecar", "ledger"), "scatter": ("run:rows-",),
+    "gather": ("tokens", "run:doc_rows"),
 }  # fmt: skip
 """Roles that a pass writes per unit. Routes write runs of the name of what they merge."""
 
-MIX = b'{"sources":[],"stages":[]}'
+MIX = b'{"sources":[],"stages":[],"skip":[],"seq_len":2048,"hash":""}'
 
 TIMING = ("cpu_seconds", "cpu_seconds/read", "cpu_seconds/write", "wall_seconds", "peak_rss_bytes")
 
@@ -97,6 +98,8 @@ def roles_of(phase: Phase, unit: Unit) -> tuple[str, ...]:
     """Return what a unit of a phase writes."""
     if phase.pass_name == "route":
         return (f"run:rows-{unit.source}",) if phase.labels[0] == "shuffle" else ("run:decisions",)
+    if phase.pass_name == "gather" and phase.labels[0] != "shuffle":
+        return ("run:sets", "run:sizes")
     if phase.pass_name:
         return tuple(r + unit.source if r[-1] == "-" else r for r in WRITES[phase.pass_name])
     packs = phase.labels[-1] == "pack"

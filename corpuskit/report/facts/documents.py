@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpuskit.run.context import cell_sidecars
+from corpuskit.report.cells import documents_of
 from corpuskit.shards import open_parquet, read_documents, read_sidecars
 from corpuskit.storage import open_place
 
@@ -51,28 +51,9 @@ def texts_of(run: RunDirectory, phase: Phase, keys: Sequence[int]) -> dict[int, 
 def _column(run: RunDirectory, phase: Phase, keys: Sequence[int], name: str) -> dict[int, str]:
     """Return a column of the documents with these keys, as a phase read them."""
     found: dict[int, str] = {}
-    if phase.base is None or not keys:
-        return found
-    cells = run.cells(phase)
-    lows = np.array([cell.low for cell in cells], np.int64)
-    by_cell: defaultdict[int, list[int]] = defaultdict(list)
-    for key in keys:
-        place = int(np.searchsorted(lows, key, "right")) - 1
-        if place >= 0 and key < cells[place].high:
-            by_cell[place].append(key)
-    for place, mine in sorted(by_cell.items()):
-        cell = cells[place]
-        assert cell.part is not None, "cells have parts"
-        if not run.store.exists(cell.part.path):  # somebody has deleted `work/`
-            continue
-        wanted = np.array(sorted(mine), np.int64)
-        sidecars = cell_sidecars(run, phase, cell)
-        path = run.store.at(cell.part.path)
-        for batch in read_documents(path, ["key", name], sidecars=sidecars, keys=wanted):
-            some = batch.filter(pc.is_in(batch.column("key"), pa.array(wanted)))
-            found |= dict(
-                zip(some.column("key").to_pylist(), some.column(name).to_pylist(), strict=True)
-            )
+    for some in documents_of(run, phase, keys, ["key", name]):
+        values = some.column(name).to_pylist()
+        found |= dict(zip(some.column("key").to_pylist(), values, strict=True))
     return found
 
 

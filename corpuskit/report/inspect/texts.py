@@ -17,15 +17,14 @@ import pyarrow.parquet as pq
 
 from corpuskit.batch import make_keys, split_key
 from corpuskit.errors import CorpuskitError, describe
-from corpuskit.run.context import cell_sidecars
+from corpuskit.report.cells import documents_of
 from corpuskit.run.profile import ROLE as PROFILE
 from corpuskit.run.rundir import CELLS_PER_SLICE
-from corpuskit.shards import read_documents
 from corpuskit.stage import StreamingStage, View
 from corpuskit.storage import find_objects, is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -82,7 +81,7 @@ def texts_seen(
     found = Found()
     if phase.base is not None:
         steps = _before(run, phase, label, set(units.values()))
-        for batch in _from_cells(run, phase, units.keys(), whole=bool(steps)):
+        for batch in documents_of(run, phase, units.keys(), None if steps else ["key", "text"]):
             _replay(batch, steps, "documents", found)
     elif read_inputs:
         _from_inputs(run, phase, label, units, found)
@@ -155,32 +154,6 @@ def _replay(
     texts = view.batch.column("text").to_pylist()
     for key, text in zip(view.keys.tolist(), texts, strict=True):
         found.texts[key] = Text(text, place)
-
-
-def _from_cells(
-    run: RunDirectory, phase: Phase, keys: Collection[int], *, whole: bool
-) -> Iterator[pa.RecordBatch]:
-    """Yield documents as a phase read them; with all their columns, if they are asked for."""
-    cells = run.cells(phase)
-    lows = np.array([cell.low for cell in cells], np.int64)
-    by_cell: defaultdict[int, list[int]] = defaultdict(list)
-    for key in keys:
-        place = int(np.searchsorted(lows, key, "right")) - 1
-        if place >= 0 and key < cells[place].high:
-            by_cell[place].append(key)
-    for place, wanted in sorted(by_cell.items()):
-        cell = cells[place]
-        assert cell.part is not None, "cells have parts"
-        chosen = np.array(sorted(wanted), np.int64)
-        for batch in read_documents(
-            run.store.at(cell.part.path),
-            None if whole else ["key", "text"],
-            sidecars=cell_sidecars(run, phase, cell),
-            keys=chosen,
-        ):
-            mine = batch.filter(pc.is_in(batch.column("key"), pa.array(chosen)))
-            if len(mine):
-                yield mine
 
 
 def _from_inputs(

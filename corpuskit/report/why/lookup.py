@@ -84,6 +84,7 @@ class Documents:
         self.seal = next((seal for phase, seal in finished if not phase.index), None)
         self.files = {file.ordinal: file for file in run.inputs.files}
         self._known: dict[int, Identity] = {}
+        self._lost = False
 
     @property
     def phase(self) -> Phase:
@@ -94,7 +95,11 @@ class Documents:
     def has_hashes(self) -> bool:
         """Whether ids and URLs can be looked up: without rows there are no parts, but a profile."""
         seal = self.seal
-        return seal is not None and bool(len(seal.by_role(ROLE)) or len(seal.by_role(PROFILE)))
+        return (
+            not self._lost
+            and seal is not None
+            and bool(len(seal.by_role(ROLE)) or len(seal.by_role(PROFILE)))
+        )
 
     def identify(self, key: int) -> Identity:
         """Return what the first phase knows of a document; remembered."""
@@ -141,7 +146,11 @@ class Documents:
             return []
         wanted, keys = hash_of(name), []
         for part in self.seal.by_role(ROLE):
-            rows = read_run(self.run.store.at(part.path), wanted, wanted + 1)
+            try:
+                rows = read_run(self.run.store.at(part.path), wanted, wanted + 1)
+            except FileNotFoundError:  # somebody has deleted it: from now on documents are scanned
+                self._lost = True
+                continue
             if rows.num_rows:
                 found = numbers(rows.column("key"))[numbers(rows.column("kind")) == kind]
                 keys += found.tolist()

@@ -213,3 +213,11 @@ def test_a_history_loads_no_compiler_and_no_language_tools(whys):
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_without_the_files_of_ids_the_run_is_scanned(whys, tmp_path):
+    shutil.copytree(whys.out, tmp_path / "out")
+    shutil.rmtree(tmp_path / "out/ids")
+    done = whys.cli("why", str(tmp_path / "out"), "mail", "--json")
+    assert json.loads(done.stdout)["keys"] == keys(whys, "mail")
+    assert "looking through" in done.stderr
