@@ -13,7 +13,7 @@ import pytest
 
 from corpuskit.kernels import jit
 from corpuskit.kernels.hashing import mix64, xxh64
-from corpuskit.kernels.jit import inline, kernel, load_compiler
+from corpuskit.kernels.jit import inline, kernel
 
 ROOT = Path(__file__).resolve().parents[2]
 IS_PLAIN = os.environ.get("NUMBA_DISABLE_JIT") == "1"
@@ -131,5 +131,23 @@ print(len(found), len(xxh64.signatures))
 
 
 def test_loading_the_compiler_twice_is_once():
-    load_compiler()
-    load_compiler()
+    program = """
+import sys
+from corpuskit.kernels.jit import load_compiler
+before = "numba" in sys.modules
+load_compiler()
+first = sys.modules["corpuskit.kernels.compiler"]
+load_compiler()
+print(before, "numba" in sys.modules, sys.modules["corpuskit.kernels.compiler"] is first)
+"""
+    assert run_python(program, NUMBA_DISABLE_JIT="0") == "False True True"
+
+
+def test_without_compiling_no_compiler_is_loaded():
+    program = """
+import sys
+from corpuskit.kernels.jit import load_compiler
+load_compiler()
+print("numba" in sys.modules)
+"""
+    assert run_python(program, NUMBA_DISABLE_JIT="1") == "False"
