@@ -3,6 +3,9 @@
 A producer writes one sorted file, whatever the number of consumers; a consumer asks for a range of
 the first column and reads only the record batches that can hold it. Keys, hashes and
 token rows move; documents stay where they are.
+
+Every read is checked: the seal of the producer holds a hash of the footer, the footer holds a hash
+of each record batch, and a batch is compared with its hash before it is used.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from corpuskit.errors import DataError
-from corpuskit.storage import open_place
+from corpuskit.storage import DamagedError, open_place, read_footer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -58,7 +62,13 @@ def write_run(
     table = table.combine_chunks()
     first = table.column(0).to_numpy()
     step = max(min(BATCH_ROWS, BATCH_BYTES * len(first) // max(table.nbytes, 1)), 1)
-    header = {"format": 1, "rows": len(first), "first": [str(v) for v in first[::step]]}
+    header = {
+        "format": 1,
+        "rows": len(first),
+        "first": [str(v) for v in first[::step]],
+        # A batch lies in the file just as it is serialized here.
+        "hashes": [_hash(b.serialize()) for b in table.to_batches(max_chunksize=step)],
+    }
     schema = table.schema.with_metadata({"corpuskit": json.dumps(header)})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_table(table, max_chunksize=step)
@@ -69,6 +79,7 @@ def read_run(path: Readable, low: int | None = None, high: int | None = None) ->
     """Return the rows of a run whose first column is in `[low, high)`, sorted by it.
 
     Raises:
+        DamagedError: what is read is not what was written.
         DataError: the file is not a run.
     """
     try:
@@ -80,12 +91,11 @@ def read_run(path: Readable, low: int | None = None, high: int | None = None) ->
             first = [int(value) for value in header["first"]]
             if len(first) > reader.num_record_batches:
                 raise ValueError(f"{len(first)} batches claimed, {reader.num_record_batches} there")
-            begin, end = _batches(first, low, high)
-            _refuse_compressed(file, begin, end)
-            table = pa.Table.from_batches(
-                [reader.get_batch(i) for i in range(begin, end)],
-                reader.schema.remove_metadata(),
+            schema = reader.schema.remove_metadata()
+            batches = _read_batches(
+                path, file, schema, header["hashes"], *_batches(first, low, high)
             )
+            table = pa.Table.from_batches(batches, schema)
     except (pa.ArrowException, OSError, *MALFORMED) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -120,26 +130,40 @@ def _batches(first: list[int], low: int | None, high: int | None) -> tuple[int, 
     return begin, max(begin, end)
 
 
-def _refuse_compressed(file: pa.NativeFile, begin: int, end: int) -> None:
-    """Refuse compressed batches before they are read: 50 KB of them can hold 1.6 GB.
+def _read_batches(
+    path: Readable, file: pa.NativeFile, schema: pa.Schema, hashes: list[str], begin: int, end: int
+) -> list[pa.RecordBatch]:
+    """Read batches `[begin, end)`, each compared with its hash before it is parsed.
 
-    Arrow tells nobody, so the footer and the headers of the batches are looked into.
+    Compressed batches are refused before they are read: 50 KB of them can hold 1.6 GB. Arrow says
+    nowhere which are, so footer and headers are parsed here.
 
     Source: Arrow columnar format 1.5, File.fbs (Footer), Message.fbs (Message, RecordBatch).
 
     Raises:
+        DamagedError: a batch is not the one that was written.
         ValueError: one is compressed.
     """
-    size = file.size()
-    (length,) = struct.unpack("<i", file.read_at(4, size - 10))
-    footer = file.read_at(length, size - 10 - length)
+    footer = read_footer(file)[:-10]
     blocks = _table(footer, _root(footer), 3)
+    batches = []
     for number in range(begin, end):
-        offset, header_size = struct.unpack_from("<qi", footer, blocks + 4 + 24 * number)
-        header = file.read_at(header_size, offset)[8:]
-        batch = _table(header, _root(header), 2)
-        if _field(header, batch, 3):
+        offset, header_size, body_size = struct.unpack_from(
+            "<qi4xq", footer, blocks + 4 + 24 * number
+        )
+        block = file.read_at(header_size + body_size, offset)
+        if _hash(block) != hashes[number]:
+            raise DamagedError(path)
+        header = block[8:header_size]
+        if _field(header, _table(header, _root(header), 2), 3):
             raise ValueError(f"batch {number} is compressed")
+        batches.append(pa.ipc.read_record_batch(pa.py_buffer(block), schema))
+    return batches
+
+
+def _hash(content: bytes | pa.Buffer) -> str:
+    """Return the hash of a record batch as hex: 17 GB/s, against 0.6 GB/s for blake2b."""
+    return xxhash.xxh3_64_hexdigest(content)
 
 
 def _root(buffer: bytes) -> int:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from corpuskit.batch import large_strings, list_spans, numbers, utf8
 from corpuskit.errors import DataError
-from corpuskit.storage import Stored, open_place
+from corpuskit.storage import Stored, open_place, open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -155,7 +155,7 @@ def read_sidecars(sidecars: Sequence[Readable]) -> Sidecars:
     cuts: list[pa.ListArray] = []
     for path in sidecars:
         try:
-            with open_place(path) as file:
+            with open_whole(path) as file:
                 table = pa.ipc.open_file(file).read_all()
         except pa.ArrowInvalid as error:
             raise DataError(f"{path}: not a sidecar: {error}.") from None
@@ -248,7 +248,8 @@ def _batches(
     So memory is bounded by the writer's BATCH_TEXT_BYTES.
     """
     try:
-        with open_place(path) as source, open_parquet(source, path) as file:
+        opened = open_whole(path) if keys is None else open_place(path)
+        with opened as source, open_parquet(source, path) as file:
             row, place = 0, file.schema_arrow.get_field_index("key")
             for group in range(file.num_row_groups):
                 stored = file.metadata.row_group(group)

@@ -184,7 +184,7 @@ def _parts(run_directory: str | Path, stage: str) -> list[tuple[Readable, Part]]
             f"{run_directory}: {stage} left no signatures. Run it with scheme: datasketch and "
             "signatures: true."
         )
-    return [(run.store.at(part.path), part) for part in parts]
+    return [(run.at(part), part) for part in parts]
 
 
 def _checked(settings: Settings, stage: str) -> Settings:

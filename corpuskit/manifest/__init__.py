@@ -7,7 +7,11 @@ content hash; measured ones (`timing`) are kept beside it.
 
 from __future__ import annotations
 
+from corpuskit.manifest.checked import dump_checked, load_checked
 from corpuskit.manifest.parts import Part, Parts, RoleParts
 from corpuskit.manifest.records import Manifest, OtherFormatError, Seal
 
-__all__ = ["Manifest", "OtherFormatError", "Part", "Parts", "RoleParts", "Seal"]
+__all__ = [
+    "Manifest", "OtherFormatError", "Part", "Parts", "RoleParts", "Seal", "dump_checked",
+    "load_checked",
+]  # fmt: skip

@@ -37,7 +37,8 @@ class Part:
         source: the source it came from, empty when it holds several.
         rows, size_bytes: of the file; text_bytes: of the text inside (documents only).
         first, last: smallest and largest key (documents, runs), or rows covered (tokens).
-        digest: blake2b-128 of the file.
+        digest: xxh3-128 of the file; footer: of its Parquet or Arrow footer alone, so that whoever
+            reads a range need not read all.
     """
 
     unit: int
@@ -50,10 +51,11 @@ class Part:
     first: int = 0
     last: int = -1
     digest: str = ""
+    footer: str = ""
 
 
 _NUMBERS = ("unit", "rows", "size_bytes", "text_bytes", "first", "last")
-_TEXTS = ("path", "source", "digest")
+_TEXTS = ("path", "source", "digest", "footer")
 FIELDS = tuple(field.name for field in dataclasses.fields(Part))
 
 
@@ -181,7 +183,7 @@ def is_sound(part: Part) -> bool:
         set(map(type, numbers)) == {int}
         and min(numbers) >= -(1 << 63)
         and max(numbers) < 1 << 64
-        and type(part.path) is type(part.source) is type(part.digest) is type(part.role) is str
+        and all(type(getattr(part, name)) is str for name in ("role", *_TEXTS))
     )
 
 

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from corpuskit.errors import DataError
+from corpuskit.manifest.checked import dump_checked, load_checked
 from corpuskit.manifest.parts import FIELDS, Part, Parts, check_paths, digest_bytes, dump, is_sound
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record")
 
-FORMAT = 1
-SEAL_FORMAT = 2
+FORMAT = 2
+SEAL_FORMAT = 3
 
 FUNNEL = ("read/", "read_bytes/", "kept/", "kept_bytes/", "dropped/", "cut/", "replace/")
 """Counters that only people read."""
@@ -57,17 +58,17 @@ class Manifest:
         """Return the file content."""
         parts = [{name: getattr(part, name) for name in FIELDS} for part in self.parts]
         fields = {**self.__dict__, "parts": parts}
-        return dump({"format": FORMAT, "kind": "manifest", **fields})
+        return dump_checked({"format": FORMAT, "kind": "manifest", **fields})
 
     @classmethod
     def from_json(cls, content: bytes, where: str) -> Manifest:
         """Parse a manifest file.
 
         Raises:
-            DataError: it is not a manifest of a format this version reads.
+            DataError: it is not a manifest of a format this version reads, or it is damaged.
         """
         try:
-            fields = json.loads(content)
+            fields = load_checked(content, where)
             if fields.pop("format") != FORMAT or fields.pop("kind") != "manifest":
                 raise DataError(f"{where}: not a manifest of format {FORMAT}.")
             fields["parts"] = tuple(Part(**part) for part in fields["parts"])
@@ -154,7 +155,7 @@ class Seal:
     def to_json(self) -> bytes:
         """Return the file content: a JSON object whose first line has all but the parts."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "parts"]
-        head = dump(
+        head = dump_checked(
             {
                 "format": SEAL_FORMAT,
                 "kind": "seal",
@@ -178,7 +179,10 @@ class Seal:
         try:
             if lines[-2:] != _ENDING or not lines[0].endswith(_OPENING):
                 raise _not_a_seal(json.loads(content), where)
-            fields = json.loads(lines[0] + b"]}")
+            head = json.loads(lines[0] + b"]}")
+            if head.get("format") != SEAL_FORMAT:
+                raise _not_a_seal(head, where)
+            fields = load_checked(lines[0].removesuffix(_OPENING) + b"}", where)
             if fields.pop("format") != SEAL_FORMAT or fields.pop("kind") != "seal":
                 raise _not_a_seal(json.loads(content), where)
             bodies = [line.removesuffix(b",") for line in lines[1:-2]]

@@ -45,7 +45,7 @@ def documents_of(
             continue
         wanted = np.array(sorted(mine), np.int64)
         sidecars = cell_sidecars(run, phase, cell)
-        path = run.store.at(cell.part.path)
+        path = run.at(cell.part)
         for batch in read_documents(path, columns, sidecars=sidecars, keys=wanted):
             some = batch.filter(pc.is_in(batch.column("key"), pa.array(wanted)))
             if len(some):

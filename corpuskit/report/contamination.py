@@ -13,6 +13,7 @@ from corpuskit.errors import UsageError, suggest
 from corpuskit.run.status import sealed
 from corpuskit.shards import read_documents
 from corpuskit.stages.dedup.decontaminate import SEPARATOR, Decontaminate
+from corpuskit.storage import open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +130,7 @@ def _hits(
     """Yield the documents of a stage that hold something of items, and the items."""
     cuts: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     for part in seal.by_role("ledger"):
-        with run.store.open(part.path) as source:
+        with open_whole(run.at(part)) as source:
             table = pq.read_table(source, filters=pc.field("stage") == label, partitioning=None)
         for row in table.drop_columns(["text"]).to_pylist():
             if row["action"] != "drop":
@@ -149,7 +150,7 @@ def _hits(
     names = [f"{label}.{name}" for name in stage.adds()]
     for part in seal.by_role("documents"):
         columns = ["key", "id", "source", *names]
-        for batch in read_documents(run.store.at(part.path), columns):
+        for batch in read_documents(run.at(part), columns):
             held = batch.filter(pc.greater(pc.list_value_length(batch.column(f"{label}.items")), 0))
             for row in held.to_pylist():
                 rows = sorted(cuts[row["key"]], key=lambda cut: stage.rules.index(cut["rule"]))

@@ -20,7 +20,7 @@ from corpuskit.run.profile import Profile, rule_of
 from corpuskit.run.rundir import file_copy
 from corpuskit.shards import open_parquet, read_documents, read_sidecars, write_sidecar
 from corpuskit.stage import PassContext, UnitContext, View
-from corpuskit.storage import digest_file, open_place
+from corpuskit.storage import digest_footer, digest_part, open_place
 from corpuskit.storage.faults import reach
 
 if TYPE_CHECKING:
@@ -165,11 +165,15 @@ class UnitWork(UnitContext):
     ) -> None:  # fmt: skip
         reach("write:after", str(path))
         number = self.unit.number if unit is None else unit
-        digest = digest_file(path)
+        digest = digest_part(path)
+        with open_place(path) as file:
+            footer = digest_footer(file)
         name = f"{folder}/{prefix}part-{unit_name(number)}-{digest[:12]}{path.suffix}"
         size = path.stat().st_size
         self.run.store.publish(path, name)
-        self.published.append(Part(number, role, name, size_bytes=size, digest=digest, **fields))
+        self.published.append(
+            Part(number, role, name, size_bytes=size, digest=digest, footer=footer, **fields)
+        )
 
     def _scratch_path(self, suffix: str) -> Path:
         self._written += 1
@@ -232,13 +236,13 @@ class PassWork(UnitWork, PassContext):
         return self.run.find_counters(self.phase, name)
 
     def path(self, part: Part) -> Readable:
-        return self.run.store.at(part.path)
+        return self.run.at(part)
 
     def write_file(self, name: str, content: bytes) -> None:
         path = self._scratch_path(".fixed")
         path.write_bytes(content)
         reach("write:after", str(path))
-        digest = digest_file(path)
+        digest = digest_part(path)
         # Under its own name it would replace that of a newer plan, if this worker is a late one:
         # whoever seals the phase puts it there.
         copy = file_copy(self.phase, name, digest)
@@ -268,7 +272,7 @@ def cell_sidecars(run: RunDirectory, phase: Phase, unit: Unit) -> list[Readable]
     """Return the sidecars that apply to a cell, oldest first."""
     found: list[Readable] = []
     for index in phase.sidecars:
-        found += [run.store.at(part.path) for part in run.sidecars(index, unit.number)]
+        found += [run.at(part) for part in run.sidecars(index, unit.number)]
     return found
 
 

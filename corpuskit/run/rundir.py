@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
 from corpuskit.errors import DataError, TaskError, UsageError
-from corpuskit.manifest import Manifest, OtherFormatError, Seal
+from corpuskit.manifest import Manifest, OtherFormatError, Seal, dump_checked, load_checked
 from corpuskit.plan.compile import PLAN, Phase, Plan
 from corpuskit.plan.fingerprint import code_digest, fingerprint, runner_digest
 from corpuskit.plan.inputs import Inputs
 from corpuskit.stage import InputFile, Slice, Unit
-from corpuskit.storage import open_store
+from corpuskit.storage import Stored, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from corpuskit.manifest import Part, Parts, RoleParts
     from corpuskit.run.launch.contract import Task
+    from corpuskit.storage import DamagedError
 
 WORTH_A_LISTING = 32
 """So many files of a folder are looked up by listing it; fewer are asked for one by one."""
@@ -61,7 +61,7 @@ class RunDirectory:
             **self.plan.to_json(), "files": files, "slices": slices, "code": self.code(),
             "folder": os.getcwd(),
         }  # fmt: skip
-        self.store.put(PLAN, json.dumps(content).encode())
+        self.store.put(PLAN, dump_checked(content))
 
     def code(self) -> dict[str, str]:
         """Return digests of the code of every source and stage, and of what runs them, as it is."""
@@ -94,12 +94,7 @@ class RunDirectory:
         path = store.where(PLAN)
         if not store.exists(PLAN):
             raise UsageError(f"{address}: not a run directory, it has no {PLAN}.")
-        try:
-            content = json.loads(store.read(PLAN))
-        except ValueError as error:
-            raise DataError(f"{path}: cannot be read: {error}.") from None
-        if not isinstance(content, dict) or content.get("format") != 1:
-            raise DataError(f"{path}: not a plan of format 1. Run the pipeline again.")
+        content = load_checked(store.read(PLAN), path)
         try:
             return cls._from_json(content, path, address)
         except (KeyError, TypeError, ValueError) as error:
@@ -116,6 +111,33 @@ class RunDirectory:
         run = cls(plan, Inputs(files, slices))
         run._code, run.folder = dict(content["code"]), str(content["folder"])
         return run
+
+    def at(self, part: Part) -> Stored:
+        """Return a part as something to read, to be compared with what its seal says of it."""
+        return self.store.at(part.path, digest=part.digest, footer=part.footer)
+
+    def without(self, error: DamagedError) -> DataError:
+        """Delete a damaged part of this run, so that the next run makes it again.
+
+        Only a part that is damaged at a second look is deleted. Its name holds the hash of what it
+        must contain, so there is no other plan or attempt for which it would be whole.
+
+        Returns:
+            What to tell the user: the file, the phase that wrote it, and what to do.
+        """
+        place = error.place
+        if not isinstance(place, Stored) or place.store.address != self.store.address:
+            return error
+        if self.store.digest(place.name) == place.digest:
+            return DataError(f"{place}: could not be read whole once, but is whole now. Run again.")
+        self.store.delete([place.name])
+        writer = next(
+            (phase.name for phase in self.plan.phases if place.name.startswith(phase.owns)), "?"
+        )
+        return DataError(
+            f"{place}: its content is not what phase {writer} wrote: the file was changed, or the "
+            "disk damaged it. It is deleted; run the same command again, and it is made again."
+        )
 
     def seal_name(self, phase: Phase) -> str:
         """Return the name of a phase's seal."""

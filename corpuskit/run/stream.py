@@ -166,7 +166,7 @@ class Stream:
     def _documents(self, work: UnitWork) -> Iterator[pa.RecordBatch]:
         """Yield the documents of a cell, masks applied."""
         assert self.unit.part is not None, "only cells have a part"
-        path = self.run.store.at(self.unit.part.path)
+        path = self.run.at(self.unit.part)
         sidecars = cell_sidecars(self.run, self.phase, self.unit)
         for batch in read_documents(path, sidecars=sidecars):
             size = int(View(batch).text.sizes().sum())

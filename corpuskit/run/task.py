@@ -13,6 +13,7 @@ from corpuskit.manifest import Manifest, Part
 from corpuskit.run.context import PassWork, Stopwatch
 from corpuskit.run.rundir import manifest_name
 from corpuskit.run.stream import Stream
+from corpuskit.storage import DamagedError
 from corpuskit.storage.faults import reach
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def run_task(
 
     Raises:
         TaskError: the plan was edited since the task was cut.
+        DataError: an input is broken, or a file of the run is damaged and was deleted.
     """
     phase = run.plan.phases[task.phase]
     run.check_mark(phase, task.mark)
@@ -53,13 +55,16 @@ def run_task(
     parts: list[Part] = []
     load_compiler()
     began_cpu, began = time.process_time(), time.perf_counter()
-    with run.store.scratch() as scratch:
-        for unit in units:
-            for work in _work(run, phase, unit, scratch, progress):
-                counters.update(work.counted)
-                for name, value in work.timing.items():
-                    timing[name] += value
-                parts += work.published
+    try:
+        with run.store.scratch() as scratch:
+            for unit in units:
+                for work in _work(run, phase, unit, scratch, progress):
+                    counters.update(work.counted)
+                    for name, value in work.timing.items():
+                        timing[name] += value
+                    parts += work.published
+    except DamagedError as error:
+        raise run.without(error) from None
     measured = dict(timing)
     measured["cpu_seconds"] = time.process_time() - began_cpu
     measured["wall_seconds"] = time.perf_counter() - began

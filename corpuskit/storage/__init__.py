@@ -13,14 +13,28 @@ from typing import TYPE_CHECKING
 
 from corpuskit.errors import UsageError
 from corpuskit.storage.local import LocalStore
-from corpuskit.storage.store import SCRATCH, Found, Readable, Store, Stored, digest_file, open_place
+from corpuskit.storage.store import (
+    SCRATCH,
+    DamagedError,
+    Found,
+    Readable,
+    Store,
+    Stored,
+    digest_file,
+    digest_footer,
+    digest_part,
+    open_place,
+    open_whole,
+    read_footer,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from io import BufferedIOBase
 
 __all__ = [
-    "SCRATCH", "Found", "LocalStore", "Readable", "Store", "Stored", "digest_file", "find_objects",
-    "is_remote", "open_input", "open_place", "open_store",
+    "SCRATCH", "DamagedError", "Found", "LocalStore", "Readable", "Store", "Stored", "digest_file",
+    "digest_footer", "digest_part", "find_objects", "is_remote", "open_input", "open_place",
+    "open_store", "open_whole", "read_footer",
 ]  # fmt: skip
 
 SCHEMES = ("s3",)

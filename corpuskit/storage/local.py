@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.storage.faults import Death, reach
-from corpuskit.storage.store import SCRATCH, Store, digest_file
+from corpuskit.storage.store import SCRATCH, Store, digest_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -263,7 +263,7 @@ class LocalStore(Store):
 
     def digest(self, name: str) -> str:
         reach("read:before", name)
-        return digest_file(self.path(name))
+        return digest_part(self.path(name))
 
 
 def _move_new(scratch: str, final: Path) -> bool:

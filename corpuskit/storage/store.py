@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from corpuskit.errors import DataError
 
@@ -37,10 +37,17 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A published file: something to open and read ranges of."""
+    """A published file: something to open and read ranges of.
+
+    Attributes:
+        digest: what the seal says of the whole file (`digest_part`); empty = not known.
+        footer: what it says of the end of the file, by which ranges are found (`digest_footer`).
+    """
 
     store: Store
     name: str
+    digest: str = ""
+    footer: str = ""
 
     def __str__(self) -> str:
         return self.store.where(self.name)
@@ -59,11 +66,90 @@ Readable = Path | Stored
 """What readers of parts take: a published file, or a file on this machine."""
 
 
+class DamagedError(DataError):
+    """A published file is not what its writer wrote.
+
+    Attributes:
+        place: the file.
+    """
+
+    def __init__(self, place: Readable, advice: str = "Delete it and run again.") -> None:
+        self.place = place
+        super().__init__(f"{place}: damaged: its content is not what was written. {advice}")
+
+    def __reduce__(self) -> tuple[type[DamagedError], tuple[Readable]]:
+        return type(self), (self.place,)
+
+
 def open_place(place: Readable) -> pa.NativeFile:
-    """Open a file for reading from any position."""
+    """Open a file to read ranges of it; the footer that says where they lie is checked.
+
+    The ranges carry checksums of their own: page CRCs in Parquet, hashes of batches in exchange
+    runs.
+
+    Raises:
+        DamagedError: the footer is not what was written.
+    """
     import pyarrow as pa
 
-    return place.open() if isinstance(place, Stored) else pa.OSFile(str(place), "rb")
+    if not isinstance(place, Stored):
+        return pa.OSFile(str(place), "rb")
+    file = place.open()
+    if place.footer and digest_footer(file) != place.footer:
+        file.close()
+        raise DamagedError(place)
+    return file
+
+
+def open_whole(place: Readable) -> pa.NativeFile:
+    """Open a file to read all of it; every byte is checked before the first is used.
+
+    A local file is read twice, the second time from the page cache: 17 GB/s for the hash, 5 GB/s
+    for the copy. An object is fetched whole into memory.
+
+    Raises:
+        DamagedError: the file is not what was written.
+    """
+    import pyarrow as pa
+
+    if not isinstance(place, Stored) or not place.digest:
+        return open_place(place)
+    if place.is_remote:
+        content = place.store.read(place.name)
+        is_whole = _digest([content]) == place.digest
+        file = pa.BufferReader(content)
+    else:
+        is_whole = place.store.digest(place.name) == place.digest
+        file = place.open()
+    if not is_whole:
+        file.close()
+        raise DamagedError(place)
+    return file
+
+
+FOOTERS = {b"ARROW1": 10, b"PAR1": 8}
+"""How a file ends, and how many bytes of its end hold the size of the footer and this magic."""
+
+
+def read_footer(file: pa.NativeFile) -> bytes:
+    """Return the footer of an open Parquet or Arrow file to its last byte; empty for other files.
+
+    Where its size is a lie, it is the end of the file as far as that goes.
+    """
+    size = file.size()
+    ending = file.read_at(min(10, size), max(size - 10, 0))
+    for magic, num in FOOTERS.items():
+        if ending.endswith(magic) and size >= num:
+            length = int.from_bytes(ending[-num : len(ending) - num + 4], "little")
+            begin = max(size - num - length, 0)
+            return bytes(file.read_at(size - begin, begin))
+    return b""
+
+
+def digest_footer(file: pa.NativeFile) -> str:
+    """Return the hash of a file's footer as hex; empty for files that have none."""
+    footer = read_footer(file)
+    return _digest([footer]) if footer else ""
 
 
 class Store(ABC):
@@ -90,14 +176,14 @@ class Store(ABC):
             DataError: the name would leave the run directory.
         """
 
-    def at(self, name: str) -> Stored:
-        """Return `name` as something to read.
+    def at(self, name: str, *, digest: str = "", footer: str = "") -> Stored:
+        """Return `name` as something to read, to be compared with what a seal says of it.
 
         Raises:
             DataError: the name would leave the run directory.
         """
         self.check(name)
-        return Stored(self, name)
+        return Stored(self, name, digest, footer)
 
     def check(self, name: str) -> None:
         """Refuse names that leave the run directory.
@@ -202,19 +288,32 @@ class Store(ABC):
         """
 
     def digest(self, name: str) -> str:
-        """Return the blake2b-128 of a file as hex."""
-        digest = hashlib.blake2b(digest_size=16)
-        for piece in self._pieces(name):
-            digest.update(piece)
-        return digest.hexdigest()
-
-    def _pieces(self, name: str) -> Iterator[bytes]:
+        """Return the hash of a published file, as `digest_part` makes it."""
         with self.open(name) as file:
-            while piece := file.read(8 << 20):
-                yield piece
+            return _digest(_pieces(file))
+
+
+def digest_part(path: Path) -> str:
+    """Return the xxh3-128 of a file as hex (17 GB/s): tells damage, not malice."""
+    with path.open("rb") as file:
+        return _digest(_pieces(file))
+
+
+def _pieces(file: IO[bytes] | pa.NativeFile) -> Iterator[bytes]:
+    while piece := file.read(1 << 20):  # fits the cache of a core
+        yield piece
+
+
+def _digest(pieces: Iterable[bytes]) -> str:
+    import xxhash  # the loader does without
+
+    digest = xxhash.xxh3_128()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def digest_file(path: Path) -> str:
-    """Return the blake2b-128 of a file as hex (about 1.3 GB/s)."""
+    """Return the blake2b-128 of a file as hex (0.6 to 1.3 GB/s)."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -89,7 +89,7 @@ class Bench:
 
 
 @contextlib.contextmanager
-def open_bench() -> Iterator[Bench]:
+def open_bench(kind: type[Bench] = Bench) -> Iterator[Bench]:
     """Yield a bench in memory where there is such a file system; scratch lies there, too."""
     memory = Path("/dev/shm")
     parent = str(memory) if memory.is_dir() and os.access(memory, os.W_OK) else None
@@ -97,7 +97,7 @@ def open_bench() -> Iterator[Bench]:
     (folder / "tmp").mkdir()
     before, tempfile.tempdir = tempfile.tempdir, str(folder / "tmp")
     try:
-        yield Bench(folder)
+        yield kind(folder)
     finally:
         tempfile.tempdir = before
         shutil.rmtree(folder)

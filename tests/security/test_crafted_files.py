@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from corpuskit import exchange
 from corpuskit.batch import POSITION_BITS
 from corpuskit.errors import DataError
 from corpuskit.exchange import read_run, write_run
@@ -163,10 +164,12 @@ def test_a_run_is_read_whole(run):
     assert read_run(run, 50_000, 50_003).column("key").to_pylist() == [50_000, 50_001, 50_002]
 
 
-def test_a_compressed_run_is_refused_before_it_is_decompressed(tmp_path):
+def test_a_compressed_run_is_refused_before_it_is_decompressed(tmp_path, monkeypatch):
     columns = {"key": np.zeros(4_000_000, np.int64)}
-    path = arrow(tmp_path / "a.arrow", columns, HEADER, compression="zstd")
+    header = {**HEADER, "hashes": ["right"]}
+    path = arrow(tmp_path / "a.arrow", columns, header, compression="zstd")
     assert path.stat().st_size < 10_000
+    monkeypatch.setattr(exchange, "_hash", lambda block: "right")
     with pytest.raises(DataError, match=r"a.arrow: not an exchange run: batch 0 is compressed"):
         read_run(path)
 

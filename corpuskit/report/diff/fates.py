@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from corpuskit.batch import numbers, utf8
 from corpuskit.report.inspect.kept import kept_shards
+from corpuskit.storage import open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +120,7 @@ class FateReader:
         within = (pc.field("doc_key") >= low) & (pc.field("doc_key") < high)
         for parts in self.ledgers:
             for part in parts.within(low, high):
-                with self.run.store.open(part.path) as file:
+                with open_whole(self.run.at(part)) as file:
                     table = pq.read_table(
                         file, columns=columns, filters=within & (pc.field("action") == "drop"),
                         partitioning=None, use_threads=False,

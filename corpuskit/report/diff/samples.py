@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from corpuskit.report.inspect.kept import kept_texts
 from corpuskit.report.inspect.texts import ledger_text, texts_seen
 from corpuskit.run.status import sealed
+from corpuskit.storage import open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -115,7 +116,7 @@ def _rows(reader: FateReader, keys: list[int]) -> Iterable[tuple[Phase, Part, di
             if not mine:
                 continue
             chosen = pc.field("doc_key").isin(pa.array(mine, pa.int64()))
-            with reader.run.store.open(part.path) as file:
+            with open_whole(reader.run.at(part)) as file:
                 table = pq.read_table(
                     file, filters=chosen & (pc.field("action") == "drop"), partitioning=None
                 )

@@ -222,7 +222,7 @@ def _largest(
     keeps_none = getattr(stage, "keep", "") == "none"
     sources = {file.ordinal: file.source for file in run.inputs.files}
     for size, cluster, survivor, number in tally.largest:
-        rows = read_run(run.store.at(parts[number].path), survivor, survivor + 1)
+        rows = read_run(run.at(parts[number]), survivor, survivor + 1)
         members = [row for row in rows.to_pylist() if row["cluster"] == -cluster]
         members = sorted(members, key=lambda row: (row["rank"], row["key"]))[:NUM_MEMBERS]
         names = names_of(run, last, [row["key"] for row in members])

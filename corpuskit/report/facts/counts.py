@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from corpuskit.errors import DataError
 from corpuskit.run.profile import LEFT, ROLE, SCHEMA
+from corpuskit.storage import open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -186,7 +187,7 @@ def _read(run: RunDirectory, phase: Phase, part: Part, last: str) -> pa.Table | 
     None if it is gone: a run that goes on may have replaced it since its seal was read.
     """
     try:
-        with run.store.open(part.path) as source:
+        with open_whole(run.at(part)) as source:
             table = pq.read_table(source, schema=SCHEMA, partitioning=None, use_threads=False)
     except FileNotFoundError:
         return None

@@ -105,8 +105,8 @@ def _some(
 ) -> Iterator[Kept]:
     """Yield documents of one row group of a shard."""
     assert cell.part is not None, "cells have parts"
-    place = run.store.at(cell.part.path)
-    sidecars = [run.store.at(p.path) for index in masks for p in run.sidecars(index, cell.number)]
+    place = run.at(cell.part)
+    sidecars = [run.at(p) for index in masks for p in run.sidecars(index, cell.number)]
     keep = read_sidecars(sidecars).keep
     with open_place(place) as source, open_parquet(source, place) as file:
         group = int(rng.integers(file.num_row_groups))

@@ -177,7 +177,7 @@ def _look(
 
 
 def _row_groups(run: RunDirectory, part: Part, step: int) -> Iterator[tuple[int, pa.Table]]:
-    place = run.store.at(part.path)
+    place = run.at(part)
     try:
         with open_place(place) as source, open_parquet(source, place) as file:
             for group in range(0, file.num_row_groups, step):

@@ -17,7 +17,7 @@ from corpuskit.run.measures import FIXED, ROLE
 from corpuskit.run.status import sealed
 from corpuskit.shards import open_parquet, read_documents
 from corpuskit.stage import StreamingStage
-from corpuskit.storage import open_place
+from corpuskit.storage import open_place, open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,7 +54,7 @@ class Shards(NamedTuple):
     def sidecars(self, part: Part) -> list[Readable]:
         """Return the sidecars of a part."""
         of_part = (seal.by_role("sidecar").of_unit(part.unit) for seal in self.masks)
-        return [self.run.store.at(one.path) for found in of_part for one in found]
+        return [self.run.at(one) for found in of_part for one in found]
 
     def read(
         self, part: Part, columns: Sequence[str], keys: NDArray[np.int64] | None = None
@@ -66,7 +66,7 @@ class Shards(NamedTuple):
             keys: as in `read_documents`.
         """
         gone = self._gone(part)
-        path, sidecars = self.run.store.at(part.path), self.sidecars(part)
+        path, sidecars = self.run.at(part), self.sidecars(part)
         for batch in read_documents(path, columns, sidecars=sidecars, keys=keys):
             if len(gone):
                 stays = pc.invert(pc.is_in(batch.column("key"), gone))
@@ -79,7 +79,7 @@ class Shards(NamedTuple):
         found = [pa.array([], pa.int64())]
         if self.packing is not None:
             for one in self.packing.by_role("ledger").of_unit(part.unit):
-                with self.run.store.open(one.path) as file:
+                with open_whole(self.run.at(one)) as file:
                     chosen = pc.field("action") == "drop"
                     table = pq.read_table(
                         file, columns=["doc_key"], filters=chosen, partitioning=None
@@ -228,7 +228,7 @@ def _measured(run: RunDirectory, value: _Value, keys: NDArray[np.int64]) -> NDAr
     low, high = int(keys[0]), int(keys[-1]) + 1
     found = np.full(len(keys), np.nan)
     for part in value.measures.within(low, high):
-        for batch in read_documents(run.store.at(part.path), ["key", value.name], keys=keys):
+        for batch in read_documents(run.at(part), ["key", value.name], keys=keys):
             there = numbers(batch.column("key"))
             places = np.minimum(np.searchsorted(keys, there), len(keys) - 1)
             mine = keys[places] == there
@@ -267,7 +267,7 @@ def _columns(run: RunDirectory, shards: Shards, stage: str) -> Iterator[_Value]:
     """Yield the columns of numbers that a stage added."""
     if not len(shards.parts):
         return
-    path = run.store.at(shards.parts[0].path)
+    path = run.at(shards.parts[0])
     with open_place(path) as source, open_parquet(source, path) as file:
         fields = list(file.schema_arrow)
     bounds = run.plan.step(stage).stage
@@ -290,7 +290,7 @@ def _measures(run: RunDirectory, finished: Sealed, stage: str) -> Iterator[_Valu
         parts = seal.by_role(ROLE + stage)
         if not (phase.is_stream and len(parts) and isinstance(configured, StreamingStage)):
             continue
-        path = run.store.at(parts[0].path)
+        path = run.at(parts[0])
         with open_place(path) as source, open_parquet(source, path) as file:
             names = [name for name in file.schema_arrow.names if name not in FIXED]
         for name in names:

@@ -19,6 +19,7 @@ from corpuskit.ledger import SCHEMA
 from corpuskit.report.inspect.texts import ledger_text, texts_seen
 from corpuskit.run.profile import rule_of
 from corpuskit.run.status import sealed
+from corpuskit.storage import open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -250,7 +251,7 @@ def _rows(
     if keys is not None:
         chosen &= pc.field("doc_key").isin(pa.array(keys, pa.int64()))
     columns = ["doc_key", "rule", "value", "threshold"] if keys is None else SCHEMA.names
-    with run.store.open(part.path) as file:
+    with open_whole(run.at(part)) as file:
         table = pq.read_table(file, columns=columns, filters=chosen, partitioning=None)
     names = pc.list_element(pc.split_pattern(table.column("rule"), ": ", max_splits=1), 0)
     return table.append_column("name", pc.replace_substring(names, "/", "|"))
@@ -343,7 +344,7 @@ def _survivors(run: RunDirectory, phase: Phase, stage: object, keys: set[int]) -
         if run.plan.phases[index].pass_name != named:
             continue
         for part in run.seal(index).by_role("run:clusters"):
-            rows = read_run(run.store.at(part.path))
+            rows = read_run(run.at(part))
             mine = rows.filter(pc.is_in(rows.column("key"), pa.array(sorted(keys), pa.int64())))
             pairs = zip(mine.column("key").to_pylist(), mine.column("survivor").to_pylist(),
                         strict=True)  # fmt: skip

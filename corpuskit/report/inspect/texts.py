@@ -21,7 +21,7 @@ from corpuskit.report.cells import documents_of
 from corpuskit.run.profile import ROLE as PROFILE
 from corpuskit.run.rundir import CELLS_PER_SLICE
 from corpuskit.stage import StreamingStage, View
-from corpuskit.storage import find_objects, is_remote
+from corpuskit.storage import find_objects, is_remote, open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -120,7 +120,7 @@ def _rewrites(run: RunDirectory, seal: Seal, labels: Sequence[str], units: Colle
             return True
         for part in parts:
             chosen = (pc.field("what") == "rewritten") & pc.field("at").isin(list(labels))
-            with run.store.open(part.path) as source:
+            with open_whole(run.at(part)) as source:
                 table = pq.read_table(source, columns=["at"], filters=chosen, partitioning=None)
             if table.num_rows:
                 return True

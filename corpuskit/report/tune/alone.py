@@ -21,6 +21,7 @@ from corpuskit.report.tune.curve import Curve, SourceCurve
 from corpuskit.report.tune.measured import Bounded, Measured, find_bounded, without_measures
 from corpuskit.report.tune.swept import Swept
 from corpuskit.run.profile import ROLE, bins, edges
+from corpuskit.storage import open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -189,7 +190,7 @@ def _counts(found: Bounded) -> Counts:
     chosen = parts[:: max(-(-len(parts) // MOST_PARTS), 1)]
     tables = []
     for part in chosen:
-        with found.run.store.open(part.path) as source:
+        with open_whole(found.run.at(part)) as source:
             mine = pc.field("at") == found.label
             tables.append(pq.read_table(source, columns=COLUMNS, filters=mine, partitioning=None))
     if not any(len(table) for table in tables):

@@ -105,7 +105,7 @@ def find_measured(run: RunDirectory, label: str) -> Measured:
     parts = found.seal.by_role(ROLE + label)
     if not len(parts):
         raise UsageError(without_measures(found))
-    path = run.store.at(parts[0].path)
+    path = run.at(parts[0])
     with open_place(path) as source, open_parquet(source, path) as file:
         names = tuple(name for name in file.schema_arrow.names if name not in FIXED)
     counted = (name.split("/") for name in found.seal.counters if name.startswith("dropped/"))
@@ -165,7 +165,7 @@ def batches(found: Measured) -> Iterator[pa.RecordBatch]:
         DataError: a part is not whole.
     """
     for part in found.parts:
-        yield from read_documents(found.run.store.at(part.path))
+        yield from read_documents(found.run.at(part))
 
 
 def decided(found: Measured, batch: pa.RecordBatch) -> NDArray[np.uint8]:

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from corpuskit.report.inspect.texts import texts_seen
+from corpuskit.storage import open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -62,6 +63,6 @@ def _rows_of(
         wanted = [key for key in keys if part.first <= key <= part.last]
         if wanted:
             condition = pc.field(name).isin(pa.array(wanted, pa.int64()))
-            with run.store.open(part.path) as source:
+            with open_whole(run.at(part)) as source:
                 table = pq.read_table(source, columns=columns, filters=condition, partitioning=None)
             yield from table.to_pylist()

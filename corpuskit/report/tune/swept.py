@@ -172,7 +172,7 @@ def some_values(found: Measured, swept: Swept) -> NDArray[np.float64]:
     step = -(-len(found.parts) // LOOKED_AT_PARTS)
     pieces = []
     for part in list(found.parts)[::step]:
-        path = found.run.store.at(part.path)
+        path = found.run.at(part)
         with open_place(path) as source, open_parquet(source, path) as file:
             table = file.read_row_group(0, columns=swept.rules)
         pieces.append(swept.values_of(table.combine_chunks().to_batches()[0]))

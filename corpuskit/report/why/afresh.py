@@ -142,7 +142,7 @@ class Afresh:
         )
         sidecars = cell_sidecars(self._run, phase, unit)
         keys = np.array([self._who.key], np.int64)
-        path = self._run.store.at(part.path)
+        path = self._run.at(part)
         for batch in read_documents(path, sidecars=sidecars, keys=keys):
             places = np.flatnonzero(numbers(batch.column("key")) == self._who.key)
             if len(places):

@@ -98,9 +98,7 @@ def _cluster_of(
             row
             for part in runs
             if part.first <= survivor <= part.last
-            for row in read_run(
-                documents.run.store.at(part.path), survivor, survivor + 1
-            ).to_pylist()
+            for row in read_run(documents.run.at(part), survivor, survivor + 1).to_pylist()
         ]
         if any(row["key"] == key for row in rows):
             return rows
@@ -122,7 +120,7 @@ def _member(
     key, name = row["key"], survivor_id if row["rank"] == 0 else None
     if name is None:
         for part in ledger.within(key, key + 1):
-            path = documents.run.store.at(part.path)
+            path = documents.run.at(part)
             for found in rows_of(path, key, "doc_key", only={"doc_id"}):
                 name = found["doc_id"]
     similarity = row["similarity"]

@@ -156,7 +156,7 @@ class _History:
     ) -> list[dict[str, Any]]:
         """Return the rows of this document in a part; what is gone is noted."""
         try:
-            return rows_of(self.run.store.at(part.path), self.key, column, without)
+            return rows_of(self.run.at(part), self.key, column, without)
         except FileNotFoundError:
             self.notes.append(f"{part.path} is gone, so what it says is missing here.")
             return []
@@ -245,7 +245,7 @@ class _History:
 
     def _sidecar_row(self, part: Part, row: int) -> dict[str, Any]:
         try:
-            return sidecar_row(self.run.store.at(part.path), row)
+            return sidecar_row(self.run.at(part), row)
         except FileNotFoundError:
             self.notes.append(f"{part.path} is gone, so what it says is missing here.")
             return {}

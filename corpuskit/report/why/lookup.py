@@ -129,7 +129,7 @@ class Documents:
             for role, column in (("documents", "key"), ("ledger", "doc_key")):
                 for part in seal.by_role(role).within(key, key + 1):
                     try:
-                        path = self.run.store.at(part.path)
+                        path = self.run.at(part)
                         yield from rows_of(path, key, column, without={"text", "extra"})
                     except FileNotFoundError:
                         is_whole = False
@@ -147,7 +147,7 @@ class Documents:
         wanted, keys = hash_of(name), []
         for part in self.seal.by_role(ROLE):
             try:
-                rows = read_run(self.run.store.at(part.path), wanted, wanted + 1)
+                rows = read_run(self.run.at(part), wanted, wanted + 1)
             except FileNotFoundError:  # somebody has deleted it: from now on documents are scanned
                 self._lost = True
                 continue
@@ -285,7 +285,7 @@ def _url_hint(documents: Documents) -> str:
     seal = documents.seal
     for part in [] if seal is None else list(seal.by_role("documents"))[:_NEAR_PARTS]:
         with contextlib.suppress(FileNotFoundError):
-            for origin in first_values(documents.run.store.at(part.path), "origin", 50):
+            for origin in first_values(documents.run.at(part), "origin", 50):
                 if origin and (url := origin["url"]):
                     return f"URLs here look like {url!r}, and are compared letter by letter."
     return "The documents of this run have no URLs: set url_column in its sources."
@@ -324,7 +324,7 @@ def _examples(documents: Documents, num: int) -> Iterable[str]:
     places = sorted({len(parts) * piece // (_NEAR_PARTS - 1) for piece in range(_NEAR_PARTS)})
     for place in {min(place, len(parts) - 1): None for place in places if parts}:
         with contextlib.suppress(FileNotFoundError):
-            path = documents.run.store.at(parts[place].path)
+            path = documents.run.at(parts[place])
             yield from first_values(path, "id", num // _NEAR_PARTS)
 
 
@@ -336,7 +336,7 @@ def _around(documents: Documents, key: int) -> list[str]:
     for role, column in (("documents", "key"), ("ledger", "doc_key")):
         for part in documents.parts(role, key):
             with contextlib.suppress(FileNotFoundError):
-                found |= set(keys_around(documents.run.store.at(part.path), key, column))
+                found |= set(keys_around(documents.run.at(part), key, column))
     same = [one for one in found if one >> POSITION_BITS == key >> POSITION_BITS]
     below, above = [k for k in same if k < key], [k for k in same if k > key]
     near = [*([max(below)] if below else []), *([min(above)] if above else [])]

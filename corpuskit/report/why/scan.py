@@ -127,7 +127,7 @@ def _in_inputs(
 
 def _batches(documents: Documents, part: Part, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield columns of a part; one that is gone has nothing."""
-    path = documents.run.store.at(part.path)
+    path = documents.run.at(part)
     try:
         with open_place(path) as source, open_parquet(source, path) as file:
             yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=columns, use_threads=False)

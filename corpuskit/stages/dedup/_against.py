@@ -23,12 +23,14 @@ from corpuskit.errors import UsageError
 from corpuskit.exchange import read_run
 from corpuskit.manifest import OtherFormatError, Seal
 from corpuskit.stage import Unit
+from corpuskit.storage import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
     from corpuskit.manifest import RoleParts
+    from corpuskit.storage import Store
 
 IDS = pa.schema([("key", pa.int64()), ("id", pa.string())])
 
@@ -50,7 +52,7 @@ class Index:
         shift: what is added to keys.
     """
 
-    folder: Path
+    store: Store
     seal: Seal
     shift: int
 
@@ -60,8 +62,10 @@ class Index:
 
     def read(self, run: str, low: int, high: int, schema: pa.Schema) -> pa.Table:
         """Return rows by range of the first column, with its own keys."""
-        paths = [self.folder / part.path for part in self.parts(run).within(low, high)]
-        rows = [read_run(path, low, high).select(schema.names) for path in paths]
+        rows = [
+            read_run(self.store.at(part.path, footer=part.footer), low, high).select(schema.names)
+            for part in self.parts(run).within(low, high)
+        ]
         return pa.concat_tables([schema.empty_table(), *rows])
 
 
@@ -92,7 +96,7 @@ class Against:
         before = itertools.accumulate(files, initial=-sum(files))
         return cls(
             tuple(
-                Index(Path(run), seal, ordinal << POSITION_BITS)
+                Index(open_store(run), seal, ordinal << POSITION_BITS)
                 for run, seal, ordinal in zip(runs, seals, before, strict=False)
             )
         )
@@ -105,10 +109,10 @@ class Against:
         """
         for one in self.indexes:
             for path in (path for parts in one.seal.parts.roles() for path in parts.paths()):
-                if not (one.folder / path).exists():
+                if not one.store.exists(path):
                     raise UsageError(
-                        f"against: {one.folder}: {path} is gone: an index is part of work/, which "
-                        "must stay. Run that run again."
+                        f"against: {one.store.address}: {path} is gone: an index is part of "
+                        "work/, which must stay. Run that run again."
                     )
 
     def rows(self, run: str) -> int:

@@ -113,7 +113,7 @@ class HeldOutRun:
         number = 0
         columns = ["key", "text", *self._stage.needs()]
         for part in self._parts[source]:
-            place = self._store.at(part.path)
+            place = self._store.at(part.path, digest=part.digest)
             for batch in read_documents(place, columns):
                 if missing := set(columns) - set(batch.schema.names):
                     raise DataError(

@@ -16,7 +16,7 @@ from corpuskit.shards import TOKEN_GROUP_ROWS, open_parquet, write_tokens
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages import _routing
 from corpuskit.stages.sequences._rows import packed_schema, packed_size
-from corpuskit.storage import open_place
+from corpuskit.storage import open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -225,7 +225,7 @@ def _read_rows(path: Readable, given: Mapping[str, Any]) -> Iterator[pa.Table]:
     width = packed_schema(given).field("tokens").type.byte_width
     step = max(PART_BYTES // (width * TOKEN_GROUP_ROWS), 1)
     try:
-        with open_place(path) as source, open_parquet(source, path) as file:
+        with open_whole(path) as source, open_parquet(source, path) as file:
             for first in range(0, file.num_row_groups, step):
                 groups = range(first, min(first + step, file.num_row_groups))
                 yield file.read_row_groups(list(groups), use_threads=False)
