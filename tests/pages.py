@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.conftest import ROOT
+from tests.patience import HANG_SECONDS
 from tests.run.here import command_line
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class Reader:
         }  # fmt: skip
         return subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text], cwd=self.folder, env=environment, text=True,
-            capture_output=True, check=False, timeout=400, stdin=subprocess.DEVNULL,
+            capture_output=True, check=False, timeout=HANG_SECONDS, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     def _is_apart(self, words: list[str]) -> bool:

@@ -18,6 +18,7 @@ from corpuskit.plan import read_plan
 from corpuskit.train.settings import TrainSettings
 from tests.conftest import ROOT
 from tests.pages import SHELLS, Reader, blocks_of, commands_of, missing, pages
+from tests.patience import HANG_SECONDS
 from tests.run.here import command_line
 
 README = ROOT / "README.md"
@@ -49,7 +50,7 @@ def call(folder, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, text=True,
-        capture_output=True, check=False, timeout=400,
+        capture_output=True, check=False, timeout=HANG_SECONDS,
     )  # fmt: skip
 
 

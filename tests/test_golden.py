@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import ROOT
+from tests.patience import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 GOLDEN = ROOT / "sample_data" / "golden.json"
@@ -30,7 +31,7 @@ def quickstart(tmp_path_factory):
     done = subprocess.run(
         [sys.executable, "-m", "corpuskit", "run", "pipelines/quickstart.yaml"],
         cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        text=True, capture_output=True, check=False, timeout=500,
+        text=True, capture_output=True, check=False, timeout=HANG_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder / "runs" / "quickstart"

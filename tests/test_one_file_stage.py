@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tests.patience import HANG_SECONDS
 
 STAGE = '''
 """A filter in one file."""
@@ -63,7 +64,7 @@ def tree(tmp_path_factory):
 def python(tree, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, *arguments], cwd=tree, text=True, capture_output=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}, timeout=300,
+        env={**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}, timeout=HANG_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from corpuskit.cli.train import command
 from tests.conftest import ROOT
+from tests.patience import HANG_SECONDS
 
 SETTINGS = "{data: tokens, output: there, name: my/run, batch: {global_rows: 8}}"
 
@@ -105,7 +106,7 @@ def test_the_codes_that_ranks_leave_decide_whether_they_are_started_again(
         Path("bin", name).write_text(f"#!/bin/bash\n{text}\n")
         Path("bin", name).chmod(0o755)
     done = subprocess.run(
-        ["bash"], input=printed, text=True, capture_output=True, check=False, timeout=60,
+        ["bash"], input=printed, text=True, capture_output=True, check=False, timeout=HANG_SECONDS,
         env={"PATH": f"{Path('bin').absolute()}:{os.environ['PATH']}", "SLURM_JOB_ID": "1",
              "SLURM_JOB_NODELIST": "here"},
     )  # fmt: skip

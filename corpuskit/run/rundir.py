@@ -128,16 +128,20 @@ class RunDirectory:
         place = error.place
         if not isinstance(place, Stored) or place.store.address != self.store.address:
             return error
-        if self.store.digest(place.name) == place.digest:
-            return DataError(f"{place}: could not be read whole once, but is whole now. Run again.")
-        self.store.delete([place.name])
         writer = next(
             (phase.name for phase in self.plan.phases if place.name.startswith(phase.owns)), "?"
         )
-        return DataError(
-            f"{place}: its content is not what phase {writer} wrote: the file was changed, or the "
-            "disk damaged it. It is deleted; run the same command again, and it is made again."
+        is_there = self.store.exists(place.name)
+        if is_there and self.store.digest(place.name) == place.digest:
+            return DataError(f"{place}: could not be read whole once, but is whole now. Run again.")
+        self.store.delete([place.name])
+        what = (
+            f"its content is not what phase {writer} wrote: the file was changed, or the disk "
+            "damaged it. It is deleted"
+            if is_there
+            else f"phase {writer} wrote this file, but it is missing"
         )
+        return DataError(f"{place}: {what}; run the same command again, and it is made again.")
 
     def seal_name(self, phase: Phase) -> str:
         """Return the name of a phase's seal."""

@@ -67,15 +67,17 @@ Readable = Path | Stored
 
 
 class DamagedError(DataError):
-    """A published file is not what its writer wrote.
+    """A published file is missing, or not what its writer wrote.
 
     Attributes:
         place: the file.
     """
 
-    def __init__(self, place: Readable, advice: str = "Delete it and run again.") -> None:
+    def __init__(self, place: Readable) -> None:
         self.place = place
-        super().__init__(f"{place}: damaged: its content is not what was written. {advice}")
+        super().__init__(
+            f"{place}: missing, or its content is not what was written. Delete it and run again."
+        )
 
     def __reduce__(self) -> tuple[type[DamagedError], tuple[Readable]]:
         return type(self), (self.place,)
@@ -88,13 +90,16 @@ def open_place(place: Readable) -> pa.NativeFile:
     runs.
 
     Raises:
-        DamagedError: the footer is not what was written.
+        DamagedError: it is missing, or the footer is not what was written.
     """
     import pyarrow as pa
 
     if not isinstance(place, Stored):
         return pa.OSFile(str(place), "rb")
-    file = place.open()
+    try:
+        file = place.open()
+    except FileNotFoundError:
+        raise DamagedError(place) from None
     if place.footer and digest_footer(file) != place.footer:
         file.close()
         raise DamagedError(place)
@@ -108,23 +113,23 @@ def open_whole(place: Readable) -> pa.NativeFile:
     for the copy. An object is fetched whole into memory.
 
     Raises:
-        DamagedError: the file is not what was written.
+        DamagedError: the file is missing, or not what was written.
     """
     import pyarrow as pa
 
     if not isinstance(place, Stored) or not place.digest:
         return open_place(place)
     if place.is_remote:
-        content = place.store.read(place.name)
-        is_whole = _digest([content]) == place.digest
-        file = pa.BufferReader(content)
-    else:
-        is_whole = place.store.digest(place.name) == place.digest
-        file = place.open()
-    if not is_whole:
-        file.close()
-        raise DamagedError(place)
-    return file
+        [content] = place.store.read_each([place.name])
+        if content is None or _digest([content]) != place.digest:
+            raise DamagedError(place)
+        return pa.BufferReader(content)
+    try:
+        if place.store.digest(place.name) == place.digest:
+            return place.open()
+    except FileNotFoundError:
+        pass
+    raise DamagedError(place)
 
 
 FOOTERS = {b"ARROW1": 10, b"PAR1": 8}

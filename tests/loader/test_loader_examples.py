@@ -14,6 +14,7 @@ import pytest
 from loader_runs import write_plan
 
 from corpuskit.loader import StreamingLoader
+from tests.patience import HANG_SECONDS
 
 if TYPE_CHECKING:
     from loader_runs import Shards
@@ -49,7 +50,7 @@ def results(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
         [sys.executable, Path(__file__).with_name("framework_runs.py"), run,
          tmp_path_factory.mktemp("frameworks")],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False, timeout=550,
+        capture_output=True, text=True, check=False, timeout=HANG_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

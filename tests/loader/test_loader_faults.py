@@ -20,6 +20,7 @@ from loader_runs import Shards, write_index, write_part, write_plan, write_shard
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader import StreamingLoader
+from tests.patience import HANG_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -270,7 +271,7 @@ def test_a_program_may_end_while_rows_are_read(tmp_path: Path, program: str) -> 
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=HANG_SECONDS,
         )
         assert (ended.returncode, ended.stderr) == (0, "")
 

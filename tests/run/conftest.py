@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.patience import HANG_SECONDS
 from tests.run.here import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,7 +149,7 @@ class Lab:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             self.command(*arguments), cwd=self.folder, env=environment, text=True,
-            capture_output=True, check=False, timeout=300,
+            capture_output=True, check=False, timeout=HANG_SECONDS,
         )  # fmt: skip
         return checked(done, code)
 

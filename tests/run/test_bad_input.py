@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.patience import HANG_SECONDS
 from tests.run.conftest import ROOT, corpus
 from tests.run.test_same_bytes import kept, read, tree
 
@@ -181,7 +182,7 @@ def limited(lab, limit_bytes: int) -> subprocess.CompletedProcess[str]:
 
     return subprocess.run(
         [sys.executable, "-m", "corpuskit", "run", str(lab.path)], cwd=lab.folder, text=True,
-        capture_output=True, check=False, preexec_fn=limit, timeout=300,
+        capture_output=True, check=False, preexec_fn=limit, timeout=HANG_SECONDS,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 

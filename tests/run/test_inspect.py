@@ -14,6 +14,7 @@ import pytest
 from corpuskit.cli._sides import sides
 from corpuskit.cli._tables import PlainConsole
 from corpuskit.report.inspect.samples import excerpts, jaccard
+from tests.patience import HANG_SECONDS
 from tests.run.conftest import ROOT, Lab, corpus
 
 
@@ -270,7 +271,7 @@ def test_a_terminal_gets_the_pager_that_is_asked_for(finished, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, check=False, timeout=120,
+        stdin=subprocess.DEVNULL, check=False, timeout=HANG_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     paged = (tmp_path / "paged").read_text()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
 
 from corpuskit.plan import read_plan
 from corpuskit.run.pipeline import Observer, run
+from tests.patience import wait_until
 from tests.run.conftest import corpus
 
 POISON = """
@@ -144,20 +144,18 @@ def test_workers_die_with_their_parent(lab):
         stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     pids: list[str] = []
-    deadline = time.monotonic() + 60
-    while not pids and time.monotonic() < deadline:
+
+    def has_workers() -> bool:
         found = subprocess.run(
             ["pgrep", "-P", str(process.pid)], text=True, capture_output=True, check=False
         )
-        pids = found.stdout.split()
-        time.sleep(0.05)
-    assert pids
+        pids[:] = found.stdout.split()
+        return bool(pids)
+
+    wait_until(has_workers)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 30
-    while any(_is_alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(_is_alive(pid) for pid in pids)
+    wait_until(lambda: not any(_is_alive(pid) for pid in pids))
 
 
 def _is_alive(pid: str) -> bool:

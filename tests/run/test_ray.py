@@ -21,6 +21,7 @@ from corpuskit.run.launch.contract import Task
 from corpuskit.run.launch.ray import RayLauncher
 from corpuskit.run.pipeline import Observer, run
 from corpuskit.storage import LocalStore, open_store
+from tests.patience import HANG_SECONDS, wait_until
 from tests.run.conftest import ROOT, Lab, corpus, tree
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'corpuskit[ray]'")
@@ -216,11 +217,9 @@ class Impatient(Observer):
         self.mark = mark
 
     def task_ends(self, event: str, fields: dict) -> None:
-        deadline = time.monotonic() + 60
-        while not (self.mark.exists() and self.mark.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: self.mark.exists() and self.mark.read_text())
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(60)
+        time.sleep(HANG_SECONDS)
 
 
 def test_an_interrupt_stops_what_is_in_flight(troubled, tmp_path):
@@ -228,10 +227,7 @@ def test_an_interrupt_stops_what_is_in_flight(troubled, tmp_path):
     mark = tmp_path / "mark"
     with pytest.raises(KeyboardInterrupt):
         run_on_ray(troubled, Impatient(mark))
-    deadline = time.monotonic() + 60
-    while is_alive(int(mark.read_text())) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(int(mark.read_text()))
+    wait_until(lambda: not is_alive(int(mark.read_text())))
 
 
 def is_alive(pid: int) -> bool:
@@ -332,7 +328,7 @@ def driver(lab: Lab, **options) -> subprocess.CompletedProcess[str]:
     environment.pop("RAY_ADDRESS", None)
     return subprocess.run(
         command, cwd=lab.folder, env=environment, text=True, capture_output=True, check=False,
-        timeout=120,
+        timeout=HANG_SECONDS,
     )  # fmt: skip
 
 
@@ -355,7 +351,4 @@ def test_the_command_line_starts_a_ray_of_its_own_and_leaves_no_process(lab, mon
     lab.pipeline["stages"] = ["exact_dedup"]
     lab.run_apart()
     assert {row["state"] for row in lab.facts()["phases"]} == {"reuse"}
-    deadline = time.monotonic() + 60
-    while marked(mark) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert marked(mark) == []
+    wait_until(lambda: not marked(mark))

@@ -22,6 +22,7 @@ from corpuskit.stages.sources.jsonl import Jsonl
 from corpuskit.stages.sources.parquet import Parquet
 from corpuskit.stages.sources.text import Text
 from tests.conftest import ROOT
+from tests.patience import HANG_SECONDS
 from tests.security import thrift
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def test_memory_stays_bounded_while_a_bomb_is_refused(tmp_path, make):
     assert path.stat().st_size < 200_000
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, kind, str(path)], cwd=ROOT, text=True,
-        capture_output=True, check=True, timeout=300,
+        capture_output=True, check=True, timeout=HANG_SECONDS,
     )  # fmt: skip
     outcome, grown = done.stdout.split()
     assert outcome == "refused"

@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.patience import HANG_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -110,7 +112,8 @@ class Cluster:
     def ask(self, *command: str, **options: object) -> str:
         """Run a command against this cluster; return what it prints."""
         done = subprocess.run(
-            command, env=self.environment, text=True, capture_output=True, check=False, timeout=60,
+            command, env=self.environment, text=True, capture_output=True, check=False,
+            timeout=HANG_SECONDS,
             **options,
         )  # fmt: skip
         if done.returncode:

@@ -19,6 +19,7 @@ from tests.slurm.cluster import wait_until
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'corpuskit[train]'")
 
+from tests.patience import HANG_SECONDS
 from tests.train import conftest as ranks
 from tests.train.test_training import losses_of, work
 
@@ -72,7 +73,7 @@ class Training:
 def command(cluster, folder: Path, *arguments: str, code: int = 0):
     done = subprocess.run(
         [sys.executable, "-m", "corpuskit", "train", *arguments], cwd=folder, text=True,
-        capture_output=True, check=False, timeout=120,
+        capture_output=True, check=False, timeout=HANG_SECONDS,
         env={**cluster.environment, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr

@@ -7,7 +7,6 @@ import gzip
 import os
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from corpuskit.stages.sources._extract import Page, Settings, extract_pages
 from corpuskit.stages.sources._http import Response, TooMuchError, decode_body, parse_response
 from corpuskit.stages.sources._warc import parse_fields, read_records
 from corpuskit.stages.sources.warc import Warc
+from tests.patience import wait_until
 
 pytest.importorskip("resiliparse")
 
@@ -541,10 +541,7 @@ def test_the_extractor_ends_with_who_started_it():
     ) as parent:
         child = int(parent.stdout.readline())
         parent.kill()
-    deadline = time.monotonic() + 60
-    while _is_running(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _is_running(child)
+    wait_until(lambda: not _is_running(child))
 
 
 def _is_running(process: int) -> bool:

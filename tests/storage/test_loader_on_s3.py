@@ -24,6 +24,7 @@ from corpuskit.loader.files import digest_bytes
 from corpuskit.loader.parts import Parts
 from corpuskit.storage import open_store
 from tests.loader.loader_runs import Shards, write_index, write_plan, write_shards
+from tests.patience import HANG_SECONDS
 
 if TYPE_CHECKING:
     from tests.s3_server import S3Server
@@ -377,7 +378,9 @@ os.wait()
 
 def test_a_fork_is_refused_and_does_not_hang(far: str) -> None:
     command = [sys.executable, "-c", FORK, far]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=True
+    )
     assert done.stdout.count("was forked from one that has used object storage") == 2
 
 

@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from corpuskit.loader.index import file_digest, plan_hash
 from corpuskit.train.settings import TrainSettings
+from tests.patience import HANG_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,7 +216,7 @@ class Ranks:
 
     def _collect(self) -> list[Any]:
         found: dict[int, Any] = {}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_SECONDS
         while len(found) < len(self.processes):
             assert time.monotonic() < deadline, f"only ranks {sorted(found)} have answered"
             with contextlib.suppress(queue.Empty):
@@ -226,7 +227,7 @@ class Ranks:
             dead = [r for r, p in enumerate(self.processes) if p.exitcode and r not in found]
             assert not dead, f"ranks {dead} ended without an answer"
         for process in self.processes:
-            process.join(60)
+            process.join(HANG_SECONDS)
         return [found[rank] for rank in range(len(self.processes))]
 
     def kill(self) -> None:
@@ -234,7 +235,7 @@ class Ranks:
         for process in self.processes:
             process.kill()
         for process in self.processes:
-            process.join(60)
+            process.join(HANG_SECONDS)
 
 
 class _Failure(str):

@@ -22,16 +22,10 @@ from corpuskit.train.exits import Ending, ending_of, note_ending, read_endings
 from corpuskit.train.health import Speeds, StopSignals
 from corpuskit.train.health import report_of as report
 from corpuskit.train.pulse import Pulse, read_beats
+from tests.patience import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def wait_until(true: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_heartbeat_says_where_the_rank_is(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from corpuskit.train.parallel import join
 from corpuskit.train.pulse import Pulse
 from corpuskit.train.setup import set_up
 from corpuskit.train.watch import Watch
+from tests.patience import HANG_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -343,7 +343,7 @@ def test_torchrun_restarts_killed_ranks(
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert run.returncode == 0, run.stderr
@@ -418,10 +418,3 @@ def test_another_model_or_step_size_does_not_continue(settings: Any, run_ranks: 
 def events_of(settings: TrainSettings) -> list[dict[str, Any]]:
     lines = Path(settings.output, "events.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
