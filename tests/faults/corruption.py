@@ -194,7 +194,9 @@ class Case:
                 messages.append(str(error))
                 observer = None
                 continue
-            break
+            if self.names:
+                break
+            self.strike()  # the run ended before its moment came
         else:
             is_named = any(name in messages[-1] for name in self.names)
             return "refused" if is_named else "SILENT", messages[-1]
