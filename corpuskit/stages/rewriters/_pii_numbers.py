@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from corpuskit.kernels.pii.numbers import CARDS, IBANS
-from corpuskit.kernels.pii.phones import CALLING, CUES, LINKS
+from corpuskit.kernels.pii.phones import CALLING, CUES, ENDS, FOLLOWERS, LINKS, NUM_WEAK
 
 Span = tuple[int, int]
 
@@ -52,11 +52,24 @@ _NEXT = re.compile(rb"[ ./-]?()([0-9]+)")
 
 _GAP = rb"[ \t.:=#]{1,4}"
 _CUE = re.compile(
-    rb"(?<![A-Za-z0-9_])(%b)%b(?:(?:%b)%b)?\Z"
-    % (CUES.encode().replace(b"\n", b" ").replace(b" ", b"|"), _GAP,
-       LINKS.encode().replace(b" ", b"|"), _GAP),
+    rb"(?<![A-Za-z0-9_])(%b)(%b(?:(?:%b)%b)?)\Z"
+    % ("|".join(CUES.split()).encode(), _GAP, "|".join(LINKS.split()).encode(), _GAP),
     re.IGNORECASE,
-)  # fmt: skip
+)
+_MARKED = re.compile(rb"[:#]|\b(?:number|no|nr)\b", re.IGNORECASE)
+_CLAUSE_END = re.compile(
+    rb"\Z|[%b]|[./-](?![0-9])|\ (?:\Z|[%b(-]|(?:%b)(?![A-Za-z0-9_]))"
+    % (re.escape(ENDS), re.escape(ENDS), "|".join((FOLLOWERS + " " + CUES).split()).encode()),
+    re.IGNORECASE,
+)
+_DATE = re.compile(
+    rb"""(?P<year>[0-9]{4})(?P<month>[0-9]{2})(?P<day>[0-9]{2})(?![0-9])
+    | (?P<year1>[0-9]{4})([ ./-])(?P<month1>[0-9]{1,2})\5(?P<day1>[0-9]{1,2})(?![0-9])
+    | (?P<a>[0-9]{1,2})([ ./-])(?P<b>[0-9]{1,2})\9
+      (?: (?P<year2>[0-9]{4})(?![0-9]) | [0-9]{2} (?![0-9]) (?!\9[0-9]) )
+    | (?P<from>[0-9]{4})[ /-](?P<to>[0-9]{4})(?![0-9])""",
+    re.VERBOSE,
+)
 
 
 def us_ssn(text: bytes, free: int, at: int) -> Span | None:
@@ -133,21 +146,72 @@ def phone(text: bytes, free: int, at: int) -> Span | None:
         if start < free or further.isalnum() or further in {b"_", b"+", before}:
             return None
         if before == b"+":
-            return _ended(text, start, _international(text, at), _PHONE_END)
+            return _after_plus(text, at)
         if re.match(rb"[0-9]{1,20}\)", text[at : at + 21]) is None:
             start = at
     found = _NATIONAL.match(text, start)
     if found is not None:
         is_spaced = found["spaced1"] is not None or found["spaced2"] is not None
+        if found["spaced2"] is not None and not _cue(text, start):
+            return None
         end = _SPACED_END if is_spaced else _PHONE_END
         if not (is_spaced and re.search(rb"[0-9] \Z", text[max(0, start - 2) : start])):
             span = _ended(text, start, found.end(), end)
             if span is not None:
                 return span
-    cue = _CUE.search(text[max(0, start - 60) : start])
-    if cue is None:
+    return _after_cue(text, start)
+
+
+def _after_plus(text: bytes, at: int) -> Span | None:
+    """Return the number after a plus whose first digit is at `at`."""
+    stop = _international(text, at)
+    if re.match(rb"[0-9]{4}(?![0-9])", text[at:]) and _begins_date(text, at):
         return None
-    return _ended(text, start, _any_groups(text, start, cue[1].lower() == b"call"), _PHONE_END)
+    if stop and re.fullmatch(rb"[0-9]+\.[0-9]+", text[at:stop]) and not _cue(text, at - 1):
+        return None
+    return _ended(text, at - 1, stop, _PHONE_END)
+
+
+def _after_cue(text: bytes, start: int) -> Span | None:
+    """Return the number at `start` that a word before it announces."""
+    cue = _cue(text, start)
+    stop, is_count = _any_groups(text, start, is_weak=cue == "weak") if cue else (None, False)
+    span = _ended(text, start, stop, _PHONE_END)
+    if span is not None and is_count and span[1] == stop and not _CLAUSE_END.match(text, stop):
+        return None
+    return span
+
+
+def _cue(text: bytes, at: int) -> str:
+    """Return `weak`, `strong` or nothing."""
+    found = _CUE.search(text[max(0, at - 60) : at])
+    if found is None:
+        return ""
+    word, weak = found[1].decode().lower(), CUES.split()[-NUM_WEAK:]
+    is_weak = word == "call" or (word in weak and _MARKED.search(found[2]) is None)
+    return "weak" if is_weak else "strong"
+
+
+def _begins_date(text: bytes, at: int) -> bool:
+    """Return whether a date or a range of years begins at `at`."""
+    date = _DATE.match(text, at)
+    if date is None:
+        return False
+    part = {key: int(value) for key, value in date.groupdict().items() if value is not None}
+    low, high = (1900, 2100) if b" " in date[0] else (1000, 2200)
+    if "year" in part:
+        return 1900 <= part["year"] < 2100 and _is_day(part["month"], part["day"])
+    if "year1" in part:
+        return low <= part["year1"] < high and _is_day(part["month1"], part["day1"])
+    if "from" in part:
+        return low <= part["from"] <= part["to"] < high
+    if not (_is_day(part["a"], part["b"]) or _is_day(part["b"], part["a"])):
+        return False
+    return "year2" not in part or low <= part["year2"] < high
+
+
+def _is_day(month: int, day: int) -> bool:
+    return 1 <= month <= 12 and 1 <= day <= 31
 
 
 def _ended(text: bytes, start: int, stop: int | None, end: re.Pattern[bytes]) -> Span | None:
@@ -177,8 +241,11 @@ def _international(text: bytes, at: int) -> int | None:
     if code == "1" and count not in {3, 10}:
         return None
     stop = place if fewest <= count <= most else None
-    pattern = _FIRST if count == 0 else _NEXT
+    pattern, marks = (_FIRST if count == 0 else _NEXT), b""
     while count < most and (group := pattern.match(text, place)):
+        marks = b"" if group[1] else marks + re.sub(rb"[0-9]", b"", group[0])
+        if 0 < marks[1:].count(b".") < len(marks) - 1:
+            break
         count += len(group[2]) + (len(group[1]) if group[1] and group[1] != b"0" else 0)
         if count > most:
             break
@@ -187,22 +254,46 @@ def _international(text: bytes, at: int) -> int | None:
     return stop
 
 
-def _any_groups(text: bytes, at: int, is_grouped: bool) -> int | None:
-    """Return the end of 7 to 12 digits in groups."""
-    count = groups = 0
-    stop = None
+def _any_groups(text: bytes, at: int, *, is_weak: bool) -> tuple[int | None, bool]:
+    """Return the end of 7 to 12 digits in groups, and whether they may be a count."""
+    brackets, bracketed = _BRACKETS.match(text, at), 0
     if text[at] == 40:
-        brackets = _BRACKETS.match(text, at)
         if brackets is None:
-            return None
-        count, groups, at = len(brackets[1]), 1, brackets.end()
+            return None, False
+        bracketed, at = len(brackets[1]), brackets.end()
+    elif _begins_date(text, at):
+        return None, False
+    groups: list[bytes] = []
+    marks, stop, is_count = b"", None, False
     while group := re.compile(rb"[0-9]+").match(text, at):
-        count, groups, at = count + len(group[0]), groups + 1, group.end()
-        if count > 12:
+        groups.append(group[0])
+        at, count = group.end(), bracketed + sum(map(len, groups))
+        if count > 12 or sum(len(digits) == 1 for digits in groups) > 1:
             break
-        if count >= 7 and (groups > 1 or (count >= 9 and not is_grouped)):
-            stop = at
-        if text[at : at + 1] not in {b" ", b"-", b".", b"/"}:
+        has_area = bracketed > 0 or (groups[0].startswith(b"0") and len(groups[0]) > 1)
+        is_long = count >= 7 and (bracketed > 0 or len(groups) > 1 or (count >= 9 and not is_weak))
+        may_stop = len(group[0]) > 1 or (has_area and marks.endswith(b"-"))
+        shape = ".".join(str(len(digits)) for digits in groups)
+        if is_long and may_stop and (has_area or _fits(groups, shape, marks, is_weak=is_weak)):
+            is_threes = shape in {"2.3.3", "3.3.3", "2.3.3.3", "3.3.3.3"}
+            stop, is_count = at, not has_area and (is_weak or is_threes)
+        mark = text[at : at + 1]
+        if mark not in {b" ", b"-", b".", b"/"}:
             break
+        if marks and (mark == b"/" or (mark == b".") != (marks[:1] == b".")):
+            break
+        if mark == b"/" and len(groups[0]) < 3 and not has_area:
+            break
+        marks += mark
         at += 1
-    return stop
+    return stop, is_count
+
+
+def _fits(groups: list[bytes], shape: str, marks: bytes, *, is_weak: bool) -> bool:
+    """Return whether groups without an area code can be a telephone number."""
+    if b"." in marks:
+        is_pairs = re.fullmatch(r"2(\.2){3,5}", shape) and groups[0] >= b"20"
+        return not is_weak and bool(shape in {"3.4", "3.3.3", "3.3.4"} or is_pairs)
+    if is_weak and marks == b"-" and len(groups[0]) == len(groups[1]):
+        return groups[0] >= groups[1]
+    return shape not in {"1.3.3", "1.3.3.3"}
