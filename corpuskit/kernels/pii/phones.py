@@ -18,6 +18,8 @@ from corpuskit.kernels.pii.bytes import (
     is_group,
     is_in,
     may_end,
+    packed,
+    word_before,
 )
 
 if TYPE_CHECKING:
@@ -79,15 +81,9 @@ def _codes(text: str) -> Numbers:
     return table
 
 
-def _packed(text: str) -> NDArray[np.uint64]:
-    """Return words as numbers: the last seven letters and the length."""
-    words = [word.encode() for word in text.split()]
-    return np.array([int.from_bytes(w[-7:], "big") << 8 | len(w) for w in words], np.uint64)
-
-
 _CALLING = _codes(CALLING)
-_CUES, _LINKS = _packed(CUES), _packed(LINKS)
-_FOLLOWERS = np.concatenate((_packed(FOLLOWERS), _CUES))
+_CUES, _LINKS = packed(CUES), packed(LINKS)
+_FOLLOWERS = np.concatenate((packed(FOLLOWERS), _CUES))
 _WEAK, _CALL = len(_CUES) - NUM_WEAK, len(_CUES) - 1
 _IS_GAP, _IS_END = np.zeros(256, np.bool_), np.zeros(256, np.bool_)
 _IS_GAP[list(GAP)], _IS_END[list(ENDS)] = True, True
@@ -419,13 +415,8 @@ def _cue(data: Bytes, begin: int, at: int) -> int:
         while gap < 4 and at > begin and _IS_GAP[data[at - 1]]:
             at, gap = at - 1, gap + 1
             is_marked |= data[at] == 58 or data[at] == 35
-        word, size = np.uint64(0), 0
-        while at > begin and size < 12 and CLASS[data[at - 1]] & LETTER:
-            at, size = at - 1, size + 1
-            if size < 8:
-                word |= np.uint64(data[at] | 0x20) << np.uint64(8 * size)
-        word |= np.uint64(size)
-        if gap == 0 or size == 0 or (at > begin and CLASS[data[at - 1]] & WORD):
+        at, word = word_before(data, begin, at)
+        if gap == 0 or word == 0 or (at > begin and CLASS[data[at - 1]] & WORD):
             return _NONE
         for place in range(len(_CUES)):
             if word == _CUES[place]:

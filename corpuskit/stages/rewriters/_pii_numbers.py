@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from corpuskit.kernels.pii.numbers import CARDS, IBANS
+from corpuskit.kernels.pii.numbers import CARD_CUES, CARD_REACH, CARDS, IBANS
 from corpuskit.kernels.pii.phones import CALLING, CUES, ENDS, FOLLOWERS, LINKS, NUM_WEAK
 
 Span = tuple[int, int]
@@ -85,10 +85,18 @@ def credit_card(text: bytes, free: int, at: int) -> Span | None:
         return None
     digits = [int(digit) for digit in re.findall(rb"[0-9]", found[0])]
     total = sum(digits[-1::-2]) + sum(sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])
-    return found.span() if total % 10 == 0 and _has_issuer("".join(map(str, digits))) else None
+    issuer = _issuer("".join(map(str, digits)))
+    if total % 10 or not issuer:
+        return None
+    before = re.findall(rb"[a-z]+", text[max(0, at - CARD_REACH) : at].lower())
+    has_cue = any(word.decode() in CARD_CUES.split() for word in before)
+    is_grouped = len(found[0]) > len(digits)
+    is_sure = is_grouped or len(digits) in {15, 16} or issuer == "exact" or has_cue
+    return found.span() if is_sure else None
 
 
-def _has_issuer(digits: str) -> bool:
+def _issuer(digits: str) -> str:
+    """Return how much the first digits say about who issued the card; nothing if nobody did."""
     for entry in CARDS.split():
         lengths, _, prefixes = entry.partition(":")
         low, _, high = lengths.partition("-")
@@ -96,8 +104,8 @@ def _has_issuer(digits: str) -> bool:
             for prefix in prefixes.split(","):
                 first, _, last = prefix.partition("-")
                 if first and first <= digits[: len(first)] <= (last or first):
-                    return True
-    return False
+                    return "exact" if len(first) == 4 and not last else "wide"
+    return ""
 
 
 def iban(text: bytes, free: int, at: int) -> Span | None:
