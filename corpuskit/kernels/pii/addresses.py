@@ -63,7 +63,7 @@ def _networks(text: str, bits: int) -> NDArray[np.uint64]:
     return np.array(rows, np.uint64)
 
 
-_VERSION_CUES = packed(VERSION_CUES)
+_VERSION_CUES, _GIT = packed(VERSION_CUES), packed("git")[0]
 _IS_GAP, _IS_INDENT = np.zeros(256, np.bool_), np.zeros(256, np.bool_)
 _IS_GAP[list(VERSION_GAP)], _IS_INDENT[list(b" \t#*")] = True, True
 _NETS_V4, _NETS_V6 = _networks(RESERVED_V4, 32), _networks(RESERVED_V6, 128)
@@ -114,6 +114,8 @@ def find_email(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
         label = after + 1
     if stop == 0 or is_image or (stop < end and data[stop] == 40):
         return 0, 0  # query@key.transpose(1, 2)
+    if at - start == 3 and word_before(data, start, at)[1] == _GIT:
+        return 0, 0  # git@github.com:owner/name.git
     return start, stop
 
 

@@ -71,8 +71,10 @@ _SPACE, _DASH, _PLUS, _CLOSE = b" -+)"
 
 
 def _ranges(text: str) -> Numbers:
-    """Return (n, 5) int64: fewest and most digits, prefixes at six digits, whether
-    it is one of four digits."""
+    """Return (n, 5) int64: fewest and most digits, and in each row the prefixes.
+
+    First and last prefix have six digits; the last column is 1 if it is one prefix of four.
+    """
     rows = []
     for entry in text.split():
         lengths, _, prefixes = entry.partition(":")

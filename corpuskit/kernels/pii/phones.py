@@ -104,7 +104,7 @@ def find_phone(data: Bytes, begin: int, free: int, at: int, end: int, run: int) 
             start = at
     if before == _PLUS:
         stop = _international(data, at, end, run)
-        if stop == 0 or (run == 4 and begins_date(data, at, end)):
+        if stop == 0 or (run == 4 and begins_date(data, at, end, True)):
             return 0, 0
         if _is_decimal(data, at, stop) and _cue(data, begin, start) == _NONE:
             return 0, 0
@@ -146,8 +146,8 @@ def _value(data: Bytes, at: int, size: int) -> int:
 
 
 @kernel
-def begins_date(data: Bytes, at: int, end: int) -> bool:
-    """Return whether a date or a range of years begins at `at`.
+def begins_date(data: Bytes, at: int, end: int, has_spaces: bool) -> bool:
+    """Return whether a date or a range of years begins at `at`; spaces are in it on request.
 
     2021-03-25, 3/25/2021, 25. with spaces, dots, dashes or slashes; 20210325; 25.03.21 if nothing
     goes on in the same way; 1990-1995. Between spaces only years from 1900 to 2099 are ones.
@@ -159,6 +159,8 @@ def begins_date(data: Bytes, at: int, end: int) -> bool:
     if not (size == 4 or 0 < size < 3) or not is_in(data, at + size, end, SEPARATOR):
         return False
     mark = data[at + size]
+    if mark == _SPACE and not has_spaces:
+        return False
     low, high = (1900, 2100) if mark == _SPACE else (1000, 2200)
     second = at + size + 1
     middle = digits_at(data, second, end, 5)
@@ -295,64 +297,90 @@ def _any_groups(data: Bytes, at: int, end: int, is_weak: bool) -> tuple[int, boo
     dots do not mix with other marks; at most one group is of one digit, and the last only after a
     dash and an area code (030 1234-0): lists, scores and ISBN have such groups.
     """
-    count = groups = 0
+    begin, shape = at, 0
     has_area = data[at] == _OPEN
     if has_area:
-        count = digits_at(data, at + 1, end, 5)
-        if count < 2 or count > 4:
+        shape = digits_at(data, at + 1, end, 5)
+        if shape < 2 or shape > 4:
             return 0, False
-        at, groups = at + count + 2, 1
+        at += shape + 2
         if at < end and CLASS[data[at]] & SEPARATOR:
             at += 1
-    elif begins_date(data, at, end):
+    elif begins_date(data, at, end, True):
         return 0, False
-    begin, first = at, digits_at(data, at, end, 13)
-    has_area |= first > 1 and data[at] == 48
-    stop, is_count, singles, shape, mark, has_dots = 0, False, 0, 0, np.uint8(0), False
+    size = digits_at(data, at, end, 13)
+    has_area |= size > 1 and data[at] == 48 and (size > 2 or data[at + 1] != 48)
+    first, count = at + size, shape
+    stop, is_count, singles, mark, has_dots = 0, False, 0, np.uint8(0), False
     while True:
         size = digits_at(data, at, end, 13)
-        count, groups, singles, shape = (
-            count + size,
-            groups + 1,
-            singles + (size == 1),
-            shape * 16 + size,
-        )
+        count, singles, shape = count + size, singles + (size == 1), shape * 16 + size
         at += size
         if size == 0 or count > 12 or singles > 1:
             break
-        is_long = count >= 7 and (groups > 1 or (count >= 9 and not is_weak))
-        if is_long and (size > 1 or (has_area and mark == _DASH)):
+        is_long = count >= 7 and (shape > 15 or (count >= 9 and not is_weak))
+        is_long &= size > 1 or (has_area and mark == _DASH)
+        if is_long and _fits(data, begin, at, end, shape, has_area, is_weak, has_dots, mark):
             is_threes = shape == 0x233 or shape == 0x333 or shape == 0x2333 or shape == 0x3333
-            if has_area or _fits(data, begin, shape, is_weak, has_dots, mark):
-                stop, is_count = at, not has_area and (is_weak or is_threes)
+            stop, is_count = at, not has_area and (is_weak or is_threes)
         if not (at < end and CLASS[data[at]] & SEPARATOR):
             break
         mark = data[at]
-        if at > begin + first:
+        if at > first:
             if mark == _SLASH or (mark == _DOT) != has_dots:
                 break
-        elif mark == _SLASH and first < 3 and not has_area:
+        elif mark == _SLASH and shape != 3 and not has_area:
             break
         has_dots = mark == _DOT
         at += 1
+        if begins_date(data, at, end, False):
+            break
     return stop, is_count
 
 
 @kernel
-def _fits(data: Bytes, at: int, shape: int, is_weak: bool, has_dots: bool, mark: np.uint8) -> bool:
-    """Return whether groups without an area code can be a telephone number.
+def _fits(
+    data: Bytes,
+    begin: int,
+    at: int,
+    end: int,
+    shape: int,
+    has_area: bool,
+    is_weak: bool,
+    has_dots: bool,
+    mark: np.uint8,
+) -> bool:
+    """Return whether groups from `begin` to `at` can be a telephone number.
 
-    `shape` has the size of a group in each hexadecimal digit. With dots: 3.4, 3.3.3, 3.3.4 or
-    pairs; others are versions, addresses, decimals and counts. 1 234 567 is a count; 1000-2000
-    after a weak cue is a range.
+    `shape` has the size of a group in each hexadecimal digit. Pairs are four, or five with an area
+    code, and not more: dumps are written in pairs. With dots and without an area code: 3.4, 3.3.3
+    or 3.3.4; others are versions, addresses, decimals and counts. 1 234 567 and 12 345 678,90 are
+    counts. After a weak cue groups have 2 to 4 digits, or are two of which the second has up to 8,
+    and 1000-2000 is a range.
     """
+    goes_on = at + 1 < end and CLASS[data[at + 1]] & DIGIT != 0
+    if shape == 0x2222 or shape == 0x22222 or shape == 0x222222:
+        is_full = shape == 0x22222 if has_area else shape == 0x2222 and data[begin] > 49
+        is_last = not (goes_on and CLASS[data[at]] & SEPARATOR)
+        return is_full and is_last and (has_area or not (has_dots and is_weak))
+    if has_area:
+        return not (has_dots and shape == 0x3333)
+    if goes_on and (data[at] == 44 or data[at] == 58):
+        return False
     if has_dots:
-        is_local = shape == 0x34 or shape == 0x333 or shape == 0x334
-        is_pairs = shape == 0x2222 or shape == 0x22222 or shape == 0x222222
-        return not is_weak and (is_local or (is_pairs and data[at] > 49))
-    if is_weak and mark == _DASH and (shape == 0x44 or shape == 0x55 or shape == 0x66):
-        return not _rises(data, at, shape & 15)
-    return shape != 0x133 and shape != 0x1333
+        is_local = shape == 0x34 and data[begin] > 49
+        return not is_weak and (is_local or shape == 0x333 or shape == 0x334)
+    if shape == 0x133 or shape == 0x1333:
+        return False
+    is_pair, size, is_even = shape < 0x100, shape & 15, True
+    while shape > 15:
+        is_even &= 2 <= shape & 15 <= 4
+        shape >>= 4
+    if is_pair and shape == size and mark == _DASH and _rises(data, begin, size):
+        return not is_weak
+    is_even &= 2 <= shape <= 4
+    is_area = is_pair and 2 <= shape <= 4 and size <= 8
+    return is_even or is_area or (not is_weak and (shape <= 5 or begin + shape == at))
 
 
 @kernel

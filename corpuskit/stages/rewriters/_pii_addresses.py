@@ -70,7 +70,7 @@ def _before(text: bytes, free: int, at: int, chars: bytes) -> int:
 def email(text: bytes, free: int, at: int) -> tuple[int, int] | None:
     local = text[_before(text, free, at, _LOCAL) : at].lstrip(_NOT_FIRST)
     domain = _DOMAIN.match(text, at + 1)
-    if not local or domain is None:
+    if not local or domain is None or local.lower() == b"git":
         return None
     labels = domain[0].split(b".")
     while labels and not _TLD.fullmatch(labels[-1]):

@@ -264,44 +264,77 @@ def _international(text: bytes, at: int) -> int | None:
 
 def _any_groups(text: bytes, at: int, *, is_weak: bool) -> tuple[int | None, bool]:
     """Return the end of 7 to 12 digits in groups, and whether they may be a count."""
-    brackets, bracketed = _BRACKETS.match(text, at), 0
+    brackets, begin = _BRACKETS.match(text, at), at
+    groups: list[bytes] = []
     if text[at] == 40:
         if brackets is None:
             return None, False
-        bracketed, at = len(brackets[1]), brackets.end()
+        groups, at = [brackets[1]], brackets.end()
     elif _begins_date(text, at):
         return None, False
-    groups: list[bytes] = []
-    marks, stop, is_count = b"", None, False
+    has_area = bool(groups) or re.match(rb"0[1-9]|00[0-9]", text[at:]) is not None
+    marks, singles, stop, is_count = b"", 0, None, False
     while group := re.compile(rb"[0-9]+").match(text, at):
         groups.append(group[0])
-        at, count = group.end(), bracketed + sum(map(len, groups))
-        if count > 12 or sum(len(digits) == 1 for digits in groups) > 1:
+        at, count, singles = group.end(), sum(map(len, groups)), singles + (len(group[0]) == 1)
+        if count > 12 or singles > 1:
             break
-        has_area = bracketed > 0 or (groups[0].startswith(b"0") and len(groups[0]) > 1)
-        is_long = count >= 7 and (bracketed > 0 or len(groups) > 1 or (count >= 9 and not is_weak))
+        is_long = count >= 7 and (len(groups) > 1 or (count >= 9 and not is_weak))
         may_stop = len(group[0]) > 1 or (has_area and marks.endswith(b"-"))
-        shape = ".".join(str(len(digits)) for digits in groups)
-        if is_long and may_stop and (has_area or _fits(groups, shape, marks, is_weak=is_weak)):
+        if is_long and may_stop and _fits(text, begin, at, groups, marks, has_area, is_weak):
+            shape = _shape(groups)
             is_threes = shape in {"2.3.3", "3.3.3", "2.3.3.3", "3.3.3.3"}
             stop, is_count = at, not has_area and (is_weak or is_threes)
-        mark = text[at : at + 1]
-        if mark not in {b" ", b"-", b".", b"/"}:
+        if not _goes_on(text, at, groups, marks, has_area):
             break
-        if marks and (mark == b"/" or (mark == b".") != (marks[:1] == b".")):
-            break
-        if mark == b"/" and len(groups[0]) < 3 and not has_area:
-            break
-        marks += mark
-        at += 1
+        marks, at = marks + text[at : at + 1], at + 1
     return stop, is_count
 
 
-def _fits(groups: list[bytes], shape: str, marks: bytes, *, is_weak: bool) -> bool:
-    """Return whether groups without an area code can be a telephone number."""
-    if b"." in marks:
-        is_pairs = re.fullmatch(r"2(\.2){3,5}", shape) and groups[0] >= b"20"
-        return not is_weak and bool(shape in {"3.4", "3.3.3", "3.3.4"} or is_pairs)
-    if is_weak and marks == b"-" and len(groups[0]) == len(groups[1]):
-        return groups[0] >= groups[1]
-    return shape not in {"1.3.3", "1.3.3.3"}
+def _goes_on(text: bytes, at: int, groups: list[bytes], marks: bytes, has_area: bool) -> bool:
+    """Return whether another group may follow the one that ends at `at`."""
+    mark = text[at : at + 1]
+    if mark not in {b" ", b"-", b".", b"/"}:
+        return False
+    if marks and (mark == b"/" or (mark == b".") != (marks[:1] == b".")):
+        return False
+    if mark == b"/" and not marks and _shape(groups) != "3" and not has_area:
+        return False
+    is_spaced = re.match(rb"[0-9]{1,4} ", text[at + 1 :]) is not None
+    return is_spaced or not _begins_date(text, at + 1)
+
+
+def _shape(groups: list[bytes]) -> str:
+    return ".".join(str(len(digits)) for digits in groups)
+
+
+def _fits(
+    text: bytes,
+    begin: int,
+    at: int,
+    groups: list[bytes],
+    marks: bytes,
+    has_area: bool,
+    is_weak: bool,
+) -> bool:
+    """Return whether groups from `begin` to `at` can be a telephone number."""
+    shape, has_dots = _shape(groups), marks[:1] == b"."
+    if re.fullmatch(r"2(\.2){3,5}", shape):
+        if re.match(rb"[ ./-][0-9]", text[at:]):
+            return False
+        if has_area:
+            return len(groups) == 5
+        return len(groups) == 4 and text[begin : begin + 1] >= b"2" and not (has_dots and is_weak)
+    if has_area:
+        return not (has_dots and shape == "3.3.3.3")
+    if re.match(rb"[,:][0-9]", text[at:]):
+        return False
+    if has_dots:
+        is_local = shape == "3.4" and text[begin : begin + 1] >= b"2"
+        return not is_weak and (is_local or shape in {"3.3.3", "3.3.4"})
+    if shape in {"1.3.3", "1.3.3.3"}:
+        return False
+    if marks == b"-" and len(groups[0]) == len(groups[1]) and groups[0] < groups[1]:
+        return not is_weak
+    is_usual = re.fullmatch(r"[2-4](\.[2-4])+|[2-4]\.[1-8]", shape) is not None
+    return is_usual or (not is_weak and (len(groups) == 1 or len(groups[0]) <= 5))
