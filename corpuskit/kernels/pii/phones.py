@@ -67,7 +67,7 @@ GAP = b" \t.:=#"
 ENDS = b"\n\r,;!?)]}>'\"`<|*"
 """What ends a clause right after a number; so does a dot, dash or slash with no digit after it."""
 
-_SPACE, _DASH, _DOT, _SLASH, _PLUS, _OPEN, _CLOSE = b" -./+()"
+_SPACE, _DASH, _DOT, _SLASH, _PLUS, _OPEN, _CLOSE, _COMMA, _COLON = b" -./+(),:"
 _NONE, _STRONG, _LOOSE = 0, 1, 2  # what stands before a number: nothing, a strong cue, a weak one
 
 
@@ -309,7 +309,9 @@ def _any_groups(data: Bytes, at: int, end: int, is_weak: bool) -> tuple[int, boo
     elif begins_date(data, at, end, True):
         return 0, False
     size = digits_at(data, at, end, 13)
-    has_area |= size > 1 and data[at] == 48 and (size > 2 or data[at + 1] != 48)
+    has_area |= (
+        size > 1 and data[at] == 48 and (data[at + 1] != 48 or (size > 2 and data[at + 2] != 48))
+    )
     first, count = at + size, shape
     stop, is_count, singles, mark, has_dots = 0, False, 0, np.uint8(0), False
     while True:
@@ -353,23 +355,22 @@ def _fits(
     """Return whether groups from `begin` to `at` can be a telephone number.
 
     `shape` has the size of a group in each hexadecimal digit. Pairs are four, or five with an area
-    code, and not more: dumps are written in pairs. With dots and without an area code: 3.4, 3.3.3
-    or 3.3.4; others are versions, addresses, decimals and counts. 1 234 567 and 12 345 678,90 are
-    counts. After a weak cue groups have 2 to 4 digits, or are two of which the second has up to 8,
-    and 1000-2000 is a range.
+    code, and not more: dumps are written in pairs. With dots and without an area code: 3.3.3 or
+    3.3.4; others are versions, addresses, decimals and counts. 1 234 567 and 12 345 678,90 are
+    counts, 10000-20000 and, after a weak cue, 1000-2000 ranges. After a weak cue groups have 2 to 4
+    digits, or are two of which the second has 6 to 8.
     """
     goes_on = at + 1 < end and CLASS[data[at + 1]] & DIGIT != 0
     if shape == 0x2222 or shape == 0x22222 or shape == 0x222222:
         is_full = shape == 0x22222 if has_area else shape == 0x2222 and data[begin] > 49
         is_last = not (goes_on and CLASS[data[at]] & SEPARATOR)
         return is_full and is_last and (has_area or not (has_dots and is_weak))
+    if goes_on and (data[at] == _COLON or (data[at] == _COMMA and not has_area)):
+        return False
     if has_area:
         return not (has_dots and shape == 0x3333)
-    if goes_on and (data[at] == 44 or data[at] == 58):
-        return False
     if has_dots:
-        is_local = shape == 0x34 and data[begin] > 49
-        return not is_weak and (is_local or shape == 0x333 or shape == 0x334)
+        return not is_weak and (shape == 0x333 or shape == 0x334)
     if shape == 0x133 or shape == 0x1333:
         return False
     is_pair, size, is_even = shape < 0x100, shape & 15, True
@@ -377,10 +378,11 @@ def _fits(
         is_even &= 2 <= shape & 15 <= 4
         shape >>= 4
     if is_pair and shape == size and mark == _DASH and _rises(data, begin, size):
-        return not is_weak
+        return size == 4 and not is_weak
     is_even &= 2 <= shape <= 4
-    is_area = is_pair and 2 <= shape <= 4 and size <= 8
-    return is_even or is_area or (not is_weak and (shape <= 5 or begin + shape == at))
+    is_usual = is_even or (is_pair and 2 <= shape <= 4 and 6 <= size <= 8)
+    is_possible = begin + shape == at or (shape <= 5 and not (is_pair and shape == 1))
+    return is_usual or (is_possible and not is_weak)
 
 
 @kernel

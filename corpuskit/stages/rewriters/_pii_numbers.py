@@ -272,7 +272,7 @@ def _any_groups(text: bytes, at: int, *, is_weak: bool) -> tuple[int | None, boo
         groups, at = [brackets[1]], brackets.end()
     elif _begins_date(text, at):
         return None, False
-    has_area = bool(groups) or re.match(rb"0[1-9]|00[0-9]", text[at:]) is not None
+    has_area = bool(groups) or re.match(rb"0[1-9]|00[1-9]", text[at:]) is not None
     marks, singles, stop, is_count = b"", 0, None, False
     while group := re.compile(rb"[0-9]+").match(text, at):
         groups.append(group[0])
@@ -325,16 +325,16 @@ def _fits(
         if has_area:
             return len(groups) == 5
         return len(groups) == 4 and text[begin : begin + 1] >= b"2" and not (has_dots and is_weak)
+    if re.match(rb":[0-9]" if has_area else rb"[,:][0-9]", text[at:]):
+        return False
     if has_area:
         return not (has_dots and shape == "3.3.3.3")
-    if re.match(rb"[,:][0-9]", text[at:]):
-        return False
     if has_dots:
-        is_local = shape == "3.4" and text[begin : begin + 1] >= b"2"
-        return not is_weak and (is_local or shape in {"3.3.3", "3.3.4"})
+        return not is_weak and shape in {"3.3.3", "3.3.4"}
     if shape in {"1.3.3", "1.3.3.3"}:
         return False
     if marks == b"-" and len(groups[0]) == len(groups[1]) and groups[0] < groups[1]:
-        return not is_weak
-    is_usual = re.fullmatch(r"[2-4](\.[2-4])+|[2-4]\.[1-8]", shape) is not None
-    return is_usual or (not is_weak and (len(groups) == 1 or len(groups[0]) <= 5))
+        return len(groups[0]) == 4 and not is_weak
+    if re.fullmatch(r"[2-4](\.[2-4])+|[2-4]\.[6-8]", shape):
+        return True
+    return not is_weak and re.fullmatch(r"[0-9]+|[2-5]\..*|1\..*\..*", shape) is not None
