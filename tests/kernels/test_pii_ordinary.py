@@ -50,6 +50,7 @@ AFTER_CUES = {
             "45 50 55 60 65 70",
             "10 20 30 40 50",
             "36 35 34 33 32 31",
+            "0000 0200 0006",
             "24/7 365",
         ),
         *("24/7 0800", "12/34/56/78", "1914/18 1939/45", "00000000 08:06", "64 01 19 16 06 6e"),
@@ -273,6 +274,7 @@ def test_a_card_of_usual_length_or_in_groups_needs_none(text):
         ("at 6e40:4041:c617:e898:c11:40d2:c669:2eb4", "6e40:4041:c617:e898:c11:40d2:c669:2eb4"),
         ("jo@x.org:/path", "jo@x.org"),
         ("gita@x.org", "gita@x.org"),
+        ("jo@x.org(Jo)", "jo@x.org"),
     ],
 )
 def test_addresses_of_somebody_are_found(text, address):

@@ -112,8 +112,10 @@ def find_email(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
         if last < after or not (after < end and data[after] == 46):
             break
         label = after + 1
-    if stop == 0 or is_image or (stop < end and data[stop] == 40):
-        return 0, 0  # query@key.transpose(1, 2)
+    if stop == 0 or is_image:
+        return 0, 0
+    if stop < end and data[stop] == 40 and CLASS[data[stop - 4]] & LETTER:
+        return 0, 0  # query@key.transpose(1, 2), unlike jo@x.org(Jo)
     if at - start == 3 and word_before(data, start, at)[1] == _GIT:
         return 0, 0  # git@github.com:owner/name.git
     return start, stop

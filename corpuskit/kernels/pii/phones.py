@@ -369,6 +369,8 @@ def _fits(
         return False
     if has_area:
         return not (has_dots and shape == 0x3333)
+    if data[begin] == 48 and CLASS[data[begin + 1]] & CLASS[data[begin + 2]] & DIGIT:
+        return False  # 0000 0200 0006
     if has_dots:
         return not is_weak and (shape == 0x333 or shape == 0x334)
     if shape == 0x133 or shape == 0x1333:

@@ -78,7 +78,9 @@ def email(text: bytes, free: int, at: int) -> tuple[int, int] | None:
     if len(labels) < 2 or labels[-1].lower().decode() in IMAGES:
         return None
     stop = at + 1 + len(b".".join(labels))
-    return None if text[stop : stop + 1] == b"(" else (at - len(local), stop)
+    if text[stop : stop + 1] == b"(" and len(labels[-1]) > 3:
+        return None
+    return at - len(local), stop
 
 
 def ipv4(

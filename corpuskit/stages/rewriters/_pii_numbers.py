@@ -329,6 +329,8 @@ def _fits(
         return False
     if has_area:
         return not (has_dots and shape == "3.3.3.3")
+    if re.match(rb"0[0-9]{2}", text[begin:]):
+        return False
     if has_dots:
         return not is_weak and shape in {"3.3.3", "3.3.4"}
     if shape in {"1.3.3", "1.3.3.3"}:
