@@ -329,12 +329,10 @@ def _fits(
         return False
     if has_area:
         return not (has_dots and shape == "3.3.3.3")
-    if re.match(rb"0[0-9]{2}", text[begin:]):
+    if re.match(rb"0[0-9]{2}", text[begin:]) or shape in {"1.3.3", "1.3.3.3"}:
         return False
     if has_dots:
         return not is_weak and shape in {"3.3.3", "3.3.4"}
-    if shape in {"1.3.3", "1.3.3.3"}:
-        return False
     if marks == b"-" and len(groups[0]) == len(groups[1]) and groups[0] < groups[1]:
         return len(groups[0]) == 4 and not is_weak
     if re.fullmatch(r"[2-4](\.[2-4])+|[2-4]\.[6-8]", shape):
