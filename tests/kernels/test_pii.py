@@ -16,7 +16,8 @@ from corpuskit.stages.rewriters._pii_reference import find_spans
 from tests.contract.strategies import texts, view
 
 PARTS = (
-    *("@", ".", ":", "::", "-", "_", "%", "'", " ", "\n", "\xe9", "/", "[", "]", ","),
+    *("@", ".", ":", "::", "-", "_", "%", "'", " ", "\n", "\xe9", "/", "[", "]", ",", "("),
+    *("version ", "v:", "git", ". ", "224.0.0.9", "64:ff9b::", "ff02::1", "6e40:4041:617:e898"),
     *("a", "z", "g", "Ab", "com", "COM", "org", "png", "c0m", "xn--p1ai", "a" * 25, "jo", "2x"),
     *("0", "1", "00", "01", "7", "63", "64", "99", "255", "256", "1234", "12345", "81", "10"),
     *("1.2.3.4", "81.2.69.142", "10.0.0.99", "300.1.1.1", "81.2.69.142.5", "099.1.1.1"),
@@ -137,7 +138,13 @@ def test_what_is_no_public_ipv6_address(text):
 
 @pytest.mark.parametrize(
     "address",
-    ["2a00:1450:4001:81b::200e", "2400::1", "1:2:3:4:5:6:7:8", "::ffff:81.2.69.142", "2a00:1:2::"],
+    [
+        "2a00:1450:4001:81b::200e",
+        "2400::1",
+        "2a00:2:3:4:5:6:7:8",
+        "::ffff:81.2.69.142",
+        "2a00:1:2::",
+    ],
 )
 def test_ipv6_addresses(address):
     assert words(f"[{address}]:80 {address}, {address}. \xe9{address}/48") == [address] * 4

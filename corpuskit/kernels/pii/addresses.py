@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.kernels.jit import kernel
-from corpuskit.kernels.pii.bytes import CLASS, DIGIT, HEX, LABEL, LETTER, LOCAL, WORD, is_in
+from corpuskit.kernels.pii.bytes import (
+    CLASS,
+    DIGIT,
+    HEX,
+    LABEL,
+    LETTER,
+    LOCAL,
+    WORD,
+    is_in,
+    packed,
+    word_before,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +34,13 @@ IMAGES = ("png", "jpg", "jpeg", "gif", "svg", "webp")
 """Not top-level domains: `icon@2x.png` is a file."""
 
 LONGEST_TLD = 24
+
+VERSION_CUES = "version ver v release build revision"
+"""Words before a dotted number that make it a version; the first one also ends such a word
+(`FileVersion`)."""
+
+VERSION_GAP = b" \t:=\"'(>"
+"""What may stand between them, at most twelve of these bytes."""
 
 # What ipaddress of CPython (at 0189152dc50e) calls global: all but these; `!` marks exceptions
 # inside of them. Written down here, since the answer differs between the Python versions we run on.
@@ -45,6 +63,9 @@ def _networks(text: str, bits: int) -> NDArray[np.uint64]:
     return np.array(rows, np.uint64)
 
 
+_VERSION_CUES, _GIT = packed(VERSION_CUES), packed("git")[0]
+_IS_GAP, _IS_INDENT = np.zeros(256, np.bool_), np.zeros(256, np.bool_)
+_IS_GAP[list(VERSION_GAP)], _IS_INDENT[list(b" \t#*")] = True, True
 _NETS_V4, _NETS_V6 = _networks(RESERVED_V4, 32), _networks(RESERVED_V6, 128)
 _SUFFIXES = np.array([int.from_bytes(name.encode(), "big") for name in IMAGES], np.uint64)
 
@@ -91,7 +112,13 @@ def find_email(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
         if last < after or not (after < end and data[after] == 46):
             break
         label = after + 1
-    return (0, 0) if stop == 0 or is_image else (start, stop)
+    if stop == 0 or is_image:
+        return 0, 0
+    if stop < end and data[stop] == 40 and CLASS[data[stop - 4]] & LETTER:
+        return 0, 0  # query@key.transpose(1, 2), unlike jo@x.org(Jo)
+    if at - start == 3 and word_before(data, start, at)[1] == _GIT:
+        return 0, 0  # git@github.com:owner/name.git
+    return start, stop
 
 
 @kernel
@@ -140,9 +167,42 @@ def find_ipv4(
     stop, value, largest = _dotted(data, start, end)
     if stop == 0 or largest < min_part:
         return 0, 0
-    if only_public and not _is_public(np.uint64(0), np.uint64(value), _NETS_V4):
+    if only_public and (
+        value >> 28 == 14 or not _is_public(np.uint64(0), np.uint64(value), _NETS_V4)
+    ):
+        return 0, 0  # 14: groups (multicast), which are nobody's address
+    is_small = value >> 24 < min_part and value >> 16 & 255 < min_part
+    if is_small and value >> 8 & 255 < min_part and _is_heading(data, begin, start, stop, end):
         return 0, 0
-    return start, stop
+    return (0, 0) if _is_version(data, begin, start) else (start, stop)
+
+
+@kernel
+def _is_heading(data: Bytes, begin: int, start: int, stop: int, end: int) -> bool:
+    """Return whether a number begins a line and is followed by a dot and a space: 6.1.8.64. TV."""
+    if not (stop + 1 < end and data[stop] == 46 and data[stop + 1] == 32):
+        return False
+    fewest = max(begin, start - 16)
+    while start > fewest and _IS_INDENT[data[start - 1]]:
+        start -= 1
+    return start == begin or data[start - 1] == 10
+
+
+@kernel
+def _is_version(data: Bytes, begin: int, at: int) -> bool:
+    """Return whether one of VERSION_CUES stands before `at`."""
+    gap = 0
+    while gap < 12 and at > begin and _IS_GAP[data[at - 1]]:
+        at, gap = at - 1, gap + 1
+    at, word = word_before(data, begin, at)
+    if gap == 0 or word >> np.uint64(8) == _VERSION_CUES[0] >> np.uint64(8):
+        return gap > 0
+    if at > begin and CLASS[data[at - 1]] & WORD:
+        return False
+    is_cue = False
+    for cue in _VERSION_CUES:
+        is_cue |= word == cue
+    return is_cue
 
 
 @kernel
@@ -238,6 +298,21 @@ def find_ipv6(
         if high == 0 and low >> np.uint64(32) == 0xFFFF:
             if not _is_public(high, low & np.uint64(0xFFFFFFFF), _NETS_V4):
                 return 0, 0
-        elif not _is_public(high, low, _NETS_V6):
+        elif not _is_public(high, low, _NETS_V6) or not _is_given_out(high, count, gap, groups):
             return 0, 0
     return start, stop
+
+
+@kernel
+def _is_given_out(high: np.uint64, count: int, gap: int, groups: NDArray[np.uint64]) -> bool:
+    """Return whether somebody may have the address.
+
+    IANA has given out 2000::/3 and 64:ff9b::/96 alone. Elsewhere are groups (ff02::1), identifiers
+    and examples; they must be written in full, no group smaller than 0x100.
+    """
+    if high >> np.uint64(61) == 1 or high == np.uint64(0x64FF9B) << np.uint64(32):
+        return True
+    is_full = gap < 0 and count == 8
+    for place in range(count):
+        is_full &= groups[place] >= 0x100
+    return is_full

@@ -37,6 +37,12 @@ def _classes() -> Bytes:
 CLASS = _classes()
 
 
+def packed(text: str) -> NDArray[np.uint64]:
+    """Return words as numbers: the last seven letters and the length."""
+    words = [word.encode() for word in text.split()]
+    return np.array([int.from_bytes(w[-7:], "big") << 8 | len(w) for w in words], np.uint64)
+
+
 _SPACE, _DASH, _SLASH = b" -/"
 
 
@@ -84,3 +90,14 @@ def may_end(data: Bytes, at: int, end: int, is_spaced: bool, is_strict: bool) ->
 def follows_digit(data: Bytes, begin: int, at: int) -> bool:
     """Return whether a digit and a space stand before `at`."""
     return at - 2 >= begin and data[at - 1] == _SPACE and CLASS[data[at - 2]] & DIGIT != 0
+
+
+@kernel
+def word_before(data: Bytes, begin: int, at: int) -> tuple[int, np.uint64]:
+    """Return where the letters that end at `at` begin, and they as in `packed`; at most 12."""
+    word, size = np.uint64(0), 0
+    while at > begin and size < 12 and CLASS[data[at - 1]] & LETTER:
+        at, size = at - 1, size + 1
+        if size < 8:
+            word |= np.uint64(data[at] | 0x20) << np.uint64(8 * size)
+    return at, word | np.uint64(size)

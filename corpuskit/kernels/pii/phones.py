@@ -18,6 +18,8 @@ from corpuskit.kernels.pii.bytes import (
     is_group,
     is_in,
     may_end,
+    packed,
+    word_before,
 )
 
 if TYPE_CHECKING:
@@ -45,18 +47,28 @@ CALLING = """1:10 7:10 20:8-10 27:9-10 30:10-12 31:9-11 32:8-9 33:9 34:9 36:8-9 
 """Calling code and digits after it (ITU-T E.164; lengths as in Google's libphonenumber, without
 short codes and the rarest lengths)."""
 
-CUES = """phone telephone tel fax telefax mobile cell whatsapp telefon telefono telefone telefoon
-call"""
-"""Words before a number that make any grouping a telephone number; after `call`, which stands
-before numbers of any kind in technical text, only one in groups."""
+CUES = """phone telephone tel fax telefax whatsapp telefon telefono telefone telefoon
+mobile cell call"""
+"""Words before a number that announce a telephone number."""
+
+NUM_WEAK = 3
+"""The last of them also stand before counts, sizes and versions. What follows them must be grouped,
+and begin as a telephone number does or end its clause. `mobile:` and `cell:` are strong."""
 
 LINKS = "number no nr is at me us on"
 """What may stand between such a word and the number."""
 
+FOLLOWERS = "or and for to at on now today tonight tomorrow before after between from if when ext"
+"""Words that may follow a number that ends its clause; `people` after `call 12 34 567` may not."""
+
 GAP = b" \t.:=#"
 """What may stand around them, at most four of these bytes."""
 
-_SPACE, _DASH, _DOT, _SLASH, _PLUS, _OPEN, _CLOSE = b" -./+()"
+ENDS = b"\n\r,;!?)]}>'\"`<|*"
+"""What ends a clause right after a number; so does a dot, dash or slash with no digit after it."""
+
+_SPACE, _DASH, _DOT, _SLASH, _PLUS, _OPEN, _CLOSE, _COMMA, _COLON = b" -./+(),:"
+_NONE, _STRONG, _LOOSE = 0, 1, 2  # what stands before a number: nothing, a strong cue, a weak one
 
 
 def _codes(text: str) -> Numbers:
@@ -69,17 +81,12 @@ def _codes(text: str) -> Numbers:
     return table
 
 
-def _packed(text: str) -> NDArray[np.uint64]:
-    """Return words as numbers: the last seven letters and the length."""
-    words = [word.encode() for word in text.split()]
-    return np.array([int.from_bytes(w[-7:], "big") << 8 | len(w) for w in words], np.uint64)
-
-
 _CALLING = _codes(CALLING)
-_CUES, _LINKS = _packed(CUES), _packed(LINKS)
-_CALL = _CUES[-1]
-_IS_GAP = np.zeros(256, np.bool_)
-_IS_GAP[list(GAP)] = True
+_CUES, _LINKS = packed(CUES), packed(LINKS)
+_FOLLOWERS = np.concatenate((packed(FOLLOWERS), _CUES))
+_WEAK, _CALL = len(_CUES) - NUM_WEAK, len(_CUES) - 1
+_IS_GAP, _IS_END = np.zeros(256, np.bool_), np.zeros(256, np.bool_)
+_IS_GAP[list(GAP)], _IS_END[list(ENDS)] = True, True
 
 
 @kernel
@@ -97,28 +104,103 @@ def find_phone(data: Bytes, begin: int, free: int, at: int, end: int, run: int) 
             start = at
     if before == _PLUS:
         stop = _international(data, at, end, run)
+        if stop == 0 or (run == 4 and begins_date(data, at, end, True)):
+            return 0, 0
+        if _is_decimal(data, at, stop) and _cue(data, begin, start) == _NONE:
+            return 0, 0
         last = _extension(data, stop, end)
-        return (start, last) if stop and may_end(data, last, end, False, False) else (0, 0)
-    stop = _american(data, start, end)
+        return (start, last) if may_end(data, last, end, False, False) else (0, 0)
+    stop, first = _american(data, start, end), start
     if stop == 0 and run == 1 and data[at] == 49 and at + 1 < end and start == at:
         mark = data[at + 1]
         if CLASS[mark] & SEPARATOR and mark != _SLASH:
-            stop = _american(data, at + 2, end)
-            if stop and data[at + 2] != _OPEN and data[at + 5] != mark:
+            stop, first = _american(data, at + 2, end), at + 2
+            if stop and data[first] != _OPEN and data[at + 5] != mark:
                 stop = 0
     is_spaced = stop > 0 and data[stop - 5] == _SPACE
+    if is_spaced and data[first] != _OPEN and _cue(data, begin, start) == _NONE:
+        return 0, 0  # 256 512 1024
     if stop and not (is_spaced and follows_digit(data, begin, start)):
         last = _extension(data, stop, end)
         if may_end(data, last, end, is_spaced, False):
             return start, last
     cue = _cue(data, begin, start)
-    if cue == 0:
+    if cue == _NONE:
         return 0, 0
-    stop = _any_groups(data, start, end, cue == _CALL)
+    stop, is_count = _any_groups(data, start, end, cue == _LOOSE)
     if stop == 0:
         return 0, 0
     last = _extension(data, stop, end)
+    if is_count and last == stop and not _ends_clause(data, stop, end):
+        return 0, 0
     return (start, last) if may_end(data, last, end, False, False) else (0, 0)
+
+
+@kernel
+def _value(data: Bytes, at: int, size: int) -> int:
+    """Return the number of `size` digits at `at`."""
+    value = 0
+    for place in range(at, at + size):
+        value = value * 10 + np.int64(data[place]) - 48
+    return value
+
+
+@kernel
+def begins_date(data: Bytes, at: int, end: int, has_spaces: bool) -> bool:
+    """Return whether a date or a range of years begins at `at`; spaces are in it on request.
+
+    2021-03-25, 3/25/2021, 25. with spaces, dots, dashes or slashes; 20210325; 25.03.21 if nothing
+    goes on in the same way; 1990-1995. Between spaces only years from 1900 to 2099 are ones.
+    """
+    size = digits_at(data, at, end, 9)
+    if size == 8:
+        year, month, day = _value(data, at, 4), _value(data, at + 4, 2), _value(data, at + 6, 2)
+        return 1900 <= year < 2100 and _is_day(month, day)
+    if not (size == 4 or 0 < size < 3) or not is_in(data, at + size, end, SEPARATOR):
+        return False
+    mark = data[at + size]
+    if mark == _SPACE and not has_spaces:
+        return False
+    low, high = (1900, 2100) if mark == _SPACE else (1000, 2200)
+    second = at + size + 1
+    middle = digits_at(data, second, end, 5)
+    if size == 4 and middle == 4 and mark != _DOT:
+        return low <= _value(data, at, 4) <= _value(data, second, 4) < high
+    if middle == 0 or middle > 2:
+        return False
+    third = second + middle + 1
+    last = digits_at(data, third, end, 5)
+    if last == 0 or data[third - 1] != mark:
+        return False
+    one, two, three = (
+        _value(data, at, size),
+        _value(data, second, middle),
+        _value(data, third, last),
+    )
+    if size == 4:
+        return last <= 2 and low <= one < high and _is_day(two, three)
+    if not (_is_day(one, two) or _is_day(two, one)):
+        return False
+    if last == 4:
+        return low <= three < high
+    goes_on = third + last < end and data[third + last] == mark
+    return last == 2 and not (goes_on and is_in(data, third + last + 1, end, DIGIT))
+
+
+@kernel
+def _is_day(month: int, day: int) -> bool:
+    return 1 <= month <= 12 and 1 <= day <= 31
+
+
+@kernel
+def _is_decimal(data: Bytes, at: int, stop: int) -> bool:
+    """Return whether all between `at` and `stop` is digits but for one dot."""
+    dots = 0
+    for place in range(at, stop):
+        dots += data[place] == _DOT
+        if data[place] != _DOT and not CLASS[data[place]] & DIGIT:
+            return False
+    return dots == 1
 
 
 @kernel
@@ -174,9 +256,13 @@ def _international(data: Bytes, at: int, end: int, run: int) -> int:
     if code == 1 and count != 3 and count != 10:
         return 0  # +192.168.10.100
     stop = place if low <= count <= high else 0
-    is_first = count == 0
+    is_first, marks, has_dots = count == 0, 0, False
     while count < high and place < end:
         if CLASS[data[place]] & SEPARATOR:
+            is_dot = data[place] == _DOT
+            if marks > 1 and is_dot != has_dots:
+                break  # +33.5 12.75 44.5
+            marks, has_dots = marks + 1, is_dot
             place += 1
         if is_first and is_bracket(data, place, end):
             size = digits_at(data, place + 1, end, 5)
@@ -186,6 +272,7 @@ def _international(data: Bytes, at: int, end: int, run: int) -> int:
             place += size + 2
             if place < end and CLASS[data[place]] & SEPARATOR:
                 place += 1
+            marks = 0
         is_first = False
         size = digits_at(data, place, end, 16)
         count, place = count + size, place + size
@@ -202,31 +289,131 @@ def is_bracket(data: Bytes, at: int, end: int) -> bool:
 
 
 @kernel
-def _any_groups(data: Bytes, at: int, end: int, is_grouped: bool) -> int:
-    """Return the end of 7 to 12 digits in any groups at `at`, 0 if there are none.
+def _any_groups(data: Bytes, at: int, end: int, is_weak: bool) -> tuple[int, bool]:
+    """Return the end of 7 to 12 digits in groups at `at`, 0 if there are none, and a doubt.
 
-    The first may be in brackets. All on end they must be 9, or not at all if `is_grouped`.
+    The doubt: they are a count unless they end their clause. The first group may be in brackets.
+    All on end they must be 9, or not at all if `is_weak`. A slash stands after an area code only;
+    dots do not mix with other marks; at most one group is of one digit, and the last only after a
+    dash and an area code (030 1234-0): lists, scores and ISBN have such groups.
     """
-    count, groups = 0, 0
-    if data[at] == _OPEN:
-        count = digits_at(data, at + 1, end, 5)
-        if count < 2 or count > 4:
-            return 0
-        at, groups = at + count + 2, 1
+    begin, shape = at, 0
+    has_area = data[at] == _OPEN
+    if has_area:
+        shape = digits_at(data, at + 1, end, 5)
+        if shape < 2 or shape > 4:
+            return 0, False
+        at += shape + 2
         if at < end and CLASS[data[at]] & SEPARATOR:
             at += 1
-    stop = 0
+    elif begins_date(data, at, end, True):
+        return 0, False
+    size = digits_at(data, at, end, 13)
+    has_area |= (
+        size > 1 and data[at] == 48 and (data[at + 1] != 48 or (size > 2 and data[at + 2] != 48))
+    )
+    first, count = at + size, shape
+    stop, is_count, singles, mark, has_dots = 0, False, 0, np.uint8(0), False
     while True:
         size = digits_at(data, at, end, 13)
-        count, groups, at = count + size, groups + 1, at + size
-        if size == 0 or count > 12:
+        count, singles, shape = count + size, singles + (size == 1), shape * 16 + size
+        at += size
+        if size == 0 or count > 12 or singles > 1:
             break
-        if count >= 7 and (groups > 1 or (count >= 9 and not is_grouped)):
-            stop = at
+        is_long = count >= 7 and (shape > 15 or (count >= 9 and not is_weak))
+        is_long &= size > 1 or (has_area and mark == _DASH)
+        if is_long and _fits(data, begin, at, end, shape, has_area, is_weak, has_dots, mark):
+            is_threes = shape == 0x233 or shape == 0x333 or shape == 0x2333 or shape == 0x3333
+            stop, is_count = at, not has_area and (is_weak or is_threes)
         if not (at < end and CLASS[data[at]] & SEPARATOR):
             break
+        mark = data[at]
+        if at > first:
+            if mark == _SLASH or (mark == _DOT) != has_dots:
+                break
+        elif mark == _SLASH and shape != 3 and not has_area:
+            break
+        has_dots = mark == _DOT
         at += 1
-    return stop
+        if begins_date(data, at, end, False):
+            break
+    return stop, is_count
+
+
+@kernel
+def _fits(
+    data: Bytes,
+    begin: int,
+    at: int,
+    end: int,
+    shape: int,
+    has_area: bool,
+    is_weak: bool,
+    has_dots: bool,
+    mark: np.uint8,
+) -> bool:
+    """Return whether groups from `begin` to `at` can be a telephone number.
+
+    `shape` has the size of a group in each hexadecimal digit. Pairs are four, or five with an area
+    code, and not more: dumps are written in pairs. With dots and without an area code: 3.3.3 or
+    3.3.4; others are versions, addresses, decimals and counts. 1 234 567 and 12 345 678,90 are
+    counts, 10000-20000 and, after a weak cue, 1000-2000 ranges. After a weak cue groups have 2 to 4
+    digits, or are two of which the second has 6 to 8.
+    """
+    goes_on = at + 1 < end and CLASS[data[at + 1]] & DIGIT != 0
+    if shape == 0x2222 or shape == 0x22222 or shape == 0x222222:
+        is_full = shape == 0x22222 if has_area else shape == 0x2222 and data[begin] > 49
+        is_last = not (goes_on and CLASS[data[at]] & SEPARATOR)
+        return is_full and is_last and (has_area or not (has_dots and is_weak))
+    if goes_on and (data[at] == _COLON or (data[at] == _COMMA and not has_area)):
+        return False
+    if has_area:
+        return not (has_dots and shape == 0x3333)
+    if data[begin] == 48 and CLASS[data[begin + 1]] & CLASS[data[begin + 2]] & DIGIT:
+        return False  # 0000 0200 0006
+    if has_dots:
+        return not is_weak and (shape == 0x333 or shape == 0x334)
+    if shape == 0x133 or shape == 0x1333:
+        return False
+    is_pair, size, is_even = shape < 0x100, shape & 15, True
+    while shape > 15:
+        is_even &= 2 <= shape & 15 <= 4
+        shape >>= 4
+    if is_pair and shape == size and mark == _DASH and _rises(data, begin, size):
+        return size == 4 and not is_weak
+    is_even &= 2 <= shape <= 4
+    is_usual = is_even or (is_pair and 2 <= shape <= 4 and 6 <= size <= 8)
+    is_possible = begin + shape == at or (shape <= 5 and not (is_pair and shape == 1))
+    return is_usual or (is_possible and not is_weak)
+
+
+@kernel
+def _rises(data: Bytes, at: int, size: int) -> bool:
+    """Return whether the second of two numbers of `size` digits, a byte apart, is the larger."""
+    return _value(data, at, size) < _value(data, at + size + 1, size)
+
+
+@kernel
+def _ends_clause(data: Bytes, at: int, end: int) -> bool:
+    """Return whether a clause ends at `at`, or goes on with one of FOLLOWERS or CUES."""
+    if at >= end or _IS_END[data[at]]:
+        return True
+    if data[at] == _DOT or data[at] == _DASH or data[at] == _SLASH:
+        return not is_in(data, at + 1, end, DIGIT)
+    if data[at] != _SPACE:
+        return False
+    at += 1
+    if at >= end or _IS_END[data[at]] or data[at] == _OPEN or data[at] == _DASH:
+        return True
+    word, size = np.uint64(0), 0
+    while size < 12 and is_in(data, at + size, end, LETTER):
+        word = word << np.uint64(8) | np.uint64(data[at + size] | 0x20)
+        size += 1
+    word = (word << np.uint64(8)) | np.uint64(size)
+    for follower in _FOLLOWERS:
+        if word == follower:
+            return not is_in(data, at + size, end, WORD)
+    return False
 
 
 @kernel
@@ -252,26 +439,25 @@ def _extension(data: Bytes, at: int, end: int) -> int:
 
 
 @kernel
-def _cue(data: Bytes, begin: int, at: int) -> np.uint64:
-    """Return the word before `at` that announces a telephone number, 0 if there is none."""
+def _cue(data: Bytes, begin: int, at: int) -> int:
+    """Return how strongly the word before `at` announces a telephone number."""
+    is_marked = False
     for step in range(2):
         gap = 0
         while gap < 4 and at > begin and _IS_GAP[data[at - 1]]:
             at, gap = at - 1, gap + 1
-        word, size = np.uint64(0), 0
-        while at > begin and size < 12 and CLASS[data[at - 1]] & LETTER:
-            at, size = at - 1, size + 1
-            if size < 8:
-                word |= np.uint64(data[at] | 0x20) << np.uint64(8 * size)
-        word |= np.uint64(size)
-        if gap == 0 or size == 0 or (at > begin and CLASS[data[at - 1]] & WORD):
-            return np.uint64(0)
-        for cue in _CUES:
-            if word == cue:
-                return word
+            is_marked |= data[at] == 58 or data[at] == 35
+        at, word = word_before(data, begin, at)
+        if gap == 0 or word == 0 or (at > begin and CLASS[data[at - 1]] & WORD):
+            return _NONE
+        for place in range(len(_CUES)):
+            if word == _CUES[place]:
+                is_weak = place == _CALL or (place >= _WEAK and not is_marked)
+                return _LOOSE if is_weak else _STRONG
         is_link = False
         for link in _LINKS:
             is_link |= word == link
         if step or not is_link:
             break
-    return np.uint64(0)
+        is_marked |= word == _LINKS[0] or word == _LINKS[1] or word == _LINKS[2]
+    return _NONE

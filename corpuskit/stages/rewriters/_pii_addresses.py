@@ -7,7 +7,14 @@ import re
 import string
 from typing import TYPE_CHECKING
 
-from corpuskit.kernels.pii.addresses import IMAGES, LONGEST_TLD, RESERVED_V4, RESERVED_V6
+from corpuskit.kernels.pii.addresses import (
+    IMAGES,
+    LONGEST_TLD,
+    RESERVED_V4,
+    RESERVED_V6,
+    VERSION_CUES,
+    VERSION_GAP,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +26,13 @@ _TLD = re.compile(rb"[A-Za-z]{2,%d}" % LONGEST_TLD)
 
 _DOTTED = rb"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![A-Za-z0-9_@])(?!\.[0-9])"
 _IPV4 = re.compile(rb"(?<![A-Za-z0-9_])(?<![A-Za-z0-9_]\.)" + _DOTTED)
+
+_VERSION = re.compile(
+    rb"(?:version|(?<![A-Za-z0-9_])(?:%b))[%b]{1,12}\Z"
+    % ("|".join(VERSION_CUES.split()).encode(), re.escape(VERSION_GAP)),
+    re.IGNORECASE,
+)
+_HEADING = re.compile(rb"(?:\A|\n)[ \t#*]{0,16}\Z")
 
 _GROUP = rb"[0-9A-Fa-f]{1,4}"
 _IPV6 = re.compile(
@@ -56,14 +70,17 @@ def _before(text: bytes, free: int, at: int, chars: bytes) -> int:
 def email(text: bytes, free: int, at: int) -> tuple[int, int] | None:
     local = text[_before(text, free, at, _LOCAL) : at].lstrip(_NOT_FIRST)
     domain = _DOMAIN.match(text, at + 1)
-    if not local or domain is None:
+    if not local or domain is None or local.lower() == b"git":
         return None
     labels = domain[0].split(b".")
     while labels and not _TLD.fullmatch(labels[-1]):
         labels.pop()
     if len(labels) < 2 or labels[-1].lower().decode() in IMAGES:
         return None
-    return at - len(local), at + 1 + len(b".".join(labels))
+    stop = at + 1 + len(b".".join(labels))
+    if text[stop : stop + 1] == b"(" and len(labels[-1]) > 3:
+        return None
+    return at - len(local), stop
 
 
 def ipv4(
@@ -76,9 +93,15 @@ def ipv4(
         address = ipaddress.IPv4Address(found[0].decode())
     except ValueError:
         return None
-    if max(address.packed) < min_part or (only_public and not is_public(address)):
+    if max(address.packed) < min_part:
         return None
-    return found.span()
+    if only_public and (address.is_multicast or not is_public(address)):
+        return None
+    before = text[: found.start()][-28:]
+    is_line = _HEADING.search(text[: found.start()][-17:]) is not None
+    if is_line and max(address.packed[:3]) < min_part and text[found.end() :][:2] == b". ":
+        return None
+    return None if _VERSION.search(before) else found.span()
 
 
 def ipv6(text: bytes, free: int, at: int, *, only_public: bool) -> tuple[int, int] | None:
@@ -96,6 +119,16 @@ def ipv6(text: bytes, free: int, at: int, *, only_public: bool) -> tuple[int, in
         return None
     if parts < 3 and len(written.partition(":")[0]) < 4:
         return None
-    if only_public and not is_public(address):
+    if only_public and not (is_public(address) and _is_given_out(address, written)):
         return None
     return found.span()
+
+
+def _is_given_out(address: ipaddress.IPv6Address, written: str) -> bool:
+    """Return whether somebody may have the address, or it is written in full."""
+    if address.ipv4_mapped is not None or int(address) >> 125 == 1:
+        return True
+    if int(address) >> 64 == 0x64FF9B << 32:
+        return True
+    groups = address.exploded.split(":")
+    return "::" not in written and all(int(group, 16) >= 0x100 for group in groups)

@@ -46,13 +46,20 @@ class Pii(StreamingStage):
     docs/accuracy/pii.md says how much is found, and how much that is none.
 
     email: ASCII, a domain of two labels or more whose last is 2 to 24 letters and no image suffix
-    (`icon@2x.png`). ipv4: four numbers, no leading zeros, no letter or fifth number next to them.
-    ipv6: what `ipaddress` reads, if it has a decimal digit, and three groups or a first one of four
-    digits, and not two digits in every group: so `a::b`, `x[1::2]` and hardware addresses stay.
-    Which addresses are globally reachable is a table of our own, that of current CPython.
+    (`icon@2x.png`); neither `git@host` nor a call (`query@key.transpose(1, 2)`). ipv4: four
+    numbers, no leading zeros, no letter or fifth number next to them; no version (`v 8.1.0.99`)
+    and no heading (`6.1.8.99. Devices`). ipv6: what `ipaddress` reads, if it has a decimal digit,
+    and three groups or a first one of four digits, and not two digits in every group: so `a::b`,
+    `x[1::2]` and hardware addresses stay. Which addresses are globally reachable is a table of our
+    own, that of current CPython; groups (multicast) are nobody's, and of IPv6 only 2000::/3 and
+    64:ff9b::/96 have been given out, so others must be written in full.
     phone: after a plus, a calling code and as many digits as it allows; ten digits grouped as in
-    North America; 7 to 12 digits in any groups after a word like `phone:`. credit_card: 12 to 19
-    digits on end or in groups, an issuer's prefix and length, the check digit. iban: the form of
+    North America, between spaces alone only after a word like `phone`; 7 to 12 digits in groups
+    after such a word. Dates, times, ranges of years, decimals, dotted quads, versions, ISBN, dumps
+    and thousands (`1 234 567`) are none; what follows `call`, `mobile` or `cell` has an area code
+    or ends its clause (not `call 12 34 567 people`). credit_card: 12 to 19 digits on end or in
+    groups, an issuer's prefix and length, the check digit; other than 15 or 16 digits on end, where
+    the check digit is weak, need a word like `card` before them. iban: the form of
     its country and the check digits. us_ssn: `ddd-dd-dddd`, if it can have been given out. secret:
     keys and tokens of AWS, GitHub, GitLab, Google, Hugging Face, npm, OpenAI and the like, PyPI,
     Slack, Stripe; JSON web tokens; private keys in PEM. Passwords have no form and are not found.
@@ -88,6 +95,7 @@ class Pii(StreamingStage):
         Example("via 10.0.0.200", "ipv4", {"only_public_ips": False}, becomes="via 192.0.2.1"),
         Example("ping 2a00:1450:4001:81b::200e", "ipv6", becomes="ping 2001:db8::1"),
         Example("Ring +44 20 7946 0958 now.", "phone", becomes="Ring 202-555-0143 now."),
+        Example("Call 192.168.10.1 on 2021-03-25 about 12 34 567 people."),
         Example("(415) 555-2671 x12", "phone", {"action": "tag"}, becomes="<PHONE>"),
         Example(
             "Card 4012-8888-8888-1881.", "credit_card", {"action": "mask"},
