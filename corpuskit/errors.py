@@ -54,11 +54,25 @@ class DataError(CorpuskitError):
     exit_code = 3
 
 
+MAX_SUGGESTED = 40
+"""A hint names at most this many; a language model may have 2,000 labels."""
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return a closing hint that names the nearest of `known`, or all of them."""
+    """Return a closing hint that names the nearest of `known`, or all of them up to a number."""
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    more = f" and {len(names) - MAX_SUGGESTED} more" if len(names) > MAX_SUGGESTED else ""
+    return f"Known: {', '.join(names[:MAX_SUGGESTED])}{more}."
+
+
+def listing(names: Iterable[str], most: int = 5) -> str:
+    """Return names for a message: the first few, and how many more there are."""
+    ordered = sorted(names)
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(map(repr, ordered[:most])) + more
 
 
 _ADVICE = {

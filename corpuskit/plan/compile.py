@@ -14,8 +14,7 @@ from corpuskit import registry
 from corpuskit.batch import document_schema
 from corpuskit.config import PipelineFile, Step, read_pipeline
 from corpuskit.errors import ConfigError, DataError, UsageError, suggest
-from corpuskit.plan.checks import check_columns, check_runs, declared_columns
-from corpuskit.plan.fingerprint import file_digest
+from corpuskit.plan.checks import check_place, check_stages, declared_columns, located
 from corpuskit.settings import Pipeline
 from corpuskit.stage import CellStage, GlobalStage, Pass, Source, StreamingStage
 
@@ -166,25 +165,16 @@ def read_plan(path: str | Path, overrides: Sequence[str] = (), *, until: str | N
     labels = [step.label for step in file.steps]
     if until is not None and until not in labels:
         raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
-    check_columns(file)
-    names = tuple(step.label for step in file.sources)
-    for step in file.steps:
-        try:
-            check_runs(step.stage.runs(), file.settings.output)
-            step.stage.check_sources(names)
-            for path in step.stage.files():
-                file_digest(path)
-        except UsageError as error:
-            raise ConfigError(step.where, str(error)) from None
+    check_place(file)
+    check_stages(file)
+    phases = _phases(file, until)
     given: dict[str, dict[str, Any]] = {}
     known: dict[str, Any] = {}
     for step in file.steps:
-        try:
+        with located(step):
             given[step.label] = dict(step.stage.provides(known))
             known.update(given[step.label])
-        except UsageError as error:
-            raise ConfigError(step.where, f"{step.label}: {error}") from None
-    return Plan(file, _phases(file, until), given, until)
+    return Plan(file, phases, given, until)
 
 
 def _with_implied(steps: tuple[Step, ...]) -> tuple[Step, ...]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from corpuskit.batch import utf8
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import Cost, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, as_strings, is_textual
 from corpuskit.stages.sources._extra import decoded_bytes, json_objects
@@ -95,7 +95,7 @@ class Parquet(Source):
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         with _open(file.path, lists=False) as reader:
-            self.check_schema(file, reader.schema_arrow)
+            self.check_columns(file, reader.schema_arrow)
             sizes = _text_sizes(reader, self.text_column)
             _row_counts(reader, file.path)
         pieces: list[Slice] = []
@@ -167,12 +167,25 @@ class Parquet(Source):
         wanted = [self.text_column, *(name for name in labels if name), *self.columns]
         return None if self.extra else list(dict.fromkeys(wanted))
 
+    def check_columns(self, file: InputFile, schema: pa.Schema) -> None:
+        """Raise UsageError, for whoever wrote the parameters, if a column cannot serve."""
+        if problem := self._problem(file, schema):
+            parameter, message = problem
+            raise UsageError(f"{parameter}: {message}")
+
     def check_schema(self, file: InputFile, schema: pa.Schema) -> None:
         """Raise DataError if a column is missing or of a type that cannot serve."""
+        if problem := self._problem(file, schema):
+            raise DataError(problem[1])
+
+    def _problem(self, file: InputFile, schema: pa.Schema) -> tuple[str, str] | None:
+        """Return the parameter that names a column that cannot serve, and why it cannot."""
         names = schema.names if self.extra else self._wanted() or ()
         for name, count in collections.Counter(schema.names).items():
             if count > 1 and name in names:
-                raise DataError(f"{file.path}: has {count} columns {name!r}. Rename all but one.")
+                roles = {self.text_column: "text_column", self.id_column or "": "id_column"}
+                problem = f"has {count} columns {name!r}. Rename all but one."
+                return roles.get(name, "columns"), f"{file.path}: {problem}"
         needed = {"text_column": self.text_column, "id_column": self.id_column}
         needed |= {"url_column": self.url_column, "date_column": self.date_column}
         roles = [(role, name) for role, name in needed.items() if name is not None]
@@ -180,16 +193,14 @@ class Parquet(Source):
             setting = f"sources.{file.source}.{role}"
             if name not in schema.names:
                 has = ", ".join(repr(one) for one in schema.names)
-                raise DataError(
-                    f"{file.path}: column {name!r} is missing; has {has}. Set {setting}."
-                )
+                return role, f"{file.path}: column {name!r} is missing; has {has}. Set {setting}."
             kind = schema.field(name).type
             if not _serves(kind, role, self.columns.get(name, "string")):
                 needed_type = {"text_column": "text", "columns": self.columns.get(name)}.get(role)
                 needs = needed_type or "a string or an integer"
-                raise DataError(
-                    f"{file.path}: column {name!r} is {kind}, not {needs}. Set {setting}."
-                )
+                problem = f"column {name!r} is {kind}, not {needs}. Set {setting}."
+                return role, f"{file.path}: {problem}"
+        return None
 
     def documents(
         self, batch: pa.RecordBatch, place: str, first: int, most: int
