@@ -1,4 +1,4 @@
-"""What can be known when the plan is made is refused by `plan`: place, one sentence, nothing written."""
+"""What can be known when the plan is made is refused by `plan`: one line, and nothing written."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from corpuskit import registry
 from corpuskit.stages.annotators._fasttext import Settings, train
-from corpuskit.stages.annotators._fasttext_file import labels_of
 from tests.run.here import command_line
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_data"
@@ -68,7 +66,8 @@ BAD_STAGES = {
     "language scores": (
         stages("language: {model: own.ftz, min_scores: {de: 0.5}}"), "{de", "'deu_Latn'?"),
     "language score file": (
-        stages("language: {model: own.ftz, min_scores: scores.json}"), "scores.json", "'deu_Latn'?"),
+        stages("language: {model: own.ftz, min_scores: scores.json}"), "scores.json",
+        "'deu_Latn'?"),
     "language broken scores": (
         stages("language: {min_scores: broken.json}"), "broken.json", "is not JSON"),
     "language no model": (stages("language: {model: none.bin}"), "none.bin", "no such file"),
@@ -113,7 +112,7 @@ BAD_STAGES = {
     "gopher_quality file": (
         stages("language: {keep: [en]}",
                "gopher_quality: {words: whitespace, per_language: bad_configs}"),
-        "gopher_quality:", "has no key 'min_words'"),
+        "bad_configs", "has no key 'min_words'"),
     "gopher_quality splitting": (
         stages("language: {model: own.ftz, keep: [eng_Latn]}",
                "gopher_quality: {per_language: odd_configs}"),
@@ -150,7 +149,7 @@ BAD_STAGES = {
         stages("decontaminate: {benchmarks: none.jsonl}"), "none.jsonl", "none.jsonl"),
     "decontaminate column": (
         stages("decontaminate: {benchmarks: docs.jsonl, question_column: ask}"),
-        "decontaminate:", "ask"),
+        "docs.jsonl", "'ask'"),
     "decontaminate broken": (
         stages("decontaminate: {benchmarks: broken.json}"), "broken.json", "broken.json"),
     "exact_dedup source": (stages("exact_dedup: {prefer: [wbe]}"), "[wbe]", "'web'?"),

@@ -15,7 +15,7 @@ from corpuskit.batch import utf8
 from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import Cost, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, as_strings, is_textual
-from corpuskit.stages.sources._extra import decoded_bytes, json_objects
+from corpuskit.stages.sources._extra import decoded_bytes, in_known_zone, json_objects
 from corpuskit.stages.sources._findings import Findings, pick
 from corpuskit.stages.sources._pages import (
     MAX_PAGE_BYTES,
@@ -323,6 +323,11 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     try:
         yield from reader.iter_batches(at_once, [group], columns, use_threads=False)
+    except pa.ArrowNotImplementedError as error:
+        raise DataError(
+            f"{path}: row group {group}: Arrow cannot read a column: {error}. Set extra: false, "
+            "unless a parameter names that column."
+        ) from None
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -396,7 +401,7 @@ def _typed(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bo
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     # Integers beyond 2**53 are no float64; the nearest one is what JSON readers give, too.
-    return column.cast(kind, safe=kind != pa.float64()), is_bad
+    return in_known_zone(column).cast(kind, safe=kind != pa.float64()), is_bad
 
 
 def _starts_with_mark(texts: Utf8) -> NDArray[np.bool_]:
