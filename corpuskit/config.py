@@ -354,6 +354,11 @@ class _Document:
                 for found in [self._explain(model, e, place, label, known, rename)]
             )
             raise first[-1] from None
+        except UsageError as error:  # a check that stages share
+            message = str(error)
+            name = re.match(r"\w+", message)
+            where = self.where((*place, name[0] if name else ""))
+            raise ConfigError(where, f"{label}: {message}" if label else message) from None
 
     def _explain(
         self, model: type[BaseModel], error: Any, place: Place, label: str, known: list[str],

@@ -11,11 +11,12 @@ A message reads `place: what is wrong, with the value. What to do.`
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 class CorpuskitError(Exception):
@@ -93,4 +94,18 @@ def describe(error: BaseException) -> str:
         return f"{place}{reason} (errno {error.errno}).{advice}"
     if isinstance(error, MemoryError):
         return "out of memory. Use fewer workers or smaller cells (cell_bytes)."
-    return f"{type(error).__name__}: {error}"
+    place = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    reason = " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {reason}' if reason else ''}{place}"
+
+
+@contextlib.contextmanager
+def noting(place: str) -> Iterator[None]:
+    """Note on an unexpected error what was worked on; `describe` says it."""
+    try:
+        yield
+    except CorpuskitError:
+        raise
+    except Exception as error:
+        error.add_note(place)
+        raise

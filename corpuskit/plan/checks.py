@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from corpuskit.batch import REQUIRED
-from corpuskit.errors import ConfigError, DataError, UsageError, suggest
+from corpuskit.errors import ConfigError, DataError, UsageError, describe, suggest
 from corpuskit.plan.fingerprint import file_digest, library_version
 from corpuskit.stage import Known, Source
 from corpuskit.storage import is_remote
@@ -33,6 +33,7 @@ def check_stages(file: PipelineFile) -> None:
     values = {"source": frozenset(names)}
     for step in file.sources:
         with located(step):
+            _check_integers(step)
             _check_libraries(step)
     for step in file.steps:
         for column in step.stage.needs():
@@ -44,6 +45,7 @@ def check_stages(file: PipelineFile) -> None:
                     suggest(column, columns),
                 )
         with located(step):
+            _check_integers(step)
             _check_libraries(step)
             _check_runs(step.stage.runs(), file.settings.output)
             step.stage.check(Known(names, columns, values))
@@ -66,6 +68,8 @@ def located(
         yield
     except ConfigError:
         raise
+    except OSError as error:
+        raise ConfigError(step.where, f"{step.label}: {describe(error)}") from None
     except kinds as error:
         message = str(error)
         where = step.where_of(message)
@@ -105,6 +109,19 @@ def _output_problem(output: str) -> str:
     if not os.path.isdir(place):
         return f"{place} is no folder."
     return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} may not be written to."
+
+
+def _check_integers(step: Step) -> None:
+    """Check that integers without a bound of their own fit into the 64 bits that kernels have.
+
+    Raises:
+        UsageError: one does not.
+    """
+    for name, field in type(step.stage).model_fields.items():
+        value = getattr(step.stage, name)
+        is_bounded = any(hasattr(one, "le") or hasattr(one, "lt") for one in field.metadata)
+        if isinstance(value, int) and abs(value) >= 1 << 63 and not is_bounded:
+            raise UsageError(f"{name}: {value} is more than {(1 << 63) - 1}. Set a smaller number.")
 
 
 def _check_libraries(step: Step) -> None:

@@ -7,6 +7,7 @@ can be reused is found when it runs. Workers rebuild it from `plan.json`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -109,10 +110,14 @@ class Plan:
         last = len(labels) if at_end else max(map(labels.index, phase.labels), default=-1) + 1
         return {k: v for label in labels[:last] for k, v in self.given.get(label, {}).items()}
 
+    @functools.cached_property
+    def declared(self) -> Mapping[str, pa.DataType]:
+        """The columns that sources declare; documents of other sources have null there."""
+        return {k: v for s in self.file.sources for k, v in declared_columns(s).items()}
+
     def schema(self, phase: Phase) -> pa.Schema:
         """Return the schema of the documents that a streaming phase writes."""
-        declared = {k: v for s in self.file.sources for k, v in declared_columns(s).items()}
-        return document_schema(declared, phase.columns)
+        return document_schema(self.declared, phase.columns)
 
     def with_documents(self, is_wanted: bool) -> Plan:
         """Return the plan that does, or does not, write `documents/`."""

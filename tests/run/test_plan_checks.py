@@ -202,6 +202,15 @@ BAD_STAGES = {
         stages("tokenize: {tokenizer: tokenizer.json}", "pack", "shuffle: {order: bands}"),
         "bands}", "needs bands"),
 }  # fmt: skip
+BAD_STAGES |= {
+    "integers": (
+        stages("c4_paragraphs: {min_paragraph_chars: 9223372036854775808}"),
+        "9223372036854775808", "Set a smaller number"),
+    "gopher_quality language": (
+        stages("gopher_quality: {language: zz}"), "zz", "datatrove knows no 'zz'"),
+    "a folder for a file": (
+        stages("decontaminate: {benchmarks: folder.jsonl}"), "decontaminate:", "directory"),
+}  # fmt: skip
 BAD_PLACES = {
     "output": (f"output: docs.jsonl/run\n{LINES}", "docs.jsonl/run", "is no folder"),
     "foreign output": (f"output: dataset\n{LINES}", None, "not a run directory"),
@@ -225,6 +234,7 @@ def folder(tmp_path_factory, tokenizer):
     (made / "dataset").mkdir()
     pq.write_table(pa.Table.from_pylist(rows), made / "dataset/train.parquet")
     (made / "run").mkdir()
+    (made / "folder.jsonl").mkdir()
     (made / "run/docs.jsonl").write_text(json.dumps(rows[0]) + "\n")
     (made / "run/plan.json").write_text("{}")
     (made / "lone.bin").write_bytes(b"\0" * 8)
