@@ -209,7 +209,7 @@ BAD_STAGES |= {
     "gopher_quality language": (
         stages("gopher_quality: {language: zz}"), "zz", "datatrove knows no 'zz'"),
     "a folder for a file": (
-        stages("decontaminate: {benchmarks: folder.jsonl}"), "decontaminate:", "directory"),
+        stages("decontaminate: {benchmarks: folder.jsonl}"), "folder.jsonl", "directory"),
 }  # fmt: skip
 BAD_PLACES = {
     "output": (f"output: docs.jsonl/run\n{LINES}", "docs.jsonl/run", "is no folder"),
