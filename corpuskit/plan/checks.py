@@ -88,17 +88,15 @@ def check_place(file: PipelineFile) -> None:
         where = file.places.get("output", file.path)
         raise ConfigError(where, f"output: {problem}", "Set another one.")
     kind = file.settings.executor.kind
-    missing = {
-        "ray": importlib.util.find_spec("ray") is None and "ray is not installed here.",
-        "slurm": shutil.which("sbatch") is None and "sbatch is not installed here.",
-    }
-    if problem := missing.get(kind):
-        hint = {
-            "ray": "Run pip install 'corpuskit[ray]', or set executor.kind: local.",
-            "slurm": "Work on a login node of Slurm, or set executor.kind: local.",
-        }
+    missing = hint = ""
+    if kind == "ray" and importlib.util.find_spec("ray") is None:
+        missing, hint = "ray", "Run pip install 'ray[client]'"
+    if kind == "slurm" and shutil.which("sbatch") is None:
+        missing, hint = "sbatch", "Work on a login node of Slurm"
+    if missing:
         where = file.places.get("executor.kind", file.path)
-        raise ConfigError(where, f"executor.kind: {problem}", hint[kind])
+        problem = f"executor.kind: {missing} is not installed here."
+        raise ConfigError(where, problem, f"{hint}, or set executor.kind to local.")
 
 
 def _output_problem(output: str) -> str:

@@ -296,3 +296,16 @@ def test_every_stage_has_a_bad_pipeline():
     tried = {name for given, *_ in CASES.values() for name in re.findall(r"\w+", given)}
     own = {name for name in registry.names() if registry.kind_of(name) != registry.THIRD_PARTY}
     assert own <= tried
+
+
+def test_what_nobody_expected_is_one_line_that_says_what_was_worked_on(folder, monkeypatch):
+    def fail(self: object, view: object) -> None:
+        raise ValueError("no such\nthing")
+
+    monkeypatch.setattr(registry.load("holdout"), "apply", fail)
+    (folder / "p.yaml").write_text(f"output: broken\n{stages('holdout')}")
+    done = command_line(folder, ["run", "p.yaml", "--quiet"])
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "ValueError: no such thing (stage holdout, documents web/docs.jsonl#0" in done.stderr
+    assert "corpuskit --traceback run p.yaml --quiet" in done.stderr

@@ -365,6 +365,16 @@ def test_a_column_of_any_type_that_nobody_asked_for_is_kept(tmp_path, name):
     assert first == ({} if value is None else {"c": value})
 
 
+def test_columns_of_one_name_that_nobody_asked_for_are_kept(tmp_path):
+    path = tmp_path / "a.parquet"
+    columns = [pa.array(["one"]), pa.array([1]), pa.array([2])]
+    pq.write_table(pa.Table.from_arrays(columns, ["text", "c", "c"]), path)
+    [batch] = documents(Parquet(paths=(str(path),)), path)
+    assert json.loads(batch.extra[0].as_py()) == {"c": 1, "c_2": 2}
+    with pytest.raises(UsageError, match="has 2 columns 'c'"):
+        documents(Parquet(paths=(str(path),), id_column="c"), path)
+
+
 ROLES = [{"text_column": "c"}, {"id_column": "c"}, {"url_column": "c"}, {"date_column": "c"}]
 ROLES += [{"columns": {"c": kind}} for kind in ("string", "int64", "float64", "bool")]
 

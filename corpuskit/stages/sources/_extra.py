@@ -159,7 +159,7 @@ def _value(scalar: pa.Scalar) -> Any:
     if pa.types.is_map(kind):
         return [[_value(pair[0]), _value(pair[1])] for pair in scalar.values]
     if pa.types.is_struct(kind):
-        names = _distinct([field.name for field in kind])
+        names = distinct([field.name for field in kind])
         return {name: _value(scalar[place]) for place, name in enumerate(names)}
     if pa.types.is_nested(kind):
         return [_value(inner) for inner in scalar.values]
@@ -180,7 +180,7 @@ def _leaf(scalar: pa.Scalar) -> Any:
     return in_known_zone(pa.array([scalar])).cast(pa.string())[0].as_py()
 
 
-def _distinct(names: list[str]) -> list[str]:
+def distinct(names: list[str]) -> list[str]:
     """Return names of which none occurs twice: the second `a` is `a_2`."""
     found: dict[str, None] = {}
     for name in names:

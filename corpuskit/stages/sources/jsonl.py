@@ -46,7 +46,8 @@ class Jsonl(Source):
     too; ids, URLs and dates may be numbers. Lone surrogates become U+FFFD (`lone_surrogate`, kept).
     Blank lines are passed over, byte order marks removed. The other members are kept as they are
     written; in lines that only Python's json module reads (NaN, equal names, escaped names), NaN
-    and infinities become null.
+    and infinities become null. A member that a parameter names, but none of the first lines has as
+    it should be, is refused when the plan is made.
 
     Source: RFC 8259 (JSON), jsonlines.org; RFC 1952 (gzip) and RFC 8878 (zstd), several members or
     frames per file included.

@@ -15,7 +15,7 @@ from corpuskit.batch import utf8
 from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import Cost, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, as_strings, is_textual
-from corpuskit.stages.sources._extra import decoded_bytes, in_known_zone, json_objects
+from corpuskit.stages.sources._extra import decoded_bytes, distinct, in_known_zone, json_objects
 from corpuskit.stages.sources._findings import Findings, pick
 from corpuskit.stages.sources._pages import (
     MAX_PAGE_BYTES,
@@ -55,9 +55,10 @@ class Parquet(Source):
     no document, but a row of the ledger, when its text is null (`bad_text`), not UTF-8
     (`invalid_utf8`) or has more than `max_document_bytes` (`too_long`), and when the value of a
     declared column, or the id, is not UTF-8 or no int64 (`bad_column`). A column that is missing,
-    there twice or of the wrong type is an error of the file. Byte order marks are removed. Page
-    checksums are checked where files have them. How many rows are read at once follows from the
-    pages of local files, so a file that repeats a long value takes no more memory than others.
+    there twice or of the wrong type is an error of the file. Columns that no parameter names may be
+    of any type: `extra` writes what JSON has no form for as text. Byte order marks are removed.
+    Page checksums are checked where files have them. How many rows are read at once follows from
+    the pages of local files, so a file that repeats a long value takes no more memory than others.
 
     Source: Apache Parquet format 2, read by Arrow.
     """
@@ -163,9 +164,13 @@ class Parquet(Source):
 
     def _wanted(self) -> list[str] | None:
         """Return the columns to read, None for all."""
+        return None if self.extra else self._named()
+
+    def _named(self) -> list[str]:
+        """Return the columns that parameters name."""
         labels = (self.id_column, self.url_column, self.date_column)
-        wanted = [self.text_column, *(name for name in labels if name), *self.columns]
-        return None if self.extra else list(dict.fromkeys(wanted))
+        named = [self.text_column, *(name for name in labels if name), *self.columns]
+        return list(dict.fromkeys(named))
 
     def check_columns(self, file: InputFile, schema: pa.Schema) -> None:
         """Raise UsageError, for whoever wrote the parameters, if a column cannot serve."""
@@ -180,14 +185,13 @@ class Parquet(Source):
 
     def _problem(self, file: InputFile, schema: pa.Schema) -> tuple[str, str] | None:
         """Return the parameter that names a column that cannot serve, and why it cannot."""
-        names = schema.names if self.extra else self._wanted() or ()
         for name, count in collections.Counter(schema.names).items():
-            if count > 1 and name in names:
-                roles = {self.text_column: "text_column", self.id_column or "": "id_column"}
-                problem = f"has {count} columns {name!r}. Rename all but one."
-                return roles.get(name, "columns"), f"{file.path}: {problem}"
-        needed = {"text_column": self.text_column, "id_column": self.id_column}
-        needed |= {"url_column": self.url_column, "date_column": self.date_column}
+            if count > 1 and name in self._named():
+                role = "text_column" if name == self.text_column else "columns"
+                return role, f"{file.path}: has {count} columns {name!r}. Rename all but one."
+        needed: dict[str, str | None] = {"text_column": self.text_column}
+        needed |= {"id_column": self.id_column, "url_column": self.url_column}
+        needed["date_column"] = self.date_column
         roles = [(role, name) for role, name in needed.items() if name is not None]
         for role, name in roles + [("columns", name) for name in self.columns]:
             setting = f"sources.{file.source}.{role}"
@@ -257,9 +261,10 @@ class Parquet(Source):
         )
 
     def _others(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """Return the columns that go to `extra`."""
-        used = {self.text_column, self.id_column, self.url_column, self.date_column, *self.columns}
-        return {name: batch.column(name) for name in batch.schema.names if name not in used}
+        """Return the columns that go to `extra`; the second `a` is called `a_2`."""
+        used = self._named()
+        names = enumerate(distinct(batch.schema.names))
+        return {name: batch.column(place) for place, name in names if name not in used}
 
 
 def _rejects(
