@@ -77,6 +77,9 @@ BAD_STAGES = {
         stages("language: {model: docs.parquet}"), "docs.parquet", "not a whole fastText model"),
     "quality label": (
         stages("quality: {model: own.ftz, label: good}"), "good", "has no 'good'"),
+    "quality keep_labels": (
+        stages("quality: {model: own.ftz, label: eng_Latn, keep_labels: {hq: 0}}"), "{hq",
+        "has no 'hq'"),
     "quality model": (stages("quality: {model: none.bin, label: hq}"), "none.bin", "no such file"),
     "toxicity label": (
         stages("toxicity: {model: own.ftz, max_score: 0.5}"), "toxicity:", "has no 'toxic'"),

@@ -231,10 +231,10 @@ def test_a_model_that_is_cut_off_or_too_long_is_broken_data(any_model, tmp_path,
 
 
 @pytest.mark.real
-def test_labels_are_read_without_the_model(any_model):
-    assert labels_of(any_model) == tuple(
-        f"__label__{name}" for name in open_model(any_model).labels
-    )
+def test_labels_are_read_without_the_model(any_model, tmp_path):
+    path = tmp_path / "model"
+    path.write_bytes(any_model)
+    assert labels_of(path) == tuple(f"__label__{name}" for name in open_model(path).labels)
 
 
 def test_the_common_language_model_is_whole(shared_data):

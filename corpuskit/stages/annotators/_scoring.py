@@ -44,9 +44,14 @@ class ScoringStage(StreamingStage):
     def check(self, known: Known) -> None:
         del known
         labels = [name.removeprefix(PREFIX) for name in labels_of(self.model)]
-        if self.label not in labels:
-            hint = suggest(self.label, labels)
-            raise UsageError(f"label: the model {self.model} has no {self.label!r}. {hint}")
+        for parameter, label in self.named_labels():
+            if label not in labels:
+                hint = suggest(label, labels)
+                raise UsageError(f"{parameter}: the model {self.model} has no {label!r}. {hint}")
+
+    def named_labels(self) -> list[tuple[str, str]]:
+        """Return the labels that parameters name, each with the parameter."""
+        return [("label", self.label)]
 
     def values(self) -> Mapping[str, frozenset[str]]:
         return {"label": frozenset(name.removeprefix(PREFIX) for name in labels_of(self.model))}
