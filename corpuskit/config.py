@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +22,7 @@ from corpuskit.settings import Pipeline, keys_at
 from corpuskit.stage import Source, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 Model = TypeVar("Model", bound=BaseModel)
 Place = tuple[str | int, ...]
@@ -36,6 +38,28 @@ class Step:
     stage: Stage
     where: str
     materialize: bool = False
+    places: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """Where the value of each parameter stands that the file gives; empty in a worker."""
+
+    def where_of(self, message: str) -> str:
+        """Return the place of what a message begins with, else that of the stage.
+
+        That is a parameter, with or without the stage in front of it, or the value of one.
+        """
+        name = re.match(rf"(?:{re.escape(self.name)}\.)?(\w+)", message)
+        if name and name[1] in self.places:
+            return self.places[name[1]]
+        for parameter, place in self.places.items():
+            given = getattr(self.stage, parameter, None)
+            values = given.values() if isinstance(given, dict) else given
+            for value in values if isinstance(values, Iterable) else (values,):
+                if (
+                    isinstance(value, str)
+                    and value.strip("@")
+                    and message.startswith(value.removeprefix("@"))
+                ):
+                    return place
+        return self.where
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +70,8 @@ class PipelineFile:
     settings: Pipeline
     sources: tuple[Step, ...]
     steps: tuple[Step, ...]
+    places: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """Where the value of each setting stands that the file gives, as in `executor.kind`."""
 
 
 def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFile:
@@ -72,7 +98,8 @@ def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFi
         if name not in names:
             where = document.where(("card", "sources", name), key=True)
             raise ConfigError(where, f"card: there is no source {name!r}.", suggest(name, names))
-    return PipelineFile(str(path), settings, sources, tuple(_steps(document)))
+    places = document.places(())
+    return PipelineFile(str(path), settings, sources, tuple(_steps(document)), places)
 
 
 def step_yaml(step: Step) -> str:
@@ -171,7 +198,8 @@ def _sources(document: _Document) -> Iterable[Step]:
         model = registry.load(kind)
         stage = document.check(model, params, place, f"sources.{name}", rename={"paths": kind})
         assert isinstance(stage, Source), f"{kind} is in stages/sources but is no Source"
-        yield Step(str(name), kind, stage, document.where(place, key=True))
+        places = document.places(place)
+        yield Step(str(name), kind, stage, document.where(place, key=True), places=places)
 
 
 def _steps(document: _Document) -> Iterable[Step]:
@@ -203,7 +231,8 @@ def _steps(document: _Document) -> Iterable[Step]:
             raise ConfigError(document.where((*place, MATERIALIZE)),
                               f"{name}.{MATERIALIZE} must be true or false.")  # fmt: skip
         stage = document.check(registry.load(name), params, place, name, {MATERIALIZE})
-        yield Step(_label(name, seen), name, stage, where, materialize)
+        places = document.places(place)
+        yield Step(_label(name, seen), name, stage, where, materialize, places)
 
 
 class _Document:
@@ -247,6 +276,15 @@ class _Document:
                 return f"{self.path}:1:1"
             place = place[:-1]
         return self._places[place][0 if key else 1]
+
+    def places(self, place: Place) -> dict[str, str]:
+        """Return key -> `file:line:column` of the values inside a mapping, as in `slurm.mem`."""
+        deep = len(place)
+        return {
+            ".".join(map(str, found[deep:])): value
+            for found, (_, value) in self._places.items()
+            if len(found) > deep and found[:deep] == place
+        }
 
     def override(self, text: str) -> None:
         """Apply one `a.b=value`; list items that are stages are addressed by their name."""
@@ -316,6 +354,11 @@ class _Document:
                 for found in [self._explain(model, e, place, label, known, rename)]
             )
             raise first[-1] from None
+        except UsageError as error:  # a check that stages share
+            message = str(error)
+            name = re.match(r"\w+", message)
+            where = self.where((*place, name[0] if name else ""))
+            raise ConfigError(where, f"{label}: {message}" if label else message) from None
 
     def _explain(
         self, model: type[BaseModel], error: Any, place: Place, label: str, known: list[str],
@@ -335,6 +378,9 @@ class _Document:
         if kind == "missing":
             return ConfigError(self.where(place), f"{name} is missing.", "Set it.")
         message = str(error["msg"]).removeprefix("Value error, ")
+        named = re.match(r"(\w+)[:,.]", message)
+        if not loc and named:  # a check of the whole model that says which parameter it is
+            full = (*place, rename.get(named[1], named[1]))
         message = message.replace("Input should be", "must be").replace("a valid ", "a ")
         message = message.replace("a integer", "an integer")
         if not message.startswith("must be"):

@@ -11,11 +11,12 @@ A message reads `place: what is wrong, with the value. What to do.`
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 class CorpuskitError(Exception):
@@ -54,11 +55,25 @@ class DataError(CorpuskitError):
     exit_code = 3
 
 
+MAX_SUGGESTED = 40
+"""A hint names at most this many; a language model may have 2,000 labels."""
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return a closing hint that names the nearest of `known`, or all of them."""
+    """Return a closing hint that names the nearest of `known`, or all of them up to a number."""
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    more = f" and {len(names) - MAX_SUGGESTED} more" if len(names) > MAX_SUGGESTED else ""
+    return f"Known: {', '.join(names[:MAX_SUGGESTED])}{more}."
+
+
+def listing(names: Iterable[str], most: int = 5) -> str:
+    """Return names for a message: the first few, and how many more there are."""
+    ordered = sorted(names)
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(map(repr, ordered[:most])) + more
 
 
 _ADVICE = {
@@ -79,4 +94,18 @@ def describe(error: BaseException) -> str:
         return f"{place}{reason} (errno {error.errno}).{advice}"
     if isinstance(error, MemoryError):
         return "out of memory. Use fewer workers or smaller cells (cell_bytes)."
-    return f"{type(error).__name__}: {error}"
+    place = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    reason = " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {reason}' if reason else ''}{place}"
+
+
+@contextlib.contextmanager
+def noting(place: str) -> Iterator[None]:
+    """Note on an unexpected error what was worked on; `describe` says it."""
+    try:
+        yield
+    except CorpuskitError:
+        raise
+    except Exception as error:
+        error.add_note(place)
+        raise

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from corpuskit.errors import UsageError, suggest
 from corpuskit.passes import Cost, Pass, PassContext, PassPlan, Unit, UnitContext, Volume
 from corpuskit.view import Example, Outcome, Spans, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     import pyarrow as pa
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from corpuskit.storage import Found
 
 __all__ = [
-    "CellStage", "Cost", "Example", "GlobalStage", "InputFile", "Outcome", "Parameters", "Pass",
+    "CellStage", "Cost", "Example", "GlobalStage", "InputFile", "Known", "Outcome", "Parameters",
+    "Pass",
     "PassContext", "PassPlan", "Reject", "Slice", "Source", "SourceBatch", "Spans", "Stage",
     "StreamingStage", "Unit", "UnitContext", "View", "Volume",
 ]  # fmt: skip
@@ -66,6 +68,28 @@ class Parameters(BaseModel):
                 if name in properties:
                     properties[name].setdefault("description", text)
         return schema
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What is known when a plan is made of the documents that a stage will see.
+
+    Attributes:
+        sources: names of the sources.
+        columns: column -> type.
+        values: column -> all values that it can have, where that is known: `source`, and the
+            labels of a language model.
+    """
+
+    sources: tuple[str, ...] = ()
+    columns: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
+    values: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+
+    def check_source(self, parameter: str, name: str) -> None:
+        """Raise UsageError if there is no source of this name."""
+        if name not in self.sources:
+            hint = suggest(name, self.sources)
+            raise UsageError(f"{parameter}: there is no source {name!r}. {hint}")
 
 
 class Stage(Parameters, ABC):
@@ -118,12 +142,25 @@ class Stage(Parameters, ABC):
         """Return field -> type of the columns appended; they are called `<stage>.<field>`."""
         return {}
 
-    def check_sources(self, names: tuple[str, ...]) -> None:
-        """Check parameters that name sources; asked once, when the plan is made.
+    def check(self, known: Known) -> None:
+        """Check what the parameters alone do not tell; asked once, when the plan is made.
+
+        That is all that would fail a task later and can be seen now: files that are of another
+        kind, names that a model or a list does not have, columns of the wrong type, libraries that
+        are not installed. A message that begins with the name of a parameter and a colon is
+        reported at its place in the pipeline file.
 
         Raises:
-            UsageError: a parameter names a source that there is not, or leaves one out.
+            UsageError: something is wrong.
+            DataError: a file that a parameter names is broken.
         """
+
+    def values(self) -> Mapping[str, frozenset[str]]:
+        """Return field -> all values that it can have, of those in `adds` where that is known.
+
+        Asked when the plan is made, and only if `check` raised nothing.
+        """
+        return {}
 
     def runs(self) -> tuple[str, ...]:
         """Return directories of other runs that the stage reads; never the run's own."""
@@ -248,11 +285,21 @@ class Source(Stage):
         """
         return None
 
+    def check_files(self, paths: Sequence[str]) -> None:
+        """Check that what parameters name is in the files, as far as their first bytes tell.
+
+        Asked when the plan is made, before any file is cut into slices.
+
+        Raises:
+            UsageError: a name occurs nowhere, or the files are of another format.
+        """
+
     @abstractmethod
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         """Cut a file into slices of about `target_bytes` of text, from its size and footer alone.
 
         Raises:
+            UsageError: it lacks what a parameter names.
             DataError: the file cannot be read; names file and offset.
         """
 

@@ -104,6 +104,17 @@ def main(arguments: list[str] | None = None) -> Any:
 
         echo(f"error: {describe(error)}", err=True)
         sys.exit(1)
+    except Exception as error:
+        if "--traceback" in arguments:
+            raise
+        from corpuskit.errors import describe
+
+        echo(
+            f"error: {describe(error)}. corpuskit did not expect this: run "
+            f"`corpuskit --traceback {' '.join(arguments)}` to see where it happened, and report "
+            "it.", err=True,
+        )  # fmt: skip
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ can be reused is found when it runs. Workers rebuild it from `plan.json`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,7 @@ from corpuskit import registry
 from corpuskit.batch import document_schema
 from corpuskit.config import PipelineFile, Step, read_pipeline
 from corpuskit.errors import ConfigError, DataError, UsageError, suggest
-from corpuskit.plan.checks import check_columns, check_runs, declared_columns
-from corpuskit.plan.fingerprint import file_digest
+from corpuskit.plan.checks import check_place, check_stages, declared_columns, located
 from corpuskit.settings import Pipeline
 from corpuskit.stage import CellStage, GlobalStage, Pass, Source, StreamingStage
 
@@ -110,10 +110,14 @@ class Plan:
         last = len(labels) if at_end else max(map(labels.index, phase.labels), default=-1) + 1
         return {k: v for label in labels[:last] for k, v in self.given.get(label, {}).items()}
 
+    @functools.cached_property
+    def declared(self) -> Mapping[str, pa.DataType]:
+        """The columns that sources declare; documents of other sources have null there."""
+        return {k: v for s in self.file.sources for k, v in declared_columns(s).items()}
+
     def schema(self, phase: Phase) -> pa.Schema:
         """Return the schema of the documents that a streaming phase writes."""
-        declared = {k: v for s in self.file.sources for k, v in declared_columns(s).items()}
-        return document_schema(declared, phase.columns)
+        return document_schema(self.declared, phase.columns)
 
     def with_documents(self, is_wanted: bool) -> Plan:
         """Return the plan that does, or does not, write `documents/`."""
@@ -166,25 +170,16 @@ def read_plan(path: str | Path, overrides: Sequence[str] = (), *, until: str | N
     labels = [step.label for step in file.steps]
     if until is not None and until not in labels:
         raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
-    check_columns(file)
-    names = tuple(step.label for step in file.sources)
-    for step in file.steps:
-        try:
-            check_runs(step.stage.runs(), file.settings.output)
-            step.stage.check_sources(names)
-            for path in step.stage.files():
-                file_digest(path)
-        except UsageError as error:
-            raise ConfigError(step.where, str(error)) from None
+    check_place(file)
+    check_stages(file)
+    phases = _phases(file, until)
     given: dict[str, dict[str, Any]] = {}
     known: dict[str, Any] = {}
     for step in file.steps:
-        try:
+        with located(step):
             given[step.label] = dict(step.stage.provides(known))
             known.update(given[step.label])
-        except UsageError as error:
-            raise ConfigError(step.where, f"{step.label}: {error}") from None
-    return Plan(file, _phases(file, until), given, until)
+    return Plan(file, phases, given, until)
 
 
 def _with_implied(steps: tuple[Step, ...]) -> tuple[Step, ...]:

@@ -60,7 +60,7 @@ def fingerprint(facts: Mapping[str, Any], stages: Iterable[tuple[str, str, Stage
             }
             for label, name, stage in stages
         ],
-        "libraries": {lib: _version(lib) for lib in sorted(libraries)},
+        "libraries": {lib: library_version(lib) or "absent" for lib in sorted(libraries)},
     }
     code = [code_digest(registry.path(name)) for _, name, _ in stages]
     return f"{_hash(everything)}.{_hash(code)}"
@@ -172,11 +172,12 @@ def _label(path: Path) -> str:
 
 
 @functools.cache
-def _version(library: str) -> str:
+def library_version(library: str) -> str | None:
+    """Return the version of a distribution, None if it is not installed."""
     try:
         return importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:
-        return "absent"
+        return None
 
 
 def _hash(value: Any, size: int = 8) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from corpuskit import registry
 from corpuskit.batch import MAX_ORDINAL
 from corpuskit.errors import DataError, UsageError
+from corpuskit.plan.checks import located
 from corpuskit.plan.fingerprint import code_digest
 from corpuskit.stage import InputFile, Slice, Source
 from corpuskit.storage import Found, find_objects, is_remote
@@ -69,13 +70,18 @@ def find_inputs(
 
     Raises:
         UsageError: a pattern matches nothing.
+        ConfigError: files lack what a parameter names.
         DataError: a footer cannot be read.
     """
     known, cuts = _earlier(store)
     found: list[tuple[Step, Found, str]] = []
     tails = {}
     for step in sources:
-        found += [(step, one, name) for one, name in _expand(step)]
+        files_of_step = _expand(step)
+        assert isinstance(step.stage, Source), "config.py makes sure of it"
+        with located(step):
+            step.stage.check_files([one.address for one, _ in files_of_step])
+        found += [(step, one, name) for one, name in files_of_step]
         tails[step.label] = _tail(step, cell_bytes)
     ordinal = max(known.values(), default=-1)
     files: list[tuple[InputFile, tuple[Slice, ...]]] = []
@@ -91,7 +97,8 @@ def find_inputs(
         assert isinstance(step.stage, Source), "config.py makes sure of it"
         mark = _mark(file, tails[step.label])
         if mark not in cuts:
-            cuts[mark] = tuple(step.stage.slices(file, cell_bytes))
+            with located(step, UsageError):
+                cuts[mark] = tuple(step.stage.slices(file, cell_bytes))
         files.append((file, cuts[mark]))
         on_file(done + 1, len(found))
     files.sort(key=lambda pair: pair[0].ordinal)

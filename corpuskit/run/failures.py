@@ -100,7 +100,10 @@ def failure_error(phase: Phase, failures: Sequence[Failure | FailureNote]) -> Co
             lines.append(f"    log: {failure.log}")
     if len(failures) > SHOWN:
         lines.append(f"  and {len(failures) - SHOWN} more.")
-    lines.append("Run the same command again to continue.")
+    # Repeating heals a worker that died, no file that is broken and no parameter that is wrong.
+    is_wrong = any(failure.code != 1 for failure in failures)
+    first = "Correct that, then run" if is_wrong else "Run"
+    lines.append(f"{first} the same command again to continue.")
     kind = DataError if all(failure.code == 3 for failure in failures) else TaskError
     return kind("\n".join(lines))
 

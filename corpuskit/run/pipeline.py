@@ -92,7 +92,9 @@ def prospects(plan: Plan, *, accept_code: bool = False) -> tuple[RunDirectory, l
     A phase that waits for one that must run is `later`: whether it can be reused depends on what
     comes out.
     """
+    _refuse_foreign(open_store(plan.settings.output))
     run = open_run(plan)
+    _refuse_inputs_inside(run)
     return run, prospects_of(run, accept_code=accept_code)
 
 

@@ -98,8 +98,11 @@ class RunDirectory:
         try:
             return cls._from_json(content, path, address)
         except (KeyError, TypeError, ValueError) as error:
-            message = f"{path}: was written by another version: {error!r}. Run the pipeline again."
-            raise DataError(message) from None
+            reason = " ".join(str(error).split())  # pydantic's is several lines
+            raise DataError(
+                f"{path}: was written by another version, or damaged: {type(error).__name__}: "
+                f"{reason}. Run the pipeline again."
+            ) from None
 
     @classmethod
     def _from_json(cls, content: dict[str, Any], where: str, address: str) -> RunDirectory:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpuskit.batch import make_keys, utf8
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, noting
 from corpuskit.ledger import Entries
 from corpuskit.run.context import Stopwatch, UnitWork, cell_sidecars
 from corpuskit.run.profile import LEFT, READ, measuring
@@ -115,7 +115,9 @@ class Stream:
 
     def _apply(self, work: UnitWork, step: Step, stage: StreamingStage, view: View) -> View:
         """Apply one stage: ledger rows for what it did, and the view for the next stage."""
-        outcome = stage.apply(view)
+        ids = view.column("id")
+        with noting(f"stage {step.label}, documents {ids[0]} to {ids[-1]}"):
+            outcome = stage.apply(view)
         work.profile.applied(step.label, stage, view, outcome)
         if outcome.measures and getattr(step.stage, "measures", False):
             work.measures.add(step.label, view, outcome)
@@ -177,7 +179,13 @@ class Stream:
 
     def _read(self, file: InputFile, piece: Slice) -> Iterator[SourceBatch]:
         stage = self.run.plan.source(file.source)
-        yield from stage.read(file, piece, self.run.plan.settings.max_document_bytes)
+        batches = stage.read(file, piece, self.run.plan.settings.max_document_bytes)
+        while True:
+            with noting(f"source {file.source}, file {file.path}"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
 
     def _ingest(
         self, work: UnitWork, file: InputFile, batches: Iterator[SourceBatch]
@@ -216,7 +224,10 @@ class Stream:
             "text": found.texts,
             "source": pa.repeat(pa.scalar(file.source, pa.string()), num),
             "origin": origin,
-            **found.columns,
+            **{
+                name: found.columns[name] if name in found.columns else pa.nulls(num, kind)
+                for name, kind in self.run.plan.declared.items()
+            },
             "extra": nulls if found.extra is None else found.extra,
         }
         return pa.record_batch(columns)

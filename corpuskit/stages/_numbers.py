@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from corpuskit.stage import Known
+
+_NAMES = frozenset({"text", "extra"})
+"""Columns of strings that are never numbers."""
+
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+
+
+def check_numbers(known: Known, parameter: str, column: str) -> None:
+    """Check that a column can be read as numbers.
+
+    Raises:
+        UsageError: it cannot, or none of its values is one.
+    """
+    kind = known.columns.get(column)
+    if kind is not None and not _is_number(kind) and not _is_string(kind):
+        raise UsageError(f"{parameter}: {_no_numbers(column, kind)}")
+    values = known.values.get(column)
+    if column in _NAMES or (values and not any(re.match(_NUMBER, value) for value in values)):
+        raise UsageError(f"{parameter}: column {column!r} holds no numbers. Name one of numbers.")
+
+
+def check_strings(known: Known, parameter: str, column: str) -> None:
+    """Check that a column holds strings.
+
+    Raises:
+        UsageError: it does not.
+    """
+    kind = known.columns.get(column)
+    if kind is not None and not _is_string(kind):
+        raise UsageError(f"{parameter}: {_no_strings(column, kind)}")
 
 
 def to_numbers(column: pa.Array, name: str) -> NDArray[np.float64]:
@@ -22,19 +53,12 @@ def to_numbers(column: pa.Array, name: str) -> NDArray[np.float64]:
     Raises:
         DataError: the column holds neither numbers nor strings.
     """
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if _is_string(column.type) and not pa.types.is_null(column.type):
         stripped = pc.utf8_trim_whitespace(column)
         is_number = pc.match_substring_regex(stripped, _NUMBER)
         column = pc.if_else(is_number, stripped, pa.scalar(None, column.type))
-    elif not (
-        pa.types.is_integer(column.type)
-        or pa.types.is_floating(column.type)
-        or pa.types.is_boolean(column.type)
-        or pa.types.is_null(column.type)
-    ):
-        raise DataError(
-            f"column {name!r} has type {column.type}, which is no number. Name one of numbers."
-        )
+    elif not _is_number(column.type):
+        raise DataError(_no_numbers(name, column.type))
     numbers = column.cast(pa.float64(), safe=False).fill_null(float("nan"))
     values: NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
     return values
@@ -47,8 +71,25 @@ def to_strings(column: pa.Array, name: str) -> pa.Array:
         DataError: the column holds no strings.
     """
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
-        raise DataError(
-            f"column {name!r} has type {column.type}, which holds no strings. Name one that does."
-        )
+    if not _is_string(kind):
+        raise DataError(_no_strings(name, column.type))
     return column.cast(pa.string())
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+    return any(test(kind) for test in tests)
+
+
+def _no_numbers(name: str, kind: pa.DataType) -> str:
+    return f"column {name!r} has type {kind}, which is no number. Name one of numbers."
+
+
+def _no_strings(name: str, kind: pa.DataType) -> str:
+    return f"column {name!r} has type {kind}, which holds no strings. Name one that does."

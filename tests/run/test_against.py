@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corpuskit.errors import UsageError
+from corpuskit.stage import Known
 from corpuskit.stages.dedup.exact_dedup import ExactDedup
 from tests.run.conftest import Lab, corpus, tree
 
@@ -107,9 +108,9 @@ def test_of_several_stages_the_one_with_these_parameters_is_meant(dumps, tmp_pat
     assert found == {"none": "exact_dedup.hash", "whitespace_case": "exact_dedup_2.hash"}
     (one.out / "work" / "exact_dedup.hash").rename(tmp_path / "gone")
     with pytest.raises(UsageError, match=r"is gone: an index is part of work/"):
-        ExactDedup(against=[str(one.out)]).check_sources(("web",))
+        ExactDedup(against=[str(one.out)]).check(Known(("web",)))
     with pytest.raises(UsageError, match="cannot be compared with yet"):
-        ExactDedup(against=["s3://bucket/run"]).check_sources(("web",))
+        ExactDedup(against=["s3://bucket/run"]).check(Known(("web",)))
 
 
 def kept_by_first(lab):

@@ -130,7 +130,7 @@ def test_a_broken_parquet_file_is_refused_before_anything_runs(plain, content):
 def test_a_missing_column_names_what_there_is(plain):
     plain.pipeline["sources"] = {"web": {"parquet": str(plain.inputs / "*.parquet")}}
     pq.write_table(pa.table({"content": ["a"]}), plain.inputs / "a.parquet")
-    error = plain.run(code=3).stderr
+    error = plain.run(code=2).stderr
     assert "column 'text' is missing; has 'content'" in error
     assert "text_column" in error
 

@@ -69,7 +69,10 @@ def _root() -> str:
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("raise", "ValueError: a poisoned document"), ("kill", "was killed by SIGKILL")],
+    [
+        ("raise", "ValueError: a poisoned document (stage poison, documents doc"),
+        ("kill", "was killed by SIGKILL"),
+    ],
 )
 def test_a_failing_task_is_retried_then_reported_and_the_others_finish(poisoned, how, message):
     poisoned.pipeline["stages"] = [{"poison": {"how": how}}, "exact_dedup"]

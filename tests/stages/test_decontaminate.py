@@ -23,7 +23,7 @@ from corpuskit.errors import ConfigError, UsageError
 from corpuskit.plan import read_plan
 from corpuskit.report.contamination import contamination_report
 from corpuskit.run.rundir import RunDirectory
-from corpuskit.stage import View
+from corpuskit.stage import Known, View
 from corpuskit.stages.dedup import _contamination
 from corpuskit.stages.dedup._benchmark_items import (
     Columns,
@@ -551,7 +551,7 @@ def test_a_bad_file_fails_when_the_plan_is_made(
 def test_a_bad_reference_fails_when_the_plan_is_made(tmp_path):
     wrong = write(tmp_path / "c.jsonl", [{"body": "words"}])
     with pytest.raises(UsageError, match="has no texts in a column 'text'"):
-        Decontaminate(benchmarks=SAMPLE, reference=(wrong,)).check_sources(())
+        Decontaminate(benchmarks=SAMPLE, reference=(wrong,)).check(Known())
 
 
 def test_an_index_that_is_there_proves_its_files(tmp_path, monkeypatch):
@@ -562,7 +562,7 @@ def test_an_index_that_is_there_proves_its_files(tmp_path, monkeypatch):
     _contamination._opened.cache_clear()
     open_index(stage._recipe())
     monkeypatch.setattr(_contamination, "read_benchmarks", None)  # cannot be called
-    stage.check_sources(())
+    stage.check(Known())
     _contamination._opened.cache_clear()
 
 

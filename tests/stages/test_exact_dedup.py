@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import DataError, UsageError
+from corpuskit.stage import Known
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup import _clusters
 from corpuskit.stages.dedup._keep import dates_as_seconds
@@ -262,8 +263,8 @@ def test_documents_are_compared_by_another_column():
 
 
 def test_an_unknown_source_to_prefer_is_refused():
-    with pytest.raises(UsageError, match=r"prefer: no source 'wob'\. There are: web, books\."):
-        ExactDedup(prefer=["wob"]).check_sources(("web", "books"))
+    with pytest.raises(UsageError, match=r"prefer: there is no source 'wob'\. Did you mean 'web'"):
+        ExactDedup(prefer=["wob"]).check(Known(("web", "books")))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from corpuskit.stages.annotators._fasttext import (
     train,
     training_line,
 )
+from corpuskit.stages.annotators._fasttext_file import labels_of
 
 SMALL = Settings(dim=8, epochs=3, minn=2, maxn=3, buckets=2000, seed=7)
 TRAPS = [
@@ -230,6 +231,12 @@ def test_a_model_that_is_cut_off_or_too_long_is_broken_data(any_model, tmp_path,
 
 
 @pytest.mark.real
+def test_labels_are_read_without_the_model(any_model, tmp_path):
+    path = tmp_path / "model"
+    path.write_bytes(any_model)
+    assert labels_of(path) == tuple(f"__label__{name}" for name in open_model(path).labels)
+
+
 def test_the_common_language_model_is_whole(shared_data):
     assert len(open_model(shared_data / "models" / "lid.176.ftz").labels) == 176
 

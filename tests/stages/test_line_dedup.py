@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from corpuskit.errors import UsageError
 from corpuskit.kernels.tally import hash_units
+from corpuskit.stage import Known
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup import _lines
 from corpuskit.stages.dedup.line_dedup import LineDedup
@@ -202,8 +203,8 @@ def test_a_preferred_source_keeps_its_line() -> None:
 
 
 def test_an_unknown_preferred_source_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"line_dedup.prefer: there is no source 'book'. Did you"):
-        LineDedup(prefer=("book",)).check_sources(("web", "books"))
+    with pytest.raises(UsageError, match=r"prefer: there is no source 'book'. Did you"):
+        LineDedup(prefer=("book",)).check(Known(("web", "books")))
 
 
 def test_documents_that_left_before_have_no_lines() -> None:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from source_reading import batches, input_file, read, read_slice
 
 from corpuskit.batch import utf8
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import Slice
 from corpuskit.stages.sources._extra import json_objects, quote
 from corpuskit.stages.sources.parquet import Parquet
@@ -157,7 +157,7 @@ def test_without_extra_the_other_columns_are_not_read(tmp_path):
 def test_a_column_that_is_missing_or_of_the_wrong_type_is_named(tmp_path, table, params, message):
     path = write(tmp_path / "a.parquet", table)
     source = Parquet(paths=("x",), **params)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(UsageError, match=message):
         source.slices(input_file(path), 100)
     with pytest.raises(DataError, match=message):
         read_slice(source, path, Slice(0, 1, 1))
@@ -309,3 +309,90 @@ def test_real_documents_come_out_as_they_went_in(shared_data):
     assert found.texts == [row["text"] for row in rows]
     extras = [json.loads(document["extra"]) for document in found.documents[:500]]
     assert extras == [{k: v for k, v in row.items() if k != "text"} for row in rows[:500]]
+
+
+MOMENT = dt.datetime(2021, 3, 25, 1, 2, 3, tzinfo=dt.UTC)
+FAR = 2**62
+NOT_UTF8 = pa.array([b"\xff", b"a"]).view(pa.string())
+TYPES = {
+    "null": (pa.nulls(2), None),
+    "uint64": (pa.array([2**64 - 1, None], pa.uint64()), 2**64 - 1),
+    "half": (pa.array(np.array([1.5, np.nan], np.float16)), 1.5),
+    "decimal": (pa.array([decimal.Decimal("1.23"), None], pa.decimal256(50, 2)), "1.23"),
+    "string view": (pa.array(["a", None], pa.string_view()), "a"),
+    "fixed bytes": (pa.array([b"\xff\0", b"ab"], pa.binary(2)), "/wA="),
+    "not UTF-8": (NOT_UTF8, "/w=="),
+    "date": (pa.array([2**31 - 1, 0], pa.int32()).view(pa.date32()),
+             "<value out of range: 2147483647>"),
+    "nanoseconds": (pa.array([1, None], pa.timestamp("ns")), "1970-01-01 00:00:00.000000001"),
+    "zone": (pa.array([MOMENT, None], pa.timestamp("s", "+05:30")), "2021-03-25 06:32:03.000+0530"),
+    "unknown zone": (pa.array([1, None], pa.timestamp("us", "Mars/Olympus")),
+                     "1970-01-01 00:00:00.000001Z"),
+    "time": (pa.array([1, None], pa.time64("ns")), "00:00:00.000000001"),
+    "duration": (pa.array([1, None], pa.duration("us")), "0:00:00.000001"),
+    "short duration": (pa.array([1, None], pa.duration("ns")), "1 ns"),
+    "long duration": (pa.array([FAR, 1], pa.duration("s")), f"{FAR} s"),
+    "dictionary": (pa.array([b"\xff", None]).dictionary_encode(), "/w=="),
+    "list": (pa.array([[1, None], []]), [1, None]),
+    "large list": (pa.array([["a"], None], pa.large_list(pa.string())), ["a"]),
+    "list view": (pa.array([[1], None], pa.list_view(pa.int64())), [1]),
+    "fixed list": (pa.array([[1, 2], [3, 4]], pa.list_(pa.int8(), 2)), [1, 2]),
+    "list of durations": (pa.array([[1], []], pa.list_(pa.duration("ns"))), ["1 ns"]),
+    "list of zones": (pa.array([[1], []], pa.list_(pa.timestamp("us", "Mars/Olympus"))),
+                      ["1970-01-01 00:00:00.000001Z"]),
+    "list of far times": (pa.array([[2**63 - 1], []], pa.list_(pa.timestamp("us"))),
+                          ["<value out of range: 9223372036854775807>"]),
+    "list not UTF-8": (pa.ListArray.from_arrays([0, 1, 2], NOT_UTF8), ["/w=="]),
+    "struct": (pa.array([{"a": 1, "b": [{"c": None}]}, None]), {"a": 1, "b": [{"c": None}]}),
+    "equal names": (pa.StructArray.from_arrays([pa.array([1, 2])] * 2, ["a", "a"]),
+                    {"a": 1, "a_2": 1}),
+    "map": (pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.duration("ns"))), [["k", "1 ns"]]),
+    "uuid": (pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16] * 2, pa.binary(16))),
+             "30303030-3030-3030-3030-303030303030"),
+    "tensor": (pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.int32(), [2]),
+        pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2))), [1, 2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_column_of_any_type_that_nobody_asked_for_is_kept(tmp_path, name):
+    column, value = TYPES[name]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["one", "two"], "c": column}), path)
+    [batch] = documents(Parquet(paths=(str(path),)), path)
+    first = json.loads(batch.extra[0].as_py() or "{}")
+    assert first == ({} if value is None else {"c": value})
+
+
+def test_columns_of_one_name_that_nobody_asked_for_are_kept(tmp_path):
+    path = tmp_path / "a.parquet"
+    columns = [pa.array(["one"]), pa.array([1]), pa.array([2])]
+    pq.write_table(pa.Table.from_arrays(columns, ["text", "c", "c"]), path)
+    [batch] = documents(Parquet(paths=(str(path),)), path)
+    assert json.loads(batch.extra[0].as_py()) == {"c": 1, "c_2": 2}
+    with pytest.raises(UsageError, match="has 2 columns 'c'"):
+        documents(Parquet(paths=(str(path),), id_column="c"), path)
+
+
+ROLES = [{"text_column": "c"}, {"id_column": "c"}, {"url_column": "c"}, {"date_column": "c"}]
+ROLES += [{"columns": {"c": kind}} for kind in ("string", "int64", "float64", "bool")]
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_column_that_somebody_asked_for_serves_or_is_named(tmp_path, name):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["one", "two"], "c": TYPES[name][0]}), path)
+    for role in ROLES:
+        source = Parquet(paths=(str(path),), **role)
+        refused = ""
+        try:
+            documents(source, path)
+        except UsageError as error:
+            refused = str(error)
+        assert not refused or f"{path}: column 'c' is" in refused
+
+
+def documents(source: Parquet, path) -> list:
+    file = input_file(path)
+    return [b for piece in source.slices(file, 1 << 20) for b in source.read(file, piece, 1 << 20)]

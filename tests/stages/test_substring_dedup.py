@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from corpuskit.errors import TaskError, UsageError
+from corpuskit.stage import Known
 from corpuskit.stages.dedup.substring_dedup import SubstringDedup
 from tests.stages.global_runner import run_global
 
@@ -260,8 +261,8 @@ def test_windows_are_of_bytes_or_of_tokens(params: dict[str, Any], problem: str)
 
 
 def test_a_preferred_source_must_exist() -> None:
-    with pytest.raises(UsageError, match=r"no source 'bookz'. There are: web, books"):
-        SubstringDedup(prefer=("bookz",)).check_sources(("web", "books"))
+    with pytest.raises(UsageError, match=r"no source 'bookz'. Did you mean 'books'"):
+        SubstringDedup(prefer=("bookz",)).check(Known(("web", "books")))
 
 
 @pytest.mark.parametrize("scope", ["global", "source"])

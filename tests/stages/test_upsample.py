@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from corpuskit.batch import make_keys
 from corpuskit.errors import UsageError
 from corpuskit.ledger import sampled
-from corpuskit.stage import View
+from corpuskit.stage import Known, View
 from corpuskit.stages.mixing._curves import integral, power_exponential
 from corpuskit.stages.mixing.upsample import QualityCurve, Upsample
 
@@ -121,7 +121,7 @@ def test_other_sources_are_left_alone():
 
 def test_a_source_that_there_is_not_is_refused():
     with pytest.raises(UsageError, match=r"no source 'book'\. Did you mean 'books'"):
-        curve([0, 3], sources=["book"]).check_sources(("web", "books"))
+        curve([0, 3], sources=["book"]).check(Known(("web", "books")))
 
 
 def test_a_second_stage_multiplies():

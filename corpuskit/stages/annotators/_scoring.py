@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 from pydantic import Field
 
+from corpuskit.errors import UsageError, suggest
 from corpuskit.stage import Cost, StreamingStage
-from corpuskit.stages.annotators._fasttext import open_model
+from corpuskit.stages.annotators._fasttext import PREFIX, open_model
+from corpuskit.stages.annotators._fasttext_file import labels_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from corpuskit.stage import View, Volume
+    from corpuskit.stage import Known, View, Volume
     from corpuskit.stages.annotators._fasttext import Model, Predictions
 
 NEWLINES = {"space": b" ", "drop": b""}
@@ -38,6 +40,21 @@ class ScoringStage(StreamingStage):
     """What stands for a newline; `drop` glues two words together, as datatrove's filter does."""
     measures: bool = False
     """Also store what every rule measured, so that bounds can be tuned without another run."""
+
+    def check(self, known: Known) -> None:
+        del known
+        labels = [name.removeprefix(PREFIX) for name in labels_of(self.model)]
+        for parameter, label in self.named_labels():
+            if label not in labels:
+                hint = suggest(label, labels)
+                raise UsageError(f"{parameter}: the model {self.model} has no {label!r}. {hint}")
+
+    def named_labels(self) -> list[tuple[str, str]]:
+        """Return the labels that parameters name, each with the parameter."""
+        return [("label", self.label)]
+
+    def values(self) -> Mapping[str, frozenset[str]]:
+        return {"label": frozenset(name.removeprefix(PREFIX) for name in labels_of(self.model))}
 
     def files(self) -> tuple[str, ...]:
         return (self.model,)

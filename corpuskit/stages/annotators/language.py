@@ -14,14 +14,16 @@ from pydantic import Field, model_validator
 
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stages._language_codes import same_language
 from corpuskit.stages.annotators._fasttext import PREFIX, open_model
+from corpuskit.stages.annotators._fasttext_file import labels_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import View, Volume
+    from corpuskit.stage import Known, View, Volume
     from corpuskit.stages.annotators._fasttext import Model, Predictions
 
 EMBEDDED = "embedded"
@@ -109,6 +111,32 @@ class Language(StreamingStage):
         """Return the bound of a rule, NaN if it depends on the language."""
         return float("nan") if self.min_scores is not None else super().threshold(rule)
 
+    def check(self, known: Known) -> None:
+        del known
+        labels = self._labels()
+        named = [("keep", code) for code in self.keep or ()]
+        named += [("min_scores", code) for code in self._bounds()]
+        for parameter, code in named:
+            if code not in labels:
+                hint = _suggest_label(code, labels)
+                raise UsageError(f"{parameter}: the model {self.model} has no {code!r}. {hint}")
+
+    def _labels(self) -> frozenset[str]:
+        if self.model == EMBEDDED:
+            return LANGUAGES
+        return frozenset(name.removeprefix(PREFIX) for name in labels_of(self._path))
+
+    def values(self) -> Mapping[str, frozenset[str]]:
+        """Return the labels of documents that stay.
+
+        With `accept: datatrove` and a minimum below 0.5 a document may stay for a label that is not
+        its best.
+        """
+        least = min([self.min_score, *self._bounds().values()])
+        labels = self._labels() | ({UNDETERMINED} if least <= 0 else frozenset())
+        is_best = self.accept == "best" or least >= 0.5
+        return {"label": frozenset(self.keep) if self.keep and is_best else labels}
+
     def files(self) -> tuple[str, ...]:
         return (str(self._path), *([self.min_scores] if isinstance(self.min_scores, str) else []))
 
@@ -179,7 +207,7 @@ class Language(StreamingStage):
             stat = Path(given).stat()
         except FileNotFoundError:
             raise UsageError(
-                f"{given}: there is no such file. Look at language.min_scores."
+                f"min_scores: {given}: there is no such file. Check the path."
             ) from None
         return _read_bounds(given, stat.st_mtime_ns, stat.st_size)
 
@@ -244,19 +272,24 @@ def _read_bounds(path: str, modified: int, size_bytes: int) -> Mapping[str, floa
         found = json.loads(Path(path).read_text("utf-8-sig"))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise UsageError(
-            f"{path}: cannot be read: {reason}. Look at language.min_scores."
-        ) from None
+        raise UsageError(f"min_scores: {path}: cannot be read: {reason}. Check the path.") from None
     except ValueError as error:
-        raise DataError(f'{path}: is not JSON: {error}. Write {{"de": 0.821}}.') from None
+        problem = f"{path}: is not JSON: {error}."
+        raise DataError(f'min_scores: {problem} Write {{"de": 0.821}}.') from None
     numbers = found.values() if isinstance(found, dict) else [None]
     for value in numbers:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise DataError(
-                f"{path}: must map languages to scores between 0 and 1, has {value!r}. "
+                f"min_scores: {path}: must map languages to scores from 0 to 1, has {value!r}. "
                 'Write {"de": 0.821}.'
             )
     return found  # type: ignore[no-any-return]
+
+
+def _suggest_label(code: str, labels: Iterable[str]) -> str:
+    """Return a hint: the label for the same language in the model's own kind of code, if any."""
+    same = sorted(label for label in labels if same_language(code, label))
+    return f"Did you mean {same[0]!r}?" if same else suggest(code, labels)
 
 
 def _names(model: Model, ranks: NDArray[np.int32]) -> pa.Array:

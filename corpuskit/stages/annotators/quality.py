@@ -63,6 +63,11 @@ class Quality(ScoringStage):
     remove_labels: Bounds | None = None
     """Drop a document if one of these labels has at least this score."""
 
+    def named_labels(self) -> list[tuple[str, str]]:
+        given = {"keep_labels": self.keep_labels, "remove_labels": self.remove_labels}
+        named = [(name, label) for name, bounds in given.items() for label in bounds or ()]
+        return [*super().named_labels(), *named]
+
     def apply(self, view: View) -> Outcome:
         model, found, scores = self.score(view)
         fails = self._fails(model, found, scores)

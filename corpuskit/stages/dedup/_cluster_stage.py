@@ -10,19 +10,19 @@ import pyarrow as pa
 from pydantic import Field
 
 from corpuskit.batch import numbers
-from corpuskit.errors import UsageError
 from corpuskit.stage import Cost, GlobalStage, Pass
+from corpuskit.stages._numbers import check_numbers
 from corpuskit.stages.dedup import _clusters
 from corpuskit.stages.dedup._against import Against, find_seal, index_counter
-from corpuskit.stages.dedup._keep import MAX_SOURCES, Keep, has_places, keep_columns, places
-from corpuskit.stages.dedup._scope import GLOBAL, scope_columns, scope_hashes
+from corpuskit.stages.dedup._keep import MAX_SOURCES, Best, Keep, has_places, keep_columns, places
+from corpuskit.stages.dedup._scope import GLOBAL, check_scope, scope_columns, scope_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import PassContext, PassPlan, Unit, View, Volume
+    from corpuskit.stage import Known, PassContext, PassPlan, Unit, View, Volume
 
 
 class ClusterStage(GlobalStage):
@@ -76,10 +76,12 @@ class ClusterStage(GlobalStage):
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"cluster_id": pa.int64(), "cluster_size": pa.int32(), "cluster_rank": pa.int32()}
 
-    def check_sources(self, names: tuple[str, ...]) -> None:
-        unknown = [name for name in self.prefer if name not in names]
-        if unknown:
-            raise UsageError(f"prefer: no source {unknown[0]!r}. There are: {', '.join(names)}.")
+    def check(self, known: Known) -> None:
+        check_scope(known, self.scope)
+        if isinstance(self.keep, Best):
+            check_numbers(known, "keep", self.keep.best)
+        for name in self.prefer:
+            known.check_source("prefer", name)
         self.older().check()
 
     def older(self) -> Against:

@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from corpuskit.batch import utf8
 from corpuskit.kernels.hashing import hash_texts
-from corpuskit.stages._numbers import to_strings
+from corpuskit.stages._numbers import check_strings, to_strings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from corpuskit.stage import View
+    from corpuskit.stage import Known, View
 
 GLOBAL = "global"
 
@@ -22,6 +22,16 @@ GLOBAL = "global"
 def scope_columns(scope: str) -> tuple[str, ...]:
     """Return the columns to read for a scope: `global`, or the name of a column of strings."""
     return () if scope == GLOBAL else (scope,)
+
+
+def check_scope(known: Known, scope: str) -> None:
+    """Check that the column of a scope holds strings.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if scope != GLOBAL:
+        check_strings(known, "scope", scope)
 
 
 def scope_hashes(view: View, scope: str) -> NDArray[np.uint64]:

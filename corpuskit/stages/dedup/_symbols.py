@@ -99,6 +99,17 @@ def symbols_of(
     return offsets, ids
 
 
+def check_encoder(path: str) -> None:
+    """Check that a tokenizer can be opened, and tells where its tokens are in a text.
+
+    Raises:
+        UsageError: it cannot, or does not.
+    """
+    from corpuskit.stages.sequences._offsets import check_edges
+
+    check_edges(path)
+
+
 def byte_spans(
     search: Search,
     view: View,

@@ -22,7 +22,7 @@ from corpuskit.stages.dedup._contamination_spans import merge_spans, widen_spans
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from corpuskit.stage import View, Volume
+    from corpuskit.stage import Known, View, Volume
     from corpuskit.stages.dedup._contamination import Index
     from corpuskit.stages.dedup._contamination_findings import Findings
 
@@ -168,8 +168,9 @@ class Decontaminate(StreamingStage):
             kinds[name] = kind
         return self
 
-    def check_sources(self, names: tuple[str, ...]) -> None:
-        check_files(self._recipe())  # asked when the plan is made: what is wrong is known by then
+    def check(self, known: Known) -> None:
+        del known
+        check_files(self._recipe())
 
     def files(self) -> tuple[str, ...]:
         recipe = self._recipe()

@@ -12,7 +12,7 @@ from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.kernels.wordhash import fold_texts
 from corpuskit.stage import Cost, Pass
-from corpuskit.stages._numbers import to_strings
+from corpuskit.stages._numbers import check_strings, to_strings
 from corpuskit.stages.dedup import _clusters
 from corpuskit.stages.dedup._cluster_stage import ClusterStage
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import PassContext, PassPlan, Unit, View, Volume
+    from corpuskit.stage import Known, PassContext, PassPlan, Unit, View, Volume
 
 _HASHES = [("hash", pa.uint64()), ("hash_low", pa.uint64()), ("key", pa.int64())]
 
@@ -60,6 +60,11 @@ class ExactDedup(ClusterStage):
 
     def needs(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*super().needs(), self._column())))
+
+    def check(self, known: Known) -> None:
+        super().check(known)
+        if self.column not in ("text", "url"):
+            check_strings(known, "column", self.column)
 
     def passes(self) -> tuple[Pass, ...]:
         return (

@@ -11,14 +11,13 @@ import pyarrow as pa
 from pydantic import Field
 
 from corpuskit.batch import numbers, span_lists
-from corpuskit.errors import UsageError, suggest
 from corpuskit.kernels.lines import cut_units
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.ledger import Entries
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup import _clusters, _lines
-from corpuskit.stages.dedup._scope import scope_columns, scope_hashes
+from corpuskit.stages.dedup._scope import check_scope, scope_columns, scope_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from corpuskit.batch import Number
     from corpuskit.manifest import Part
-    from corpuskit.stage import PassContext, PassPlan, View, Volume
+    from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
 
 _UNITS = pa.schema([("hash", pa.uint64()), ("hash_low", pa.uint32()), ("count", pa.uint32())])
 
@@ -122,12 +121,10 @@ class LineDedup(GlobalStage):
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"repeated_units": pa.int32(), "repeated_ratio": pa.float64()}
 
-    def check_sources(self, names: tuple[str, ...]) -> None:
+    def check(self, known: Known) -> None:
+        check_scope(known, self.scope)
         for name in self.prefer:
-            if name not in names:
-                raise UsageError(
-                    f"line_dedup.prefer: there is no source {name!r}. {suggest(name, names)}"
-                )
+            known.check_source("prefer", name)
 
     def passes(self) -> tuple[Pass, ...]:
         return (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import PassContext, PassPlan, Volume
+    from corpuskit.stage import Known, PassContext, PassPlan, Volume
 
 _BANDS = pa.schema([("hash", pa.uint64()), ("band", pa.uint8()), ("key", pa.int64())])
 _PLACES = pa.schema([("key", pa.int64()), ("place", pa.uint64())])
@@ -104,9 +104,9 @@ class MinhashDedup(ClusterStage):
             found["hash_function"], found["precision"] = _schemes.hashing(self)
         return found
 
-    def check_sources(self, names: tuple[str, ...]) -> None:
+    def check(self, known: Known) -> None:
         _schemes.check(self)
-        super().check_sources(names)
+        super().check(known)
 
     def passes(self) -> tuple[Pass, ...]:
         verifying = (

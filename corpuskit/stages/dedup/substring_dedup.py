@@ -11,22 +11,21 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.batch import SPAN, span_lists
-from corpuskit.errors import UsageError
 from corpuskit.kernels.substring import trim as trims
 from corpuskit.kernels.substring.spans import join_spans
 from corpuskit.ledger import Entries
 from corpuskit.stage import Cost, GlobalStage, Pass
 from corpuskit.stages.dedup import _partitioned, _suffix_array
 from corpuskit.stages.dedup._keep import MAX_SOURCES, keep_columns
-from corpuskit.stages.dedup._scope import GLOBAL, scope_columns
-from corpuskit.stages.dedup._symbols import ENCODED_PER_SECOND, byte_spans
+from corpuskit.stages.dedup._scope import GLOBAL, check_scope, scope_columns
+from corpuskit.stages.dedup._symbols import ENCODED_PER_SECOND, byte_spans, check_encoder
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import PassContext, PassPlan, Unit, View, Volume
+    from corpuskit.stage import Known, PassContext, PassPlan, Unit, View, Volume
     from corpuskit.stages.dedup._spans import DocumentSpans
 
 _TRIMS = {"char": trims.CHAR, "word": trims.WORD, "line": trims.LINE}
@@ -126,12 +125,12 @@ class SubstringDedup(GlobalStage):
             return {}
         return {"spans": pa.list_(SPAN), "duplicated_ratio": pa.float64()}
 
-    def check_sources(self, names: tuple[str, ...]) -> None:
-        unknown = [name for name in self.prefer if name not in names]
-        if unknown:
-            raise UsageError(
-                f"substring_dedup.prefer: no source {unknown[0]!r}. There are: {', '.join(names)}."
-            )
+    def check(self, known: Known) -> None:
+        check_scope(known, self.scope)
+        for name in self.prefer:
+            known.check_source("prefer", name)
+        if self.tokenizer is not None:
+            check_encoder(self.tokenizer)
         if self.engine == "suffix_array":
             _suffix_array.require_library()
 

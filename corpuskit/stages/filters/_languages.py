@@ -20,7 +20,8 @@ import numpy as np
 import yaml
 from pydantic import ValidationError
 
-from corpuskit.errors import UsageError, suggest
+from corpuskit.errors import UsageError, listing, suggest
+from corpuskit.stages._numbers import check_strings
 from corpuskit.view import Outcome
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from corpuskit.stage import Known
     from corpuskit.view import View
 
 LABEL = "language.label"
@@ -121,6 +123,32 @@ def language_files(stage: PerLanguage, names: Mapping[str, str]) -> tuple[str, .
     return tuple(sorted(map(str, found.values())))
 
 
+def check_labels(stage: S, known: Known, names: Mapping[str, str]) -> None:
+    """Check that every language that a document can have by then has a file that serves.
+
+    Raises:
+        UsageError: one has none, and that is an error, or its words cannot be split.
+    """
+    if stage.per_language is None:
+        return
+    language_files(stage, names)
+    check_strings(known, "language_column", stage.language_column)
+    labels = known.values.get(stage.language_column)
+    if labels is None:
+        return
+    without = {label for label in labels if _file_of(stage, label) is None}
+    if without == labels or (without and stage.unknown_language == "error"):
+        remedy = "Add them, keep fewer languages, or set unknown_language to drop, keep or defaults"
+        if without == labels:
+            remedy = "Name the files as the language model names its labels"
+        raise UsageError(
+            f"per_language: {stage.per_language} has no file for {listing(without)}, which "
+            f"{stage.language_column} may be. {remedy}."
+        )
+    for label in sorted(labels - without):
+        _stage_of(stage, label, names)
+
+
 def word_libraries(words: str) -> tuple[str, ...]:
     """Return the distributions that decide how text is split; for `Stage.libraries()`."""
     # datatrove says by which of spaCy's rules a language is split.
@@ -207,12 +235,9 @@ def _check_file(stage: PerLanguage, path: Path, names: Mapping[str, str]) -> Non
 def _stage_of(stage: S, label: str | None, names: Mapping[str, str]) -> S | None:
     """Return the stage with the parameters of a language; None if there are none."""
     assert stage.per_language is not None, "asked for by the caller"
-    # A label comes from a column: it must not lead out of the folder.
-    if label is not None and re.fullmatch(_LABEL, label):
-        for pattern in _patterns(stage.per_language):
-            path = Path(pattern.replace(_PLACE, label))
-            if path.is_file():
-                return _with(stage, path, label, names)
+    path = _file_of(stage, label)
+    if path is not None:
+        return _with(stage, path, str(label), names)
     if stage.unknown_language == "defaults":
         return _validated(stage, {}, "")
     if stage.unknown_language == "error":
@@ -220,6 +245,17 @@ def _stage_of(stage: S, label: str | None, names: Mapping[str, str]) -> S | None
             f"per_language: no file for language {label!r} in {stage.per_language}. Add it, or set "
             "unknown_language to drop, keep or defaults."
         )
+    return None
+
+
+def _file_of(stage: PerLanguage, label: str | None) -> Path | None:
+    """Return the file of a language, None if there is none."""
+    # A label comes from a column: it must not lead out of the folder.
+    if label is not None and re.fullmatch(_LABEL, label):
+        for pattern in _patterns(stage.per_language or ""):
+            path = Path(pattern.replace(_PLACE, label))
+            if path.is_file():
+                return path
     return None
 
 

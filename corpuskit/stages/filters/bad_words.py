@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, UsageError, listing
 from corpuskit.kernels.casing import lower_texts
 from corpuskit.kernels.filters.wordlist import compile_words, count_entries
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stages._numbers import check_strings
 from corpuskit.stages.filters._lists import read_entries, versions
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.kernels.filters.wordlist import WordList
-    from corpuskit.stage import View, Volume
+    from corpuskit.stage import Known, View, Volume
 
 _UNSPACED = frozenset({"ja", "th", "zh"})
 """Languages written without spaces: entries are found anywhere, not only as words."""
@@ -101,6 +102,21 @@ class BadWords(StreamingStage):
 
     def needs(self) -> tuple[str, ...]:
         return () if self.language_column is None else (self.language_column,)
+
+    def check(self, known: Known) -> None:
+        for path in self._paths.values():
+            for _ in read_entries(path):
+                pass
+        if self.language_column is None:
+            return
+        check_strings(known, "language_column", self.language_column)
+        listed = {*self._paths, *([self.language] if self.entries else [])}
+        missing = known.values.get(self.language_column, frozenset()) - listed
+        if missing and self.unlisted == "fail":
+            raise UsageError(
+                f"lists: there is none for {listing(missing)}, which {self.language_column} may "
+                "be. Give one, keep fewer languages, or set unlisted to keep."
+            )
 
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"count": pa.int64()}

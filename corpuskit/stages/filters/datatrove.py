@@ -13,6 +13,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator
 
 from corpuskit.batch import utf8
+from corpuskit.errors import UsageError
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.filters import _steps
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from datatrove.data import Document
     from pydantic import ValidationInfo
 
-    from corpuskit.stage import View, Volume
+    from corpuskit.stage import Known, View, Volume
 
 _FILTERS = "datatrove.pipeline.filters"
 _REGEX = {"step": f"{_FILTERS}.RegexFilter", "params": {"regex_exp": r"a\.a|b"}}
@@ -95,6 +96,22 @@ class Datatrove(StreamingStage):
         if "step" in info.data:
             _steps.check_params(_steps.find_step(info.data["step"]), value)
         return value
+
+    def check(self, known: Known) -> None:
+        """Make a step of datatrove's own, which open nothing then; others may take anything."""
+        del known
+        step = _steps.find_step(self.step)
+        if not step.__module__.startswith("datatrove."):
+            return
+        try:
+            self._shared()
+        except OSError:
+            return  # what it fetches may be there when it runs
+        except Exception as error:  # noqa: BLE001 - a constructor may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise UsageError(
+                f"params: {step.__name__} cannot be made with them: {reason}"
+            ) from None
 
     def libraries(self) -> tuple[str, ...]:
         return _steps.distributions(_steps.find_step(self.step))

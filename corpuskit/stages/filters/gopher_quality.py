@@ -16,6 +16,7 @@ from corpuskit.stages.filters._languages import (
     LABEL,
     UNKNOWN,
     OnUnknown,
+    check_labels,
     check_languages,
     decide_by_language,
     language_columns,
@@ -26,7 +27,7 @@ from corpuskit.stages.filters._languages import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corpuskit.stage import View, Volume
+    from corpuskit.stage import Known, View, Volume
 
 
 def _one_word(value: str) -> str:
@@ -181,6 +182,9 @@ class GopherQuality(StreamingStage):
 
     def libraries(self) -> tuple[str, ...]:
         return word_libraries(self.words) if self.variant == "datatrove" else ()
+
+    def check(self, known: Known) -> None:
+        check_labels(self, known, _NAMES)
 
     def needs(self) -> tuple[str, ...]:
         return language_columns(self)

@@ -16,6 +16,7 @@ from corpuskit.stages.filters._languages import (
     LABEL,
     UNKNOWN,
     OnUnknown,
+    check_labels,
     check_languages,
     decide_by_language,
     language_columns,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import View, Volume
+    from corpuskit.stage import Known, View, Volume
 
 
 def _as_mapping(value: Any) -> Any:
@@ -187,6 +188,9 @@ class GopherRepetition(StreamingStage):
 
     def libraries(self) -> tuple[str, ...]:
         return word_libraries(self.words) if self.variant == "datatrove" else ()
+
+    def check(self, known: Known) -> None:
+        check_labels(self, known, _NAMES)
 
     def needs(self) -> tuple[str, ...]:
         return language_columns(self)

@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
+from corpuskit.errors import UsageError, suggest
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages._numbers import to_numbers, to_strings
+from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from corpuskit.stage import View, Volume
+    from corpuskit.stage import Known, View, Volume
 
 _RULES = {"below_min": "min", "above_max": "max", "missing": ""}
 _BELOW, _ABOVE, _MISSING = 1, 2, 3
@@ -82,6 +83,17 @@ class Threshold(StreamingStage):
 
     def needs(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for name in (self.column, self.by) if name is not None))
+
+    def check(self, known: Known) -> None:
+        check_numbers(known, "column", self.column)
+        if self.by is None:
+            return
+        check_strings(known, "by", self.by)
+        values = known.values.get(self.by)
+        for name in self.limits:
+            if values is not None and name not in values:
+                hint = suggest(name, values)
+                raise UsageError(f"limits: the column {self.by!r} is never {name!r}. {hint}")
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.documents / 20e6)

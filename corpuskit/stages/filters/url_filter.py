@@ -19,7 +19,7 @@ from corpuskit.stages.filters._lists import file_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from corpuskit.stage import View, Volume
+    from corpuskit.stage import Known, View, Volume
 
     Hosts = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]
 
@@ -121,6 +121,10 @@ class UrlFilter(StreamingStage):
 
     def needs(self) -> tuple[str, ...]:
         return ("origin",)
+
+    def check(self, known: Known) -> None:
+        del known
+        _url_lists.check(self._lists)
 
     def files(self) -> tuple[str, ...]:
         return _url_lists.files(self._lists)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corpuskit.manifest import Part
-    from corpuskit.stage import PassContext, PassPlan, Volume
+    from corpuskit.stage import Known, PassContext, PassPlan, Volume
 
 INDEX = pa.schema(
     [
@@ -223,6 +223,9 @@ class Mix(GlobalStage):
     def _weighings(self) -> list[Any]:
         """Return the weights of each stage of the run, as they are given."""
         return [self.weights] if self.stages is None else [stage.weights for stage in self.stages]
+
+    def check(self, known: Known) -> None:
+        self.check_sources(known.sources)
 
     def check_sources(self, names: tuple[str, ...]) -> None:
         stages = self.stages or ()

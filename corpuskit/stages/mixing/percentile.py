@@ -15,14 +15,14 @@ from corpuskit.exchange import hash_ranges
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.ledger import Entries
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
-from corpuskit.stages._numbers import to_numbers, to_strings
+from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import PassContext, PassPlan, View, Volume
+    from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
 
 _GROUPING = [("column", pa.uint8()), ("group", pa.string()), ("value", pa.int64())]
 _COUNTED = pa.schema([("hash", pa.uint64()), *_GROUPING, ("weight", pa.int64())])
@@ -78,6 +78,12 @@ class Percentile(GlobalStage):
 
     def needs(self) -> tuple[str, ...]:
         return (*self.columns, *(() if self.by is None else (self.by,)))
+
+    def check(self, known: Known) -> None:
+        for column in self.columns:
+            check_numbers(known, "columns", column)
+        if self.by is not None:
+            check_strings(known, "by", self.by)
 
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"rank": pa.float64(), "bucket": pa.int32()}

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from corpuskit.errors import UsageError, suggest
 from corpuskit.stage import Cost, Example, Outcome, Parameters, StreamingStage
-from corpuskit.stages._numbers import to_numbers
+from corpuskit.stages._numbers import check_numbers, to_numbers
 from corpuskit.stages.mixing._curves import FINEWEB2, Points, power_exponential
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import View, Volume
+    from corpuskit.stage import Known, View, Volume
 
 Value = Annotated[float, Field(allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -108,12 +107,10 @@ class Upsample(StreamingStage):
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"copies": pa.int32()}
 
-    def check_sources(self, names: tuple[str, ...]) -> None:
+    def check(self, known: Known) -> None:
+        check_numbers(known, "column", self.column)
         for name in self.sources or ():
-            if name not in names:
-                raise UsageError(
-                    f"upsample.sources: there is no source {name!r}. {suggest(name, names)}"
-                )
+            known.check_source("sources", name)
 
     def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the columns of copies so far, and about how much they multiply the tokens."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib.metadata
 import importlib.util
+import json
 from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.errors import UsageError
-from corpuskit.stages.sequences._definition import Named, define, files_of, stamp
+from corpuskit.stages._derived import Derived, derived
+from corpuskit.stages.sequences._definition import Named, define, files_of, identify, stamp
 from corpuskit.stages.sequences._specials import Specials, with_controls, without_names
 from corpuskit.stages.sequences._tokenizer import ReferenceEncoder
 
@@ -39,6 +43,36 @@ def open_engine(
     """
     stamps = tuple(map(stamp, files_of(named.path)))
     return _open(named, stamps, engine, specials, allow_special)
+
+
+def check_engine(
+    named: Named,
+    engine: Engine = "auto",
+    specials: Specials = UNNAMED,
+    *,
+    allow_special: bool = False,
+) -> None:
+    """Check that `open_engine` can open a tokenizer.
+
+    That takes 0.3 to 6 CPU seconds, so that it could be opened is kept beside the compiled kernels:
+    the second plan of the same tokenizer does not open it.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    facts = [identify(named), engine, list(specials), allow_special, _versions()]
+
+    def make() -> Derived:
+        open_engine(named, engine, specials, allow_special=allow_special)
+        return Derived({"opens": True}, {})
+
+    stamp = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+    derived("tokenizer", stamp, __file__, make)
+
+
+def _versions() -> list[str]:
+    names = ("tokenizers", "gigatoken", "sentencepiece")
+    return [importlib.metadata.version(name) if is_installed(name) else "" for name in names]
 
 
 def is_installed(library: str) -> bool:

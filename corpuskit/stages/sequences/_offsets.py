@@ -11,7 +11,7 @@ import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.stages.sequences._definition import Named, define, files_of, stamp
-from corpuskit.stages.sequences._engines import open_engine
+from corpuskit.stages.sequences._engines import check_engine, open_engine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 def open_encoder(path: str) -> Encoder:
     """Return the fastest engine there is for a tokenizer, opened once per process."""
     return open_engine(Named(path))
+
+
+def check_edges(path: str) -> None:
+    """Check that a tokenizer can be opened for `open_encoder` and `token_edges`.
+
+    Raises:
+        UsageError: it cannot, or only the library of SentencePiece knows its ids.
+    """
+    model = define(Named(path)).model
+    if model is not None and model.set_apart:
+        raise UsageError(
+            f"tokenizer: {path}: only SentencePiece knows its tokens. Use a tokenizer.json."
+        )
+    check_engine(Named(path))
 
 
 def token_edges(path: str, text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -68,8 +68,8 @@ class ReferenceEncoder:
             self._tokenizer = Tokenizer.from_str(to_text(fields, model))
         except Exception as error:  # noqa: BLE001 - of a wrong pattern it raises nothing else
             raise UsageError(
-                f"Hugging Face tokenizers can't open this tokenizer: {error}. Check the file, and "
-                "pattern."
+                f"tokenizer: Hugging Face tokenizers can't open this tokenizer: {error}. Check the "
+                "file, and pattern."
             ) from None
         self._tokenizer.encode_special_tokens = not allow_special
         for token in fields.get("added_tokens") or []:

@@ -15,7 +15,7 @@ from corpuskit.batch import numbers
 from corpuskit.kernels.packing import CONTINUES, GOES_ON
 from corpuskit.shards import write_token_tables
 from corpuskit.stage import CellStage, Cost, Parameters
-from corpuskit.stages._numbers import to_numbers
+from corpuskit.stages._numbers import check_numbers, to_numbers
 from corpuskit.stages.sequences._rows import (
     Documents,
     cut,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import UnitContext, View, Volume
+    from corpuskit.stage import Known, UnitContext, View, Volume
     from corpuskit.stages.sequences._rows import Window
 
 FOLDER = "work/pack"
@@ -90,6 +90,10 @@ class Pack(CellStage):
 
     def needs(self) -> tuple[str, ...]:
         return ("tokenize.tokens", *(() if self.bands is None else (self.bands.column,)))
+
+    def check(self, known: Known) -> None:
+        if self.bands is not None:
+            check_numbers(known, "bands", self.bands.column)
 
     def provides(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         packing: dict[str, Any] = {"seq_len": self.seq_len, "method": self.method}

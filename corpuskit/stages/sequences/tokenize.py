@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.kernels.packing import add_ends
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 from corpuskit.stages.sequences._definition import (
@@ -20,15 +20,14 @@ from corpuskit.stages.sequences._definition import (
     identify,
     kind_of,
 )
-from corpuskit.stages.sequences._engines import Engine, is_installed, open_engine
-from corpuskit.stages.sequences._patterns import PRESETS
+from corpuskit.stages.sequences._engines import Engine, check_engine, is_installed, open_engine
 from corpuskit.stages.sequences._specials import Specials, find_specials, require
 from corpuskit.stages.sequences._tokenizer import Ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corpuskit.stage import View, Volume
+    from corpuskit.stage import Known, View, Volume
     from corpuskit.stages.sequences._tokenizer import Encoder
 
 
@@ -90,6 +89,11 @@ class Tokenize(StreamingStage):
     def needs(self) -> tuple[str, ...]:
         return () if self.ids is None else (self.ids,)
 
+    def check(self, known: Known) -> None:
+        kind = None if self.ids is None else known.columns.get(self.ids)
+        if kind is not None and not _holds_ids(kind):
+            raise UsageError(f"ids: {_no_ids(str(self.ids), kind)}")
+
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"tokens": pa.large_list(pa.uint32())}
 
@@ -104,8 +108,9 @@ class Tokenize(StreamingStage):
         known = found.vocabulary
         specials = self._specials()
         eos, bos = (None if name is None else known[name] for name in specials[:2])
-        if self._may_fail:
-            self._open()
+        if self.ids is None:
+            options = {"allow_special": self.allow_special}
+            check_engine(self._named, self.engine, specials, **options)
         size = max(known.values()) + 1
         fallback = next((token for token in (eos, bos) if token is not None), 0)
         return {
@@ -167,14 +172,6 @@ class Tokenize(StreamingStage):
         path = self.files()[0]
         return Path(path).is_file() and kind_of(path) == SENTENCEPIECE
 
-    @property
-    def _may_fail(self) -> bool:
-        """Whether opening the tokenizer can show that what is asked for can't be had."""
-        if self.ids is not None:
-            return False
-        is_own = self.pattern is not None and self.pattern not in PRESETS
-        return is_own or self.engine != "auto" or define(self._named).model is not None
-
     def _open(self) -> Encoder:
         specials = self._specials()
         return open_engine(self._named, self.engine, specials, allow_special=self.allow_special)
@@ -202,12 +199,8 @@ def _check_ids(lists: pa.Array, column: str, vocab_size: int) -> tuple[Ids, Any,
         DataError: the column has no lists of whole numbers.
     """
     kind = lists.type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not is_list or not pa.types.is_integer(kind.value_type):
-        raise DataError(
-            f"tokenize.ids: the column {column!r} is {kind}; it must be a list of whole numbers. "
-            "Name a column of token ids."
-        )
+    if not _holds_ids(kind):
+        raise DataError(f"tokenize.ids: {_no_ids(column, kind)}")
     codes = np.zeros(len(lists), np.uint8)
     values = np.full(len(lists), np.nan)
     if lists.null_count or lists.values.null_count:
@@ -223,3 +216,15 @@ def _check_ids(lists: pa.Array, column: str, vocab_size: int) -> tuple[Ids, Any,
     codes[bad] = 1
     values[bad] = ids[places[firsts]]
     return Ids(ids.astype(np.uint32), offsets), codes, values
+
+
+def _holds_ids(kind: pa.DataType) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(is_list and pa.types.is_integer(kind.value_type))
+
+
+def _no_ids(column: str, kind: pa.DataType) -> str:
+    return (
+        f"the column {column!r} is {kind}; it must be a list of whole numbers. "
+        "Name a column of token ids."
+    )

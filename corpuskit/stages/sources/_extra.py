@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 import json
 import math
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,8 @@ def json_objects(columns: Mapping[str, pa.Array], num_docs: int) -> pa.Array:
     """Return one JSON object per row of the columns that are not null, null where all are.
 
     Numbers are written as Arrow writes them; NaN and infinities count as null. Bytes that are not
-    UTF-8 become base64.
+    UTF-8 become base64. Whatever Arrow can hold is written somehow: nobody asked for these columns,
+    so nothing in them ends a run.
     """
     members = [
         _joined(_large("," + json.dumps(name, ensure_ascii=False) + ":"), _json_values(column))
@@ -91,7 +93,7 @@ def _json_values(column: pa.Array) -> pa.Array:
         values = column.cast(pa.float32()) if pa.types.is_float16(kind) else column
         return pc.if_else(pc.is_finite(values), values.cast(pa.large_string()), None)
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
-        return _quoted(column.cast(pa.large_string()))
+        return _quoted(in_known_zone(column).cast(pa.large_string()))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         strings = column.cast(pa.large_string())
         try:
@@ -108,9 +110,86 @@ def _quoted(strings: pa.Array) -> pa.Array:
     return pc.if_else(strings.is_valid(), quoted, None) if strings.null_count else quoted
 
 
+def in_known_zone(column: pa.Array) -> pa.Array:
+    """Return times in UTC if their zone is none that this machine knows; all else as it is."""
+    kind = column.type
+    if not pa.types.is_timestamp(kind) or kind.tz is None:
+        return column
+    try:
+        pa.scalar(0, kind).cast(pa.string())
+    except (pa.ArrowException, ValueError):
+        return column.view(pa.int64()).view(pa.timestamp(kind.unit, "UTC"))
+    return column
+
+
 def _json_objects_of(column: pa.Array) -> pa.Array:
-    values = [None if value is None else _dumps(value) for value in column.to_pylist()]
-    return pa.array(values, pa.large_string())
+    if not _is_odd(column.type):
+        try:
+            return _dumped(column.to_pylist())
+        except (pa.ArrowException, ValueError, OverflowError, LookupError):
+            pass  # one of the values is none of Python's
+    return _dumped([_value(scalar) for scalar in column])
+
+
+def _dumped(values: list[Any]) -> pa.Array:
+    written = [None if value is None else _dumps(value) for value in values]
+    return pa.array(written, pa.large_string())
+
+
+def _is_odd(kind: pa.DataType) -> bool:
+    """Return whether Python has no such type: what comes then depends on other libraries."""
+    if pa.types.is_dictionary(kind):
+        return _is_odd(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_odd(kind.storage_type)
+    if pa.types.is_nested(kind):
+        return any(_is_odd(kind.field(place).type) for place in range(kind.num_fields))
+    return pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """Return a value of any type as JSON has it; what Python would take comes out the same."""
+    kind = scalar.type
+    if not scalar.is_valid:
+        return None
+    if isinstance(kind, pa.BaseExtensionType):
+        return _value(scalar.value)
+    if pa.types.is_dictionary(kind):
+        return _value(scalar.value)
+    if pa.types.is_map(kind):
+        return [[_value(pair[0]), _value(pair[1])] for pair in scalar.values]
+    if pa.types.is_struct(kind):
+        names = distinct([field.name for field in kind])
+        return {name: _value(scalar[place]) for place, name in enumerate(names)}
+    if pa.types.is_nested(kind):
+        return [_value(inner) for inner in scalar.values]
+    return _leaf(scalar)
+
+
+def _leaf(scalar: pa.Scalar) -> Any:
+    kind = scalar.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return scalar.as_buffer().to_pybytes()
+    if getattr(kind, "unit", "") != "ns":
+        try:
+            return _plain(scalar.as_py())
+        except (pa.ArrowException, ValueError, OverflowError, LookupError):
+            pass
+    if pa.types.is_duration(kind):
+        return f"{scalar.value} {kind.unit}"
+    return in_known_zone(pa.array([scalar])).cast(pa.string())[0].as_py()
+
+
+def distinct(names: list[str]) -> list[str]:
+    """Return names of which none occurs twice: the second `a` is `a_2`."""
+    found: dict[str, None] = {}
+    for name in names:
+        number = 2
+        other = name
+        while other in found:
+            other, number = f"{name}_{number}", number + 1
+        found[other] = None
+    return list(found)
 
 
 def _dumps(value: Any) -> str:
@@ -131,7 +210,7 @@ def _plain(value: Any) -> Any:
         return None
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    if isinstance(value, decimal.Decimal | dt.timedelta):
+    if isinstance(value, decimal.Decimal | dt.timedelta | uuid.UUID):
         return str(value)
     return value
 

@@ -18,7 +18,7 @@ from corpuskit.stages.sources.jsonl import Jsonl
 from corpuskit.stages.sources.parquet import Parquet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -102,10 +102,15 @@ class Huggingface(Source):
             return int(piece.size_bytes * TEXT_SHARE), False
         return self._reader(file).text_size(file, piece)
 
+    def check_files(self, paths: Sequence[str]) -> None:
+        lines = [path for path in paths if format_of(path) == "jsonl"]
+        if lines:
+            self._lines().check_files(lines)
+
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         if format_of(file.name) == "arrow":
             with open_stream(file.path) as reader:
-                self._rows().check_schema(file, reader.schema)
+                self._rows().check_columns(file, reader.schema)
             return [Slice(0, file.size_bytes, file.size_bytes)]
         if format_of(file.name) == "jsonl":
             _check_lines(file)

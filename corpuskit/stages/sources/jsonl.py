@@ -12,6 +12,7 @@ from corpuskit.batch import utf8
 from corpuskit.stage import Cost, Reject, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types
 from corpuskit.stages.sources._findings import Findings, pick
+from corpuskit.stages.sources._first_lines import LABEL, TEXT, TYPES, Wanted, check_members
 from corpuskit.stages.sources._json import BLANK, ODD
 from corpuskit.stages.sources._members import INVALID, Members
 from corpuskit.stages.sources._records import HEAD_BYTES, LINES, cut_file, read_blocks
@@ -20,7 +21,7 @@ from corpuskit.stages.sources._sizes import estimate_text
 from corpuskit.stages.sources._stream import MAX_EXPANSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -45,7 +46,8 @@ class Jsonl(Source):
     too; ids, URLs and dates may be numbers. Lone surrogates become U+FFFD (`lone_surrogate`, kept).
     Blank lines are passed over, byte order marks removed. The other members are kept as they are
     written; in lines that only Python's json module reads (NaN, equal names, escaped names), NaN
-    and infinities become null.
+    and infinities become null. A member that a parameter names, but none of the first lines has as
+    it should be, is refused when the plan is made.
 
     Source: RFC 8259 (JSON), jsonlines.org; RFC 1952 (gzip) and RFC 8878 (zstd), several members or
     frames per file included.
@@ -83,6 +85,13 @@ class Jsonl(Source):
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 300e6)
+
+    def check_files(self, paths: Sequence[str]) -> None:
+        labels = {"id_column": self.id_column, "url_column": self.url_column}
+        labels["date_column"] = self.date_column
+        wanted = {name: Wanted(role, *LABEL) for role, name in labels.items() if name is not None}
+        wanted |= {name: Wanted("columns", *TYPES[kind]) for name, kind in self.columns.items()}
+        check_members(paths, {**wanted, self.text_column: Wanted("text_column", *TEXT)})
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         return cut_file(file, target_bytes)

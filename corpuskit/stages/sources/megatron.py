@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
+from corpuskit.errors import UsageError
 from corpuskit.stage import Cost, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._indexed import CHUNK, index_path, open_index, read_ids
 from corpuskit.stages.sources._records import BLOCK_BYTES, BLOCK_ROWS
-from corpuskit.storage import open_input
+from corpuskit.storage import is_remote, open_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -56,6 +57,12 @@ class Megatron(Source):
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 2e9)
+
+    def check_files(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            index = index_path(path)
+            if not is_remote(index) and not os.path.isfile(index):
+                raise UsageError(f"{path}: its index {index} is missing. Put it beside the file.")
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         pieces: list[Slice] = []

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from corpuskit.batch import utf8
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import Cost, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, as_strings, is_textual
-from corpuskit.stages.sources._extra import decoded_bytes, json_objects
+from corpuskit.stages.sources._extra import decoded_bytes, distinct, in_known_zone, json_objects
 from corpuskit.stages.sources._findings import Findings, pick
 from corpuskit.stages.sources._pages import (
     MAX_PAGE_BYTES,
@@ -55,9 +55,10 @@ class Parquet(Source):
     no document, but a row of the ledger, when its text is null (`bad_text`), not UTF-8
     (`invalid_utf8`) or has more than `max_document_bytes` (`too_long`), and when the value of a
     declared column, or the id, is not UTF-8 or no int64 (`bad_column`). A column that is missing,
-    there twice or of the wrong type is an error of the file. Byte order marks are removed. Page
-    checksums are checked where files have them. How many rows are read at once follows from the
-    pages of local files, so a file that repeats a long value takes no more memory than others.
+    there twice or of the wrong type is an error of the file. Columns that no parameter names may be
+    of any type: `extra` writes what JSON has no form for as text. Byte order marks are removed.
+    Page checksums are checked where files have them. How many rows are read at once follows from
+    the pages of local files, so a file that repeats a long value takes no more memory than others.
 
     Source: Apache Parquet format 2, read by Arrow.
     """
@@ -95,7 +96,7 @@ class Parquet(Source):
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         with _open(file.path, lists=False) as reader:
-            self.check_schema(file, reader.schema_arrow)
+            self.check_columns(file, reader.schema_arrow)
             sizes = _text_sizes(reader, self.text_column)
             _row_counts(reader, file.path)
         pieces: list[Slice] = []
@@ -163,33 +164,47 @@ class Parquet(Source):
 
     def _wanted(self) -> list[str] | None:
         """Return the columns to read, None for all."""
+        return None if self.extra else self._named()
+
+    def _named(self) -> list[str]:
+        """Return the columns that parameters name."""
         labels = (self.id_column, self.url_column, self.date_column)
-        wanted = [self.text_column, *(name for name in labels if name), *self.columns]
-        return None if self.extra else list(dict.fromkeys(wanted))
+        named = [self.text_column, *(name for name in labels if name), *self.columns]
+        return list(dict.fromkeys(named))
+
+    def check_columns(self, file: InputFile, schema: pa.Schema) -> None:
+        """Raise UsageError, for whoever wrote the parameters, if a column cannot serve."""
+        if problem := self._problem(file, schema):
+            parameter, message = problem
+            raise UsageError(f"{parameter}: {message}")
 
     def check_schema(self, file: InputFile, schema: pa.Schema) -> None:
         """Raise DataError if a column is missing or of a type that cannot serve."""
-        names = schema.names if self.extra else self._wanted() or ()
+        if problem := self._problem(file, schema):
+            raise DataError(problem[1])
+
+    def _problem(self, file: InputFile, schema: pa.Schema) -> tuple[str, str] | None:
+        """Return the parameter that names a column that cannot serve, and why it cannot."""
         for name, count in collections.Counter(schema.names).items():
-            if count > 1 and name in names:
-                raise DataError(f"{file.path}: has {count} columns {name!r}. Rename all but one.")
-        needed = {"text_column": self.text_column, "id_column": self.id_column}
-        needed |= {"url_column": self.url_column, "date_column": self.date_column}
+            if count > 1 and name in self._named():
+                role = "text_column" if name == self.text_column else "columns"
+                return role, f"{file.path}: has {count} columns {name!r}. Rename all but one."
+        needed: dict[str, str | None] = {"text_column": self.text_column}
+        needed |= {"id_column": self.id_column, "url_column": self.url_column}
+        needed["date_column"] = self.date_column
         roles = [(role, name) for role, name in needed.items() if name is not None]
         for role, name in roles + [("columns", name) for name in self.columns]:
             setting = f"sources.{file.source}.{role}"
             if name not in schema.names:
                 has = ", ".join(repr(one) for one in schema.names)
-                raise DataError(
-                    f"{file.path}: column {name!r} is missing; has {has}. Set {setting}."
-                )
+                return role, f"{file.path}: column {name!r} is missing; has {has}. Set {setting}."
             kind = schema.field(name).type
             if not _serves(kind, role, self.columns.get(name, "string")):
                 needed_type = {"text_column": "text", "columns": self.columns.get(name)}.get(role)
                 needs = needed_type or "a string or an integer"
-                raise DataError(
-                    f"{file.path}: column {name!r} is {kind}, not {needs}. Set {setting}."
-                )
+                problem = f"column {name!r} is {kind}, not {needs}. Set {setting}."
+                return role, f"{file.path}: {problem}"
+        return None
 
     def documents(
         self, batch: pa.RecordBatch, place: str, first: int, most: int
@@ -246,9 +261,10 @@ class Parquet(Source):
         )
 
     def _others(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """Return the columns that go to `extra`."""
-        used = {self.text_column, self.id_column, self.url_column, self.date_column, *self.columns}
-        return {name: batch.column(name) for name in batch.schema.names if name not in used}
+        """Return the columns that go to `extra`; the second `a` is called `a_2`."""
+        used = self._named()
+        names = enumerate(distinct(batch.schema.names))
+        return {name: batch.column(place) for place, name in names if name not in used}
 
 
 def _rejects(
@@ -312,6 +328,11 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     try:
         yield from reader.iter_batches(at_once, [group], columns, use_threads=False)
+    except pa.ArrowNotImplementedError as error:
+        raise DataError(
+            f"{path}: row group {group}: Arrow cannot read a column: {error}. Set extra: false, "
+            "unless a parameter names that column."
+        ) from None
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -385,7 +406,7 @@ def _typed(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bo
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     # Integers beyond 2**53 are no float64; the nearest one is what JSON readers give, too.
-    return column.cast(kind, safe=kind != pa.float64()), is_bad
+    return in_known_zone(column).cast(kind, safe=kind != pa.float64()), is_bad
 
 
 def _starts_with_mark(texts: Utf8) -> NDArray[np.bool_]:
