@@ -274,10 +274,22 @@ def test_the_fingerprint_covers_what_decides(tmp_path):
     words.write_text("a")
     stage = Datatrove(step=f"{FORMATTERS}.FTFYFormatter")
     assert set(stage.libraries()) == {"datatrove", "ftfy"}
-    stage = Datatrove(step=f"{HERE}.Marking", params={"limit": 3})
-    assert stage.files() == (__file__,)
     stage = Datatrove(step=f"{FILTERS}.RegexFilter", params={"regex_exp": str(words)})
     assert stage.files() == (str(words),)
+
+
+def test_the_fingerprint_covers_a_local_class_and_its_helpers(tmp_path, monkeypatch):
+    (tmp_path / "my_step.py").write_text(
+        "from datatrove.pipeline.filters.base_filter import BaseFilter\n"
+        "class Mine(BaseFilter):\n"
+        "    def filter(self, doc):\n"
+        "        from my_helper import LIMIT\n"
+        "        return len(doc.text) > LIMIT\n"
+    )
+    (tmp_path / "my_helper.py").write_text("LIMIT = 10\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    stage = Datatrove(step="my_step.Mine")
+    assert stage.files() == (str(tmp_path / "my_helper.py"), str(tmp_path / "my_step.py"))
 
 
 @pytest.mark.slow

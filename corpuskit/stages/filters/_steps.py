@@ -9,8 +9,10 @@ import importlib.metadata
 import importlib.util
 import inspect
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from corpuskit.closure import closure, is_library
 from corpuskit.errors import suggest
 
 if TYPE_CHECKING:
@@ -135,13 +137,15 @@ def distributions(step: StepClass) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def source_file(step: StepClass) -> str | None:
-    """Return the source of a class that no distribution has, None for others."""
-    root = step.__module__.partition(".")[0]
-    if root == "datatrove" or root in _packages():
-        return None
+def source_files(step: StepClass) -> tuple[str, ...]:
+    """Return the module of a class and what it imports of code that is no installed library."""
     spec = importlib.util.find_spec(step.__module__)
-    return spec.origin if spec is not None and spec.has_location else None
+    if spec is None or not spec.has_location or spec.origin is None:
+        return ()
+    file = Path(spec.origin)
+    if is_library(file):
+        return ()
+    return tuple(str(one) for one in closure(file))
 
 
 def _is_step(found: object) -> bool:
