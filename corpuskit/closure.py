@@ -199,6 +199,7 @@ def _is_text(node: ast.stmt) -> bool:
 # ---------------------------------------------------------------- where imports lead
 
 
+@functools.cache
 def _imported(path: Path) -> list[Path]:
     """Return what runs before a file, and what its imports lead to, as far as it is followed."""
     files = list(_packages(path))
@@ -285,7 +286,7 @@ def _prefixes(module: str) -> list[str]:
 
 def forget() -> None:
     """Read files again, as a new process would: for tests that edit them."""
-    for cached in (closure, read, _kept, _module_at, _listed, _spec):
+    for cached in (closure, read, _imported, _kept, _module_at, _listed, _spec):
         cached.cache_clear()
 
 

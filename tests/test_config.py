@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from corpuskit.config import read_model, read_pipeline
 from corpuskit.errors import ConfigError, UsageError
+from corpuskit.stages.filters import _languages
+from corpuskit.train.settings import TrainSettings as TrainingSettings
 
 GOOD = """\
 output: out
@@ -74,8 +78,8 @@ def test_a_good_file_is_read(tmp_path):
         ("seed: 3", "seed: [3", "not valid YAML"),
         ("seed: 3", "seed: !!int abc", "p.yaml:2:7: 'abc' is no int."),
         ("seed: 3", "seed: !!timestamp abc", "p.yaml:2:7: 'abc' is no timestamp."),
-        ("seed: 3", "name: &a [*a]", "nested too deep, or a value holds itself"),
-        ("seed: 3", "seed: " + "[" * 3000, "nested too deep"),
+        ("seed: 3", "name: &a [*a]", "p.yaml:2:11: a value holds itself. Write the values out."),
+        ("seed: 3", "seed: " + "[" * 3000, "p.yaml:2:70: nested deeper than 64."),
         ("seed: 3", "<<: {seed: 3}", "p.yaml:2:1: a key must be plain text."),
         ("seed: 3", "? [a]\n: 3", "a key must be plain text."),
         ("output: out", 'output: ""', "p.yaml:1:9: output"),
@@ -242,3 +246,69 @@ def test_flags_of_slurm_cannot_undo_the_order_of_phases(tmp_path, flag):
     )
     with pytest.raises(ConfigError, match=r"executor\.slurm\.flags: must not hold"):
         read_pipeline(path)
+
+
+LAUGHS = "l0: &l0 lol\n" + "".join(
+    f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+CHAIN = "l0: &l0 lol\n" + "".join(f"l{n}: &l{n} [*l{n - 1}]\n" for n in range(1, 100))
+MERGES = "l0: &l0 {a: 1}\n" + "".join(
+    f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 10)}]}}\n" for n in range(1, 10)
+)
+HOSTILE = [
+    pytest.param(LAUGHS, ":6:", "more than 100,000 values, aliases expanded", id="laughs"),
+    pytest.param(MERGES, ":6:", "more than 100,000 values, aliases expanded", id="merges"),
+    pytest.param(CHAIN, ":64:", "nested deeper than 64", id="chain"),
+    pytest.param("a: " + "{b: " * 9000, ":1:", "nested deeper than 64", id="deep"),
+    pytest.param("a: " + "- " * 9000, ":1:", "nested", id="deep block"),
+    pytest.param("a: &b {c: *b}", ":1:11", "a value holds itself", id="circle"),
+    pytest.param("a: 1" + ":1" * 90_000, ":1:4", "a number or date of 180,001", id="base 60"),
+    pytest.param("a: " + "9" * 5000, ":1:4", "a number or date of 5,000", id="digits"),
+    pytest.param("# " + "x" * (4 << 20), ":1:1", "at most 4,194,304 are read", id="size"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "problem"), HOSTILE)
+def test_hostile_yaml_is_refused_at_once_wherever_it_is_read(tmp_path, text, place, problem):
+    """All of these took minutes, or ended in a traceback; the bound is 1 CPU second each."""
+    path = tmp_path / "hostile.yaml"
+    path.write_text(text)
+    begin = time.process_time()
+    readers = (read_pipeline, lambda path: read_model(path, TrainingSettings), _languages._content)
+    for reader in readers:
+        with pytest.raises(ConfigError) as caught:
+            reader(path)
+        if "- " not in text:  # a sequence inside a line is no YAML
+            assert str(caught.value).startswith(f"{path}{place}")
+            assert problem in str(caught.value)
+    assert time.process_time() - begin < 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" * 9000,
+        "{a: " * 9000,
+        "9" * 5000,
+        "&a [*a]",
+        "1:" * 9000 + "1",
+        "!!python/none x",
+        "{[a]: b}",
+    ],
+)
+def test_a_hostile_override_is_refused(check, value):
+    assert check(GOOD, f"seed={value}").startswith("--set seed=")
+
+
+def test_an_override_of_many_names_is_refused(check):
+    assert check(GOOD, "a." * 9000 + "b=1") == (
+        "--set: 9001 names with dots between them. Check the name."
+    )
+
+
+def test_aliases_within_the_bounds_are_expanded(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        GOOD.replace("seed: 3", "seed: &seed 3").replace("workers: 2", "workers: *seed")
+    )
+    assert read_pipeline(path).settings.executor.workers == 3

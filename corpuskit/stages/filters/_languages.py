@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
-import yaml
 from pydantic import ValidationError
 
+from corpuskit import yamlreader
 from corpuskit.errors import UsageError, suggest
 from corpuskit.view import Outcome
 
@@ -273,10 +273,9 @@ def _content(path: Path) -> Mapping[str, Any]:
 def _read(path: Path, modified: int, size_bytes: int) -> Mapping[str, Any]:
     """Return what a file holds; the last two arguments tell versions of it apart."""
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problem = " ".join(str(error).split())
-        raise UsageError(f"{path}: cannot be read as YAML: {problem}") from error
+        given = yamlreader.load(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: byte {error.start} is not UTF-8.") from None
     if not isinstance(given, dict):
         raise UsageError(f"{path}: must map keys to values, got {type(given).__name__}.")
     for key in given:
