@@ -300,9 +300,17 @@ class _Document:
         except ValidationError as error:
             rename = rename or {}
             known = [rename.get(f, f) for f in model.model_fields] + list(also)
-            # A misspelt key makes another one missing: what is missing is said last.
+            # A misspelt key makes another one missing: what is missing is said last. Where a value
+            # may be of several types, what is wrong with it as one says more than that it is none.
             first = min(
-                (e["type"] == "missing", _order(found.where), index, found)
+                (
+                    e["type"] == "missing",
+                    _order(self.where((*place, *e["loc"][:1]))),
+                    e["type"] != "value_error",
+                    _order(found.where),
+                    index,
+                    found,
+                )
                 for index, e in enumerate(error.errors())
                 for found in [self._explain(model, e, place, label, known, rename)]
             )
@@ -312,7 +320,9 @@ class _Document:
         self, model: type[BaseModel], error: Any, place: Place, label: str, known: list[str],
         rename: Mapping[str, str],
     ) -> ConfigError:  # fmt: skip
-        loc: Place = tuple(rename.get(str(part), part) for part in error["loc"])
+        # Pydantic names which of several types it tried, as in `dict[str,float]`.
+        parts = (part for part in error["loc"] if "[" not in str(part))
+        loc: Place = tuple(rename.get(str(part), part) for part in parts)
         name = ".".join([label, *(str(part) for part in loc)]).lstrip(".")
         full = (*place, *loc)
         kind = error["type"]

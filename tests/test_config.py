@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 
 import pytest
 
+from corpuskit import registry
 from corpuskit.config import read_model, read_pipeline
 from corpuskit.errors import ConfigError, UsageError
+from corpuskit.settings import Pipeline
 from corpuskit.stages.filters import _languages
+from corpuskit.train.settings import EvaluateSettings
 from corpuskit.train.settings import TrainSettings as TrainingSettings
 
 GOOD = """\
@@ -312,3 +317,80 @@ def test_aliases_within_the_bounds_are_expanded(tmp_path):
         GOOD.replace("seed: 3", "seed: &seed 3").replace("workers: 2", "workers: *seed")
     )
     assert read_pipeline(path).settings.executor.workers == 3
+
+
+NOT_PATHS = """
+config split revision pattern text_column id_column url_column date_column label language keep
+language_column column by step stop_chars stop_words extra_domains extra_urls banned_words
+soft_banned_words banned_subwords exempt_domains question_column answer_column passage_column
+choices_column prefer scope tokens columns sources special_tokens eos bos ids entries content_types
+params keep_labels remove_labels limits max_epochs name seed name_or_path kind
+"""
+
+
+def test_every_parameter_that_is_a_string_is_a_path_or_known_to_be_none():
+    """A path that is no `PathText` would make a folder called `~`."""
+    models = {name: registry.load(name) for name in registry.names()}
+    models |= {"pipeline": Pipeline, "train": TrainingSettings}
+    models |= {"evaluate": EvaluateSettings}
+    unknown = [
+        f"{owner}.{name}"
+        for owner, model in models.items()
+        for name, field in model.model_fields.items()
+        if re.search(r"\bstr\b", kind := str(field.annotation) + str(field.metadata))
+        and "expand_home" not in kind
+        and "Literal" not in kind
+        and not name.endswith("_replacement")
+        and name not in NOT_PATHS.split()
+    ]
+    assert unknown == []
+
+
+PATHS = [
+    ("output: out", "output: {}", "output", lambda f: f.settings.output),
+    ('"web/*.jsonl"', '"{}"', "sources.web.jsonl.0", lambda f: f.sources[0].stage.paths[0]),
+    ("exact_dedup", "exact_dedup: {{against: [\"{}\"]}}", "exact_dedup.against.0",
+     lambda f: f.steps[1].stage.against[0]),
+    ("exact_dedup", "language: {{model: \"{}\"}}", "language.model",
+     lambda f: f.steps[1].stage.model),
+    ("exact_dedup", "language: {{min_scores: \"{}\"}}", "language.min_scores",
+     lambda f: f.steps[1].stage.min_scores),
+    ("exact_dedup", "decontaminate: {{benchmarks: {{a: \"{}\"}}}}", "decontaminate.benchmarks",
+     lambda f: f.steps[1].stage.benchmarks["a"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "name", "value"), PATHS, ids=[row[2] for row in PATHS])
+def test_the_home_folder_is_expanded_and_variables_are_refused(
+    tmp_path, monkeypatch, check, old, new, name, value
+):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "q.yaml").write_text(GOOD.replace(old, new.format("~/a b")))
+    assert value(read_pipeline(tmp_path / "q.yaml")) == f"{tmp_path}/home/a b"
+    for path, problem in {
+        "~no_such_user/x": "is in the home folder of 'no_such_user', and there is no such user.",
+        "$SCRATCH/x": "holds the variable $SCRATCH, which is not expanded.",
+        "s3://bucket/${RUN}/x": "holds the variable ${RUN}, which is not expanded.",
+    }.items():
+        message = check(GOOD.replace(old, new.format(path)))
+        assert re.match(rf"p.yaml:\d+:\d+: {name}", message), message
+        assert f"{path!r} {problem}" in message
+
+
+def test_a_tilde_inside_a_path_and_a_dollar_inside_a_name_stay(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD.replace("output: out", "output: ./~/a$b/c$"))
+    assert read_pipeline(path).settings.output == "./~/a$b/c$"
+    assert read_pipeline(path, ["output=~/x"]).settings.output == os.path.expanduser("~/x")
+
+
+def test_a_training_file_expands_the_home_folder_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    path = tmp_path / "t.yaml"
+    text = "data: DATA\noutput: ~/model\nsteps: 1\nbatch: {global_rows: 1}\n"
+    path.write_text(text.replace("DATA", "~/run"))
+    settings = read_model(path, TrainingSettings)
+    assert (settings.data, settings.output) == ("/home/me/run", "/home/me/model")
+    path.write_text(text.replace("DATA", "$X/run"))
+    with pytest.raises(ConfigError, match=r"t.yaml:1:7: data: '\$X/run' holds the variable \$X"):
+        read_model(path, TrainingSettings)

@@ -114,7 +114,7 @@ def _saved(folder: Path, splits: Sequence[str], split: str) -> list[tuple[Found,
 def _json(path: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read: {error}. Save the dataset again.") from None
     return content if isinstance(content, dict) else {}
 
