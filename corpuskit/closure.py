@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parent
 
 CARRIERS = frozenset({
-    "__init__.py", "cache.py", "closure.py", "errors.py", "exchange.py", "ledger.py", "manifest",
-    "shards.py", "storage",
+    "__init__.py", "cache.py", "closure.py", "distribution.py", "errors.py", "exchange.py",
+    "ledger.py", "manifest", "shards.py", "storage",
 })  # fmt: skip
 """Parts of corpuskit that a stage may import and that decide nothing about a document.
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from loader_runs import Shards, write_plan
 
+from corpuskit.distribution import install_command
+
 ROOT = Path(__file__).resolve().parents[2]
 
 STREAM = """
@@ -25,6 +27,7 @@ class OnlyTheTwo:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, OnlyTheTwo())
+from corpuskit.distribution import install_command
 from corpuskit.loader import StreamingLoader
 
 with StreamingLoader(sys.argv[1], 8) as loader:
@@ -55,5 +58,5 @@ def test_it_streams_with_numpy_and_pyarrow_alone(shards: Shards, run_dir: Path) 
     assert done.stdout.splitlines() == [
         "12 True",
         "corpuskit.errors",
-        "s3://bucket: object storage needs the extra s3. Run: pip install 'corpuskit[s3]'",
+        f"s3://bucket: object storage needs the extra s3. Run: {install_command('s3')}",
     ]

@@ -23,7 +23,7 @@ from corpuskit.run.pipeline import Observer, run
 from corpuskit.storage import LocalStore, open_store
 from tests.run.conftest import ROOT, Lab, corpus, tree
 
-ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'corpuskit[ray]'")
+ray = pytest.importorskip("ray", reason="ray is not installed: pip install -e '.[ray]'")
 
 TROUBLE = '''
 from pathlib import Path
