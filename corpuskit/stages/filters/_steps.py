@@ -30,6 +30,31 @@ STATEFUL = ("SamplerFilter", "PIIFormatter")
 OBJECTS = ("exclusion_writer",)
 """Parameters that no pipeline file can give."""
 
+_FASTTEXT = tuple(f"datatrove.pipeline.filters.{name}_filter" for name in ("language", "fasttext"))
+
+_REQUIRED = inspect.Parameter.empty
+
+INSTEAD = {
+    "datatrove.pipeline.filters.language_filter.": "The stage `language` does what it does.",
+    "datatrove.pipeline.filters.fasttext_filter.": "The stage `quality` does what it does.",
+    "datatrove.pipeline.dedup.": "It has to see all documents: take exact_dedup, minhash_dedup, "
+    "substring_dedup or line_dedup.",
+    "datatrove.pipeline.decont.": "The stage `decontaminate` indexes benchmarks by itself.",
+    "datatrove.pipeline.tokens.": "The stages `tokenize` and `pack` write tokens; `corpuskit "
+    "status` and the report count them.",
+    "datatrove.pipeline.stats.": "The report has the distributions of a run.",
+    "datatrove.pipeline.readers.": "Files are read by what stands under `sources`.",
+    "datatrove.pipeline.writers.": "A run writes `documents/` by itself.",
+    "datatrove.pipeline.extractors.": "The source `warc` and the stage `html` extract text.",
+    "datatrove.pipeline.inference.": "Nothing here runs language models.",
+}
+"""Module of datatrove -> what to do instead of a step of it that cannot be a stage."""
+
+
+def _instead(step: StepClass) -> str:
+    path = f"{step.__module__}.{step.__name__}"
+    return next((f" {hint}" for place, hint in INSTEAD.items() if path.startswith(place)), "")
+
 
 @functools.cache
 def find_step(path: str) -> StepClass:
@@ -54,9 +79,17 @@ def find_step(path: str) -> StepClass:
     if found is None:
         known = [one for one in vars(module) if _is_step(getattr(module, one))]
         raise ValueError(f"{module_name} has no {name!r}. {suggest(name, known)}")
+    if not isinstance(found, type):
+        raise ValueError(f"{path} is no class. Give one derived from BaseFilter or BaseFormatter.")
     if not _is_step(found):
         raise ValueError(
             f"{path} is no filter or formatter: no class derived from BaseFilter or BaseFormatter."
+            f"{_instead(found)}"
+        )
+    if found.__module__.startswith(_FASTTEXT):
+        # datatrove asks for a distribution that overwrites the module of the one corpuskit needs.
+        raise ValueError(
+            f"{path} needs fasttext-numpy2-wheel instead of fasttext.{_instead(found)}"
         )
     if found.run not in _runs():
         raise ValueError(
@@ -91,7 +124,13 @@ def check_params(step: StepClass, params: Mapping[str, Any]) -> None:
         if name not in named and not takes_all:
             raise ValueError(f"{step.__name__} has no parameter {name!r}. {suggest(name, named)}")
     for name in named:
-        if wanted[name].default is inspect.Parameter.empty and name not in params:
+        if "Callable" in str(wanted[name].annotation) and wanted[name].default is _REQUIRED:
+            raise ValueError(
+                f"{step.__name__} needs {name}, a function, which no file can give. Derive a class "
+                "from BaseFilter and name that."
+            )
+    for name in named:
+        if wanted[name].default is _REQUIRED and name not in params:
             raise ValueError(f"{step.__name__} needs the parameter {name!r}. Set it.")
 
 
