@@ -110,6 +110,7 @@ def is_library(path: Path) -> bool:
     return _site(path) is not None or any(path.is_relative_to(place) for place in _stdlib())
 
 
+@functools.cache
 def label(path: Path) -> str:
     """Return what a file is called on every machine: its path inside its top-level package."""
     if path.is_relative_to(PACKAGE):
@@ -202,62 +203,62 @@ def _is_text(node: ast.stmt) -> bool:
 @functools.cache
 def _imported(path: Path) -> list[Path]:
     """Return what runs before a file, and what its imports lead to, as far as it is followed."""
-    files = list(_packages(path))
+    # Plain strings: with Paths this takes twice as long, at every start.
+    files = list(_packages(str(path.parent)))
     for level, module, names in read(path).imports:
         if level:
-            base = path.parents[level - 1]
-            parts = module.split(".") if module else []
-            files += _below(base, parts, names)
+            files += _below(str(path.parents[level - 1]), module, names)
         elif module.partition(".")[0] == PACKAGE.name:
-            files += _below(PACKAGE, module.split(".")[1:], names)
+            files += _below(str(PACKAGE), module.partition(".")[2], names)
         elif not path.is_relative_to(PACKAGE):
             files += _found(path, module, names)
-    return [file for file in files if not _carries(file)]
+    return [Path(file) for file in dict.fromkeys(files) if not _carries(file)]
 
 
-def _packages(path: Path) -> Iterator[Path]:
-    """Yield the `__init__.py` of each package that a file is in."""
-    for folder in path.parents:
-        if "__init__.py" not in _listed(folder):
-            return
-        yield folder / "__init__.py"
+@functools.cache
+def _packages(folder: str) -> tuple[str, ...]:
+    """Return the `__init__.py` of a package and of those that it is in."""
+    if "__init__.py" not in _listed(folder):
+        return ()
+    return (f"{folder}/__init__.py", *_packages(os.path.dirname(folder)))
 
 
-def _carries(path: Path) -> bool:
-    return path.is_relative_to(PACKAGE) and path.relative_to(PACKAGE).parts[0] in CARRIERS
+def _carries(file: str) -> bool:
+    ours = f"{PACKAGE}/"
+    return file.startswith(ours) and file.removeprefix(ours).partition("/")[0] in CARRIERS
 
 
-def _below(base: Path, parts: Iterable[str], names: Iterable[str]) -> Iterator[Path]:
-    """Yield the files that run when the module at `parts` is imported, and modules in it."""
-    folder = base
-    places = [base, *(folder := folder / part for part in parts)]
-    for place in (*places, *(folder / name for name in names)):
+def _below(base: str, module: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the files that run when a module below a folder is imported, and modules in it."""
+    places, folder = [base], base
+    for part in module.split(".") if module else ():
+        folder = f"{folder}/{part}"
+        places.append(folder)
+    for place in (*places, *(f"{folder}/{name}" for name in names)):
         file = _module_at(place)
-        if file is not None:
+        if file:
             yield file
 
 
 @functools.cache
-def _module_at(place: Path) -> Path | None:
-    """Return the file of the package or module at a path without suffix."""
-    files = _listed(place.parent)
-    if place.name in files and "__init__.py" in _listed(place):
-        return place / "__init__.py"
-    for suffix in _SUFFIXES:
-        if place.name + suffix in files:
-            return place.parent / (place.name + suffix)
-    return None
+def _module_at(place: str) -> str:
+    """Return the file of the package or module at a path without suffix; empty if there is none."""
+    folder, _, name = place.rpartition("/")
+    files = _listed(folder)
+    if name in files and "__init__.py" in _listed(place):
+        return f"{place}/__init__.py"
+    return next((place + suffix for suffix in _SUFFIXES if name + suffix in files), "")
 
 
 @functools.cache
-def _listed(folder: Path) -> frozenset[str]:
+def _listed(folder: str) -> frozenset[str]:
     try:
         return frozenset(os.listdir(folder))
     except OSError:
         return frozenset()
 
 
-def _found(path: Path, module: str, names: tuple[str, ...]) -> Iterator[Path]:
+def _found(path: Path, module: str, names: tuple[str, ...]) -> Iterator[str]:
     """Yield what an absolute import of a third party's file leads to, if it is followed."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
@@ -268,7 +269,7 @@ def _found(path: Path, module: str, names: tuple[str, ...]) -> Iterator[Path]:
             continue
         file = Path(spec.origin)
         if is_module(file) and (not is_library(file) or _is_beside(path, file)):
-            yield file
+            yield str(file)
 
 
 def _is_beside(path: Path, other: Path) -> bool:
@@ -286,7 +287,7 @@ def _prefixes(module: str) -> list[str]:
 
 def forget() -> None:
     """Read files again, as a new process would: for tests that edit them."""
-    for cached in (closure, read, _imported, _kept, _module_at, _listed, _spec):
+    for cached in (closure, read, _imported, _kept, _packages, _module_at, _listed, _spec):
         cached.cache_clear()
 
 

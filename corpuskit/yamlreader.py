@@ -93,7 +93,7 @@ class _BoundedLoader(yaml.SafeLoader):
         self._extents: dict[int, tuple[int, int]] = {}  # id of a node: its values, its depth
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         mark = event.start_mark
         before = self._num_values
         if len(self._deepest) > MOST_DEPTH:

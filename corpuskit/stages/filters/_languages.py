@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from corpuskit import yamlreader
 from corpuskit.errors import UsageError, suggest
+from corpuskit.stages.filters._language_codes import same_language
 from corpuskit.view import Outcome
 
 if TYPE_CHECKING:
@@ -121,6 +122,16 @@ def language_files(stage: PerLanguage, names: Mapping[str, str]) -> tuple[str, .
     return tuple(sorted(map(str, found.values())))
 
 
+def file_of(per_language: str, label: str) -> Path | None:
+    """Return the file for a label, or for what others call its language (`hu`, `hun_Latn`)."""
+    for name in same_language(label):
+        for pattern in _patterns(per_language):
+            path = Path(pattern.replace(_PLACE, name))
+            if path.is_file():
+                return path
+    return None
+
+
 def word_libraries(words: str) -> tuple[str, ...]:
     """Return the distributions that decide how text is split; for `Stage.libraries()`."""
     # datatrove says by which of spaCy's rules a language is split.
@@ -209,10 +220,9 @@ def _stage_of(stage: S, label: str | None, names: Mapping[str, str]) -> S | None
     assert stage.per_language is not None, "asked for by the caller"
     # A label comes from a column: it must not lead out of the folder.
     if label is not None and re.fullmatch(_LABEL, label):
-        for pattern in _patterns(stage.per_language):
-            path = Path(pattern.replace(_PLACE, label))
-            if path.is_file():
-                return _with(stage, path, label, names)
+        path = file_of(stage.per_language, label)
+        if path is not None:
+            return _with(stage, path, label, names)
     if stage.unknown_language == "defaults":
         return _validated(stage, {}, "")
     if stage.unknown_language == "error":

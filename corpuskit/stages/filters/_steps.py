@@ -52,7 +52,7 @@ INSTEAD = {
 
 
 def _instead(step: StepClass) -> str:
-    path = f"{step.__module__}.{step.__name__}"
+    path = f"{getattr(step, '__module__', '')}."
     return next((f" {hint}" for place, hint in INSTEAD.items() if path.startswith(place)), "")
 
 
@@ -75,12 +75,10 @@ def find_step(path: str) -> StepClass:
         near = suggest(module_name, PLACES)
         hint = near if near.startswith("Did") else "It must be importable on every machine."
         raise ValueError(f"{module_name!r} cannot be imported: {error}. {hint}") from None
-    found = getattr(module, name, None)
+    found: Any = getattr(module, name, None)
     if found is None:
         known = [one for one in vars(module) if _is_step(getattr(module, one))]
         raise ValueError(f"{module_name} has no {name!r}. {suggest(name, known)}")
-    if not isinstance(found, type):
-        raise ValueError(f"{path} is no class. Give one derived from BaseFilter or BaseFormatter.")
     if not _is_step(found):
         raise ValueError(
             f"{path} is no filter or formatter: no class derived from BaseFilter or BaseFormatter."
