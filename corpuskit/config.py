@@ -304,11 +304,8 @@ class _Document:
             # may be of several types, what is wrong with it as one says more than that it is none.
             first = min(
                 (
-                    e["type"] == "missing",
-                    _order(self.where((*place, *e["loc"][:1]))),
-                    e["type"] != "value_error",
-                    _order(found.where),
-                    index,
+                    (e["type"] == "missing", _order(self.where((*place, *e["loc"][:1])))),
+                    (e["type"] != "value_error", _order(found.where), index),
                     found,
                 )
                 for index, e in enumerate(error.errors())
