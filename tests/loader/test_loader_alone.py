@@ -27,7 +27,6 @@ class OnlyTheTwo:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, OnlyTheTwo())
-from corpuskit.distribution import install_command
 from corpuskit.loader import StreamingLoader
 
 with StreamingLoader(sys.argv[1], 8) as loader:
