@@ -9,6 +9,11 @@ clean but for what it shares with benchmarks by itself: its hits are counted, an
 
     python benchmarks/decontamination.py [--half odd] [--choose] [--show 20] [--without-datatrove] [--mb 30]
 
+    python benchmarks/decontamination.py --chunks 300
+
+plants runs of 8 and 13 words of a question, at a random place of a random item (seed 0), into documents of bench_en
+in which nothing is found, 300 of each benchmark and length, and prints the share found.
+
 Reads decontam, benchmarks and bench_en from CORPUSKIT_SHARED_DATA. Speed: CPU seconds on one core, start apart.
 """
 
@@ -17,6 +22,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import random
 import string
 import sys
 import time
@@ -55,11 +61,15 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, help="hits of bench_en to print")
     parser.add_argument("--mb", type=float, default=1000, help="text of bench_en")
     parser.add_argument("--without-datatrove", action="store_true")
+    parser.add_argument("--chunks", type=int, help="plant so many runs of words of each benchmark")
     options = parser.parse_args()
     if not (DATA / "decontam").exists():
         sys.exit(f"no real data at {DATA}: set CORPUSKIT_SHARED_DATA")
     rows = pq.read_table(DATA / "decontam" / "planted.parquet").to_pylist()
     stage = Decontaminate(benchmarks=(str(DATA / "benchmarks" / "*.parquet"),))
+    if options.chunks:
+        chunks(stage, options.chunks, {row["benchmark"] for row in rows if row["benchmark"]})
+        return
     if options.choose:
         choose(stage, rows[::2])
         return
@@ -301,6 +311,41 @@ def natural(stage: Decontaminate, methods: dict[str, Any], options: argparse.Nam
             shown[f"{place}: {text!r:.150}"] += 1
     for line, num in shown.most_common(options.show):
         print(f"{num:5} {line}")
+
+
+def chunks(stage: Decontaminate, num: int, known: set[str]) -> None:
+    """Print the share found of runs of words of each benchmark, planted here.
+
+    Args:
+        known: benchmarks that decontam/planted.parquet has items of; the defaults were chosen on it.
+    """
+    draw = random.Random(0)
+    file = min((DATA / "bench_en").glob("*.parquet"))
+    texts = [t for t in pq.read_table(file)["text"].to_pylist() if 1000 < len(t) < 20_000]
+    hosts = [text for text, (hit, _) in zip(texts, ours(stage, texts), strict=True) if not hit]
+    totals: defaultdict[tuple[bool, int], list[float]] = defaultdict(list)
+    print(
+        f"{len(hosts):,} documents\n{'':18}{'in decontam/':>14}{'items':>8}{'8 words':>10}{'13 words':>10}"
+    )
+    for name, path in benchmark_files(stage.benchmarks):
+        questions = [item.question.split() for item in read_items(name, path, Columns())]
+        long = [words for words in questions if len(words) >= 13]
+        shares = []
+        for length in (8, 13):
+            planted = []
+            for words in draw.choices(long, k=num):
+                at, host = draw.randrange(len(words) - length + 1), draw.choice(hosts).split(" ")
+                place = draw.randrange(len(host) + 1)
+                host[place:place] = words[at : at + length]
+                planted.append(" ".join(host))
+            shares.append(float(np.mean([hit for hit, _ in ours(stage, planted)])))
+            totals[name in known, length].append(shares[-1])
+        print(
+            f"{name:18}{'yes' if name in known else 'no':>14}{len(long):8,}{shares[0]:10.2f}{shares[1]:10.2f}"
+        )
+    for is_known, label in ((True, "mean of those"), (False, "mean of others")):
+        means = [float(np.mean(totals[is_known, length])) for length in (8, 13)]
+        print(f"{label:40}{means[0]:10.2f}{means[1]:10.2f}")
 
 
 def choose(stage: Decontaminate, rows: list[dict[str, Any]]) -> None:

@@ -1,42 +1,376 @@
-"""Which of our source files a kernel or stage is made of: itself and what it imports."""
+"""Which source files decide what a stage or a kernel does: its own, and all that it imports.
+
+Imports are read by Python's own parser, wherever they stand in a file, and resolved as Python
+resolves them, but nothing is executed. What a file imports, and the digest of what decides in it,
+are kept in the cache folder under the hash of its bytes: to parse the files of a usual pipeline
+takes a CPU second.
+"""
 
 from __future__ import annotations
 
+import ast
 import functools
-import re
+import hashlib
+import importlib.machinery
+import json
+import os
+import sys
+import sysconfig
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from corpuskit.cache import cache_dir
+from corpuskit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 PACKAGE = Path(__file__).parent
 
-# Kernels and stages import each other by whole module names, at the top or inside functions.
-_IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ ]+corpuskit\.((?:kernels|stages|loader)[\w.]*)[ ]+import[ ]+"
-    rb"(?:\(([^)]*)\)|([\w, ]+))|import[ ]+corpuskit\.((?:kernels|stages|loader)[\w.]*))",
-    re.MULTILINE,
-)
+CARRIERS = frozenset({
+    "__init__.py", "cache.py", "closure.py", "distribution.py", "errors.py", "exchange.py",
+    "ledger.py", "manifest", "shards.py", "storage",
+})  # fmt: skip
+"""Parts of corpuskit that a stage may import and that decide nothing about a document.
+
+They store and move what others decided; when the bytes that they write change, `FORMATS_VERSION` of
+the fingerprints is raised instead. If they counted, each edit of the object store's client would
+make every result of every user again. `__init__.py` holds the version.
+"""
+
+_SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, *importlib.machinery.SOURCE_SUFFIXES)
+_MOST_KEPT = 20_000
+"""Files that the cache remembers, about 400 bytes each; the oldest are forgotten first."""
+
+
+class Import(NamedTuple):
+    """An import as it is written: `from <level dots><module> import <names>`, or `import module`.
+
+    Attributes:
+        level: leading dots; 0 is absolute.
+        module: empty in `from . import name`.
+        names: empty in `import module`.
+    """
+
+    level: int
+    module: str
+    names: tuple[str, ...]
+
+
+class Source(NamedTuple):
+    """What a source file says.
+
+    Attributes:
+        imports: that run, in the order of the text.
+        digest: of the code without docstrings, comments, layout and what decides nothing.
+    """
+
+    imports: tuple[Import, ...]
+    digest: str
 
 
 @functools.cache
-def closure(path: Path) -> tuple[Path, ...]:
-    """Return a file and all kernels, stage helpers and loader modules behind it, sorted."""
-    found: set[Path] = set()
-    waiting = [path]
+def closure(*paths: Path) -> tuple[Path, ...]:
+    """Return files and all source files that they import, directly or not, sorted.
+
+    Followed are: corpuskit without `CARRIERS`; code that is no installed library; inside a library,
+    its own top-level package. Other libraries count by their versions (`Stage.libraries`).
+    """
+    seen: set[Path] = set()
+    waiting = list(paths)
     while waiting:
         current = waiting.pop()
-        if current not in found:
-            found.add(current)
-            waiting += _imports(current)
-    return tuple(sorted(found))
+        if current not in seen:
+            seen.add(current)
+            waiting += _imported(current)
+    _save()
+    return tuple(sorted(seen))
+
+
+def package_modules(path: Path) -> tuple[Path, ...]:
+    """Return all modules of the top-level package that a file is in, or only the file."""
+    site = _site(path)
+    if site is not None:
+        top = site / path.relative_to(site).parts[0]
+    else:
+        top = path
+        while (top.parent / "__init__.py").is_file():
+            top = top.parent
+    return (path,) if top.is_file() else tuple(filter(is_module, sorted(top.rglob("*"))))
+
+
+def is_module(path: Path) -> bool:
+    """Return whether Python could import a file: source, or a compiled extension."""
+    return path.name.endswith(_SUFFIXES) and path.is_file()
+
+
+def is_library(path: Path) -> bool:
+    """Return whether a file belongs to what is installed: its version stands for its content."""
+    return _site(path) is not None or any(path.is_relative_to(place) for place in _stdlib())
 
 
 @functools.cache
-def _imports(path: Path) -> tuple[Path, ...]:
-    files: list[Path] = []
-    for module, many, few, plain in _IMPORT.findall(path.read_bytes()):
-        base = (module or plain).decode()
-        names = re.findall(r"\w+", (many or few).decode())
-        for one in (base, *(f"{base}.{name}" for name in names)):
-            file = PACKAGE.joinpath(*one.split(".")).with_suffix(".py")
-            if file.is_file():
-                files.append(file)
-    return tuple(files)
+def label(path: Path) -> str:
+    """Return what a file is called on every machine: its path inside its top-level package."""
+    if path.is_relative_to(PACKAGE):
+        return path.relative_to(PACKAGE).as_posix()
+    top = path.parent
+    while (top / "__init__.py").is_file():
+        top = top.parent
+    return path.relative_to(_site(path) or top).as_posix()
+
+
+@functools.cache
+def read(path: Path) -> Source:
+    """Return what a file says, by its content when this process first asks.
+
+    A compiled extension, or text that Python cannot parse, imports nothing and counts byte by byte.
+    """
+    content = path.read_bytes()
+    key = hashlib.blake2b(content, digest_size=16).hexdigest()
+    kept = _kept()
+    if key not in kept.sources:
+        source = _parsed(content) if path.suffix == ".py" else None
+        kept.sources[key] = source or Source((), key)
+        kept.num_new += 1
+    return kept.sources[key]
+
+
+# ---------------------------------------------------------------- what a file says
+
+_UNDECIDING = frozenset({"cost", "oracle", "examples"})
+"""Members of a stage that no run asks while it decides: an estimate, a test, a demonstration."""
+
+_FOR_CHECKERS = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def _parsed(content: bytes) -> Source | None:
+    try:
+        tree = ast.parse(content)
+        imports = tuple(dict.fromkeys(_imports(tree)))
+        return Source(imports, hashlib.blake2b(_normal(tree).encode(), digest_size=16).hexdigest())
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _imports(node: ast.AST) -> Iterator[Import]:
+    """Yield the imports below a node that run: not those for type checkers."""
+    if isinstance(node, ast.Import):
+        yield from (Import(0, alias.name, ()) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        names = tuple(alias.name for alias in node.names)
+        yield Import(node.level, node.module or "", names)
+    children = ast.iter_child_nodes(node)
+    if isinstance(node, ast.If) and ast.unparse(node.test) in _FOR_CHECKERS:
+        children = iter(node.orelse)
+    for child in children:
+        if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+            yield from _imports(child)
+
+
+def _normal(tree: ast.Module) -> str:
+    """Return code without docstrings, comments, layout, and what decides nothing."""
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        silent = _UNDECIDING if isinstance(node, ast.ClassDef) else frozenset()
+        body = [part for part in node.body if not _is_text(part) and _name(part) not in silent]
+        node.body = body or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def _name(node: ast.stmt) -> str:
+    if isinstance(node, ast.FunctionDef):
+        return node.name
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return node.target.id
+    return ""
+
+
+def _is_text(node: ast.stmt) -> bool:
+    """A bare string: a docstring, or the description under a parameter."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+# ---------------------------------------------------------------- where imports lead
+
+
+@functools.cache
+def _imported(path: Path) -> list[Path]:
+    """Return what runs before a file, and what its imports lead to, as far as it is followed."""
+    # Plain strings: with Paths this takes twice as long, at every start.
+    files = list(_packages(str(path.parent)))
+    for level, module, names in read(path).imports:
+        if level:
+            files += _below(str(path.parents[level - 1]), module, names)
+        elif module.partition(".")[0] == PACKAGE.name:
+            files += _below(str(PACKAGE), module.partition(".")[2], names)
+        elif not path.is_relative_to(PACKAGE):
+            files += _found(path, module, names)
+    return [Path(file) for file in dict.fromkeys(files) if not _carries(file)]
+
+
+@functools.cache
+def _packages(folder: str) -> tuple[str, ...]:
+    """Return the `__init__.py` of a package and of those that it is in."""
+    if "__init__.py" not in _listed(folder):
+        return ()
+    return (f"{folder}/__init__.py", *_packages(os.path.dirname(folder)))
+
+
+def _carries(file: str) -> bool:
+    ours = f"{PACKAGE}/"
+    return file.startswith(ours) and file.removeprefix(ours).partition("/")[0] in CARRIERS
+
+
+def _below(base: str, module: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the files that run when a module below a folder is imported, and modules in it."""
+    places, folder = [base], base
+    for part in module.split(".") if module else ():
+        folder = f"{folder}/{part}"
+        places.append(folder)
+    for place in (*places, *(f"{folder}/{name}" for name in names)):
+        file = _module_at(place)
+        if file:
+            yield file
+
+
+@functools.cache
+def _module_at(place: str) -> str:
+    """Return the file of the package or module at a path without suffix; empty if there is none."""
+    folder, _, name = place.rpartition("/")
+    files = _listed(folder)
+    if name in files and "__init__.py" in _listed(place):
+        return f"{place}/__init__.py"
+    return next((place + suffix for suffix in _SUFFIXES if name + suffix in files), "")
+
+
+@functools.cache
+def _listed(folder: str) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(folder))
+    except OSError:
+        return frozenset()
+
+
+def _found(path: Path, module: str, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield what an absolute import of a third party's file leads to, if it is followed."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return
+    for name in (*_prefixes(module), *(f"{module}.{name}" for name in names)):
+        spec = _spec(name)
+        if spec is None or not spec.has_location or spec.origin is None:
+            continue
+        file = Path(spec.origin)
+        if is_module(file) and (not is_library(file) or _is_beside(path, file)):
+            yield str(file)
+
+
+def _is_beside(path: Path, other: Path) -> bool:
+    """Return whether two files of a library are in one top-level package."""
+    site = _site(path)
+    if site is None or site != _site(other):
+        return False
+    return path.relative_to(site).parts[0] == other.relative_to(site).parts[0]
+
+
+def _prefixes(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:stop]) for stop in range(1, len(parts) + 1)]
+
+
+def forget() -> None:
+    """Read files again, as a new process would: for tests that edit them."""
+    for cached in (closure, read, _imported, _kept, _packages, _module_at, _listed, _spec):
+        cached.cache_clear()
+
+
+@functools.cache
+def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Return where Python would find a module; `importlib.util.find_spec` executes its parents."""
+    parent = name.rpartition(".")[0]
+    places: Any = None
+    if parent:
+        package = _spec(parent)
+        places = None if package is None else package.submodule_search_locations
+        if places is None:
+            return None
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, places) if hasattr(finder, "find_spec") else None
+        if spec is not None:
+            return spec
+    return None
+
+
+@functools.cache
+def _stdlib() -> tuple[Path, ...]:
+    return tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+
+
+def _site(path: Path) -> Path | None:
+    """Return the folder of installed distributions that a file is in."""
+    for folder in path.parents:
+        if folder.name in {"site-packages", "dist-packages"}:
+            return folder
+    return None
+
+
+# ---------------------------------------------------------------- the cache
+
+
+class _Kept:
+    def __init__(self, sources: dict[str, Source]) -> None:
+        self.sources, self.num_new = sources, 0
+
+
+def _place() -> Path:
+    """Return the file of the cache: another one for another parser, and for another version of it.
+
+    Raises:
+        OSError: there is no folder for it.
+        UsageError: there is none to trust.
+    """
+    mark = hashlib.blake2b(sys.version.encode() + Path(__file__).read_bytes(), digest_size=8)
+    return cache_dir() / f"sources-{mark.hexdigest()}.json"
+
+
+@functools.cache
+def _kept() -> _Kept:
+    try:
+        content = _place().read_bytes()
+    except (OSError, UsageError):
+        return _Kept({})
+    head, _, body = content.partition(b"\n")
+    if hashlib.blake2b(body, digest_size=16).hexdigest().encode() != head:
+        return _Kept({})  # damaged
+    sources = {}
+    for key, (rows, digest) in json.loads(body).items():
+        imports = tuple(Import(level, module, tuple(names)) for level, module, names in rows)
+        sources[key] = Source(imports, digest)
+    return _Kept(sources)
+
+
+def _save() -> None:
+    """Keep what is new for later processes: whole or not at all; a folder that is full is no error.
+
+    Of two processes that save at once one wins; the other's files are parsed again some day.
+    """
+    kept = _kept()
+    if not kept.num_new:
+        return
+    body = json.dumps(dict(list(kept.sources.items())[-_MOST_KEPT:])).encode()
+    head = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+    try:
+        place = _place()
+        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
+            file.write(head + b"\n" + body)
+        os.replace(file.name, place)
+    except (OSError, UsageError):
+        return
+    kept.num_new = 0

@@ -1,6 +1,6 @@
 """Reads YAML into typed models; every error names file, line and column, and what to do.
 
-The only place that imports yaml. Values are checked by pydantic in strict mode: `"80"` is no number
+Values are checked by pydantic in strict mode: `"80"` is no number
 and `true` is no integer.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from corpuskit import registry
+from corpuskit import registry, yamlreader
 from corpuskit.errors import ConfigError, UsageError, suggest
 from corpuskit.settings import Pipeline, keys_at
 from corpuskit.stage import Source, Stage
@@ -250,23 +250,11 @@ class _Document:
             raise UsageError(f"{path}: cannot be read: {reason}.") from None
         except UnicodeDecodeError as error:
             raise UsageError(f"{path}: byte {error.start} is not UTF-8.") from None
-        try:
-            root = yaml.compose(text, Loader=yaml.SafeLoader)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-            raise ConfigError(where, f"not valid YAML: {error.problem}.") from None
-        except yaml.YAMLError as error:
-            raise ConfigError(str(path), f"not valid YAML: {error}.") from None
-        except RecursionError:
-            raise ConfigError(f"{path}:1:1", "nested too deep.") from None
+        root = yamlreader.compose(text, str(path))
         places: dict[Place, tuple[str, str]] = {}
         if not isinstance(root, yaml.MappingNode):
             raise ConfigError(f"{path}:1:1", "the file must be a mapping of names to values.")
-        try:
-            value = _plain(root, path, (), places)
-        except RecursionError:
-            raise ConfigError(f"{path}:1:1", "nested too deep, or a value holds itself.") from None
+        value = _plain(root, path, (), places)
         return cls(path, value, places)
 
     def where(self, place: Place, *, key: bool = False) -> str:
@@ -292,10 +280,13 @@ class _Document:
         if not equals:
             raise UsageError(f"--set {text}: must look like stage.parameter=value.")
         try:
-            value = yaml.safe_load(raw)
-        except yaml.YAMLError:
-            raise UsageError(f"--set {text}: {raw!r} is not a YAML value.") from None
+            value = yamlreader.load(raw, "value")
+        except ConfigError as error:
+            reason = error.problem.rstrip(".")
+            raise UsageError(f"--set {text}: {raw!r} is no YAML value: {reason}.") from None
         keys = target.split(".")
+        if len(keys) > yamlreader.MOST_DEPTH:
+            raise UsageError(f"--set: {len(keys)} names with dots between them. Check the name.")
         stages = self.value.get("stages")
         if isinstance(stages, list) and keys[0] in _labels(stages):
             keys.insert(0, "stages")
@@ -347,9 +338,14 @@ class _Document:
         except ValidationError as error:
             rename = rename or {}
             known = [rename.get(f, f) for f in model.model_fields] + list(also)
-            # A misspelt key makes another one missing: what is missing is said last.
+            # A misspelt key makes another one missing: what is missing is said last. Where a value
+            # may be of several types, what is wrong with it as one says more than that it is none.
             first = min(
-                (e["type"] == "missing", _order(found.where), index, found)
+                (
+                    (e["type"] == "missing", _order(self.where((*place, *e["loc"][:1])))),
+                    (e["type"] != "value_error", _order(found.where), index),
+                    found,
+                )
                 for index, e in enumerate(error.errors())
                 for found in [self._explain(model, e, place, label, known, rename)]
             )
@@ -364,7 +360,9 @@ class _Document:
         self, model: type[BaseModel], error: Any, place: Place, label: str, known: list[str],
         rename: Mapping[str, str],
     ) -> ConfigError:  # fmt: skip
-        loc: Place = tuple(rename.get(str(part), part) for part in error["loc"])
+        # Pydantic names which of several types it tried, as in `dict[str,float]`.
+        parts = (part for part in error["loc"] if "[" not in str(part))
+        loc: Place = tuple(rename.get(str(part), part) for part in parts)
         name = ".".join([label, *(str(part) for part in loc)]).lstrip(".")
         full = (*place, *loc)
         kind = error["type"]
@@ -414,8 +412,8 @@ def _plain(node: yaml.Node, path: Path, place: Place, places: dict[Place, tuple[
 
 def _scalar(node: yaml.Node, where: str) -> Any:
     try:
-        return yaml.SafeLoader("").construct_object(node, deep=True)
-    except (yaml.YAMLError, ValueError, AttributeError):
+        return yamlreader.scalar(node)
+    except ValueError:
         raise ConfigError(where, f"{node.value!r} is no {node.tag.rpartition(':')[2]}.") from None
 
 

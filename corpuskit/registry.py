@@ -16,6 +16,7 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpuskit.closure import is_module, package_modules
 from corpuskit.errors import UsageError, suggest
 
 if TYPE_CHECKING:
@@ -79,6 +80,24 @@ def path(name: str) -> Path:
     if spec is None or spec.origin is None:
         raise UsageError(f"stage {name!r}: the module {module} cannot be found. Reinstall it.")
     return Path(spec.origin)
+
+
+@functools.cache
+def sources(name: str) -> tuple[Path, ...]:
+    """Return the source file of a stage; of a third party's, all modules that came with it.
+
+    These are the modules of the distribution that declares the stage, or of its top-level package
+    where the distribution does not list them, as an editable installation does not.
+    """
+    file = path(name)
+    if kind_of(name) != THIRD_PARTY:
+        return (file,)
+    for entry in importlib.metadata.entry_points(group=GROUP, name=name):
+        listed = entry.dist.files if entry.dist is not None else None
+        files = [Path(str(one.locate())) for one in listed or ()]
+        if file in files:
+            return tuple(filter(is_module, files))
+    return package_modules(file)
 
 
 @functools.cache

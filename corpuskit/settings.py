@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, field_validator
 
+from corpuskit.paths import PathText
 from corpuskit.stage import Parameters
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Pipeline(Parameters):
 
     name: str = Field("", pattern=r"^[\w.-]*$")
     """Name of the run; the file's stem when absent."""
-    output: str = Field(pattern=r"^[^\x00]+$")
+    output: PathText = Field(pattern=r"^[^\x00]+$")
     """The run directory."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Seed of everything random: samples, shuffle, mixture."""

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from corpuskit.errors import UsageError, suggest
 from corpuskit.passes import Cost, Pass, PassContext, PassPlan, Unit, UnitContext, Volume
+from corpuskit.paths import PathText
 from corpuskit.view import Example, Outcome, Spans, View
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ class Source(Stage):
 
     rules: ClassVar[tuple[str, ...]] = ("bad_text", "invalid_utf8", "too_long", "lone_surrogate")
 
-    paths: tuple[str, ...] = Field(min_length=1)
+    paths: tuple[PathText, ...] = Field(min_length=1)
     """Files or glob patterns, relative to the working directory."""
 
     @abstractmethod

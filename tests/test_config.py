@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import time
+
 import pytest
 
+from corpuskit import registry
 from corpuskit.config import read_model, read_pipeline
 from corpuskit.errors import ConfigError, UsageError
+from corpuskit.settings import Pipeline
+from corpuskit.stages.filters import _languages
+from corpuskit.train.settings import EvaluateSettings
+from corpuskit.train.settings import TrainSettings as TrainingSettings
 
 GOOD = """\
 output: out
@@ -74,8 +83,8 @@ def test_a_good_file_is_read(tmp_path):
         ("seed: 3", "seed: [3", "not valid YAML"),
         ("seed: 3", "seed: !!int abc", "p.yaml:2:7: 'abc' is no int."),
         ("seed: 3", "seed: !!timestamp abc", "p.yaml:2:7: 'abc' is no timestamp."),
-        ("seed: 3", "name: &a [*a]", "nested too deep, or a value holds itself"),
-        ("seed: 3", "seed: " + "[" * 3000, "nested too deep"),
+        ("seed: 3", "name: &a [*a]", "p.yaml:2:11: a value holds itself. Write the values out."),
+        ("seed: 3", "seed: " + "[" * 3000, "p.yaml:2:70: nested deeper than 64."),
         ("seed: 3", "<<: {seed: 3}", "p.yaml:2:1: a key must be plain text."),
         ("seed: 3", "? [a]\n: 3", "a key must be plain text."),
         ("output: out", 'output: ""', "p.yaml:1:9: output"),
@@ -242,3 +251,146 @@ def test_flags_of_slurm_cannot_undo_the_order_of_phases(tmp_path, flag):
     )
     with pytest.raises(ConfigError, match=r"executor\.slurm\.flags: must not hold"):
         read_pipeline(path)
+
+
+LAUGHS = "l0: &l0 lol\n" + "".join(
+    f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+CHAIN = "l0: &l0 lol\n" + "".join(f"l{n}: &l{n} [*l{n - 1}]\n" for n in range(1, 100))
+MERGES = "l0: &l0 {a: 1}\n" + "".join(
+    f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 10)}]}}\n" for n in range(1, 10)
+)
+HOSTILE = [
+    pytest.param(LAUGHS, ":6:", "more than 100,000 values, aliases expanded", id="laughs"),
+    pytest.param(MERGES, ":6:", "more than 100,000 values, aliases expanded", id="merges"),
+    pytest.param(CHAIN, ":64:", "nested deeper than 64", id="chain"),
+    pytest.param("a: " + "{b: " * 9000, ":1:", "nested deeper than 64", id="deep"),
+    pytest.param("a: " + "- " * 9000, ":1:", "nested", id="deep block"),
+    pytest.param("a: &b {c: *b}", ":1:11", "a value holds itself", id="circle"),
+    pytest.param("a: 1" + ":1" * 90_000, ":1:4", "a number or date of 180,001", id="base 60"),
+    pytest.param("a: " + "9" * 5000, ":1:4", "a number or date of 5,000", id="digits"),
+    pytest.param("# " + "x" * (4 << 20), ":1:1", "at most 4,194,304 are read", id="size"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "problem"), HOSTILE)
+def test_hostile_yaml_is_refused_at_once_wherever_it_is_read(tmp_path, text, place, problem):
+    """All of these took minutes, or ended in a traceback; the bound is 1 CPU second each."""
+    path = tmp_path / "hostile.yaml"
+    path.write_text(text)
+    begin = time.process_time()
+    readers = (read_pipeline, lambda path: read_model(path, TrainingSettings), _languages._content)
+    for reader in readers:
+        with pytest.raises(ConfigError) as caught:
+            reader(path)
+        if "- " not in text:  # a sequence inside a line is no YAML
+            assert str(caught.value).startswith(f"{path}{place}")
+            assert problem in str(caught.value)
+    assert time.process_time() - begin < 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" * 9000,
+        "{a: " * 9000,
+        "9" * 5000,
+        "&a [*a]",
+        "1:" * 9000 + "1",
+        "!!python/none x",
+        "{[a]: b}",
+    ],
+)
+def test_a_hostile_override_is_refused(check, value):
+    assert check(GOOD, f"seed={value}").startswith("--set seed=")
+
+
+def test_an_override_of_many_names_is_refused(check):
+    assert check(GOOD, "a." * 9000 + "b=1") == (
+        "--set: 9001 names with dots between them. Check the name."
+    )
+
+
+def test_aliases_within_the_bounds_are_expanded(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        GOOD.replace("seed: 3", "seed: &seed 3").replace("workers: 2", "workers: *seed")
+    )
+    assert read_pipeline(path).settings.executor.workers == 3
+
+
+NOT_PATHS = """
+config split revision pattern text_column id_column url_column date_column label language keep
+language_column column by step stop_chars stop_words extra_domains extra_urls banned_words
+soft_banned_words banned_subwords exempt_domains question_column answer_column passage_column
+choices_column prefer scope tokens columns sources special_tokens eos bos ids entries content_types
+params keep_labels remove_labels limits max_epochs name seed name_or_path kind
+"""
+
+
+def test_every_parameter_that_is_a_string_is_a_path_or_known_to_be_none():
+    """A path that is no `PathText` would make a folder called `~`."""
+    models = {name: registry.load(name) for name in registry.names()}
+    models |= {"pipeline": Pipeline, "train": TrainingSettings}
+    models |= {"evaluate": EvaluateSettings}
+    unknown = [
+        f"{owner}.{name}"
+        for owner, model in models.items()
+        for name, field in model.model_fields.items()
+        if re.search(r"\bstr\b", kind := str(field.annotation) + str(field.metadata))
+        and "expand_home" not in kind
+        and "Literal" not in kind
+        and not name.endswith("_replacement")
+        and name not in NOT_PATHS.split()
+    ]
+    assert unknown == []
+
+
+PATHS = [
+    ("output: out", "output: {}", "output", lambda f: f.settings.output),
+    ('"web/*.jsonl"', '"{}"', "sources.web.jsonl.0", lambda f: f.sources[0].stage.paths[0]),
+    ("exact_dedup", "exact_dedup: {{against: [\"{}\"]}}", "exact_dedup.against.0",
+     lambda f: f.steps[1].stage.against[0]),
+    ("exact_dedup", "language: {{model: \"{}\"}}", "language.model",
+     lambda f: f.steps[1].stage.model),
+    ("exact_dedup", "language: {{min_scores: \"{}\"}}", "language.min_scores",
+     lambda f: f.steps[1].stage.min_scores),
+    ("exact_dedup", "decontaminate: {{benchmarks: {{a: \"{}\"}}}}", "decontaminate.benchmarks",
+     lambda f: f.steps[1].stage.benchmarks["a"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "name", "value"), PATHS, ids=[row[2] for row in PATHS])
+def test_the_home_folder_is_expanded_and_variables_are_refused(
+    tmp_path, monkeypatch, check, old, new, name, value
+):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "q.yaml").write_text(GOOD.replace(old, new.format("~/a b")))
+    assert value(read_pipeline(tmp_path / "q.yaml")) == f"{tmp_path}/home/a b"
+    for path, problem in {
+        "~no_such_user/x": "is in the home folder of 'no_such_user', and there is no such user.",
+        "$SCRATCH/x": "holds the variable $SCRATCH, which is not expanded.",
+        "s3://bucket/${RUN}/x": "holds the variable ${RUN}, which is not expanded.",
+    }.items():
+        message = check(GOOD.replace(old, new.format(path)))
+        assert re.match(rf"p.yaml:\d+:\d+: {name}", message), message
+        assert f"{path!r} {problem}" in message
+
+
+def test_a_tilde_inside_a_path_and_a_dollar_inside_a_name_stay(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD.replace("output: out", "output: ./~/a$b/c$"))
+    assert read_pipeline(path).settings.output == "./~/a$b/c$"
+    assert read_pipeline(path, ["output=~/x"]).settings.output == os.path.expanduser("~/x")
+
+
+def test_a_training_file_expands_the_home_folder_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    path = tmp_path / "t.yaml"
+    text = "data: DATA\noutput: ~/model\nsteps: 1\nbatch: {global_rows: 1}\n"
+    path.write_text(text.replace("DATA", "~/run"))
+    settings = read_model(path, TrainingSettings)
+    assert (settings.data, settings.output) == ("/home/me/run", "/home/me/model")
+    path.write_text(text.replace("DATA", "$X/run"))
+    with pytest.raises(ConfigError, match=r"t.yaml:1:7: data: '\$X/run' holds the variable \$X"):
+        read_model(path, TrainingSettings)

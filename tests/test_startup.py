@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corpuskit import registry
+from corpuskit import closure, registry
 from corpuskit.plan import fingerprint
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,40 +85,40 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-PATH = registry.path("gopher_quality")
+STAGE = "gopher_quality"
 
 
-def reckoned() -> str:
+def digest_of_new_process() -> str:
     """The digest as a new process would find it."""
+    closure.forget()
     fingerprint.code_digest.cache_clear()
-    fingerprint._normal.cache_clear()
-    return fingerprint.code_digest(PATH)
+    return fingerprint.code_digest(STAGE)
 
 
 def from_scratch() -> str:
     """The digest by its definition."""
-    sources = [(fingerprint._label(one), one.read_bytes()) for one in fingerprint.closure(PATH)]
-    return fingerprint._hash([[name, fingerprint._normal(text)] for name, text in sources])
+    files = closure.closure(registry.path(STAGE))
+    parsed = [[closure.label(file), closure._parsed(file.read_bytes())] for file in files]
+    return fingerprint._hash(sorted([label, source.digest] for label, source in parsed))
 
 
-def test_the_remembered_digest_of_code_is_the_reckoned_one(
+def test_what_files_say_is_remembered_between_processes(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = reckoned()
+    first = digest_of_new_process()
     assert first == from_scratch()
-    assert len(list(cache.glob("code-*.bin"))) == 1
-    monkeypatch.setattr(fingerprint, "_normal", None)  # it is not asked again
-    fingerprint.code_digest.cache_clear()
-    assert fingerprint.code_digest(PATH) == first
+    assert len(list(cache.glob("sources-*.json"))) == 1
+    monkeypatch.setattr(closure, "_parsed", None)  # it is not asked again
+    assert digest_of_new_process() == first
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 64, b"{}", None], ids=str)
-def test_a_damaged_memory_is_reckoned_again(cache: Path, content: bytes | None) -> None:
-    first = reckoned()
-    [place] = cache.glob("code-*.bin")
+def test_a_damaged_memory_is_made_again(cache: Path, content: bytes | None) -> None:
+    first = digest_of_new_process()
+    [place] = cache.glob("sources-*.json")
     whole = place.read_bytes()
     place.write_bytes(whole[:-3] + b"xyz" if content is None else content)
-    assert reckoned() == first
+    assert digest_of_new_process() == first
     assert place.read_bytes() == whole
 
 
@@ -127,14 +127,13 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    assert reckoned() == from_scratch()
+    assert digest_of_new_process() == from_scratch()
 
 
-def test_processes_that_reckon_at_once_agree(cache: Path) -> None:
+def test_processes_that_start_at_once_agree(cache: Path) -> None:
     program = f"""
-from pathlib import Path
 from corpuskit.plan.fingerprint import code_digest
-print(code_digest(Path({str(PATH)!r})))
+print(code_digest({STAGE!r}))
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     started = [

@@ -40,6 +40,10 @@ class PlainConsole(Console):
         """Return a line, or the cell of a table."""
         return super().render_str(one_line(text), **{**options, "markup": False, "emoji": False})
 
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line how to end; rich would end the process here."""
+        raise  # noqa: PLE0704 - rich calls this where it has caught the BrokenPipeError
+
 
 def console(*, stderr: bool = False) -> PlainConsole:
     """Return a console that never wraps below 100 columns when the output is piped."""

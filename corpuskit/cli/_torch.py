@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,5 +25,5 @@ def needs_torch() -> Iterator[None]:
         if error.name != "torch":
             raise
         raise UsageError(
-            "corpuskit train needs torch. Install it with: pip install 'corpuskit[train]'"
+            f"corpuskit train needs torch. Install it with: {install_command('train')}"
         ) from None

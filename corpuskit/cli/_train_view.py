@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from corpuskit.cli._plain import echo, one_line
+from corpuskit.cli._streams import end_unread
 from corpuskit.train.metrics import Evaluation, Event, Mixture, Progress, TrainResult
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def _interruptible(settings: TrainSettings, is_first: bool) -> Iterator[None]:
     before = signal.signal(signal.SIGINT, note) if is_main else None
     try:
         yield
+    except BrokenPipeError:
+        end_unread("Run the same command again to go on from the newest checkpoint.")
     except KeyboardInterrupt:
         if is_first:
             echo(

@@ -17,6 +17,7 @@ def command() -> None:
     import platform
     import shutil
 
+    from corpuskit.distribution import install_command
     from corpuskit.kernels.jit import cache_dir
 
     def version(name: str) -> str | None:
@@ -29,13 +30,19 @@ def command() -> None:
     click.echo(f"cores {os.cpu_count()}, disk free {shutil.disk_usage('.').free / 1e9:.1f} GB here")
     for name in CORE:
         found = version(name)
-        click.echo(f"  {name:12} {found or 'MISSING: reinstall corpuskit'}")
+        click.echo(f"  {name:12} {found or f'MISSING: {install_command()}'}")
     for name, extra in EXTRAS.items():
         found = version(name)
-        advice = f"not installed (pip install 'corpuskit[{extra}]')"
+        advice = f"not installed ({install_command(extra)})"
         click.echo(f"  {name:12} {found or advice}")
-    owners = importlib.metadata.packages_distributions().get("fasttext", ())
-    if len(set(owners)) > 1:
-        names = ", ".join(sorted(set(owners)))
+    installed = importlib.metadata.packages_distributions()
+    owners = set(installed.get("fasttext", ()))
+    if len(owners) > 1:
+        names = ", ".join(sorted(owners))
         click.echo(f"  fasttext     several distributions own it: {names}. Keep fasttext only.")
+    if version("corpuskit"):
+        click.echo(
+            "  corpuskit    is installed besides: another project's, or ours by its former name. "
+            f"Run: pip uninstall corpuskit, then {install_command()}"
+        )
     click.echo(f"kernel cache {cache_dir()}")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 import corpuskit
 from corpuskit.cli._plain import echo
+from corpuskit.cli._streams import discard_output, open_streams
 from corpuskit.errors import CorpuskitError, suggest
 
 FOLDER = Path(__file__).parent
@@ -47,6 +50,14 @@ class LazyGroup(click.Group):
         if args and args[0] not in known and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}. {suggest(args[0], known)}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; if whoever read its output is gone, there is no more to say."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            discard_output()
+            ctx.exit(0)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by what they are for."""
@@ -87,34 +98,39 @@ def main(arguments: list[str] | None = None) -> Any:
     Exit codes: 0 done, 1 a task failed, 2 the request is wrong and nothing ran, 3 data is broken.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    open_streams()
     try:
         group.main(args=arguments, prog_name="corpuskit", standalone_mode=True)
     except CorpuskitError as error:
         if "--traceback" in arguments:
             raise
-        echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe (head, less) has seen enough
-        sys.exit(0)
+        _fail(str(error), error.exit_code)
     except OSError as error:
         if "--traceback" in arguments:
             raise
         from corpuskit.errors import describe
 
-        echo(f"error: {describe(error)}", err=True)
-        sys.exit(1)
+        _fail(describe(error), 1)
     except Exception as error:
         if "--traceback" in arguments:
             raise
         from corpuskit.errors import describe
 
-        echo(
-            f"error: {describe(error)}. corpuskit did not expect this: run "
-            f"`corpuskit --traceback {' '.join(arguments)}` to see where it happened, and report "
-            "it.", err=True,
-        )  # fmt: skip
-        sys.exit(1)
+        _fail(
+            f"{describe(error)}. corpuskit did not expect this: run `corpuskit --traceback "
+            f"{' '.join(arguments)}` to see where it happened, and report it.",
+            1,
+        )
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        message += " The working directory was deleted: change to another, run the command again."
+    with contextlib.suppress(BrokenPipeError):
+        echo(f"error: {message}", err=True)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

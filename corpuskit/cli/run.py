@@ -61,6 +61,7 @@ def command(
     import json
 
     from corpuskit.cli._progress import observer
+    from corpuskit.cli._streams import end_unread
     from corpuskit.plan import read_plan
     from corpuskit.run.pipeline import run, submit
     from corpuskit.run.status import run_facts
@@ -81,6 +82,9 @@ def command(
         hint = "The jobs go on." if is_slurm else "Run the same command again to continue."
         click.echo(f"Stopped. {hint}", err=True)
         raise click.Abort from None
+    except BrokenPipeError:
+        hint = "The jobs go on." if is_slurm else "Run the same command again to continue."
+        end_unread(hint)
     if as_json:
         click.echo(json.dumps(run_facts(result.run), indent=1))
     elif not quiet:

@@ -66,7 +66,7 @@ def read_record(store: LocalStore, name: str) -> dict[str, Any]:
     try:
         found = json.loads(store.read(name))
         is_ours = isinstance(found, dict) and isinstance(found["files"], list)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, RecursionError):
         is_ours = False
     if not is_ours:
         raise UsageError(f"{store.where(name)}: no record of an export. Give another folder.")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numba
 from numba.core import caching, codegen, compiler, types
 
+from corpuskit.cache import cache_dir
 from corpuskit.closure import closure
-from corpuskit.kernels.cache import cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from corpuskit.kernels.cache import cache_dir
+from corpuskit.cache import cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

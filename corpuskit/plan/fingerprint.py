@@ -1,27 +1,23 @@
 """Fingerprints: the hash of all that decides what a phase writes.
 
 `<facts>.<code>`: facts are parameters, inputs, model files and library versions; code is the source
-of the stages, and of all stage helpers and kernels they import, without docstrings and comments.
+of the stages and of all that they import (see `closure`), without docstrings and comments.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import importlib.metadata
 import json
 import os
 import stat
-import sys
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpuskit import registry
-from corpuskit.closure import PACKAGE, closure
+from corpuskit import closure, registry
 from corpuskit.errors import UsageError
-from corpuskit.stages._derived import Derived, derived
 from corpuskit.storage import digest_file
 
 if TYPE_CHECKING:
@@ -62,7 +58,7 @@ def fingerprint(facts: Mapping[str, Any], stages: Iterable[tuple[str, str, Stage
         ],
         "libraries": {lib: library_version(lib) or "absent" for lib in sorted(libraries)},
     }
-    code = [code_digest(registry.path(name)) for _, name, _ in stages]
+    code = [code_digest(name) for _, name, _ in stages]
     return f"{_hash(everything)}.{_hash(code)}"
 
 
@@ -93,23 +89,13 @@ def _file_digest(path: str, size: int, stamp: int) -> str:
 
 
 @functools.cache
-def code_digest(path: Path) -> str:
-    """Return the hash of a stage's source and of the kernels and helpers it imports.
+def code_digest(name: str) -> str:
+    """Return the hash of a stage's source and of all that it imports; see `closure`.
 
-    Docstrings, comments and layout do not count. Kept beside the compiled kernels under the hash of
-    what the files hold, since to parse those of a usual pipeline takes a CPU second.
+    Docstrings, comments and layout do not count.
     """
-    contents = [(_label(source), source.read_bytes()) for source in closure(path)]
-
-    def make() -> Derived:
-        return Derived({"digest": _hash([[name, _normal(text)] for name, text in contents])}, {})
-
-    digests = [[name, hashlib.blake2b(text).hexdigest()] for name, text in contents]
-    try:
-        kept = derived("code", _hash([sys.version, digests], 16), __file__, make)
-    except (OSError, UsageError):  # there is no folder for it, or none to trust
-        kept = make()
-    return str(kept.values["digest"])
+    files = closure.closure(*registry.sources(name))
+    return _hash(sorted([closure.label(file), closure.read(file).digest] for file in files))
 
 
 @functools.cache
@@ -118,57 +104,9 @@ def runner_digest() -> str:
 
     Processes of one run must agree on it; results of earlier runs need not.
     """
-    names = [
-        "plan",
-        "run",
-        "manifest",
-        "storage",
-        "exchange.py",
-        "shards.py",
-        "ledger.py",
-        "batch.py",
-    ]
-    places = [PACKAGE / name for name in names]
+    places = [closure.PACKAGE / name for name in ("plan", "run", *sorted(closure.CARRIERS))]
     files = [f for p in places for f in (sorted(p.rglob("*.py")) if p.is_dir() else [p])]
-    return _hash([[_label(file), file.read_text("utf-8")] for file in files])
-
-
-@functools.cache
-def _normal(source: bytes) -> str:
-    """Return the source without docstrings, comments, layout, and what decides nothing."""
-    tree = ast.parse(source.decode())
-    for node in ast.walk(tree):
-        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        silent = _UNDECIDING if isinstance(node, ast.ClassDef) else frozenset()
-        body = [one for one in node.body if not _is_text(one) and _name(one) not in silent]
-        node.body = body or [ast.Pass()]
-    return ast.unparse(tree)
-
-
-_UNDECIDING = frozenset({"cost", "oracle", "examples"})
-"""Members of a stage that no run asks while it decides: an estimate, a test, a demonstration."""
-
-
-def _name(node: ast.stmt) -> str:
-    if isinstance(node, ast.FunctionDef):
-        return node.name
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        return node.target.id
-    return ""
-
-
-def _is_text(node: ast.stmt) -> bool:
-    """A bare string: a docstring, or the description under a parameter."""
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
-
-
-def _label(path: Path) -> str:
-    return path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else path.name
+    return _hash([[closure.label(file), file.read_text("utf-8")] for file in files])
 
 
 @functools.cache

@@ -12,7 +12,6 @@ import posixpath
 import stat
 from typing import TYPE_CHECKING, Any
 
-from corpuskit import registry
 from corpuskit.batch import MAX_ORDINAL
 from corpuskit.errors import DataError, UsageError
 from corpuskit.plan.checks import located
@@ -151,7 +150,7 @@ def _mark(file: InputFile, tail: str) -> str:
 def _tail(step: Step, cell_bytes: int) -> str:
     """Return what marks of all files of a source have in common."""
     params = step.stage.model_dump_json(exclude={"paths"})
-    code = code_digest(registry.path(step.name))  # decides what a slice's bounds mean
+    code = code_digest(step.name)  # decides what a slice's bounds mean
     facts = "|".join([step.name, str(cell_bytes), params, code])
     return hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
 

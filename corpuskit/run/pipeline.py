@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpuskit import registry
 from corpuskit.errors import UsageError
 from corpuskit.plan.compile import DOCUMENTS_BELOW_BYTES, PLAN, Plan
 from corpuskit.plan.fingerprint import code_digest
@@ -250,7 +249,7 @@ def _run_phases(
 def _pin_code(plan: Plan) -> None:
     """Hash the code before workers import it: an edit during the run must not sign old results."""
     for step in (*plan.file.sources, *plan.file.steps):
-        code_digest(registry.path(step.name))
+        code_digest(step.name)
 
 
 def open_launcher(directory: RunDirectory) -> Launcher:

@@ -8,7 +8,6 @@ import os
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from corpuskit import registry
 from corpuskit.errors import DataError, TaskError, UsageError
 from corpuskit.manifest import Manifest, OtherFormatError, Seal, dump_checked, load_checked
 from corpuskit.plan.compile import PLAN, Phase, Plan
@@ -66,7 +65,7 @@ class RunDirectory:
     def code(self) -> dict[str, str]:
         """Return digests of the code of every source and stage, and of what runs them, as it is."""
         steps = (*self.plan.file.sources, *self.plan.file.steps)
-        stages = {step.name: code_digest(registry.path(step.name)) for step in steps}
+        stages = {step.name: code_digest(step.name) for step in steps}
         return {**stages, "corpuskit itself": runner_digest()}
 
     def check_code(self) -> None:

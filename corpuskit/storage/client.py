@@ -17,6 +17,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Bucket:
             from obstore.store import S3Store
         except ImportError:
             raise UsageError(
-                f"s3://{name}: object storage needs the extra s3. Run: pip install 'corpuskit[s3]'"
+                f"s3://{name}: object storage needs the extra s3. Run: {install_command('s3')}"
             ) from None
         self.name, self.patience, self._library = name, patience, obstore
         given = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

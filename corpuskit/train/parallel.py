@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
 from corpuskit.train.model import Decoder, init_weights
 from corpuskit.train.tensor_parallel import share_matrices
@@ -172,7 +173,7 @@ def use_float8(model: Decoder, device: torch.device, tensor: int) -> None:
         )
     except ImportError as error:
         raise UsageError(
-            f"float8: true needs torchao: {error}. Install corpuskit[float8]."
+            f"float8: true needs torchao: {error}. Run: {install_command('float8')}"
         ) from None
     convert_to_float8_training(
         model,

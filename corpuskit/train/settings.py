@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from corpuskit.errors import UsageError
+from corpuskit.paths import PathText
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +256,7 @@ class EvaluateSettings(Section):
     """Steps between evaluations; the end of the run has one too."""
     max_documents: int = Field(1000, ge=1)
     """Of each source, the first ones of the held-out files."""
-    data: str | None = None
+    data: PathText | None = None
     """Run directory whose held-out documents are taken; that of the tokens when absent."""
 
 
@@ -275,19 +276,19 @@ class TrainSettings(Section):
 
     name: str = "train"
     """Name of the run."""
-    data: str
+    data: PathText
     """Run directory of the pipeline that packed the tokens: a folder, or an s3:// address."""
-    cache_dir: str | None = None
+    cache_dir: PathText | None = None
     """Folder on this machine for what was read of an s3:// address, shared by its ranks."""
     cache_bytes: int = Field(8 << 30, ge=1)
     """Bound on `cache_dir`, over all ranks together."""
-    output: str
+    output: PathText
     """Folder for metrics and checkpoints; a run that finds its own continues them."""
     seed: int = Field(0, ge=0)
     """Seed of the initial weights; the order of the rows has its own, in the plan."""
     model: ModelSettings = ModelSettings(preset="0.5m")
     """The decoder."""
-    init_from: str | None = None
+    init_from: PathText | None = None
     """Folder of a Hugging Face model whose weights are trained further; its config is the model."""
     init_tokenizer: Literal["same", "trusted"] = "same"
     """`trusted`: you know that ids of `init_from` and of the packed tokens mean the same."""

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from loader_runs import Shards, write_plan
 
+from corpuskit.distribution import install_command
+
 ROOT = Path(__file__).resolve().parents[2]
 
 STREAM = """
@@ -55,5 +57,5 @@ def test_it_streams_with_numpy_and_pyarrow_alone(shards: Shards, run_dir: Path) 
     assert done.stdout.splitlines() == [
         "12 True",
         "corpuskit.errors",
-        "s3://bucket: object storage needs the extra s3. Run: pip install 'corpuskit[s3]'",
+        f"s3://bucket: object storage needs the extra s3. Run: {install_command('s3')}",
     ]

@@ -24,7 +24,7 @@ from corpuskit.storage import LocalStore, open_store
 from tests.patience import HANG_SECONDS, wait_until
 from tests.run.conftest import ROOT, Lab, corpus, tree
 
-ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'corpuskit[ray]'")
+ray = pytest.importorskip("ray", reason="ray is not installed: pip install -e '.[ray]'")
 
 TROUBLE = '''
 from pathlib import Path

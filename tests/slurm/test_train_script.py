@@ -17,7 +17,7 @@ import yaml
 from tests.run.conftest import ROOT
 from tests.slurm.cluster import wait_until
 
-pytest.importorskip("torch", reason="torch is not installed: pip install 'corpuskit[train]'")
+pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[train]'")
 
 from tests.patience import HANG_SECONDS
 from tests.train import conftest as ranks

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import datatrove.pipeline
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.filters.base_filter import BaseFilter
 from datatrove.pipeline.formatters.base import BaseFormatter
 from pydantic import ValidationError
@@ -18,7 +23,9 @@ from corpuskit.batch import ORIGIN
 from corpuskit.config import read_pipeline
 from corpuskit.errors import ConfigError
 from corpuskit.stage import View
+from corpuskit.stages.filters import _steps
 from corpuskit.stages.filters.datatrove import Datatrove
+from tests.conftest import ROOT
 from tests.contract.strategies import view
 from tests.run.conftest import Lab, tree
 
@@ -274,10 +281,22 @@ def test_the_fingerprint_covers_what_decides(tmp_path):
     words.write_text("a")
     stage = Datatrove(step=f"{FORMATTERS}.FTFYFormatter")
     assert set(stage.libraries()) == {"datatrove", "ftfy"}
-    stage = Datatrove(step=f"{HERE}.Marking", params={"limit": 3})
-    assert stage.files() == (__file__,)
     stage = Datatrove(step=f"{FILTERS}.RegexFilter", params={"regex_exp": str(words)})
     assert stage.files() == (str(words),)
+
+
+def test_the_fingerprint_covers_a_local_class_and_its_helpers(tmp_path, monkeypatch):
+    (tmp_path / "my_step.py").write_text(
+        "from datatrove.pipeline.filters.base_filter import BaseFilter\n"
+        "class Mine(BaseFilter):\n"
+        "    def filter(self, doc):\n"
+        "        from my_helper import LIMIT\n"
+        "        return len(doc.text) > LIMIT\n"
+    )
+    (tmp_path / "my_helper.py").write_text("LIMIT = 10\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    stage = Datatrove(step="my_step.Mine")
+    assert stage.files() == (str(tmp_path / "my_helper.py"), str(tmp_path / "my_step.py"))
 
 
 @pytest.mark.slow
@@ -398,3 +417,58 @@ def test_a_batch_of_another_length_is_an_error():
 def test_a_step_that_runs_in_its_own_way_is_refused():
     with pytest.raises(ValidationError, match=r"has a run\(\) of its own"):
         Datatrove(step=f"{HERE}.Running")
+
+
+def _blocks() -> dict[str, str]:
+    """Return name -> class path of every block of datatrove."""
+    found = {}
+    for module in pkgutil.walk_packages(datatrove.pipeline.__path__, "datatrove.pipeline."):
+        try:
+            content = vars(importlib.import_module(module.name))
+        except ImportError:  # it needs what nobody installs for this
+            continue
+        for name, value in content.items():
+            is_block = isinstance(value, type) and issubclass(value, PipelineStep)
+            if is_block and value.__module__ == module.name:
+                found[name] = f"{module.name}.{name}"
+    return found
+
+
+BLOCKS = _blocks()
+PARAMS: dict[str, dict[str, Any]] = {
+    "NGramsDecontFilter": {"index_folder": "index"},
+    "RegexFilter": {"regex_exp": "x"},
+    "URLFilter": {"use_integrated_lists": False, "extra_domains": ["x.org"]},
+}
+FETCHES = {"C4BadWordsFilter", "UnigramLogProbFilter", "NGramsDecontFilter"}
+"""Blocks that need a network, or an index of datatrove's, before they decide."""
+
+
+def _documented() -> set[str]:
+    page = (ROOT / "docs" / "datatrove.md").read_text()
+    return set(re.findall(r"^\| `(\w+)` \| yes", page, re.MULTILINE))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of datatrove's use of tldextract
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_a_block_runs_or_is_refused_with_the_reason_as_the_page_says(name):
+    if name in _documented():
+        stage = Datatrove(step=BLOCKS[name], params=PARAMS.get(name, {}))
+        if name not in FETCHES:
+            documents = view(["A text of a few words, twice.\nAnd a second line."] * 2)
+            outcome = stage.apply(documents.with_columns({"url": pa.array(["https://y.org"] * 2)}))
+            assert not [why for why in reasons(stage, outcome) if str(why).startswith("error")]
+        return
+    with pytest.raises(ValidationError) as caught:
+        Datatrove(step=BLOCKS[name], params=PARAMS.get(name, {}))
+    text = str(caught.value)
+    assert "fasttext-numpy2-wheel`" not in text  # which would break ours
+    assert name in text
+    assert any(hint in text for hint in _steps.INSTEAD.values()) or name in {
+        "BaseFilter", "BaseFormatter", "LambdaFilter", "PipelineStep",
+    }  # fmt: skip
+
+
+def test_the_page_names_blocks_that_there_are():
+    assert len(_documented()) == 14
+    assert _documented() <= set(BLOCKS)

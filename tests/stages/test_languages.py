@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 
 import pyarrow as pa
 import pytest
@@ -10,6 +12,7 @@ from pydantic import ValidationError
 
 from corpuskit.errors import UsageError
 from corpuskit.plan.fingerprint import fingerprint
+from corpuskit.stages.filters import _language_codes
 from corpuskit.stages.filters.fineweb_quality import FinewebQuality
 from corpuskit.stages.filters.gopher_quality import GopherQuality
 from corpuskit.stages.filters.gopher_repetition import GopherRepetition
@@ -62,6 +65,37 @@ def test_each_document_is_decided_by_the_file_of_its_language(folder):
     # English asks for three words, German for the five of the stage, and each for its stop words.
     expected = [None, None, "gopher_enough_stop_words", "gopher_short_doc"]
     assert found(stage, texts, ["de", "en", "en", "de"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "label"),
+    [("hun_Latn", "hu"), ("hu", "hun_Latn"), ("cmn_Hani", "zh"), ("gsw_Latn", "als"), ("qu", "qu")],
+)
+def test_a_file_serves_a_language_by_either_name(tmp_path, file, label):
+    (tmp_path / f"{file}.yml").write_text("stopwords: [der]\nmin_doc_words: 3\n")
+    stage = quality(tmp_path, words="whitespace")
+    assert found(stage, [PROSE], [label]) == ["gopher_enough_stop_words"]
+    with pytest.raises(UsageError, match="no file for language 'quy_Latn'"):
+        found(stage, [PROSE], ["quy_Latn"])
+
+
+def test_a_file_of_the_very_name_is_taken_first(folder):
+    (folder / "deu_Latn.yml").write_text("stopwords: [nothing]\n")
+    stage = quality(folder, words="whitespace")
+    reason = "gopher_enough_stop_words"
+    assert found(stage, [PROSE] * 2, ["de", "deu_Latn"]) == [None, reason]
+
+
+def test_the_table_has_each_label_of_the_model_that_names_one_language():
+    fasttext = pytest.importorskip("fasttext")
+    path = os.environ.get("CORPUSKIT_SHARED_DATA", "") + "/models/lid.176.ftz"
+    if not os.path.isfile(path):
+        pytest.skip("needs lid.176.ftz")
+    labels = {one.removeprefix("__label__") for one in fasttext.load_model(path).get_labels()}
+    assert labels - set(_language_codes._LABELS) == {"nah", "qu", "sh"}
+    longs = _language_codes._LABELS.values()
+    assert len(set(longs)) == len(longs)
+    assert all(re.fullmatch(r"[a-z]{3}_[A-Z][a-z]{3}", one) for one in longs)
 
 
 def test_words_are_split_by_the_rules_of_the_language(folder):
@@ -125,7 +159,7 @@ def test_a_misspelt_key_is_refused(folder):
 @pytest.mark.parametrize("text", ["- a", "a: [", "\xff", "3"])
 def test_a_file_that_is_no_mapping_is_refused(folder, text):
     (folder / "de.yml").write_bytes(text.encode("latin-1"))
-    with pytest.raises(UsageError, match=r"de\.yml: "):
+    with pytest.raises(UsageError, match=r"de\.yml:"):
         found(quality(folder), ["x"], ["de"])
 
 
@@ -184,7 +218,7 @@ def test_a_folder_without_any_file_is_refused_before_anything_runs(folder, path)
 @pytest.mark.parametrize("text", ["stop_wrods: [der]", "max_bullet_lines_ratio: 7", "a: ["])
 def test_every_file_is_checked_before_anything_runs(folder, text):
     (folder / "fr.yaml").write_text(text)
-    with pytest.raises(UsageError, match=r"fr\.yaml: "):
+    with pytest.raises(UsageError, match=r"fr\.yaml:"):
         quality(folder).files()
 
 

@@ -258,7 +258,7 @@ def test_an_edit_of_what_derives_language_facts_derives_them_anew(tmp_path, cach
             functools.partial(_derived.Derived, {"number": number}, {}),
         )
         assert made.values == {"number": number}
-        closure._imports.cache_clear()
+        closure.forget()
 
 
 @pytest.mark.real

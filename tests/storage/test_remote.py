@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from corpuskit.distribution import install_command
 from corpuskit.errors import DataError, TaskError, UsageError
 from corpuskit.storage import open_input, open_store
 from corpuskit.storage.client import Patience, open_bucket, split
@@ -261,7 +262,7 @@ def test_other_schemes_are_refused():
 
 def test_a_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(UsageError, match=re.escape("pip install 'corpuskit[s3]'")):
+    with pytest.raises(UsageError, match=re.escape(install_command("s3"))):
         open_bucket("never-opened-before")
 
 

@@ -18,6 +18,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.closure import PACKAGE
+from corpuskit.distribution import install_command
 from corpuskit.errors import TaskError, UsageError
 from corpuskit.plan.compile import PLAN
 from corpuskit.run.launch.contract import Failure, Launcher
@@ -147,7 +148,7 @@ class RayLauncher(Launcher):
             import ray
         except ImportError as error:
             raise UsageError(
-                f"executor: ray cannot be imported: {error}. pip install 'corpuskit[ray]'."
+                f"executor: ray cannot be imported: {error}. Run: {install_command('ray')}"
             ) from None
         if not ray.is_initialized():
             self._init()

@@ -165,7 +165,7 @@ def _read_jsonl(path: Path, columns: list[str]) -> Iterator[list[object]]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}:{number}: is not JSON: {error}.") from None
         if not isinstance(record, dict):
             raise DataError(f"{path}:{number}: must be a JSON object.")

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from corpuskit.errors import UsageError, suggest
+from corpuskit.paths import PathText
 from corpuskit.stage import Cost, StreamingStage
 from corpuskit.stages.annotators._fasttext import PREFIX, open_model
 from corpuskit.stages.annotators._fasttext_file import labels_of
@@ -30,7 +31,7 @@ BYTES_PER_SECOND = 15e6
 class ScoringStage(StreamingStage):
     """A stage that scores documents by one label of a fastText model."""
 
-    model: str = Field(min_length=1)
+    model: PathText = Field(min_length=1)
     """Path of a fastText classifier (.bin or .ftz), as `corpuskit classifier train` writes it."""
     label: str = Field(min_length=1)
     """Label whose probability is the score, without `__label__`."""

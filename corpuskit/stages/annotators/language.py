@@ -13,6 +13,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.errors import DataError, UsageError, suggest
+from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 from corpuskit.stages._language_codes import same_language
 from corpuskit.stages.annotators._fasttext import PREFIX, open_model
@@ -76,11 +77,11 @@ class Language(StreamingStage):
     """Codes of the languages to keep, as in [en, de]; null keeps all."""
     min_score: float = Field(0.65, ge=0, le=1)
     """Least score of the language; 0 keeps all."""
-    min_scores: dict[str, Annotated[float, Field(ge=0, le=1)]] | str | None = None
+    min_scores: dict[str, Annotated[float, Field(ge=0, le=1)]] | PathText | None = None
     """Least scores by language, as in {de: 0.821}, or a JSON file of them; others: min_score."""
     accept: Literal["best", "datatrove"] = "best"
     """What keeps a document: its best language, or any listed one that scores above its minimum."""
-    model: str = Field(EMBEDDED, min_length=1)
+    model: PathText = Field(EMBEDDED, min_length=1)
     """`embedded`, or the path of a fastText model (.bin or .ftz) such as lid.176."""
     max_bytes: int | None = Field(None, ge=16)
     """Look only at this many bytes from the beginning, for speed; null looks at the whole text."""
@@ -273,7 +274,7 @@ def _read_bounds(path: str, modified: int, size_bytes: int) -> Mapping[str, floa
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f"min_scores: {path}: cannot be read: {reason}. Check the path.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         problem = f"{path}: is not JSON: {error}."
         raise DataError(f'min_scores: {problem} Write {{"de": 0.821}}.') from None
     numbers = found.values() if isinstance(found, dict) else [None]
@@ -288,7 +289,7 @@ def _read_bounds(path: str, modified: int, size_bytes: int) -> Mapping[str, floa
 
 def _suggest_label(code: str, labels: Iterable[str]) -> str:
     """Return a hint: the label for the same language in the model's own kind of code, if any."""
-    same = sorted(label for label in labels if same_language(code, label))
+    same = sorted(set(same_language(code)) & set(labels))
     return f"Did you mean {same[0]!r}?" if same else suggest(code, labels)
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from corpuskit.batch import numbers
+from corpuskit.paths import PathText
 from corpuskit.stage import Cost, GlobalStage, Pass
 from corpuskit.stages._numbers import check_numbers
 from corpuskit.stages.dedup import _clusters
@@ -49,7 +50,7 @@ class ClusterStage(GlobalStage):
     """Drop the others, or only annotate all."""
     index: bool = False
     """Keep what later runs need to be compared with this one (`against`)."""
-    against: tuple[str, ...] = ()
+    against: tuple[PathText, ...] = ()
     """Directories of finished runs that have `index: true` here: the documents that this stage saw
     there, also those that it or a later stage dropped, count as earlier ones, and are not touched;
     new ones that duplicate them are dropped, whatever `keep` says."""

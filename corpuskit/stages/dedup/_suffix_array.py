@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.batch import numbers, utf8
+from corpuskit.distribution import install_command
 from corpuskit.errors import TaskError, UsageError
 from corpuskit.exchange import hash_ranges
 from corpuskit.kernels.substring.plcp import flag_all, flag_later, link_windows
@@ -65,7 +66,7 @@ def require_library() -> Any:
     except ImportError:
         raise UsageError(
             "substring_dedup.engine: suffix_array needs pydivsufsort. "
-            "Run pip install 'corpuskit[suffix-array]', or set engine: partitioned."
+            f"Run {install_command('suffix-array')}, or set engine: partitioned."
         ) from None
     return divsufsort
 

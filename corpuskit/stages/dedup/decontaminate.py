@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from corpuskit.batch import SPAN, Utf8, span_lists
 from corpuskit.kernels.spans import replace_spans
+from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.dedup._benchmark_items import Columns, benchmark_files
 from corpuskit.stages.dedup._contamination import Recipe, check_files, open_index
@@ -92,7 +93,7 @@ class Decontaminate(StreamingStage):
         ),
     )
 
-    benchmarks: tuple[str, ...] | dict[str, str] = Field(min_length=1)
+    benchmarks: tuple[PathText, ...] | dict[str, PathText] = Field(min_length=1)
     """Files or glob patterns, JSON lines (`.gz`, `.zst`) or Parquet, one item a row; a benchmark is
     called like its file, or `name: path`."""
     question_column: str | None = None
@@ -108,7 +109,7 @@ class Decontaminate(StreamingStage):
     id_column: str | None = None
     """Column of ids; null takes id, task_id, question_id, qid, uid, idx or ind, if there is one;
     `#` numbers the rows."""
-    reference: tuple[str, ...] = ()
+    reference: tuple[PathText, ...] = ()
     """Files of ordinary documents, like benchmarks, texts in a column `text`: words that are common
     there weigh less, too. For benchmarks of few items, which say little about that."""
     ngram: int = Field(5, ge=2, le=32)

@@ -14,6 +14,7 @@ from corpuskit.batch import SPAN, span_lists
 from corpuskit.kernels.substring import trim as trims
 from corpuskit.kernels.substring.spans import join_spans
 from corpuskit.ledger import Entries
+from corpuskit.paths import PathText
 from corpuskit.stage import Cost, GlobalStage, Pass
 from corpuskit.stages.dedup import _partitioned, _suffix_array
 from corpuskit.stages.dedup._keep import MAX_SOURCES, keep_columns
@@ -72,7 +73,7 @@ class SubstringDedup(GlobalStage):
     English, scripts of three bytes a letter need 300."""
     min_tokens: int | None = Field(None, ge=4, le=25_000)
     """Length in token ids of `tokenizer` instead; encoding costs more than all else."""
-    tokenizer: str | None = None
+    tokenizer: PathText | None = None
     """Path of a tokenizer.json, for `min_tokens`: spans are equal when their ids are."""
     keep: Literal["first", "none"] = "first"
     """Which copy stays: the first one, or none."""

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
-import yaml
 from pydantic import ValidationError
 
+from corpuskit import yamlreader
 from corpuskit.errors import UsageError, listing, suggest
+from corpuskit.stages._language_codes import same_language
 from corpuskit.stages._numbers import check_strings
 from corpuskit.view import Outcome
 
@@ -136,7 +137,7 @@ def check_labels(stage: S, known: Known, names: Mapping[str, str]) -> None:
     labels = known.values.get(stage.language_column)
     if labels is None:
         return
-    without = {label for label in labels if _file_of(stage, label) is None}
+    without = {label for label in labels if file_of(stage.per_language, label) is None}
     if without == labels or (without and stage.unknown_language == "error"):
         remedy = "Add them, keep fewer languages, or set unknown_language to drop, keep or defaults"
         if without == labels:
@@ -147,6 +148,17 @@ def check_labels(stage: S, known: Known, names: Mapping[str, str]) -> None:
         )
     for label in sorted(labels - without):
         _stage_of(stage, label, names)
+
+
+def file_of(per_language: str, label: str | None) -> Path | None:
+    """Return the file for a label, or for what others call its language (`hu`, `hun_Latn`)."""
+    # A label comes from a column: it must not lead out of the folder.
+    for name in same_language(label) if label and re.fullmatch(_LABEL, label) else ():
+        for pattern in _patterns(per_language):
+            path = Path(pattern.replace(_PLACE, name))
+            if path.is_file():
+                return path
+    return None
 
 
 def word_libraries(words: str) -> tuple[str, ...]:
@@ -235,7 +247,7 @@ def _check_file(stage: PerLanguage, path: Path, names: Mapping[str, str]) -> Non
 def _stage_of(stage: S, label: str | None, names: Mapping[str, str]) -> S | None:
     """Return the stage with the parameters of a language; None if there are none."""
     assert stage.per_language is not None, "asked for by the caller"
-    path = _file_of(stage, label)
+    path = file_of(stage.per_language, label)
     if path is not None:
         return _with(stage, path, str(label), names)
     if stage.unknown_language == "defaults":
@@ -245,17 +257,6 @@ def _stage_of(stage: S, label: str | None, names: Mapping[str, str]) -> S | None
             f"per_language: no file for language {label!r} in {stage.per_language}. Add it, or set "
             "unknown_language to drop, keep or defaults."
         )
-    return None
-
-
-def _file_of(stage: PerLanguage, label: str | None) -> Path | None:
-    """Return the file of a language, None if there is none."""
-    # A label comes from a column: it must not lead out of the folder.
-    if label is not None and re.fullmatch(_LABEL, label):
-        for pattern in _patterns(stage.per_language or ""):
-            path = Path(pattern.replace(_PLACE, label))
-            if path.is_file():
-                return path
     return None
 
 
@@ -309,10 +310,9 @@ def _content(path: Path) -> Mapping[str, Any]:
 def _read(path: Path, modified: int, size_bytes: int) -> Mapping[str, Any]:
     """Return what a file holds; the last two arguments tell versions of it apart."""
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problem = " ".join(str(error).split())
-        raise UsageError(f"{path}: cannot be read as YAML: {problem}") from error
+        given = yamlreader.load(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: byte {error.start} is not UTF-8.") from None
     if not isinstance(given, dict):
         raise UsageError(f"{path}: must map keys to values, got {type(given).__name__}.")
     for key in given:

@@ -9,8 +9,10 @@ import importlib.metadata
 import importlib.util
 import inspect
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from corpuskit.closure import closure, is_library
 from corpuskit.errors import suggest
 
 if TYPE_CHECKING:
@@ -27,6 +29,31 @@ STATEFUL = ("SamplerFilter", "PIIFormatter")
 
 OBJECTS = ("exclusion_writer",)
 """Parameters that no pipeline file can give."""
+
+_FASTTEXT = tuple(f"datatrove.pipeline.filters.{name}_filter" for name in ("language", "fasttext"))
+
+_REQUIRED = inspect.Parameter.empty
+
+INSTEAD = {
+    "datatrove.pipeline.filters.language_filter.": "The stage `language` does what it does.",
+    "datatrove.pipeline.filters.fasttext_filter.": "The stage `quality` does what it does.",
+    "datatrove.pipeline.dedup.": "It has to see all documents: take exact_dedup, minhash_dedup, "
+    "substring_dedup or line_dedup.",
+    "datatrove.pipeline.decont.": "The stage `decontaminate` indexes benchmarks by itself.",
+    "datatrove.pipeline.tokens.": "The stages `tokenize` and `pack` write tokens; `corpuskit "
+    "status` and the report count them.",
+    "datatrove.pipeline.stats.": "The report has the distributions of a run.",
+    "datatrove.pipeline.readers.": "Files are read by what stands under `sources`.",
+    "datatrove.pipeline.writers.": "A run writes `documents/` by itself.",
+    "datatrove.pipeline.extractors.": "The source `warc` and the stage `html` extract text.",
+    "datatrove.pipeline.inference.": "Nothing here runs language models.",
+}
+"""Module of datatrove -> what to do instead of a step of it that cannot be a stage."""
+
+
+def _instead(step: StepClass) -> str:
+    path = f"{getattr(step, '__module__', '')}."
+    return next((f" {hint}" for place, hint in INSTEAD.items() if path.startswith(place)), "")
 
 
 @functools.cache
@@ -48,13 +75,19 @@ def find_step(path: str) -> StepClass:
         near = suggest(module_name, PLACES)
         hint = near if near.startswith("Did") else "It must be importable on every machine."
         raise ValueError(f"{module_name!r} cannot be imported: {error}. {hint}") from None
-    found = getattr(module, name, None)
+    found: Any = getattr(module, name, None)
     if found is None:
         known = [one for one in vars(module) if _is_step(getattr(module, one))]
         raise ValueError(f"{module_name} has no {name!r}. {suggest(name, known)}")
     if not _is_step(found):
         raise ValueError(
             f"{path} is no filter or formatter: no class derived from BaseFilter or BaseFormatter."
+            f"{_instead(found)}"
+        )
+    if found.__module__.startswith(_FASTTEXT):
+        # datatrove asks for a distribution that overwrites the module of the one corpuskit needs.
+        raise ValueError(
+            f"{path} needs fasttext-numpy2-wheel instead of fasttext.{_instead(found)}"
         )
     if found.run not in _runs():
         raise ValueError(
@@ -89,7 +122,13 @@ def check_params(step: StepClass, params: Mapping[str, Any]) -> None:
         if name not in named and not takes_all:
             raise ValueError(f"{step.__name__} has no parameter {name!r}. {suggest(name, named)}")
     for name in named:
-        if wanted[name].default is inspect.Parameter.empty and name not in params:
+        if "Callable" in str(wanted[name].annotation) and wanted[name].default is _REQUIRED:
+            raise ValueError(
+                f"{step.__name__} needs {name}, a function, which no file can give. Derive a class "
+                "from BaseFilter and name that."
+            )
+    for name in named:
+        if wanted[name].default is _REQUIRED and name not in params:
             raise ValueError(f"{step.__name__} needs the parameter {name!r}. Set it.")
 
 
@@ -135,13 +174,15 @@ def distributions(step: StepClass) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def source_file(step: StepClass) -> str | None:
-    """Return the source of a class that no distribution has, None for others."""
-    root = step.__module__.partition(".")[0]
-    if root == "datatrove" or root in _packages():
-        return None
+def source_files(step: StepClass) -> tuple[str, ...]:
+    """Return the module of a class and what it imports of code that is no installed library."""
     spec = importlib.util.find_spec(step.__module__)
-    return spec.origin if spec is not None and spec.has_location else None
+    if spec is None or not spec.has_location or spec.origin is None:
+        return ()
+    file = Path(spec.origin)
+    if is_library(file):
+        return ()
+    return tuple(str(one) for one in closure(file))
 
 
 def _is_step(found: object) -> bool:

@@ -14,6 +14,7 @@ from corpuskit.errors import DataError, UsageError, listing
 from corpuskit.kernels.casing import lower_texts
 from corpuskit.kernels.filters.wordlist import compile_words, count_entries
 from corpuskit.kernels.hashing import xxh64
+from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 from corpuskit.stages._numbers import check_strings
 from corpuskit.stages.filters._lists import read_entries, versions
@@ -64,7 +65,7 @@ class BadWords(StreamingStage):
         Example("What a slapdash piece of work.", None, {**_SHOWN, "max_count": None}),
     )
 
-    lists: str | dict[str, str] | None = None
+    lists: PathText | dict[str, PathText] | None = None
     """Path of the list of `language`, or language -> path; one entry a line."""
     entries: tuple[str, ...] = ()
     """More entries for the list of `language`."""

@@ -117,10 +117,12 @@ class Datatrove(StreamingStage):
         return _steps.distributions(_steps.find_step(self.step))
 
     def files(self) -> tuple[str, ...]:
-        """Return the source of a class that is in no distribution, and files among the params."""
-        source = _steps.source_file(_steps.find_step(self.step))
+        """Return the sources of a class that is not installed, and files among the params."""
         given = (value for value in self.params.values() if isinstance(value, str))
-        return (*((source,) if source else ()), *(path for path in given if os.path.isfile(path)))
+        return (
+            *_steps.source_files(_steps.find_step(self.step)),
+            *(path for path in given if os.path.isfile(path)),
+        )
 
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"metadata": pa.string()}

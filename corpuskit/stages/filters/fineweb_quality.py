@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from corpuskit.kernels.filters.fineweb import MEASURES, measure_lines
 from corpuskit.kernels.punctuation import TERMINAL
+from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 from corpuskit.stages._words import WordSplit, check_language, splitter
 from corpuskit.stages.filters._languages import (
@@ -110,7 +111,7 @@ class FinewebQuality(StreamingStage):
     """How text is split into words; `spacy` as the reference does."""
     language: str = Field("en", min_length=1)
     """Language by whose rules spaCy splits."""
-    per_language: str | None = Field(None, min_length=1)
+    per_language: PathText | None = Field(None, min_length=1)
     """Folder with a file of parameters for each language, such as deu_Latn.yml (FineWeb2's shape),
     or a pattern such as configs/{language}.yml."""
     language_column: str = Field(LABEL, min_length=1)

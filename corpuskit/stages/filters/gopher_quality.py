@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from corpuskit.kernels.filters.quality import MEASURES, measure_quality
 from corpuskit.kernels.filters.quality_variants import measure_dclm_quality, measure_dolma_quality
+from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 from corpuskit.stages._words import WordSplit, check_language, splitter
 from corpuskit.stages.filters._languages import (
@@ -156,7 +157,7 @@ class GopherQuality(StreamingStage):
     """Language by whose rules spaCy splits."""
     variant: Literal["datatrove", "dolma", "dclm"] = "datatrove"
     """Whose measures: see above."""
-    per_language: str | None = Field(None, min_length=1)
+    per_language: PathText | None = Field(None, min_length=1)
     """Folder with a file of parameters for each language, such as deu_Latn.yml (FineWeb2's shape),
     or a pattern such as configs/{language}.yml."""
     language_column: str = Field(LABEL, min_length=1)

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from corpuskit.kernels.filters.repetition import LONGEST, MEASURES, Repetition, measure_repetition
 from corpuskit.kernels.filters.repetition_variants import VARIANTS, measure_variant
+from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 from corpuskit.stages._words import WordSplit, check_language, splitter
 from corpuskit.stages.filters._languages import (
@@ -158,7 +159,7 @@ class GopherRepetition(StreamingStage):
     """Language by whose rules spaCy splits."""
     variant: Literal["datatrove", "dolma", "dclm"] = "datatrove"
     """Whose measures: see above."""
-    per_language: str | None = Field(None, min_length=1)
+    per_language: PathText | None = Field(None, min_length=1)
     """Folder with a file of parameters for each language, such as deu_Latn.yml (FineWeb2's shape),
     or a pattern such as configs/{language}.yml."""
     language_column: str = Field(LABEL, min_length=1)

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from corpuskit.batch import utf8
 from corpuskit.kernels.filters.urls import decide_urls, find_bodies, find_domains, find_hosts
+from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 from corpuskit.stages.filters import _url_lists
 from corpuskit.stages.filters._lists import file_of
@@ -108,7 +109,7 @@ class UrlFilter(StreamingStage):
     """`ignored` looks a URL up in the list of URLs without its `https://`."""
     missing: Literal["keep", "drop"] = "keep"
     """What to do with documents that have no URL."""
-    suffix_list: str | None = None
+    suffix_list: PathText | None = None
     """Path of a public suffix list; null takes the one inside tldextract."""
 
     @field_validator("extra_domains", "exempt_domains")

@@ -254,7 +254,7 @@ def _read_json(path: str, stamp: int) -> dict[str, Any]:
     del stamp
     try:
         fields = json.loads(Path(path).read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     return fields if isinstance(fields, dict) else {}
 
@@ -268,7 +268,7 @@ def _read_tekken(path: str) -> _ranks.Ranks:
         content = stream.read(_MAX_BYTES)
     try:
         return _ranks.read_tekken(path, json.loads(content))
-    except (KeyError, TypeError, ValueError, zstandard.ZstdError):
+    except (KeyError, TypeError, ValueError, RecursionError, zstandard.ZstdError):
         raise UsageError(
             f"{path} is no Tekken file: it has no config, or no vocabulary. Check the file."
         ) from None

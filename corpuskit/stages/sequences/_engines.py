@@ -9,6 +9,7 @@ import importlib.util
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
+from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
 from corpuskit.stages._derived import Derived, derived
 from corpuskit.stages.sequences._definition import Named, define, files_of, identify, stamp
@@ -118,7 +119,7 @@ def _open_fast(
         if engine == "gigatoken":
             raise UsageError(
                 "engine: gigatoken is not installed. "
-                "Run pip install 'corpuskit[fast]', or set engine: auto."
+                f"Run {install_command('fast')}, or set engine: auto."
             ) from None
     except RuntimeError as error:
         if engine == "gigatoken":
@@ -165,5 +166,5 @@ def _open_library(path: str, model: Model, specials: Specials, allow_special: bo
     except ImportError:
         raise UsageError(
             f"{path} is a SentencePiece model that needs its own library. "
-            "Run pip install 'corpuskit[sentencepiece]'."
+            f"Run: {install_command('sentencepiece')}"
         ) from None

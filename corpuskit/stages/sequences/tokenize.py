@@ -11,6 +11,7 @@ from pydantic import Field
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.kernels.packing import add_ends
+from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 from corpuskit.stages.sequences._definition import (
     SENTENCEPIECE,
@@ -50,7 +51,7 @@ class Tokenize(StreamingStage):
         ),
     )
 
-    tokenizer: str
+    tokenizer: PathText
     """Path of a tokenizer file, or of the folder it is in: a tokenizer.json, vocab.json and
     merges.txt, tiktoken ranks, a SentencePiece model, Mistral's Tekken."""
     pattern: str | None = None

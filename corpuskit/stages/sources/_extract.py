@@ -15,6 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from corpuskit.closure import PACKAGE
+from corpuskit.distribution import install_command
 from corpuskit.errors import CorpuskitError, UsageError
 from corpuskit.stages.sources._extract_worker import (
     ANSWER,
@@ -263,7 +264,7 @@ def _judged(state: int, text: bytes) -> Extracted:
 
 def _missing(extractor: str, reason: str) -> UsageError:
     return UsageError(
-        f"extractor {extractor}: cannot be loaded: {reason}. Install corpuskit[html]."
+        f"extractor {extractor}: cannot be loaded: {reason}. Run: {install_command('html')}"
     )
 
 

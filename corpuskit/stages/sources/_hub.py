@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.errors import UsageError
+from corpuskit import yamlreader
+from corpuskit.errors import ConfigError, UsageError
 from corpuskit.stages.sources._datasets import choose
 from corpuskit.storage import Found
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     Chooser = Callable[[list[str], Mapping[str, Any]], list[str]]
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+_METADATA = re.compile(r"^\s*---(?:\r\n|\r|\n)([\S\s]*?)(?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$)")
+"""The block of a card that huggingface_hub takes for its metadata."""
 
 THREADS = 8
 
@@ -110,7 +114,7 @@ def _saved(folder: Path, splits: Sequence[str], split: str) -> list[tuple[Found,
 def _json(path: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read: {error}. Save the dataset again.") from None
     return content if isinstance(content, dict) else {}
 
@@ -138,15 +142,18 @@ def _card(readme: Path) -> Mapping[str, Any]:
     """Return the metadata of a dataset card; empty where there is none."""
     if not readme.is_file():
         return {}
-    library = _library()
-    errors: Any = importlib.import_module("yaml")
     try:
-        return library.metadata_load(readme) or {}
-    except (OSError, ValueError, errors.YAMLError) as error:
-        reason = " ".join(str(error).split())[:300]
+        block = _METADATA.search(readme.read_bytes().decode())
+        given = yamlreader.load(block[1], str(readme)) if block else {}
+        if not isinstance(given, dict | None):
+            raise ValueError("it is no mapping")
+    except (OSError, ValueError, ConfigError) as error:
+        reason = error.problem if isinstance(error, ConfigError) else str(error)
         raise UsageError(
-            f"{readme}: the metadata at its top cannot be read: {reason}. Correct it."
+            f"{readme}: the metadata at its top cannot be read: {reason[:300].rstrip('.')}. "
+            "Correct it."
         ) from None
+    return given or {}
 
 
 def _library() -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
 from corpuskit.stage import Cost, Reject, Slice, Source
 from corpuskit.stages.sources._extract import (
@@ -151,8 +152,8 @@ class Warc(Source):
         check_installed(self.extractor)
         if importlib.util.find_spec("brotli") is None:
             raise UsageError(
-                "warc: brotli is not installed, and many pages are compressed by it. Install "
-                "corpuskit[html]."
+                "warc: brotli is not installed, and many pages are compressed by it. Run: "
+                f"{install_command('html')}"
             )
         return [Slice(0, file.size_bytes, file.size_bytes)] if file.size_bytes else []
 

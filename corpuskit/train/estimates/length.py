@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _shape(settings: TrainSettings, vocab_size: int) -> ModelShape:
             raise
         raise UsageError(
             "init_from: the shape of a Hugging Face model is read by what needs torch. Install it "
-            "with: pip install 'corpuskit[train]'"
+            f"with: {install_command('train')}"
         ) from None
     return read_shape(Path(settings.init_from))
 

@@ -309,7 +309,7 @@ def read_json(place: Path, hint: str) -> dict[str, Any]:
         found = json.loads(place.read_bytes())
     except OSError as error:
         raise UsageError(f"{place}: can't be read: {error.strerror}. {hint}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: is no JSON: {error}. {hint}") from None
     if not isinstance(found, dict):
         raise DataError(f"{place}: is no JSON object. {hint}")

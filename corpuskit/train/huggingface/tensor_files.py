@@ -70,7 +70,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         begin = 8 + length
         found = {name: _stored(path, name, entry, begin) for name, entry in fields.items()}
         end = begin + max((entry["data_offsets"][1] for entry in fields.values()), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise DataError(
             f"{path}: no header of a safetensors file in its {size:,} bytes. Fetch it again."
         ) from None

@@ -1,0 +1,51 @@
+"""Standard streams that are closed, or that nobody reads any more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+
+def open_streams() -> None:
+    """Open the null device in the place of standard streams that are closed (`2>&-`).
+
+    Else the next file that is opened gets the number of the stream, and what a library prints as an
+    error goes into the data.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        if getattr(sys, name) is None:
+            stream = os.fdopen(number, mode, encoding="utf-8", closefd=False)
+            setattr(sys, name, stream)
+
+
+def discard_output() -> None:
+    """Send what is still printed to the null device: the reader of a pipe (`head`) has gone.
+
+    Which of the two streams broke is not known, so each is tried.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def end_unread(hint: str) -> NoReturn:
+    """End a command in mid-work because nobody reads what it prints: exit code 1.
+
+    Args:
+        hint: how to go on.
+    """
+    discard_output()
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(f"Stopped: nobody reads the output any more. {hint}", err=True)
+    discard_output()
+    sys.exit(1)
