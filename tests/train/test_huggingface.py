@@ -27,7 +27,7 @@ from corpuskit.loader.stream import StreamingLoader
 from corpuskit.stage import View
 from corpuskit.stages.sequences.tokenize import Tokenize
 from corpuskit.train.attention import lay_out
-from corpuskit.train.checkpoint import Checkpoints, Record
+from corpuskit.train.checkpoint import Checkpoints
 from corpuskit.train.huggingface.export import export, find_checkpoint
 from corpuskit.train.huggingface.init_from import require_same_model, require_tokenizer
 from corpuskit.train.huggingface.models import load_weights, make_config, read_shape
@@ -36,6 +36,7 @@ from corpuskit.train.loop import main
 from corpuskit.train.model import Decoder, init_weights
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import build_model, join
+from corpuskit.train.record import Record
 from corpuskit.train.settings import ModelShape, RopeScaling, TrainSettings
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ def test_a_folder_is_complete_or_absent(saved: dict[str, Path], tmp_path: Path) 
     options: Any = {"seq_len": 24, "ids": IDS}
     for part in broken.glob("*.distcp"):
         part.write_bytes(part.read_bytes()[:100])
-    with pytest.raises(DataError, match="step-00000003: the weights can't be read: "):
+    problem = r"step-00000003: the checkpoint is damaged: __0_0\.distcp has 100 bytes"
+    with pytest.raises(DataError, match=problem):
         export(broken, tmp_path / "out", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
     (tmp_path / "out").mkdir()  # an empty one may be there, and what a killed export left
