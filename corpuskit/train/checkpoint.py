@@ -200,7 +200,7 @@ class Checkpoints:
             partial.mkdir()
         dist.barrier(self._parallel.save_group)
         writer = dcp.FileSystemWriter(partial)  # fsyncs each file
-        writer.fs = files = _DigestedFiles()
+        writer.fs = files = DigestedFiles()
         writing = dcp.async_save(
             _state(model, optimizer),
             storage_writer=writer,
@@ -288,7 +288,7 @@ class Checkpoints:
         return record, "; ".join(dict.fromkeys(found for found, _ in outcomes if found))
 
     def _publish(
-        self, writing: Future[Any], files: _DigestedFiles, final: Path, record: Record
+        self, writing: Future[Any], files: DigestedFiles, final: Path, record: Record
     ) -> None:
         # Every rank's future ends when all have reported their files as written.
         writing.result()
@@ -307,7 +307,7 @@ class Checkpoints:
                     _delete(old)
 
 
-class _DigestedFiles(FileSystem):
+class DigestedFiles(FileSystem):
     """What torch writes files by: notes size and digest of the bytes on their way to the disk."""
 
     def __init__(self) -> None:

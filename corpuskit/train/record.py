@@ -19,7 +19,7 @@ from corpuskit.errors import CorpuskitError, DataError, describe
 from corpuskit.storage import LocalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 FORMAT = 2
@@ -153,6 +153,11 @@ def find_damage(
     return "; ".join(filter(None, problems))
 
 
+def files_of(folder: Path, names: Iterable[str]) -> Files:
+    """Return size and digest of some files."""
+    return {name: _measure(folder / name) for name in names}
+
+
 def _by_number(name: str) -> tuple[list[int], str]:
     # `__7_0.distcp` is of rank 7; `.metadata`, small, comes last.
     return [int(number) for number in re.findall(r"\d+", name)] or [1 << 62], name
@@ -160,17 +165,20 @@ def _by_number(name: str) -> tuple[list[int], str]:
 
 def _compare(path: Path, size: int, digest: str) -> str:
     try:
-        with path.open("rb") as file:
-            there = file.seek(0, 2)
-            if there != size:
-                return f"{path.name} has {there:,} bytes, {size:,} were saved"
-            file.seek(0)
-            found = hashlib.file_digest(file, xxhash.xxh3_128)  # type: ignore[arg-type]  # its stub
-            if found.hexdigest() != digest:
-                return f"{path.name} is not what was saved: its digest differs"
+        there = path.stat().st_size
+        if there != size:
+            return f"{path.name} has {there:,} bytes, {size:,} were saved"
+        if _measure(path) != (size, digest):
+            return f"{path.name} is not what was saved: its digest differs"
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return f"{path.name} is missing"
     return ""
+
+
+def _measure(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, xxhash.xxh3_128)  # type: ignore[arg-type]  # its stub
+        return file.tell(), found.hexdigest()
 
 
 def _digest(content: bytes) -> str:

@@ -104,8 +104,10 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         checkpoints.load(newest.folder, model, optimizer)
         stand_at(newest, loader)
     elif settings.init_from:
+        from corpuskit.train.huggingface.init_from import require_whole_export
         from corpuskit.train.huggingface.models import load_weights
 
+        require_whole_export(Path(settings.init_from), parallel)
         load_weights(Path(settings.init_from), model)
     peak = settings.peak_tflops
     return Run(

@@ -35,8 +35,7 @@ from corpuskit.train.parallel import build_model, join
 from corpuskit.train.record import read_record
 from corpuskit.train.settings import ModelShape, TrainSettings
 from tests.faults.file_damage import Damage, copy_over, damage_one, swap
-from tests.loader.loader_runs import write_plan, write_shards
-from tests.train.conftest import Ranks
+from tests.train.conftest import Ranks, write_run
 from tests.train.test_kills import losses_of, read_tensors
 
 if TYPE_CHECKING:
@@ -50,9 +49,7 @@ class CheckpointRange:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        data = folder / "data"
-        write_plan(write_shards(data, {"web": 60, "books": 20}, part_rows=60), [(40, {"web": 1})])
-        self.data = str(data)
+        self.data = str(write_run(folder / "data"))
         for name, seed in (("stopped", 0), ("other", 1)):
             Ranks(1, None, work, (self.settings(name, STOPPED, seed),)).answers()
             Ranks(2, folder / f"meeting-{name}", save_by_two, (self.settings(name),)).answers()

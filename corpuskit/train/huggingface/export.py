@@ -28,7 +28,7 @@ from corpuskit.train.huggingface.models import (
 )
 from corpuskit.train.huggingface.tensor_files import write_tensors
 from corpuskit.train.model import Decoder
-from corpuskit.train.record import read_record, require_whole, step_of
+from corpuskit.train.record import files_of, read_record, require_whole, step_of
 from corpuskit.train.settings import ModelShape, RopeScaling
 
 if TYPE_CHECKING:
@@ -120,12 +120,15 @@ def export(
     texts = {
         CONFIG: config,
         "generation_config.json": {f"{name}_token_id": ids[name] for name in ids},
-        ORIGIN: _origin(record, checkpoint, dtype, tokenizer),
     }
-    more = {name: json.dumps(one, indent=2).encode() + b"\n" for name, one in texts.items()}
     with _whole_folder(folder, size) as partial:
         names = _write_weights(checkpoint, partial, parameters, DTYPES[dtype], file_bytes)
-        for name, content in {**more, **(files or {})}.items():
+        for name, fields in texts.items():
+            _write(partial / name, _json(fields))
+        checked = [name for name in (*names, INDEX, CONFIG) if (partial / name).exists()]
+        origin = _origin(record, checkpoint, dtype, tokenizer)
+        _write(partial / ORIGIN, _json({**origin, "files": files_of(partial, checked)}))
+        for name, content in (files or {}).items():
             _write(partial / name, content)
     return Exported(
         folder=folder,
@@ -188,7 +191,7 @@ def _write_weights(
             for one in group
         }
         index = {"metadata": {"total_size": size}, "weight_map": places}
-        _write(folder / INDEX, json.dumps(index, indent=2).encode() + b"\n")
+        _write(folder / INDEX, _json(index))
     return names
 
 
@@ -263,6 +266,10 @@ def _require_room(target: Path, size_bytes: int) -> None:
             f"{target}: needs {size_bytes / 1e9:,.3f} GB, {free / 1e9:,.3f} GB are free. "
             "Free space, or choose another folder."
         )
+
+
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, indent=2).encode() + b"\n"
 
 
 def _write(path: Path, content: bytes) -> None:
