@@ -43,6 +43,8 @@ test: lint ## lint, then every test; the kernels once more as plain Python
 
 soak: $(STAMP) ## 2,000 random schedules of faults: every byte as without them (about 15 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --num 2000 --jobs $(JOBS)
+	$(BIN)/python -m tests.faults.loader_files --num 1000
+	$(BIN)/python -m tests.faults.checkpoints --num 100
 
 bench: $(STAMP) ## run the benchmarks; each prints its table
 	@for program in $(BENCH); do echo "== $$program"; $(BIN)/python $$program; done
