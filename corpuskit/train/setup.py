@@ -93,7 +93,6 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         settings.checkpoint.keep_every_steps,
     )
     newest = checkpoints.newest_whole()
-    record = newest.record if newest else None
     if newest:
         require_same_training(newest.folder, newest.record, identity)
         require_same_run(newest.folder, newest.record, shape, settings)
@@ -104,11 +103,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         checkpoints.load(newest.folder, model, optimizer)
         stand_at(newest, loader)
     elif settings.init_from:
-        from corpuskit.train.huggingface.init_from import require_whole_export
-        from corpuskit.train.huggingface.models import load_weights
-
-        require_whole_export(Path(settings.init_from), parallel)
-        load_weights(Path(settings.init_from), model)
+        take_over(Path(settings.init_from), model, parallel)
     peak = settings.peak_tflops
     return Run(
         newest=newest,
@@ -118,15 +113,28 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         model=model,
         optimizer=optimizer,
         checkpoints=checkpoints,
-        guard=SpikeGuard(settings.guard, record.guard if record else None),
+        guard=SpikeGuard(settings.guard, newest.record.guard if newest else None),
         kernel=kernel,
         stage_starts=(*itertools.accumulate(stage.rows for stage in plan.order.stages[:-1]),),
         identity=identity,
         steps=steps,
-        done=record.step if record else 0,
+        done=newest.record.step if newest else 0,
         step_tokens=settings.batch.global_rows * plan.seq_len,
         peak_flops=peak * 1e12 if peak else peak_flops(parallel.device, DTYPES[settings.dtype]),
     )
+
+
+def take_over(folder: Path, model: Decoder, parallel: Parallel) -> None:
+    """Fill a model with the weights of a folder of Hugging Face.
+
+    Raises:
+        DataError: a file is damaged, or not of this model.
+    """
+    from corpuskit.train.huggingface.init_from import require_whole_export
+    from corpuskit.train.huggingface.models import load_weights
+
+    require_whole_export(folder, parallel)
+    load_weights(folder, model)
 
 
 def stand_at(checkpoint: Whole, loader: StreamingLoader) -> None:
