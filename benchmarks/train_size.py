@@ -14,7 +14,7 @@ from pathlib import Path
 
 TRAIN = Path(__file__).resolve().parents[1] / "corpuskit" / "train"
 CORE = ("loop", "model", "attention", "parallel", "tensor_parallel", "optim", "setup",
-        "checkpoint", "guard", "recovery", "watch")  # fmt: skip
+        "checkpoint", "record", "guard", "recovery", "watch")  # fmt: skip
 NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
     tokenize.ENDMARKER,

@@ -146,11 +146,10 @@ def take_down(
         )
     names = [source.name for source in plan.sources]
     sources = np.array([names.index(source) for source, *_ in stretches], np.int32)
-    rows = np.array([row for _, _, row, _, _ in stretches], np.int64)
-    sizes = provenance.text_bytes_of(sources, rows, [first for *_, first, _ in stretches])
+    sizes = provenance.text_bytes_of(stretches, sources)
     columns: tuple[list[Any], ...] = (
         [source for source, *_ in stretches],
-        rows.tolist(),
+        [row for _, _, row, _, _ in stretches],
         [first for *_, first, _ in stretches],
         [count for *_, count in stretches],
         sizes,

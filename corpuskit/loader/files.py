@@ -216,23 +216,29 @@ def digest_bytes(content: bytes) -> str:
 
 
 def read_json(
-    files: RunFiles, name: str, known: int = FORMAT, advice: str = "Run the mix again"
+    files: RunFiles,
+    name: str,
+    known: int = FORMAT,
+    advice: str = "Run the mix again",
+    digest: str | None = None,
 ) -> dict[str, Any]:
     """Return the object of a JSON file of ours, of the format that is known.
 
     Raises:
         UsageError: there is no such file.
-        DataError: it is something else.
+        DataError: it is something else, or another than that with the digest.
     """
     where = files.where(name)
     try:
-        fields = json.loads(files.read(name, MAX_JSON_BYTES))
+        content = files.read(name, MAX_JSON_BYTES)
+        require_digest(where, content, digest)
+        fields = json.loads(content)
     except FileNotFoundError:
         raise UsageError(
             f"{where}: no such file. Give the directory of a run that has finished `mix`."
         ) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON: {error}. {advice}.") from None
+        raise DataError(f"{where}: not JSON: {one_line(error)}. {advice}.") from None
     if not isinstance(fields, dict) or fields.get("format") != known:
         found = fields.get("format") if isinstance(fields, dict) else fields
         if isinstance(found, int) and found > known:
@@ -259,16 +265,42 @@ def get(
     return value
 
 
-def read_table(files: RunFiles, name: str, columns: Sequence[str]) -> pa.Table:
+def require_digest(where: str, content: bytes, digest: str | None) -> None:
+    """Refuse a file that is not what the plan says; plans of older runs have no digest.
+
+    Raises:
+        DataError: names it.
+    """
+    if digest is not None and digest_bytes(content) != digest:
+        raise DataError(
+            f"{where}: is not the file that the plan was written with: its digest is"
+            f" {digest_bytes(content)}, the plan says {digest}. Restore it, or run the mix again."
+        )
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says as one line; those of Arrow may have several."""
+    return " ".join(str(error).split()).rstrip(" .")
+
+
+def read_table(
+    files: RunFiles, name: str, columns: Sequence[str], digest: str | None = None
+) -> pa.Table:
     """Return columns of a small Parquet file: an index, or the lookups.
 
     Raises:
-        DataError: it can't be read, or claims to hold far more than such a file does.
+        DataError: it can't be read, is another than that with the digest, or claims to hold far
+            more than such a file does.
     """
     try:
         content = files.read(name)
+    except FileNotFoundError:
+        raise DataError(
+            f"{files.where(name)}: no such file, and mix/plan.json names it. Run the mix again."
+        ) from None
     except OSError as error:
         raise _unreadable(files.where(name), error) from error
+    require_digest(files.where(name), content, digest)
     return parse_table(content, files.where(name), columns)
 
 
@@ -289,9 +321,11 @@ def parse_table(content: bytes, where: str, columns: Sequence[str]) -> pa.Table:
             raise DataError(
                 f"{where}: {len(content):,} bytes can't hold {size:,}. Run the mix again."
             )
+        if missing := [name for name in columns if name not in file.schema_arrow.names]:
+            raise DataError(f"{where}: has no column {missing[0]!r}. Run the mix again.")
         table = file.read(columns=list(columns), use_threads=False)
         longest = _longest_texts(table)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise _unreadable(where, error) from error
     if longest > MAX_TEXT_BYTES:
         raise DataError(f"{where}: has a text of {longest:,} bytes. Run the mix again.")
@@ -299,7 +333,7 @@ def parse_table(content: bytes, where: str, columns: Sequence[str]) -> pa.Table:
 
 
 def _unreadable(where: str, error: Exception) -> DataError:
-    return DataError(f"{where}: can't be read: {error}. Run the mix again.")
+    return DataError(f"{where}: can't be read: {one_line(error)}. Run the mix again.")
 
 
 def _longest_texts(table: pa.Table) -> int:

@@ -25,6 +25,7 @@ from corpuskit.loader.files import (
     digest_bytes,
     get,
     inside,
+    one_line,
     open_files,
     parse_table,
     read_json,
@@ -46,7 +47,7 @@ MAX_ROW_BYTES = 1 << 26
 """Of the tokens of a packed row: 64 of them, a row group, are read at once."""
 
 _INDEX_COLUMNS = ("source", "path", "rows", "first_row", "size_bytes", "digest")
-_NOT_HASHED = ("plan_hash", "index", "lookups", "files")
+_NOT_HASHED = ("plan_hash", "index", "lookups", "files", "digests")
 
 
 def plan_hash(fields: Mapping[str, object], index_digest: str) -> str:
@@ -147,6 +148,7 @@ class MixPlan:
         hash: of the plan with its edits.
         base: fields and hash of the plan without them.
         lookups, origins: names of the files that answer for documents.
+        digests: of these two, `lookups` and `files`; plans of older runs have none.
     """
 
     files: RunFiles
@@ -164,6 +166,7 @@ class MixPlan:
     takedowns: Takedowns
     lookups: str
     origins: str
+    digests: Mapping[str, str]
 
     @property
     def sources(self) -> tuple[MixSource, ...]:
@@ -206,7 +209,7 @@ def _read_base(files: RunFiles) -> BasePlan:
         content = files.read(index)
     except OSError as error:
         raise DataError(
-            f"{files.where(index)}: can't be read: {error}. Run the mix again."
+            f"{files.where(index)}: can't be read: {one_line(error)}. Run the mix again."
         ) from error
     table = parse_table(content, files.where(index), _INDEX_COLUMNS)
     parts = PartIndex(table, files.where(index), names)
@@ -259,6 +262,7 @@ def edited(files: RunFiles, base: BasePlan, edits: Sequence[Edit]) -> MixPlan:
         takedowns=Takedowns(where, edits, begins, rows),
         lookups=inside(fields.get("lookups"), where),
         origins=inside(fields.get("files"), where),
+        digests=get(where, fields, "digests", dict) if "digests" in fields else {},
     )
 
 

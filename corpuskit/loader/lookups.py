@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import DataError
-from corpuskit.loader.files import FORMAT, RunFiles, inside, read_json, read_table
+from corpuskit.loader.files import FORMAT, RunFiles, get, inside, one_line, read_json, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,7 +72,9 @@ class ExchangeRun:
         try:
             return self._file.get_batch(number)
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{self._path}: batch {number} can't be read: {error}.") from error
+            raise DataError(
+                f"{self._path}: batch {number} can't be read: {one_line(error)}. Run the mix again."
+            ) from error
 
 
 class Lookups:
@@ -80,6 +82,7 @@ class Lookups:
 
     def __init__(self, plan: MixPlan) -> None:
         self._files, self._name, self._origins = plan.files, plan.lookups, plan.origins
+        self._digests = plan.digests
 
     @property
     def where(self) -> str:
@@ -142,12 +145,18 @@ class Lookups:
     @functools.cached_property
     def _entries(self) -> list[dict[str, Any]]:
         columns = ("role", "path", "first", "last", "source")
-        table = read_table(self._files, self._name, columns)
+        table = read_table(self._files, self._name, columns, self._digests.get("lookups"))
         entries: list[dict[str, Any]] = table.to_pylist()
+        if any(None in entry.values() for entry in entries):
+            raise DataError(f"{self.where}: has an entry without a value. Run the mix again.")
         return entries
 
     @functools.cached_property
     def origins(self) -> dict[int, str]:
         """The path of every input file by its ordinal."""
-        fields = read_json(self._files, self._origins)
-        return {entry["ordinal"]: entry["path"] for entry in fields["files"]}
+        fields = read_json(self._files, self._origins, digest=self._digests.get("files"))
+        where = self._files.where(self._origins)
+        return {
+            get(where, entry, "ordinal", int): get(where, entry, "path", str)
+            for entry in get(where, fields, "files", list)
+        }

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.errors import DataError
-from corpuskit.loader.files import FORMAT, Transfers
+from corpuskit.loader.files import FORMAT, Transfers, one_line
 from corpuskit.loader.index import ROWS_PER_GROUP
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ TOKEN_BYTES, GROUP_BYTES = 32, 1 << 20  # most that a token takes: its own, and 
 SEGMENT_COLUMNS = ("doc_starts", "text_bytes", "flags")
 TOKEN_COLUMNS = ("tokens", *SEGMENT_COLUMNS)
 # What a read that failed raises: a file that is gone, cut, or whose pages break their CRC.
-READ_ERRORS = (OSError, pa.ArrowException, DataError)
+# UnicodeDecodeError: pyarrow decodes names of columns in Python.
+READ_ERRORS = (OSError, pa.ArrowException, UnicodeDecodeError, DataError)
 
 
 class SegmentColumns(NamedTuple):
@@ -121,7 +122,7 @@ class Parts:
         """Return columns of ascending row groups, every page verified.
 
         Raises:
-            OSError, pa.ArrowException, DataError: `READ_ERRORS`, without a place; to be read again.
+            OSError, pa.ArrowException, ...: `READ_ERRORS`, without a place; to be read again.
         """
         opened = self._borrow(part)
         is_sound = False
@@ -153,7 +154,7 @@ class Parts:
             rows: takes the tokens.
 
         Raises:
-            OSError, pa.ArrowException, DataError: `READ_ERRORS`, without a place; to be read again.
+            OSError, pa.ArrowException, ...: `READ_ERRORS`, without a place; to be read again.
         """
         opened = self._borrow(part)
         is_sound = False
@@ -195,7 +196,7 @@ class Parts:
             return self.read(part, [group], columns)
         except READ_ERRORS as error:
             raise DataError(
-                f"{self.where(part, [group])} can't be read, twice: {error}."
+                f"{self.where(part, [group])} can't be read, twice: {one_line(error)}."
                 " Restore the part from a copy or run its phase again."
             ) from error
 

@@ -168,14 +168,32 @@ class Provenance:
         )
 
     def text_bytes_of(
-        self, sources: NDArray[np.int32], rows: NDArray[np.int64], firsts: Sequence[int]
+        self, stretches: Sequence[tuple[str, int, int, int, int]], sources: NDArray[np.int32]
     ) -> list[int]:
-        """Return the bytes of text of the stretch that begins at a token, for each row."""
-        found = [0] * len(rows)
-        for i, (starts, sizes) in enumerate(
-            self._columns(sources, rows, ("doc_starts", "text_bytes"))
-        ):
-            found[i] = sizes[starts.index(firsts[i])] if firsts[i] in starts else 0
+        """Return the bytes of text of stretches as `Lookups.stretches_of` gives them.
+
+        Args:
+            stretches: (source, key, row, first token, number of tokens) of each.
+            sources: (M,) numbers of their sources.
+
+        Raises:
+            DataError: a row has no such stretch; what the lookups say is not so.
+        """
+        rows = np.array([row for _, _, row, _, _ in stretches], np.int64)
+        names = ("doc_starts", "doc_keys", "text_bytes")
+        found = []
+        for stretch, columns in zip(stretches, self._columns(sources, rows, names), strict=True):
+            source, key, row, first, count = stretch
+            starts, keys, sizes = columns
+            ends = [*starts[1:], self._plan.seq_len + 1]
+            stored = list(zip(starts, ends, keys, strict=True))
+            if (first, first + count, key) not in stored:
+                raise DataError(
+                    f"{self.lookups.where}: its files say that document key {key} has {count}"
+                    f" tokens from {first} on of row {row} of source {source!r}, and the row says"
+                    " otherwise. Run the mix again."
+                )
+            found.append(sizes[stored.index((first, first + count, key))])
         return found
 
     def _segments(self, sources: NDArray[np.int32], rows: NDArray[np.int64]) -> list[list[Segment]]:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+import reprlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import DataError, UsageError
+from corpuskit.loader.edits import FOLDER
+from corpuskit.loader.files import MAX_NUMBER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from corpuskit.loader.edits import Edit
     from corpuskit.loader.index import MixPlan
 
-STATE_FORMAT = 2
+STATE_FORMAT = 3
+"""Format 2 had neither `base` nor `digest`."""
+
+_SAVED = "Load a state that this version wrote."
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,57 +39,99 @@ class LoaderState:
         rows: the run's row counter behind the last step.
         tokens: input positions delivered, seq_len for each row, padding included.
         consumed: rows delivered of each source.
+        digest: `digest_of` the rest.
     """
 
     plan: str
+    base: str
     history: str
     step: int
     rows: int
     tokens: int
     consumed: dict[str, int]
+    digest: str = ""
 
     def to_dict(self) -> dict[str, object]:
         """Return the state as JSON-ready values."""
         return {"format": STATE_FORMAT, **asdict(self)}
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, object]) -> LoaderState:
+    def from_dict(cls, fields: object) -> LoaderState:
         """Read what `to_dict` wrote.
 
         Raises:
-            DataError: the format is not known or a field has another type.
+            DataError: the format is not known, or a field is missing or can't be what was saved;
+                names the field.
         """
+        if not isinstance(fields, Mapping):
+            raise DataError(f"loader state: must be a dict, got {_short(fields)}. {_SAVED}")
         if fields.get("format") != STATE_FORMAT:
             raise DataError(
-                f"loader state: format must be {STATE_FORMAT}, got {fields.get('format')!r}."
-                " Load a state that this version wrote."
+                f"loader state: format must be {STATE_FORMAT}, got {_short(fields.get('format'))}."
+                f" {_SAVED}"
             )
-        match fields:
-            case {
-                "plan": str(plan),
-                "history": str(past),
-                "step": int(step),
-                "rows": int(rows),
-                "tokens": int(tokens),
-                "consumed": dict(consumed),
-            }:
-                return cls(plan, past, step, rows, tokens, dict(consumed))
-        raise DataError(
-            f"loader state: a field is missing or has another type: {dict(fields)!r}."
-            " Load a state that this version wrote."
+        consumed = fields.get("consumed")
+        if not isinstance(consumed, Mapping) or not all(isinstance(k, str) for k in consumed):
+            raise DataError(
+                f"loader state: consumed must be a dict of rows by source, got {_short(consumed)}."
+                f" {_SAVED}"
+            )
+        return cls(
+            plan=_text(fields, "plan"),
+            base=_text(fields, "base"),
+            history=_text(fields, "history"),
+            step=_count(fields, "step"),
+            rows=_count(fields, "rows"),
+            tokens=_count(fields, "tokens"),
+            consumed={name: _count(consumed, name, "consumed of source ") for name in consumed},
+            digest=_text(fields, "digest"),
         )
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise DataError(f"loader state: {name} must be a text, got {_short(value)}. {_SAVED}")
+    return value
+
+
+def _count(fields: Mapping[str, Any], name: str, of: str = "") -> int:
+    value: Any = fields.get(name)
+    # A JSON true is an int to Python.
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or not 0 <= value < MAX_NUMBER:
+        what = f"{of}{name!r}" if of else name
+        raise DataError(
+            f"loader state: {what} must be a whole number of at least 0, got {_short(value)}."
+            f" {_SAVED}"
+        )
+    return int(value)
+
+
+def _short(value: object) -> str:
+    """Return a value for a message of one line."""
+    return " ".join(reprlib.repr(value).split())
+
+
+def digest_of(state: LoaderState) -> str:
+    """Return the blake2b-128, in hex, of the canonical JSON of a state without its digest."""
+    fields = {name: value for name, value in state.to_dict().items() if name != "digest"}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def state_at(plan: MixPlan, step: int, rows: int) -> LoaderState:
     """Return the state of a run that has done `step` steps and stands at counter `rows`."""
-    return LoaderState(
+    state = LoaderState(
         plan=plan.hash,
+        base=plan.base.hash,
         history=history(plan, rows),
         step=step,
         rows=rows,
         tokens=plan.skips.delivered_before(rows) * plan.seq_len,
         consumed=consumed_before(plan, rows),
     )
+    return replace(state, digest=digest_of(state))
 
 
 def consumed_before(plan: MixPlan, rows: int) -> dict[str, int]:
@@ -108,6 +155,12 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
             f"loader state: it stands at row {state.rows}, but {plan.files.where(edit.name)} was"
             f" made since and changes the rows from {edit.row} on. Load a checkpoint from before"
             " that row, or delete that edit and those behind it."
+        )
+    if state.base == plan.base.hash and state.plan not in _hashes(plan):
+        raise UsageError(
+            f"loader state: it was saved under plan {state.plan}, which is this plan with an edit"
+            f" that is missing or was replaced: {len(plan.edits)} are in"
+            f" {plan.files.where(FOLDER)}. Restore the files that were there."
         )
     whose = (
         "this plan" if state.plan == plan.hash else f"plan {plan.hash} (the state's: {state.plan})"
@@ -134,16 +187,26 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
         )
     delivered = plan.skips.delivered_before(state.rows)
     if not min(1, delivered) <= state.step <= delivered:
-        raise kind(f"loader state: {state.step} steps can't have taken {delivered} rows.")
+        raise kind(f"loader state: {state.step} steps can't have taken {delivered} rows. {_SAVED}")
+    if state.digest != (digest := digest_of(state)):
+        raise DataError(
+            f"loader state: digest is {_short(state.digest)}, but its other fields give"
+            f" {digest!r}: one of them was changed. {_SAVED}"
+        )
 
 
 def _edit_since(state: LoaderState, plan: MixPlan) -> Edit | None:
     """Return the first edit behind the state's own plan that changes rows the state has taken."""
-    hashes = [plan.base.hash, *(edit.after for edit in plan.edits)]
+    hashes = _hashes(plan)
     if state.plan not in hashes:
         return None
     since = plan.edits[hashes.index(state.plan) :]
     return next((edit for edit in since if edit.row < state.rows), None)
+
+
+def _hashes(plan: MixPlan) -> list[str]:
+    """Return the hashes of a plan without edits, with the first of them, and so on."""
+    return [plan.base.hash, *(edit.after for edit in plan.edits)]
 
 
 def history(plan: MixPlan, rows: int) -> str:

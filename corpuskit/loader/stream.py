@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,10 +46,12 @@ class StreamingLoader:
     - `step` int: the step that the batch belongs to. With `seq_len`, `row_parts` (b,) int32: which
       piece of its stored row a row is.
 
-    An iterator goes on where the loader stands, and the loader moves on with the last batch of a
-    step: `state_dict()` in the body of the loop is the state behind that step. With `micro_batches`
-    = m, a step yields m batches, and a state in between is that of the beginning of the step. Rows
-    left over at the end of the plan, fewer than a global batch, are not delivered.
+    A loader is one pass over the run, whose epochs are in the plan: at its end, iterating gives
+    nothing, and a warning. An iterator goes on where the loader stands, and the loader moves on
+    with the last batch of a step: `state_dict()` in the body of the loop is the state behind that
+    step. With `micro_batches` = m, a step yields m batches, and a state in between is that of the
+    beginning of the step. Rows left over at the end of the plan, fewer than a global batch, are not
+    delivered.
 
     Args:
         run_dir: the directory of a finished run, or its address in object storage.
@@ -216,7 +219,7 @@ class StreamingLoader:
 
         Raises:
             UsageError: the state is of a plan with another history.
-            DataError: the state contradicts itself or its plan.
+            DataError: it is no state, or contradicts itself or its plan; names the field.
         """
         state = LoaderState.from_dict(fields)
         check_state(state, self.plan)
@@ -322,6 +325,15 @@ class StreamingLoader:
         return int(self.plan.skips.counters(np.array([delivered - 1]))[0]) + 1
 
     def _stream(self) -> Iterator[Batch]:
+        if self._step >= self._end_step:
+            # No error: a finished run that is started again gets here. It is shown once.
+            warnings.warn(
+                f"loader: {self._step} of {self._end_step} steps are done, so there is nothing to"
+                " iterate over. The epochs are in the plan, a loader is passed over once; to take"
+                " its steps again, load_state_dict(state_at(0)).",
+                stacklevel=2,
+            )
+            return
         parts = Parts(self.plan, self._max_open)
         reader = self._reader = Reader(
             self.plan,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
@@ -24,6 +25,12 @@ Tensors = dict[str, torch.Tensor | int]
 _NO_WORKERS = (
     "TorchStream: num_workers must be 0: the loader reads ahead in threads, and each worker process"
     " would deliver every row again. Set reader_threads of StreamingLoader instead."
+)
+
+_NO_BATCHING = (
+    "TorchStream: batch_size of the DataLoader must be None: the stream yields whole batches, and"
+    " DataLoader would collect them into batches once more, its default being 1."
+    " Set global_batch_rows and micro_batches of StreamingLoader instead."
 )
 
 
@@ -52,6 +59,10 @@ class TorchStream(IterableDataset[Tensors]):
     def __iter__(self) -> Iterator[Tensors]:
         if get_worker_info() is not None:
             raise UsageError(_NO_WORKERS)
+        # A dataset is not told how a DataLoader will use it. The object that calls `iter` here
+        # knows: torch's fetcher, which has `auto_collation` unless batch_size is None.
+        if getattr(sys._getframe(1).f_locals.get("self"), "auto_collation", False):
+            raise UsageError(_NO_BATCHING)
         return self._tensors()
 
     def __len__(self) -> int:

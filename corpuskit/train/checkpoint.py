@@ -1,10 +1,11 @@
 """Checkpoints that are complete or absent.
 
 `step-00000120/` means: 120 steps are done, step 120 is next. It holds the sharded model and
-optimizer as torch.distributed.checkpoint writes them, and `train.json`: step, model shape,
-settings, hashes, the loader's state. It is written as `step-00000120.tmp`, made durable, and
-renamed when every rank's part is on disk, so a folder under its final name is whole; whatever else
-a killed run left is deleted by the next one.
+optimizer as torch.distributed.checkpoint writes them, and `train.json` (record.py): step, model
+shape, settings, hashes, the loader's state, and a digest of every file, taken of the bytes as they
+were written. It is written as `step-00000120.tmp`, made durable, and renamed when every rank's part
+is on disk, so a folder under its final name is whole; whatever else a killed run left is deleted by
+the next one. Before a checkpoint is loaded every file is compared with its digest.
 
 A checkpoint is trusted like code: torch unpickles its `.metadata`. Load none that others made.
 """
@@ -12,77 +13,42 @@ A checkpoint is trusted like code: torch unpickles its `.metadata`. Load none th
 from __future__ import annotations
 
 import contextlib
-import json
-import re
+import io
+import itertools
+import os
 import shutil
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+import xxhash
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from corpuskit.errors import CorpuskitError, DataError, UsageError, describe
-from corpuskit.storage import LocalStore
+from corpuskit.errors import CorpuskitError, DataError, UsageError
 from corpuskit.storage.local import sync_folder
+from corpuskit.train.record import (
+    DamagedCheckpointError,
+    Record,
+    find_damage,
+    read_record,
+    step_of,
+    write_record,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     import torch
 
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import ModelShape, TrainSettings
-
-FORMAT = 1
-_NAME = re.compile(r"step-(\d{8,})$")
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What `train.json` says."""
-
-    step: int  # steps done
-    shape: dict[str, Any]  # ModelShape
-    settings: dict[str, Any]  # TrainSettings
-    settings_hash: str
-    plan_hash: str  # of the mix plan whose rows were consumed
-    loader: dict[str, Any]  # the loader's own state
-    world_size: int  # ranks that wrote it; any number may read it
-    guard: dict[str, Any] | None = None  # what the spike guard compares the next step with
-
-
-def read_record(folder: Path) -> Record:
-    """Read a checkpoint's `train.json`.
-
-    Raises:
-        DataError: it is not one of ours, or of a newer format.
-    """
-    place = folder / "train.json"
-    try:
-        fields = json.loads(place.read_bytes())
-        number = fields.pop("format")
-    except OSError as error:
-        raise CorpuskitError(
-            f"{describe(error)} Every node must see the output folder, and may read it."
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{place}: no checkpoint record: {error}. Move {folder} away and run again, to go on "
-            "from the one before."
-        ) from None
-    if number != FORMAT:
-        raise DataError(f"{place}: format {number!r} is not known. Use a newer corpuskit.")
-    try:
-        return Record(**fields)
-    except TypeError as error:
-        raise DataError(
-            f"{place}: no checkpoint record: {error}. Move {folder} away and run again, to go on "
-            "from the one before."
-        ) from None
 
 
 def require_same_run(
@@ -107,6 +73,41 @@ def require_same_run(
         )
 
 
+def require_same_training(folder: Path, record: Record, identity: str) -> None:
+    """Refuse to go on from a checkpoint that another training has written.
+
+    Args:
+        folder: of the checkpoint.
+        record: its own.
+        identity: of this training; empty for any.
+
+    Raises:
+        UsageError: names the checkpoint.
+    """
+    if identity and record.run != identity:
+        raise UsageError(
+            f"{folder}: the checkpoint is of another training ({record.run or 'unknown'}; run.json "
+            f"says {identity}). Move it away; or, to go on from it, copy it alone to "
+            "OUTPUT/checkpoints of a new output."
+        )
+
+
+class Damaged(NamedTuple):
+    """A checkpoint that is not what was saved, and in what."""
+
+    folder: Path
+    problem: str
+
+
+class Whole(NamedTuple):
+    """A checkpoint whose files are what was saved."""
+
+    folder: Path
+    record: Record
+    size_bytes: int  # of all files that were read for that
+    seconds: float  # and how long that took
+
+
 class Checkpoints:
     """The checkpoints of one run.
 
@@ -127,24 +128,58 @@ class Checkpoints:
         self._keep, self._keep_every = keep, keep_every
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._pending: tuple[Path, Future[None]] | None = None
+        self.damaged: list[Damaged] = []
         if parallel.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             for leftover in folder.glob("step-*.tmp"):
                 if not leftover.is_symlink() and leftover.is_dir():
                     shutil.rmtree(leftover)
 
-    def newest(self, at_most: int | None = None) -> Path | None:
-        """Return the newest complete checkpoint, as rank 0 sees it.
+    def newest(self) -> Path | None:
+        """Return the newest checkpoint, unchecked, as rank 0 sees it; collective."""
+        there = self._ordered(None)
+        return there[0] if there else None
+
+    def newest_whole(self, at_most: int | None = None) -> Whole | None:
+        """Return the newest checkpoint that is what was saved; None if there are none; collective.
+
+        Those that were tried before it are damaged; they are in `damaged`, to be reported and set
+        aside.
 
         Args:
             at_most: of so many steps; if all are newer, the oldest of them. None for any.
+
+        Raises:
+            DataError: all are damaged; or one is of a format that this version does not read.
+            CorpuskitError: a rank can't read one that is there.
         """
-        answer: Path | None = None
-        if self._parallel.rank == 0 and (there := _complete(self._folder)):
-            older = [one for one in there if at_most is None or _step(one) <= at_most]
-            answer = older[-1] if older else there[0]
-        answers: list[Path | None] = self._parallel.gather(answer)
-        return answers[0]
+        self.damaged = []
+        for folder in self._ordered(at_most):
+            begun = time.perf_counter()
+            record, problem = self._examine(folder)
+            if record and not problem:
+                size = sum(size for size, _ in record.files.values())
+                return Whole(folder, record, size, time.perf_counter() - begun)
+            self.damaged.append(Damaged(folder, problem))
+        if self.damaged:
+            folder, problem = self.damaged[0]
+            raise DataError(
+                f"{folder}: the checkpoint is damaged: {problem}. No whole one is left: restore "
+                f"one from a copy, or delete {self._folder} to begin at step 0."
+            )
+        return None
+
+    def set_aside(self) -> list[Path]:
+        """Rename what is in `damaged`, so that saves may take its names; return the new names."""
+        names = []
+        if self._parallel.rank == 0:
+            for folder, _ in self.damaged:
+                choices = (folder.with_suffix(f".damaged-{n}") for n in itertools.count(1))
+                names.append(next(name for name in choices if not os.path.lexists(name)))
+                folder.rename(names[-1])
+            sync_folder(self._folder)
+        self.damaged = []
+        return names
 
     def forget_after(self, step: int) -> None:
         """Delete the checkpoints of more steps than that."""
@@ -164,13 +199,15 @@ class Checkpoints:
         if self._parallel.rank == 0:
             partial.mkdir()
         dist.barrier(self._parallel.save_group)
+        writer = dcp.FileSystemWriter(partial)  # fsyncs each file
+        writer.fs = files = DigestedFiles()
         writing = dcp.async_save(
             _state(model, optimizer),
-            storage_writer=dcp.FileSystemWriter(partial),  # fsyncs each file
+            storage_writer=writer,
             process_group=self._parallel.save_group,
         )
         assert isinstance(writing, Future), "the thread-based writer returns a future"
-        self._pending = final, self._writer.submit(self._publish, writing, final, record)
+        self._pending = final, self._writer.submit(self._publish, writing, files, final, record)
 
     def poll(self) -> Path | None:
         """Return the checkpoint that the save in flight has written, if it has ended.
@@ -223,20 +260,89 @@ class Checkpoints:
             optim_state_dict=state["optimizer"],
         )
 
-    def _publish(self, writing: Future[Any], final: Path, record: Record) -> None:
-        # Rank 0's future ends when every rank has reported its files as written.
+    def _ordered(self, at_most: int | None) -> list[Path]:
+        """Return the checkpoints in the order in which to try them, as rank 0 sees them."""
+        there: list[Path] = []
+        if self._parallel.rank == 0:
+            there = _complete(self._folder)[::-1]
+        there = self._parallel.gather(there)[0]
+        if at_most is None:
+            return there
+        older = [path for path in there if _step(path) <= at_most]
+        return older + [path for path in reversed(there) if path not in older]
+
+    def _examine(self, folder: Path) -> tuple[Record | None, str]:
+        """Return a checkpoint's record, and what is wrong with the checkpoint; collective."""
+        record, problem, failure = None, "", None
+        rank, ranks = self._parallel.rank, self._parallel.world_size
+        try:
+            record = read_record(folder)
+            problem = find_damage(folder, record.files, rank, ranks)
+        except DamagedCheckpointError as error:
+            problem = error.problem
+        except (CorpuskitError, OSError) as error:
+            failure = error
+        outcomes = self._parallel.gather((problem, failure))
+        if failures := [error for _, error in outcomes if error]:
+            raise failures[0]
+        return record, "; ".join(dict.fromkeys(found for found, _ in outcomes if found))
+
+    def _publish(
+        self, writing: Future[Any], files: DigestedFiles, final: Path, record: Record
+    ) -> None:
+        # Every rank's future ends when all have reported their files as written.
         writing.result()
+        of_ranks: list[Any] = [None] * self._parallel.world_size
+        dist.all_gather_object(of_ranks, files.written, group=self._parallel.save_group)
         if self._parallel.rank:
             return
         partial = final.with_suffix(".tmp")
-        fields = {"format": FORMAT, **asdict(record)}
-        LocalStore(partial).put("train.json", json.dumps(fields).encode())  # syncs the folder, too
+        every = {name: what for one in of_ranks for name, what in one.items()}
+        write_record(partial, replace(record, files=every))  # syncs the folder, too
         partial.rename(final)
         sync_folder(self._folder)
         for old in _complete(self._folder)[: -self._keep]:
             if not self._keep_every or _step(old) % self._keep_every:
                 with contextlib.suppress(OSError):  # the new one is complete; the next save tries
                     _delete(old)
+
+
+class DigestedFiles(FileSystem):
+    """What torch writes files by: notes size and digest of the bytes on their way to the disk."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, tuple[int, str]] = {}
+
+    @contextlib.contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        """Open a file for writing."""
+        with _DigestedFile(io.FileIO(path, mode)) as stream:
+            yield stream
+        self.written[Path(path).name] = (stream.size, stream.digest.hexdigest())
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        """Rename a file."""
+        super().rename(path, new_path)
+        self.written[Path(new_path).name] = self.written.pop(Path(path).name)
+
+
+class _DigestedFile(io.BufferedWriter):
+    """A file that is written from its beginning to its end."""
+
+    def __init__(self, raw: io.FileIO) -> None:
+        super().__init__(raw)
+        self.size, self.digest = 0, xxhash.xxh3_128()
+
+    def write(self, content: Any, /) -> int:
+        """Write some bytes."""
+        self.digest.update(content)
+        self.size += memoryview(content).nbytes
+        return super().write(content)
+
+    def fileno(self) -> int:
+        """Return the descriptor; torch syncs it, of `.metadata` without a flush before."""
+        self.flush()
+        return super().fileno()
 
 
 def _state(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -251,8 +357,7 @@ def _state(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 def _complete(folder: Path) -> list[Path]:
     """Return the complete checkpoints, oldest first."""
-    found = [path for path in folder.iterdir() if _NAME.match(path.name)]
-    return sorted(found, key=_step)
+    return sorted((path for path in folder.iterdir() if step_of(path.name) is not None), key=_step)
 
 
 def _step(checkpoint: Path) -> int:

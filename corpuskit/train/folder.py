@@ -10,8 +10,9 @@ import time
 import uuid
 from typing import IO, TYPE_CHECKING
 
-from corpuskit.errors import DataError, UsageError
+from corpuskit.errors import CorpuskitError, DataError, UsageError
 from corpuskit.storage import LocalStore
+from corpuskit.train.record import read_record, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,9 +64,18 @@ def _lock(file: IO[str], output: Path) -> None:
 def _identity(output: Path) -> str:
     place = output / "run.json"
     if not place.exists():
-        fields = {"format": 1, "id": uuid.uuid4().hex}
+        fields = {"format": 1, "id": _identity_of_checkpoints(output) or uuid.uuid4().hex}
         LocalStore(output).put("run.json", json.dumps(fields).encode())
     try:
         return str(json.loads(place.read_bytes())["id"])
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{place}: says no id: {error}. Restore it, or delete it.") from None
+
+
+def _identity_of_checkpoints(output: Path) -> str | None:
+    """Return the id in the newest readable checkpoint: of a training that goes on elsewhere."""
+    for folder in sorted(output.glob("checkpoints/step-*"), reverse=True):
+        with contextlib.suppress(CorpuskitError):
+            if step_of(folder.name) is not None and (known := read_record(folder).run):
+                return known
+    return None

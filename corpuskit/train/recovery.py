@@ -112,8 +112,9 @@ def go_back(run: Run, watch: Watch) -> None:
             "events.jsonl names their documents. Lower optimizer.lr, raise guard.tolerate or "
             "guard.rollbacks, or take documents down with `corpuskit edit`."
         )
-    newest = run.checkpoints.newest(at_most=max(bad[0] - guard.rollback_steps, 0))
-    back_to = int(newest.name.partition("-")[2]) if newest else 0
+    newest = run.checkpoints.newest_whole(at_most=max(bad[0] - guard.rollback_steps, 0))
+    watch.report_damage(newest)
+    back_to = newest.record.step if newest else 0
     first = max(min(step for step in bad if step >= back_to) - guard.skip_before, back_to)
     end = min(bad[-1] + 1 + guard.skip_after, loader.num_steps)
     rows = loader.row_at(first), loader.row_at(end)

@@ -7,14 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.attention import choose_kernel
-from corpuskit.train.checkpoint import Checkpoints, Record, read_record, require_same_run
+from corpuskit.train.checkpoint import Checkpoints, require_same_run, require_same_training
 from corpuskit.train.estimates.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
+from corpuskit.train.record import Record
 from corpuskit.train.tensor_parallel import require_even_shares
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from corpuskit.train.attention import Kernel
+    from corpuskit.train.checkpoint import Whole
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import ModelShape, TrainSettings
@@ -44,6 +46,7 @@ class Run:
     identity: str  # of the training, over all its starts
     steps: int  # of the whole run
     done: int  # when it was set up
+    newest: Whole | None  # the checkpoint that it went on from
     step_tokens: int  # over all ranks, padding included
     peak_flops: float | None  # of one device
 
@@ -58,6 +61,7 @@ class Run:
             loader=self.loader.state_at(done),
             world_size=self.parallel.world_size,
             guard=self.guard.state_dict(),
+            run=self.identity,
         )
 
 
@@ -88,37 +92,62 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         settings.checkpoint.keep,
         settings.checkpoint.keep_every_steps,
     )
-    newest = checkpoints.newest()
-    record = read_record(newest) if newest else None
-    if newest and record:
-        require_same_run(newest, record, shape, settings)
-        require_steps_left(newest, record, steps)
+    newest = checkpoints.newest_whole()
+    if newest:
+        require_same_training(newest.folder, newest.record, identity)
+        require_same_run(newest.folder, newest.record, shape, settings)
+        require_steps_left(newest.folder, newest.record, steps)
     model = build_model(shape, settings, parallel)
     optimizer = build_optimizer(model, settings.optimizer)
-    if newest and record:
-        checkpoints.load(newest, model, optimizer)
-        loader.load_state_dict(record.loader)
+    if newest:
+        checkpoints.load(newest.folder, model, optimizer)
+        stand_at(newest, loader)
     elif settings.init_from:
-        from corpuskit.train.huggingface.models import load_weights
-
-        load_weights(Path(settings.init_from), model)
+        take_over(Path(settings.init_from), model, parallel)
     peak = settings.peak_tflops
     return Run(
+        newest=newest,
         settings=settings,
         parallel=parallel,
         loader=loader,
         model=model,
         optimizer=optimizer,
         checkpoints=checkpoints,
-        guard=SpikeGuard(settings.guard, record.guard if record else None),
+        guard=SpikeGuard(settings.guard, newest.record.guard if newest else None),
         kernel=kernel,
         stage_starts=(*itertools.accumulate(stage.rows for stage in plan.order.stages[:-1]),),
         identity=identity,
         steps=steps,
-        done=record.step if record else 0,
+        done=newest.record.step if newest else 0,
         step_tokens=settings.batch.global_rows * plan.seq_len,
         peak_flops=peak * 1e12 if peak else peak_flops(parallel.device, DTYPES[settings.dtype]),
     )
+
+
+def take_over(folder: Path, model: Decoder, parallel: Parallel) -> None:
+    """Fill a model with the weights of a folder of Hugging Face.
+
+    Raises:
+        DataError: a file is damaged, or not of this model.
+    """
+    from corpuskit.train.huggingface.init_from import require_whole_export
+    from corpuskit.train.huggingface.models import load_weights
+
+    require_whole_export(folder, parallel)
+    load_weights(folder, model)
+
+
+def stand_at(checkpoint: Whole, loader: StreamingLoader) -> None:
+    """Move the loader to where a checkpoint stands.
+
+    Raises:
+        UsageError: the checkpoint has consumed other rows than those of the plan.
+        DataError: its state of the loader contradicts itself.
+    """
+    try:
+        loader.load_state_dict(checkpoint.record.loader)
+    except (UsageError, DataError) as error:
+        raise type(error)(f"{checkpoint.folder}: {error}") from None
 
 
 def open_loader(settings: TrainSettings, parallel: Parallel) -> StreamingLoader:

@@ -11,6 +11,7 @@ from corpuskit.train.health import Speeds
 from corpuskit.train.metrics import DataWaits, Journal
 
 if TYPE_CHECKING:
+    from corpuskit.train.checkpoint import Whole
     from corpuskit.train.evaluation import HeldOut
     from corpuskit.train.health import StopSignals
     from corpuskit.train.metrics import Observer, Progress, Told, TrainResult
@@ -38,7 +39,17 @@ class Watch:
         if self._journal:
             self._journal.__enter__()
             record = asdict(self._run.record(self._run.done)) | {"guard": None}
+            del record["files"]
             self._journal.event("start", steps=self._run.steps, **record)
+        self.report_damage(self._run.newest)
+        if newest := self._run.newest:
+            size, seconds = newest.size_bytes, newest.seconds
+            self.event(
+                "resume",
+                f"{newest.folder.name}: {size / 1e6:,.1f} MB checked in {seconds:.2f} s",
+                checked_bytes=size,
+                checked_seconds=seconds,
+            )
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -83,6 +94,21 @@ class Watch:
         """Write and tell that a checkpoint is complete, if there is one."""
         if checkpoint:
             self.event("checkpoint", f"{checkpoint.name} saved", checkpoint=str(checkpoint))
+
+    def report_damage(self, newest: Whole | None) -> None:
+        """Write and tell which checkpoints are damaged, then set them aside."""
+        damaged = list(self._run.checkpoints.damaged)
+        for folder, problem in damaged:
+            self.event(
+                "damaged_checkpoint",
+                f"{folder.name} is damaged: {problem}. Going on from "
+                f"{newest.folder.name if newest else 'step 0'}; the damaged one is kept as "
+                f"{folder.name}.damaged-N until you delete it",
+                checkpoint=str(folder),
+                problem=problem,
+            )
+        if damaged:
+            self._run.checkpoints.set_aside()
 
     def event(self, kind: str, text: str, /, **fields: Any) -> None:
         """Write and tell what else happened."""

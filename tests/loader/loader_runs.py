@@ -130,6 +130,10 @@ def write_plan(
         "index": "mix/index.parquet",
         "lookups": "mix/lookups.parquet",
         "files": "mix/files.json",
+        "digests": {
+            name: hashlib.blake2b((path / "mix" / file).read_bytes(), digest_size=16).hexdigest()
+            for name, file in (("lookups", "lookups.parquet"), ("files", "files.json"))
+        },
     }
     (path / "mix" / "plan.json").write_text(json.dumps(plan))
     return path

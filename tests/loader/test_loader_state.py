@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,8 +31,10 @@ def test_a_state_says_what_was_consumed(shards: Shards, run_dir: Path) -> None:
     loader = StreamingLoader(run, 8, start_step=12)
     before = [row for t, row in enumerate(expected_order(run)[: 96 + 15]) if not 30 <= t < 45]
     state = loader.state_dict()
-    assert set(state) == {"format", "plan", "history", "step", "rows", "tokens", "consumed"}
-    assert (state["format"], state["step"], state["rows"]) == (2, 12, 111)
+    assert set(state) == {
+        "format", "plan", "base", "history", "step", "rows", "tokens", "consumed", "digest",
+    }  # fmt: skip
+    assert (state["format"], state["step"], state["rows"]) == (3, 12, 111)
     assert state["tokens"] == 96 * shards.seq_len
     names = [source for source, *_ in before]
     assert state["consumed"] == {name: names.count(name) for name in shards.tokens}
@@ -50,17 +54,26 @@ def test_a_state_between_micro_batches_is_that_of_the_step(shards: Shards, run_d
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("format", 1, "format must be 2, got 1"),
+        ("format", 2, "format must be 3, got 2"),
         ("rows", 97, "rows consumed of source"),
         ("rows", 10_000, "rows must be within the 300"),
+        ("rows", 1 << 70, "rows must be a whole number of at least 0, got 1180591620717411303424"),
         ("tokens", 5, "5 tokens"),
-        ("step", -1, "-1 steps"),
+        ("tokens", math.nan, "tokens must be a whole number of at least 0, got nan"),
+        ("step", -1, "step must be a whole number of at least 0, got -1"),
+        ("step", True, "step must be a whole number of at least 0, got True"),
         ("step", 0, "0 steps"),
+        ("step", 11, "digest is '.*', but its other fields give"),
         ("step", 97, "97 steps"),
-        ("step", "12", "another type"),
+        ("step", "12", "step must be a whole number of at least 0, got '12'"),
         ("history", "00", "history 00"),
+        ("history", None, "history must be a text, got None"),
+        ("base", "00", "digest is '.*', but its other fields give"),
+        ("plan", "00", "saved under plan 00, which is this plan with an edit that is missing"),
+        ("digest", "00", "digest is '00', but its other fields give"),
         ("consumed", {"web": 96}, "0 rows consumed of source 'books', but this plan takes 36"),
-        ("consumed", None, "another type"),
+        ("consumed", {"web": -1}, "consumed of source 'web' must be a whole number of at least 0"),
+        ("consumed", None, "consumed must be a dict of rows by source, got None"),
     ],
 )
 def test_a_state_with_one_wrong_field_is_refused(
@@ -68,8 +81,37 @@ def test_a_state_with_one_wrong_field_is_refused(
 ) -> None:
     run = write_plan(shards, MIX, folder=run_dir)
     state = StreamingLoader(run, 8, start_step=12).state_dict()
-    with pytest.raises(DataError, match=message):
-        StreamingLoader(run, 8).load_state_dict(state | {field: value})
+    for changed in (state | {field: value}, json.loads(json.dumps(state | {field: value}))):
+        with pytest.raises((DataError, UsageError), match=message) as caught:
+            StreamingLoader(run, 8).load_state_dict(changed)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("state", [None, [], "", 3, b"{}", {}, "a\n" * 10_000])
+def test_what_is_no_state_is_refused_in_one_line(shards: Shards, run_dir: Path, state: Any) -> None:
+    loader = StreamingLoader(write_plan(shards, MIX, folder=run_dir), 8)
+    with pytest.raises(DataError, match=r"^loader state: .* Load a state that this ") as caught:
+        loader.load_state_dict(state)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+    assert loader.step == 0
+
+
+def test_each_field_of_a_state_is_needed(shards: Shards, run_dir: Path) -> None:
+    loader = StreamingLoader(write_plan(shards, MIX, folder=run_dir), 8, start_step=12)
+    state = loader.state_dict()
+    for field in state:
+        with pytest.raises(DataError, match=f"loader state: {field} must be"):
+            loader.load_state_dict({name: state[name] for name in state if name != field})
+
+
+def test_a_second_pass_says_that_nothing_is_left(shards: Shards, run_dir: Path) -> None:
+    loader = StreamingLoader(write_plan(shards, MIX, folder=run_dir), 8)
+    rows = [batch["run_rows"].tolist() for batch in loader]
+    with pytest.warns(UserWarning, match="37 of 37 steps are done, so there is nothing to iterate"):
+        assert list(loader) == []
+    loader.load_state_dict(loader.state_at(0))
+    assert [batch["run_rows"].tolist() for batch in loader] == rows
 
 
 ACCEPTED: dict[str, Any] = {

@@ -118,6 +118,17 @@ def test_micro_batches_are_those_of_the_next_step(run: Path) -> None:
     assert {step: counted[step] for step in said} == said
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"batch_size": 8}, {"collate_fn": lambda batches: batches[0]}]
+)
+def test_a_data_loader_that_batches_once_more_is_refused(run: Path, options) -> None:
+    stream = TorchStream(StreamingLoader(run, 8))
+    with pytest.raises(UsageError, match="batch_size of the DataLoader must be None"):
+        next(iter(DataLoader(stream, **options)))
+    converted = DataLoader(stream, batch_size=None, collate_fn=transformers_inputs)
+    assert next(iter(converted))["input_ids"].shape == (8, stream.loader.seq_len)
+
+
 @pytest.mark.slow  # torch waits 5 seconds for a worker that failed
 def test_worker_processes_are_refused_with_advice(run: Path) -> None:
     stream = TorchStream(StreamingLoader(run, 8))

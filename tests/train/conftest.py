@@ -42,7 +42,11 @@ ROWS = {"web": 160, "books": 80}
 @pytest.fixture(scope="session")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory: two sources whose next token mostly follows from the one before."""
-    folder = tmp_path_factory.mktemp("run")
+    return write_run(tmp_path_factory.mktemp("run"))
+
+
+def write_run(folder: Path) -> Path:
+    """Write a run directory into an empty folder, and return it."""
     for number, (name, rows) in enumerate(ROWS.items()):
         _write_part(folder, name, rows, number)
     _write_mix(folder)

@@ -27,15 +27,20 @@ from corpuskit.loader.stream import StreamingLoader
 from corpuskit.stage import View
 from corpuskit.stages.sequences.tokenize import Tokenize
 from corpuskit.train.attention import lay_out
-from corpuskit.train.checkpoint import Checkpoints, Record
+from corpuskit.train.checkpoint import Checkpoints
 from corpuskit.train.huggingface.export import export, find_checkpoint
-from corpuskit.train.huggingface.init_from import require_same_model, require_tokenizer
+from corpuskit.train.huggingface.init_from import (
+    require_same_model,
+    require_tokenizer,
+    require_whole_export,
+)
 from corpuskit.train.huggingface.models import load_weights, make_config, read_shape
 from corpuskit.train.huggingface.tensor_files import read_header, read_slice, write_tensors
 from corpuskit.train.loop import main
 from corpuskit.train.model import Decoder, init_weights
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import build_model, join
+from corpuskit.train.record import Record
 from corpuskit.train.settings import ModelShape, RopeScaling, TrainSettings
 
 if TYPE_CHECKING:
@@ -177,7 +182,8 @@ def test_a_folder_is_complete_or_absent(saved: dict[str, Path], tmp_path: Path) 
     options: Any = {"seq_len": 24, "ids": IDS}
     for part in broken.glob("*.distcp"):
         part.write_bytes(part.read_bytes()[:100])
-    with pytest.raises(DataError, match="step-00000003: the weights can't be read: "):
+    problem = r"step-00000003: the checkpoint is damaged: __0_0\.distcp has 100 bytes"
+    with pytest.raises(DataError, match=problem):
         export(broken, tmp_path / "out", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
     (tmp_path / "out").mkdir()  # an empty one may be there, and what a killed export left
@@ -285,6 +291,30 @@ def test_an_exported_model_trains_on_with_the_same_losses(
     assert losses[0] == losses[1]
     batch = next(iter(StreamingLoader(first.data, 8)))
     assert losses[0][0] == pytest.approx(_foreign_loss(folder, batch), abs=TOLERANCE)
+
+
+def test_a_damaged_export_is_refused_on_every_rank(
+    saved: dict[str, Path], tmp_path: Path, settings_for: Any, run_ranks: Any
+) -> None:
+    options: Any = {"seq_len": 24, "ids": IDS, "file_bytes": 9_000}
+    folder = export(saved["untied"], tmp_path / "out", **options).folder
+    settings = settings_for(tmp_path / "train")
+    assert run_ranks(2, _check_export, folder, settings) == ["", ""]
+    shard = sorted(folder.glob("*.safetensors"))[1]
+    content = bytearray(shard.read_bytes())
+    content[-5] ^= 1
+    shard.write_bytes(content)
+    messages = run_ranks(2, _check_export, folder, settings)
+    assert messages[0] == messages[1]
+    assert messages[0].startswith(f"{folder}: {shard.name} is not what was saved: its digest")
+
+
+def _check_export(folder: Path, settings: TrainSettings) -> str:
+    try:
+        require_whole_export(folder, join(settings))
+    except DataError as error:
+        return str(error)
+    return ""
 
 
 def _losses(settings: TrainSettings) -> list[float]:

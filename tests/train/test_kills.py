@@ -21,10 +21,10 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from corpuskit.train.checkpoint import read_record
 from corpuskit.train.loop import train
 from corpuskit.train.metrics import Progress, Told, TrainResult
 from corpuskit.train.parallel import join
+from corpuskit.train.record import read_record
 from tests.train.conftest import Ranks
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from torch.distributed.tensor import DTensor
 
 from corpuskit.errors import CorpuskitError, UsageError
 from corpuskit.loader.stream import StreamingLoader
-from corpuskit.train.checkpoint import read_record
 from corpuskit.train.health import StopSignals
 from corpuskit.train.loop import main, take_step, train
 from corpuskit.train.metrics import Progress, TrainResult
 from corpuskit.train.parallel import join
 from corpuskit.train.pulse import Pulse
+from corpuskit.train.record import read_record
 from corpuskit.train.setup import set_up
 from corpuskit.train.watch import Watch
 from tests.patience import HANG_SECONDS, wait_until
@@ -301,7 +301,7 @@ def test_alone_main_needs_no_group_and_returns(settings: Any, run_ranks: Any) ->
     assert (first.steps_done, first.exit_code) == (8, 0)
     assert (again.steps_done, again.loss) == (8, None)
     steps = [line.split()[0] for line in lines if not line.startswith(("mixture", "checkpoint"))]
-    assert steps == ["4/8", "8/8", "finished", "finished"]
+    assert steps == ["4/8", "8/8", "finished", "resume:", "finished"]
 
 
 def _main_twice(settings: TrainSettings) -> tuple[TrainResult, TrainResult, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
 from corpuskit.errors import DataError, UsageError, suggest
+from corpuskit.loader.files import digest_bytes
 from corpuskit.loader.index import PLAN_FORMAT, plan_hash
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages.mixing._parameters import (
@@ -155,8 +155,12 @@ class Mix(GlobalStage):
             for role, run in LOOKUP_RUNS.items()
             for part in context.parts(run)
         ]
-        context.write_file("mix/lookups.parquet", _parquet(LOOKUPS, lookups))
-        context.write_file("mix/files.json", _json({"format": 1, "files": given["files"]}))
+        answers = {
+            "lookups": _parquet(LOOKUPS, lookups),
+            "files": _json({"format": 1, "files": given["files"]}),
+        }
+        context.write_file("mix/lookups.parquet", answers["lookups"])
+        context.write_file("mix/files.json", answers["files"])
         tokenizer = given["tokenizer"]
         plan = {
             "format": PLAN_FORMAT,
@@ -171,9 +175,10 @@ class Mix(GlobalStage):
             "index": "mix/index.parquet",
             "lookups": "mix/lookups.parquet",
             "files": "mix/files.json",
+            "digests": {name: digest_bytes(content) for name, content in answers.items()},
         }
-        digest = hashlib.blake2b(index, digest_size=16).hexdigest()
-        context.write_file("mix/plan.json", _json({**plan, "plan_hash": plan_hash(plan, digest)}))
+        digest = plan_hash(plan, digest_bytes(index))
+        context.write_file("mix/plan.json", _json({**plan, "plan_hash": digest}))
 
     def _sources(
         self, order: Sequence[str], parts: Sequence[Part], context: PassContext

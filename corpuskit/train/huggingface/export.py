@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import shutil
 import warnings
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ import torch.distributed.checkpoint as dcp
 import corpuskit
 from corpuskit.errors import DataError, UsageError
 from corpuskit.storage.local import sync_folder
-from corpuskit.train.checkpoint import read_record
 from corpuskit.train.huggingface.models import (
     CONFIG,
     INDEX,
@@ -30,19 +28,20 @@ from corpuskit.train.huggingface.models import (
 )
 from corpuskit.train.huggingface.tensor_files import write_tensors
 from corpuskit.train.model import Decoder
+from corpuskit.train.record import files_of, read_record, require_whole, step_of
 from corpuskit.train.settings import ModelShape, RopeScaling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from corpuskit.train.checkpoint import Record
+    from corpuskit.train.record import Record
 
 FORMAT = 1
 FILE_BYTES = 5_000_000_000
 READ_BYTES = 200_000_000
 """Weights in memory, as float32, unless a single tensor is larger."""
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-_CHECKPOINT = re.compile(r"step-(\d{8,})")
+_ADVICE = "Choose another with --step."
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,9 @@ def find_checkpoint(output: str | Path, step: int | None = None) -> Path:
     """
     folder = Path(output, "checkpoints")
     found = {
-        int(match[1]): path
+        number: path
         for path in (folder.iterdir() if folder.is_dir() else ())
-        if (match := _CHECKPOINT.fullmatch(path.name)) and (path / "train.json").is_file()
+        if (number := step_of(path.name)) is not None and (path / "train.json").is_file()
     }
     if not found:
         raise UsageError(f"{folder}: has no complete checkpoint. Train first, or correct output.")
@@ -111,7 +110,8 @@ def export(
     """
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise UsageError(f"{folder}: is there already, and not an empty folder. Choose a new one.")
-    record = read_record(checkpoint)
+    record = read_record(checkpoint, _ADVICE)
+    require_whole(checkpoint, record, _ADVICE)
     shape = _shape(record)
     with torch.device("meta"):
         parameters = {name: tuple(p.shape) for name, p in Decoder(shape).named_parameters()}
@@ -120,12 +120,15 @@ def export(
     texts = {
         CONFIG: config,
         "generation_config.json": {f"{name}_token_id": ids[name] for name in ids},
-        ORIGIN: _origin(record, checkpoint, dtype, tokenizer),
     }
-    more = {name: json.dumps(one, indent=2).encode() + b"\n" for name, one in texts.items()}
     with _whole_folder(folder, size) as partial:
         names = _write_weights(checkpoint, partial, parameters, DTYPES[dtype], file_bytes)
-        for name, content in {**more, **(files or {})}.items():
+        for name, fields in texts.items():
+            _write(partial / name, _json(fields))
+        checked = [name for name in (*names, INDEX, CONFIG) if (partial / name).exists()]
+        origin = _origin(record, checkpoint, dtype, tokenizer)
+        _write(partial / ORIGIN, _json({**origin, "files": files_of(partial, checked)}))
+        for name, content in (files or {}).items():
             _write(partial / name, content)
     return Exported(
         folder=folder,
@@ -188,7 +191,7 @@ def _write_weights(
             for one in group
         }
         index = {"metadata": {"total_size": size}, "weight_map": places}
-        _write(folder / INDEX, json.dumps(index, indent=2).encode() + b"\n")
+        _write(folder / INDEX, _json(index))
     return names
 
 
@@ -230,9 +233,7 @@ def read_weights(checkpoint: Path, shapes: Mapping[str, Sequence[int]]) -> Itera
         KeyError,
     ) as error:
         why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        raise DataError(
-            f"{checkpoint}: the weights can't be read: {why[0]}. Choose another with --step."
-        ) from error
+        raise DataError(f"{checkpoint}: the weights can't be read: {why[0]}. {_ADVICE}") from error
 
 
 def _shape(record: Record) -> ModelShape:
@@ -265,6 +266,10 @@ def _require_room(target: Path, size_bytes: int) -> None:
             f"{target}: needs {size_bytes / 1e9:,.3f} GB, {free / 1e9:,.3f} GB are free. "
             "Free space, or choose another folder."
         )
+
+
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, indent=2).encode() + b"\n"
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -6,15 +6,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.storage import digest_file
 from corpuskit.train.huggingface.models import ORIGIN, TOKENIZER, read_json, read_shape
+from corpuskit.train.record import find_damage
 from corpuskit.train.settings import PRESETS, SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import ModelShape, TrainSettings
+
+_AGAIN = "Export the model again."
 
 
 def choose_model(settings: TrainSettings, tokenizer: Mapping[str, Any]) -> ModelShape:
@@ -97,12 +101,35 @@ def require_tokenizer(
     )
 
 
+def require_whole_export(folder: Path, parallel: Parallel) -> None:
+    """Refuse a model that is not what `corpuskit export` wrote, as its `corpuskit.json` tells.
+
+    Models of others have no digests, and are taken as they are. Each file is read by one rank.
+
+    Raises:
+        DataError: names the file; on every rank.
+    """
+    if not (folder / ORIGIN).is_file():
+        return
+    files = read_json(folder / ORIGIN, _AGAIN).get("files", {})
+    try:
+        known = {str(name): (int(size), str(digest)) for name, (size, digest) in files.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise DataError(f"{folder / ORIGIN}: files is no list of files. {_AGAIN}") from None
+    problem = find_damage(folder, known, parallel.rank, parallel.world_size)
+    if problems := [one for one in parallel.gather(problem) if one]:
+        raise DataError(
+            f"{folder}: {'; '.join(problems)}. {_AGAIN} If the change is meant, take files out of "
+            f"{ORIGIN}."
+        )
+
+
 def _tokenizers(folder: Path) -> dict[str, str]:
     """Return the tokenizer files of a model, and the hash that the tokenize stage gives them."""
     names = (TOKENIZER, "tokenizer.model")
     found = {name: digest_file(folder / name) for name in names if (folder / name).is_file()}
     if (folder / ORIGIN).is_file() and TOKENIZER in found:
-        origin = read_json(folder / ORIGIN, "Export the model again.").get("tokenizer") or {}
+        origin = read_json(folder / ORIGIN, _AGAIN).get("tokenizer") or {}
         if origin.get("file") == found[TOKENIZER]:  # nobody has changed it since
             found[TOKENIZER] = str(origin.get("hash"))
     return found

@@ -1,0 +1,185 @@
+"""What a checkpoint says of itself: `train.json`, with a digest of every file and of itself.
+
+The digest is xxh3-128: it finds what storage, copying and people do to files, not forgery, and
+reads 10 GB/s on a core where blake2b reads 0.7, so checking costs little more than reading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from corpuskit.errors import CorpuskitError, DataError, describe
+from corpuskit.storage import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+FORMAT = 2
+FILE = "train.json"
+READERS = 8  # threads of a rank that check files
+_NAME = re.compile(r"step-(\d{8,})")
+_LAST = b',"digest":"'  # of the bytes before it
+
+Files = dict[str, tuple[int, str]]
+"""Size in bytes and digest, by name."""
+
+
+class DamagedCheckpointError(DataError):
+    """A checkpoint is not what was saved; `problem` says in what."""
+
+    def __init__(self, folder: Path, problem: str, advice: str) -> None:
+        super().__init__(f"{folder}: the checkpoint is damaged: {problem}. {advice}")
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What `train.json` says."""
+
+    step: int  # steps done
+    shape: dict[str, Any]  # ModelShape
+    settings: dict[str, Any]  # TrainSettings
+    settings_hash: str
+    plan_hash: str  # of the mix plan whose rows were consumed
+    loader: dict[str, Any]  # the loader's own state
+    world_size: int  # ranks that wrote it; any number may read it
+    guard: dict[str, Any] | None = None  # what the spike guard compares the next step with
+    run: str = ""  # id of the training that wrote it
+    files: Files = field(default_factory=dict)  # all others of the folder
+
+
+def step_of(name: str) -> int | None:
+    """Return the step that the name of a complete checkpoint says; None for other names."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Write `train.json`, durably."""
+    fields = json.dumps({"format": FORMAT, **asdict(record)}, separators=(",", ":")).encode()
+    body = fields.removesuffix(b"}")
+    LocalStore(folder).put(FILE, body + _LAST + _digest(body).encode() + b'"}')
+
+
+def read_record(folder: Path, advice: str = "Restore it from a copy, or move it away.") -> Record:
+    """Read a checkpoint's `train.json`.
+
+    Args:
+        folder: of the checkpoint.
+        advice: how the message of a damaged one ends.
+
+    Raises:
+        DamagedCheckpointError: it is not what was written, or of another step than the folder.
+        DataError: it is of another format.
+        CorpuskitError: the folder can't be seen from here.
+    """
+    try:
+        content = (folder / FILE).read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        if folder.parent.is_dir() and (folder.exists() or folder.is_symlink()):
+            raise DamagedCheckpointError(folder, f"{FILE} is missing", advice) from None
+        raise CorpuskitError(
+            f"{describe(error)} Every node must see the output folder, and may read it."
+        ) from None
+    except OSError as error:
+        raise CorpuskitError(
+            f"{describe(error)} Every node must see the output folder, and may read it."
+        ) from None
+    body, _, digest = content.rpartition(_LAST)
+    if _digest(body).encode() + b'"}' != digest:
+        if _is_older(content):
+            raise DataError(
+                f"{folder / FILE}: format 1, of an older corpuskit, has no digests and can't be "
+                "checked. Train on with that version, or export the model there and begin a new "
+                "output with init_from."
+            )
+        raise DamagedCheckpointError(folder, f"{FILE} is not what was saved", advice)
+    fields = json.loads(body + b"}")
+    number = fields.pop("format")
+    if number != FORMAT:
+        raise DataError(f"{folder / FILE}: format {number!r} is not known. Use a newer corpuskit.")
+    record = Record(**fields)
+    named = step_of(folder.name)
+    if named is not None and named != record.step:
+        problem = f"{FILE} is of step {record.step}: the folder was renamed, or files were swapped"
+        raise DamagedCheckpointError(folder, problem, advice)
+    return record
+
+
+def _is_older(content: bytes) -> bool:
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(fields, dict) and fields.get("format") == 1 and "files" not in fields
+
+
+def require_whole(folder: Path, record: Record, advice: str) -> None:
+    """Read every file of a checkpoint, and refuse it if one is not what was saved.
+
+    Raises:
+        DamagedCheckpointError: names the file.
+    """
+    if problem := find_damage(folder, record.files):
+        raise DamagedCheckpointError(folder, problem, advice)
+
+
+def find_damage(
+    folder: Path, files: Mapping[str, tuple[int, str]], rank: int = 0, ranks: int = 1
+) -> str:
+    """Return what is wrong with this rank's share of some files; empty if nothing is.
+
+    Each file is read by one rank, as a rule by the one that wrote it, and by one thread.
+
+    Args:
+        folder: theirs.
+        files: what they must be.
+        rank, ranks: which share.
+
+    Raises:
+        OSError: a file is there and can't be read.
+    """
+    mine = sorted(files, key=_by_number)[rank::ranks]
+    with ThreadPoolExecutor(READERS, "check") as readers:
+        problems = list(readers.map(lambda name: _compare(folder / name, *files[name]), mine))
+    return "; ".join(filter(None, problems))
+
+
+def files_of(folder: Path, names: Iterable[str]) -> Files:
+    """Return size and digest of some files."""
+    return {name: _measure(folder / name) for name in names}
+
+
+def _by_number(name: str) -> tuple[list[int], str]:
+    # `__7_0.distcp` is of rank 7; `.metadata`, small, comes last.
+    return [int(number) for number in re.findall(r"\d+", name)] or [1 << 62], name
+
+
+def _compare(path: Path, size: int, digest: str) -> str:
+    try:
+        there = path.stat().st_size
+        if there != size:
+            return f"{path.name} has {there:,} bytes, {size:,} were saved"
+        if _measure(path) != (size, digest):
+            return f"{path.name} is not what was saved: its digest differs"
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return f"{path.name} is missing"
+    return ""
+
+
+def _measure(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, xxhash.xxh3_128)  # type: ignore[arg-type]  # its stub
+        return file.tell(), found.hexdigest()
+
+
+def _digest(content: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(content)

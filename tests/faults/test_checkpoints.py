@@ -1,0 +1,19 @@
+"""Whatever is damaged, a training goes on with the right weights or names what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.checkpoints import play_many
+
+pytestmark = pytest.mark.slow
+
+NUM = 30
+
+
+def test_damage_to_checkpoints_is_never_silent() -> None:
+    outcomes, problems = play_many(0, NUM)
+    advice = "replay with: python -m tests.faults.checkpoints --seed N"
+    assert not problems, "\n".join([*problems, advice])
+    assert outcomes.total() == NUM
+    assert min(outcomes["refused"], outcomes["healed"]) > 0, outcomes
