@@ -4,8 +4,8 @@ A producer writes one sorted file, whatever the number of consumers; a consumer 
 the first column and reads only the record batches that can hold it. Keys, hashes and
 token rows move; documents stay where they are.
 
-Every read is checked: the seal of the producer holds a hash of the footer, the footer holds a hash
-of each record batch, and a batch is compared with its hash before it is used.
+Every read is checked: the seal of the producer holds a hash of the footer, the footer holds a CRC
+of each record batch, and a batch is compared with its CRC before it is used.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import itertools
 import json
 import struct
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from corpuskit.errors import DataError
 from corpuskit.storage import DamagedError, open_place, read_footer
@@ -66,8 +66,9 @@ def write_run(
         "format": 1,
         "rows": len(first),
         "first": [str(v) for v in first[::step]],
-        # A batch lies in the file just as it is serialized here.
-        "hashes": [_hash(b.serialize()) for b in table.to_batches(max_chunksize=step)],
+        # A batch lies in the file just as it is serialized here. CRC-32 (2.4 GB/s) is in every
+        # Python: the loader, which needs no more than numpy and pyarrow, checks it as well.
+        "crc32": [crc32(b.serialize()) for b in table.to_batches(max_chunksize=step)],
     }
     schema = table.schema.with_metadata({"corpuskit": json.dumps(header)})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
@@ -93,7 +94,7 @@ def read_run(path: Readable, low: int | None = None, high: int | None = None) ->
                 raise ValueError(f"{len(first)} batches claimed, {reader.num_record_batches} there")
             schema = reader.schema.remove_metadata()
             batches = _read_batches(
-                path, file, schema, header["hashes"], *_batches(first, low, high)
+                path, file, schema, header["crc32"], *_batches(first, low, high)
             )
             table = pa.Table.from_batches(batches, schema)
     except (pa.ArrowException, OSError, *MALFORMED) as error:
@@ -131,9 +132,14 @@ def _batches(first: list[int], low: int | None, high: int | None) -> tuple[int, 
 
 
 def _read_batches(
-    path: Readable, file: pa.NativeFile, schema: pa.Schema, hashes: list[str], begin: int, end: int
+    path: Readable,
+    file: pa.NativeFile,
+    schema: pa.Schema,
+    checksums: list[int],
+    begin: int,
+    end: int,
 ) -> list[pa.RecordBatch]:
-    """Read batches `[begin, end)`, each compared with its hash before it is parsed.
+    """Read batches `[begin, end)`, each compared with its CRC before it is parsed.
 
     Compressed batches are refused before they are read: 50 KB of them can hold 1.6 GB. Arrow says
     nowhere which are, so footer and headers are parsed here.
@@ -152,18 +158,13 @@ def _read_batches(
             "<qi4xq", footer, blocks + 4 + 24 * number
         )
         block = file.read_at(header_size + body_size, offset)
-        if _hash(block) != hashes[number]:
+        if crc32(block) != checksums[number]:
             raise DamagedError(path)
         header = block[8:header_size]
         if _field(header, _table(header, _root(header), 2), 3):
             raise ValueError(f"batch {number} is compressed")
         batches.append(pa.ipc.read_record_batch(pa.py_buffer(block), schema))
     return batches
-
-
-def _hash(content: bytes | pa.Buffer) -> str:
-    """Return the hash of a record batch as hex: 17 GB/s, against 0.6 GB/s for blake2b."""
-    return xxhash.xxh3_64_hexdigest(content)
 
 
 def _root(buffer: bytes) -> int:

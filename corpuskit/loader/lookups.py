@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ class ExchangeRun:
             self._file = pa.ipc.open_file(files.open(name))
             facts = json.loads((self._file.schema.metadata or {})[b"corpuskit"])
             self._firsts = [int(first) for first in facts["first"]]
+            self._checksums = facts.get("crc32", ())
             known = facts["format"] == FORMAT and len(self._firsts) <= self._file.num_record_batches
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
             missing = isinstance(error, FileNotFoundError)
@@ -70,11 +72,15 @@ class ExchangeRun:
 
     def _batch(self, number: int) -> pa.RecordBatch:
         try:
-            return self._file.get_batch(number)
+            batch = self._file.get_batch(number)
         except (OSError, pa.ArrowException) as error:
             raise DataError(
                 f"{self._path}: batch {number} can't be read: {one_line(error)}. Run the mix again."
             ) from error
+        # It is serialized as it lies in the file.
+        if self._checksums and crc32(batch.serialize()) != self._checksums[number]:
+            raise DataError(f"{self._path}: batch {number} is damaged. Delete it and run again.")
+        return batch
 
 
 class Lookups:

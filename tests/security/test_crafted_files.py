@@ -166,10 +166,10 @@ def test_a_run_is_read_whole(run):
 
 def test_a_compressed_run_is_refused_before_it_is_decompressed(tmp_path, monkeypatch):
     columns = {"key": np.zeros(4_000_000, np.int64)}
-    header = {**HEADER, "hashes": ["right"]}
+    header = {**HEADER, "crc32": [7]}
     path = arrow(tmp_path / "a.arrow", columns, header, compression="zstd")
     assert path.stat().st_size < 10_000
-    monkeypatch.setattr(exchange, "_hash", lambda block: "right")
+    monkeypatch.setattr(exchange, "crc32", lambda block: 7)
     with pytest.raises(DataError, match=r"a.arrow: not an exchange run: batch 0 is compressed"):
         read_run(path)
 
