@@ -119,10 +119,14 @@ class Stage(Parameters, ABC):
         return {}
 
     def check_sources(self, names: tuple[str, ...]) -> None:
-        """Check parameters that name sources; asked once, when the plan is made.
+        """Check what parameters alone cannot say; asked once, when the plan is made.
+
+        Args:
+            names: of all sources.
 
         Raises:
-            UsageError: a parameter names a source that there is not, or leaves one out.
+            UsageError: a parameter names a source that there is not, or leaves one out; a library
+                that the stage needs cannot be imported.
         """
 
     def runs(self) -> tuple[str, ...]:
@@ -195,6 +199,7 @@ class SourceBatch:
         columns: declared columns; urls and dates go to `origin`; `extra`: JSON objects.
         rejects: documents that could not become rows.
         replaced: (n,) rows whose lone surrogates were replaced.
+        noted: rule -> rows that the ledger names for it although they stay.
         size_bytes: bytes of input consumed for this batch (for progress).
     """
 
@@ -207,6 +212,7 @@ class SourceBatch:
     extra: pa.Array | None = None
     rejects: tuple[Reject, ...] = ()
     replaced: tuple[int, ...] = ()
+    noted: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     size_bytes: int = 0
 
 

@@ -168,7 +168,7 @@ def read_plan(path: str | Path, overrides: Sequence[str] = (), *, until: str | N
         raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
     check_columns(file)
     names = tuple(step.label for step in file.sources)
-    for step in file.steps:
+    for step in (*file.sources, *file.steps):
         try:
             check_runs(step.stage.runs(), file.settings.output)
             step.stage.check_sources(names)

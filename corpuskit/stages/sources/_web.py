@@ -67,6 +67,7 @@ class Finished(NamedTuple):
     threshold: float = float("nan")
     note: str = ""
     is_repaired: bool = False
+    is_all_text: bool = False
 
 
 def arrow_types(fields: Sequence[Field]) -> dict[str, pa.DataType]:
@@ -146,12 +147,15 @@ class Reader:
         finished = self._finish(drafts)
         kept: list[tuple[Draft, bytes]] = []
         repaired: list[int] = []
+        all_text: list[int] = []
         for draft, one in zip(drafts, finished, strict=True):
             if one.rule:
                 rejects.append(_reject(draft, one))
                 continue
             if one.is_repaired:
                 repaired.append(len(kept))
+            if one.is_all_text:
+                all_text.append(len(kept))
             kept.append((draft, one.text))
         records = [draft.record for draft, _ in kept]
         urls = [_bare(record.fields.get("warc-target-uri")) for record in records]
@@ -169,6 +173,7 @@ class Reader:
             dates=pa.array(dates, pa.string()),
             rejects=tuple(sorted(rejects, key=lambda one: one.position)),
             replaced=tuple(repaired),
+            noted={"all_text": tuple(all_text)},
             size_bytes=size,
         )
 
