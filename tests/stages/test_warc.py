@@ -587,7 +587,7 @@ def test_a_plan_fails_at_the_line_of_an_extractor_that_cannot_be_imported(
     (tmp_path / "lxml_html_clean").mkdir()
     (tmp_path / "lxml_html_clean" / "__init__.py").write_text("raise ImportError('not there')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    source, stage = "{warc: {paths: x.warc.gz, extractor: trafilatura}}", "html: {favour: recall}"
+    source, stage = "{warc: x.warc.gz, extractor: trafilatura}", "html: {favour: recall}"
     if form == "html":
         source, stage = "{jsonl: x.jsonl}", "html: {extractor: trafilatura}"
     path = tmp_path / "p.yaml"
