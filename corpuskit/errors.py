@@ -61,6 +61,15 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
 
 
+def reason_of(error: BaseException | str) -> str:
+    """Return what a library says, as the part of a line: no line breaks, no period, no novel."""
+    reason = " ".join(str(error).split()).rstrip(".")
+    return reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]} ..."
+
+
+MAX_REASON = 400
+"""Characters; some libraries quote the whole file."""
+
 _ADVICE = {
     28: " Free disk space and run again: finished tasks are kept.",
     13: " Check the permissions.",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from corpuskit.closure import PACKAGE
 from corpuskit.cpu import note_ended, note_running
-from corpuskit.errors import CorpuskitError, UsageError
+from corpuskit.errors import CorpuskitError, UsageError, reason_of
 from corpuskit.stages.sources._extract_worker import (
     ALL_TEXT,
     ANSWER,
@@ -271,9 +271,8 @@ def _judged(state: int, flags: int, text: bytes) -> Extracted:
 
 
 def _missing(extractor: str, reason: str) -> UsageError:
-    reason = " ".join(reason.split()).rstrip(".")
     return UsageError(
-        f"extractor {extractor}: cannot be loaded: {reason}. "
+        f"extractor {extractor}: cannot be loaded: {reason_of(reason)}. "
         "Run pip install 'corpuskit[html]'."
     )
 

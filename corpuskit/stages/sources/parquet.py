@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from corpuskit.batch import utf8
-from corpuskit.errors import DataError
+from corpuskit.errors import DataError, reason_of
 from corpuskit.stage import Cost, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, as_strings, is_textual
 from corpuskit.stages.sources._extra import decoded_bytes, json_objects
@@ -288,7 +288,9 @@ def _open(path: str, *, lists: bool) -> Iterator[pq.ParquetFile]:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise DataError(f"{path}: no whole Parquet file: {error}. Fetch it again.") from None
+            raise DataError(
+                f"{path}: no whole Parquet file: {reason_of(error)}. Fetch it again."
+            ) from None
         yield reader
 
 
@@ -315,7 +317,9 @@ def _batches(
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise DataError(f"{path}: row group {group}: {error}. Fetch the file again.") from None
+        raise DataError(
+            f"{path}: row group {group}: {reason_of(error)}. Fetch the file again."
+        ) from None
 
 
 def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -341,6 +345,11 @@ def _row_counts(reader: pq.ParquetFile, path: str) -> list[int]:
     rows = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
     if any(count < 0 for count in rows) or sum(rows) > MAX_POSITION:
         raise DataError(f"{path}: the footer says {sum(rows):,} rows. Fetch the file again.")
+    if sum(rows) != meta.num_rows:  # a row group that is missing would not be missed
+        raise DataError(
+            f"{path}: the footer says {meta.num_rows:,} rows, and {sum(rows):,} in its row groups. "
+            "Fetch the file again."
+        )
     return rows
 
 
