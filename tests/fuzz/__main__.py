@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from tests.faults.soak import say
 from tests.fuzz.formats import FORMATS
 from tests.fuzz.runner import fuzz, judge, serve
 
@@ -26,23 +26,22 @@ def main() -> int:
         return 0
     if given.seed is not None:
         with tempfile.TemporaryDirectory() as folder:
-            print(*judge(given.format[0], given.seed, Path(folder)), sep="\n")
+            say("\n".join(map(str, judge(given.format[0], given.seed, Path(folder)))))
         return 0
     is_bad = False
-    print("| format | cases | read | refused | findings | most CPU s | most MiB |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    say("| format | cases | read | refused | findings | most CPU s | most MiB |")
+    say("|---|---:|---:|---:|---:|---:|---:|")
     for name in given.format:
         verdicts = fuzz(name, given.first, given.num)
         counts = [sum(one.outcome == kind for one in verdicts) for kind in ("read", "refused")]
         bad = [one for one in verdicts if one.is_bad]
-        print(
+        say(
             f"| {name} | {len(verdicts)} | {counts[0]} | {counts[1]} | {len(bad)} "
             f"| {max(one.seconds for one in verdicts):.2f} "
-            f"| {max(one.grown_bytes for one in verdicts) >> 20} |",
-            flush=True,
+            f"| {max(one.grown_bytes for one in verdicts) >> 20} |"
         )
         for one in bad:
-            print(f"    seed {one.seed}: {one.outcome}\n{one.detail}", file=sys.stderr, flush=True)
+            say(f"    seed {one.seed}: {one.outcome}\n{one.detail}")
         is_bad = is_bad or bool(bad)
     return int(is_bad)
 

@@ -138,6 +138,45 @@ def _warc_seeds() -> Sequence[bytes]:
     ]  # fmt: skip
 
 
+def _arc_seeds() -> Sequence[bytes]:
+    blocks = [_block(number) for number in range(6)]
+    records = [
+        b"http://a.example/%d 192.0.2.7 20040518015810 text/html %d\n%s\n" % (n, len(block), block)
+        for n, block in enumerate(blocks)
+    ]
+    first = b"filedesc://a.arc 0.0.0.0 20040518015810 text/plain 20\n1 0 x\nURL IP-address\n"
+    whole = b"".join([first, *records])
+    return [
+        whole, b"".join(gzip.compress(one, mtime=0) for one in records),
+        gzip.compress(whole, mtime=0),
+    ]  # fmt: skip
+
+
+def _wacz_seeds() -> Sequence[bytes]:
+    import zipfile
+
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive:
+        for name, content in (
+            ("datapackage.json", b"{}"),
+            (
+                "archive/a.warc.gz",
+                b"".join(gzip.compress(_warc_record(n), mtime=0) for n in range(3)),
+            ),
+            ("archive/b.warc", b"".join(map(_warc_record, range(3, 6)))),
+        ):
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return [sink.getvalue()]
+
+
+def _wacz(path: Path, good: bytes, bad: bytes) -> int:
+    from corpuskit.stages.sources.warc import Warc
+
+    num = _documents(Warc(paths=("x",)), path)
+    assert num > 0, "the directory names two files, and nothing came of them"
+    return num
+
+
 def _warc(path: Path, good: bytes, bad: bytes) -> int:
     from corpuskit.stages.sources.warc import Warc
 
@@ -153,7 +192,10 @@ def _check_members(path: Path, good: bytes, bad: bytes) -> None:
     from corpuskit.stages.sources._warc import read_records
 
     archive = Archive(str(path), 1000)
-    bodies = {one.body for one in read_records(archive.pieces(), lambda fields: True, 1 << 24)}
+    records = read_records(
+        archive.pieces(), lambda fields: True, 1 << 24, archive.end, archive.framing
+    )
+    bodies = {one.body for one in records}
     archive.close()
     begin = next((i for i, (a, b) in enumerate(zip(good, bad, strict=False)) if a != b), len(bad))
     shared = len(bad) - begin
@@ -282,6 +324,8 @@ def _fasttext(path: Path, good: bytes, bad: bytes) -> int:
 FORMATS = {
     "parquet": Format([f"{n}.parquet" for n in range(4)], _parquet_seeds, _parquet),
     "warc": Format(["a.warc", "b.warc.gz", "c.warc.gz", "d.warc.zst"], _warc_seeds, _warc, True),
+    "arc": Format(["a.arc", "b.arc.gz", "c.arc.gz"], _arc_seeds, _warc, True),
+    "wacz": Format(["a.wacz"], _wacz_seeds, _wacz),
     "tokenizer": Format([f"{n}.json" for n in range(3)], _tokenizer_seeds, _tokenizer),
     "tekken": Format(["tekken.json"], _tekken_seeds, _tokenizer),
     "sentencepiece": Format(["a.model", "b.model"], _sentencepiece_seeds, _tokenizer),

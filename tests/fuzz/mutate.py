@@ -51,7 +51,12 @@ def _change(content: bytearray, rng: random.Random) -> None:
         other = rng.randrange(max(size, 1))
         content[other : other + len(piece)] = piece
     else:
-        numbers = [match for match in _DIGITS.finditer(content, begin, begin + 5000)]
-        if numbers:
-            match = rng.choice(numbers)
-            content[match.start() : match.end()] = str(rng.choice(LIES)).encode()
+        _lie(content, begin, rng)
+
+
+def _lie(content: bytearray, begin: int, rng: random.Random) -> None:
+    """Change a number that stands in digits."""
+    numbers = list(_DIGITS.finditer(content, begin, begin + 5000))
+    if numbers:
+        match = rng.choice(numbers)
+        content[match.start() : match.end()] = str(rng.choice(LIES)).encode()

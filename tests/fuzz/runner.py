@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from corpuskit.errors import CorpuskitError
 from tests.conftest import ROOT
+from tests.faults.soak import say
 from tests.fuzz.formats import FORMATS, case, good_files
 
 CPU_SECONDS = 15
@@ -68,7 +69,7 @@ def judge(name: str, seed: int, folder: Path) -> Verdict:
 def serve(name: str, first: int, last: int) -> None:
     """Judge a range of seeds and print one JSON object for each; the child's part."""
     good_files(name)
-    print("ready", flush=True)
+    say("ready")
     space = _status("VmSize") + SPACE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (space, space))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -77,7 +78,7 @@ def serve(name: str, first: int, last: int) -> None:
             signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
             verdict = judge(name, seed, Path(folder))
             signal.setitimer(signal.ITIMER_PROF, 0)
-            print(json.dumps(verdict._asdict()), flush=True)
+            say(json.dumps(verdict._asdict()))
 
 
 def fuzz(name: str, first: int, num: int) -> list[Verdict]:

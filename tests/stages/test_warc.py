@@ -15,7 +15,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from source_reading import batches, input_file, read
+from source_reading import batches, read
 from web_archives import PAGE, http, members, pages, record, response, taken_apart
 
 from corpuskit.errors import ConfigError, CorpuskitError, DataError, UsageError
@@ -24,8 +24,9 @@ from corpuskit.stages.sources import _extract, _warc
 from corpuskit.stages.sources._archive import Archive
 from corpuskit.stages.sources._decode import decode_page
 from corpuskit.stages.sources._extract import Page, Settings, extract_pages
+from corpuskit.stages.sources._framing import parse_fields
 from corpuskit.stages.sources._http import Response, TooMuchError, decode_body, parse_response
-from corpuskit.stages.sources._warc import parse_fields, read_records
+from corpuskit.stages.sources._warc import read_records
 from corpuskit.stages.sources.warc import Warc
 
 pytest.importorskip("resiliparse")

@@ -39,9 +39,9 @@ class Html(StreamingStage):
 
     A page that is over `max_page_bytes`, or over which the extractor failed, died, or took too much
     CPU time or memory, is dropped (`not_extracted`; its value is the size of the page in bytes),
-    and so is one that holds no text (`no_text`). Pages are extracted as in `warc`: where resiliparse
-    finds next to no main text, a page becomes all of its visible text, and the ledger says so
-    (`all_text`).
+    and so is one that holds no text (`no_text`). Pages are extracted as in `warc`: where
+    resiliparse finds next to no main text, a page becomes all of its visible text, and the ledger
+    says so (`all_text`).
 
     Source: resiliparse (Bevendorff et al. 2018) and trafilatura (Barbaresi 2021).
     """
