@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING, NamedTuple
 
 from corpuskit.stage import InputFile
-from tests.fuzz.mutate import mutate
+from tests.fuzz.mutate import mutate, mutate_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +49,8 @@ def case(name: str, seed: int, folder: Path) -> tuple[Path, bytes, bytes]:
         chosen = rng.randrange(len(members))
         members[chosen] = gzip.compress(mutate(gzip.decompress(members[chosen]), rng), mtime=0)
         bad = b"".join(members)
+    elif form.names[number].endswith(".json") and rng.random() < 0.7:
+        bad = mutate_json(good, rng)
     else:
         bad = mutate(good, rng)
     path = folder / form.names[number]

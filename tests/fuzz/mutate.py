@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import random
@@ -20,6 +21,42 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         _change(changed, rng)
     return bytes(changed)
+
+
+ODD = (None, True, -1, 0.5, 1 << 40, "", "\ud800", "\u0000", [], {}, [[]], "x" * 10_000)
+"""Values where others are expected."""
+
+
+def mutate_json(content: bytes, rng: random.Random) -> bytes:
+    """Return JSON that differs in one to four values, names or lists."""
+    tree = json.loads(content)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        node = tree
+        while True:
+            if not isinstance(node, dict | list) or not node:
+                break
+            places = list(node) if isinstance(node, dict) else range(len(node))
+            place = rng.choice(places)
+            if not isinstance(node[place], dict | list) or not node[place] or rng.random() < 0.3:
+                _change_value(node, place, rng)
+                break
+            node = node[place]
+    return json.dumps(tree).encode()
+
+
+def _change_value(node: Any, place: Any, rng: random.Random) -> None:
+    kind = rng.randrange(5)
+    if kind == 0:
+        del node[place]
+    elif kind == 1:
+        node[place] = rng.choice(LIES)
+    elif kind == 2 and isinstance(node[place], list):
+        node[place] = node[place] * rng.choice((2, 100))
+    elif kind == 3:
+        for _ in range(rng.choice((1, 100, 3000))):
+            node[place] = [node[place]]
+    else:
+        node[place] = rng.choice(ODD)
 
 
 def _change(content: bytearray, rng: random.Random) -> None:

@@ -1,16 +1,21 @@
 """Walk through a fastText model file, to find a broken one before the library reads it.
 
 fastText does not look whether its reads succeed: cut off in the dictionary it reads for ever, cut
-off in the weights it predicts from what memory held. Sizes are added up here, weights not touched.
+off in the weights it predicts from what memory held. Nor whether sizes agree: where they do not it
+reads and writes beyond its arrays. Sizes are compared here, weights not touched.
+
+Source: fastText 0.9.3, `save` of args.cc, dictionary.cc, matrix and productquantizer.cc.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from corpuskit.errors import DataError
+import numpy as np
+
+from corpuskit.errors import DataError, reason_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +25,28 @@ NEWEST = 12
 SUPERVISED = 3
 ENTRY_TAIL = 9
 """Bytes of a dictionary entry behind its word and NUL: count and type."""
+
+ARGUMENTS = struct.Struct("<12id")
+COUNTS = struct.Struct("<iiiqq")
+"""Entries, words and labels; tokens of the training text; pruned rows, -1 if nothing was pruned."""
+
+MOST = {"dim": 1 << 14, "word_ngrams": 100, "minn": 100, "maxn": 100}
+"""Larger ones are no model's, but a file that lies."""
+
+MOST_COUNTS = 10**15
+"""Where the tree of hierarchical softmax takes the count of a label for no label."""
+
+
+class Header(NamedTuple):
+    """What decides how large the rest of a model is, and how labels are found."""
+
+    dim: int
+    word_ngrams: int
+    loss: int
+    kind: int
+    bucket: int
+    minn: int
+    maxn: int
 
 
 def check_model_file(path: Path) -> None:
@@ -34,9 +61,11 @@ def check_model_file(path: Path) -> None:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
             supervised, end, size = _walk(content)
-    except (ValueError, struct.error):  # nothing to map, no model, or a field beyond the end
+    except (ValueError, IndexError, OverflowError, struct.error) as error:
+        # Nothing to map, no model, or a field beyond the end.
         raise DataError(
-            f"{path}: is not a whole fastText model. Give a .bin or .ftz file, or fetch it again."
+            f"{path}: is not a whole fastText model: {reason_of(error)}. "
+            "Give a .bin or .ftz file, or fetch it again."
         ) from None
     if not supervised:
         raise DataError(f"{path}: is a fastText model without labels. Give a supervised one.")
@@ -52,33 +81,89 @@ def _walk(content: mmap.mmap) -> tuple[bool, int, int]:
     magic, version = struct.unpack_from("<ii", content, 0)
     if magic != MAGIC or version > NEWEST:
         raise ValueError("another kind of file")
-    (kind,) = struct.unpack_from("<i", content, 36)
-    words, _, _, _, pruned = struct.unpack_from("<iiiqq", content, 64)
-    place = 92
-    for _ in range(words):
+    values = ARGUMENTS.unpack_from(content, 8)
+    header = Header(values[0], *values[5:11])
+    if header.kind != SUPERVISED:
+        return False, 0, len(content)
+    _check_header(header)
+    entries, words, labels, _, pruned = COUNTS.unpack_from(content, 64)
+    if min(words, labels) < 0 or entries != words + labels or pruned < -1 or labels == 0:
+        raise ValueError(f"it says {entries} entries, {words} words, {labels} labels")
+    place = _dictionary_end(content, words, labels)
+    rows = words + (header.bucket if pruned < 0 else pruned)
+    _check_pruned(content, place, pruned)
+    place += 8 * max(pruned, 0)
+    quantized, place = content[place : place + 1] == b"\1", place + 1
+    if pruned >= 0 and not quantized:
+        raise ValueError("it is pruned, but not quantized")
+    place = _matrix_end(content, place, quantized, rows, header.dim)
+    output_quantized, place = content[place : place + 1] == b"\1", place + 1
+    place = _matrix_end(content, place, quantized and output_quantized, labels, header.dim)
+    return True, place, len(content)
+
+
+def _check_header(header: Header) -> None:
+    for name, most in MOST.items():
+        value = getattr(header, name)
+        if not (name in {"dim", "word_ngrams"}) <= value <= most:
+            raise ValueError(f"{name} is {value}")
+    if header.bucket < 0 or not 1 <= header.loss <= 4:
+        raise ValueError(f"bucket is {header.bucket}, loss {header.loss}")
+    if header.bucket == 0 and (header.maxn > 0 or header.word_ngrams > 1):
+        raise ValueError("bucket is 0, by which it divides")
+
+
+def _dictionary_end(content: mmap.mmap, words: int, labels: int) -> int:
+    """Return where the dictionary ends: words first, then labels."""
+    place, counted = 92, 0
+    for number in range(words + labels):
         end_of_word = content.find(b"\0", place)
         if end_of_word < 0:
             raise ValueError("cut off in the dictionary")
         place = end_of_word + 1 + ENTRY_TAIL
-    place += 8 * max(pruned, 0)
-    quantized, place = content[place : place + 1] == b"\1", place + 1
-    place = _matrix_end(content, place, quantized)
-    output_quantized, place = content[place : place + 1] == b"\1", place + 1
-    place = _matrix_end(content, place, quantized and output_quantized)
-    return kind == SUPERVISED, place, len(content)
+        if content[place - 1] != (number >= words):
+            raise ValueError(f"entry {number} of the dictionary is no word, or no label")
+        if number >= words:
+            (count,) = struct.unpack_from("<q", content, end_of_word + 1)
+            counted += count
+            if count < 0 or counted >= MOST_COUNTS:
+                raise ValueError(f"label {number - words} has the count {count}")
+    return place
 
 
-def _matrix_end(content: mmap.mmap, place: int, quantized: bool) -> int:
+def _check_pruned(content: mmap.mmap, place: int, pruned: int) -> None:
+    """Check that n-grams are mapped to rows that there are."""
+    if pruned > 0:
+        pairs = np.frombuffer(content[place : place + 8 * pruned], "<i4").reshape(-1, 2)
+        if len(pairs) < pruned or pairs[:, 1].min() < 0 or pairs[:, 1].max() >= pruned:
+            raise ValueError("n-grams are mapped to rows that there are not")
+
+
+def _matrix_end(content: mmap.mmap, place: int, quantized: bool, rows: int, dim: int) -> int:
     """Return where the matrix that begins at `place` ends."""
     if not quantized:
-        num_rows, num_columns = struct.unpack_from("<qq", content, place)
-        return int(place + 16 + 4 * num_rows * num_columns)
-    with_norms, rows, _, codes = struct.unpack_from("<?qqi", content, place)
-    place = _quantizer_end(content, place + 21 + codes)
-    return _quantizer_end(content, place + rows) if with_norms else place
+        shape = struct.unpack_from("<qq", content, place)
+        _check_shape(shape, (rows, dim))
+        return place + 16 + 4 * rows * dim
+    with_norms, *shape, codes = struct.unpack_from("<?qqi", content, place)
+    _check_shape(tuple(shape), (rows, dim))
+    place, parts = _quantizer_end(content, place + 21 + max(codes, 0), dim)
+    _check_shape((codes,), (rows * parts,))
+    return _quantizer_end(content, place + rows, 1)[0] if with_norms else place
 
 
-def _quantizer_end(content: mmap.mmap, place: int) -> int:
-    """Return where the codebook that begins at `place` ends: 256 centroids per dimension."""
-    (dim,) = struct.unpack_from("<i", content, place)
-    return int(place + 16 + 4 * 256 * dim)
+def _quantizer_end(content: mmap.mmap, place: int, dim: int) -> tuple[int, int]:
+    """Return where the codebook that begins at `place` ends, and the codes of a row.
+
+    It has 256 centroids for each of the parts that a row is cut into.
+    """
+    found, parts, size, last = struct.unpack_from("<iiii", content, place)
+    _check_shape((found,), (dim,))
+    if size <= 0 or parts != -(-dim // size) or last != (dim % size or size):
+        raise ValueError(f"a row of {dim} numbers is cut into {parts} parts of {size}, last {last}")
+    return place + 16 + 4 * 256 * dim, parts
+
+
+def _check_shape(found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if found != expected:
+        raise ValueError(f"a matrix is said to have {found}, and must have {expected}")

@@ -6,10 +6,10 @@ import functools
 import importlib.util
 from typing import TYPE_CHECKING, Any, Literal
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import CorpuskitError, UsageError, reason_of
 from corpuskit.stages.sequences._definition import Named, define, files_of, stamp
 from corpuskit.stages.sequences._specials import Specials, with_controls, without_names
-from corpuskit.stages.sequences._tokenizer import ReferenceEncoder
+from corpuskit.stages.sequences._tokenizer import ReferenceEncoder, raise_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ def _open(
     if not allow_special:
         fields = without_names(fields)
     fast = _open_fast(named.path, engine, fields, allow_special=allow_special)
-    return fast or ReferenceEncoder(fields, allow_special=allow_special)
+    return fast or ReferenceEncoder(fields, allow_special=allow_special, path=named.path)
 
 
 def _open_fast(
@@ -79,18 +79,20 @@ def _open_fast(
     try:
         from corpuskit.stages.sequences._gigatoken import GigatokenEncoder
 
-        return GigatokenEncoder(fields, **options)
+        return GigatokenEncoder(fields, path=path, **options)
     except ImportError:
         if engine == "gigatoken":
             raise UsageError(
                 "engine: gigatoken is not installed. "
                 "Run pip install 'corpuskit[fast]', or set engine: auto."
             ) from None
-    except RuntimeError as error:
+    except CorpuskitError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a panic in Rust is no Exception
+        raise_interrupts(error)
         if engine == "gigatoken":
-            reason = str(error).splitlines()[0].rstrip(".")
             raise UsageError(
-                f"engine: gigatoken can't do {path}: {reason}. Set engine: auto."
+                f"engine: gigatoken can't do {path}: {reason_of(error)}. Set engine: auto."
             ) from None
     return None
 
@@ -118,8 +120,8 @@ def _open_pieces(
     options = {"allow_special": False, "reference": library, "set_apart": model.set_apart}
     fast = _open_fast(path, engine, fields, **options)
     if engine == "huggingface":
-        return ReferenceEncoder(fields, allow_special=False)
-    return fast or library or ReferenceEncoder(fields, allow_special=False)
+        return ReferenceEncoder(fields, allow_special=False, path=path)
+    return fast or library or ReferenceEncoder(fields, allow_special=False, path=path)
 
 
 def _open_library(path: str, model: Model, specials: Specials, allow_special: bool) -> Encoder:
@@ -132,4 +134,8 @@ def _open_library(path: str, model: Model, specials: Specials, allow_special: bo
         raise UsageError(
             f"{path} is a SentencePiece model that needs its own library. "
             "Run pip install 'corpuskit[sentencepiece]'."
+        ) from None
+    except RuntimeError as error:
+        raise UsageError(
+            f"{path}: SentencePiece can't open this model: {reason_of(error)}. Check the file."
         ) from None
