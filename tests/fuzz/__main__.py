@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.faults.soak import say
 from tests.fuzz.formats import FORMATS
-from tests.fuzz.runner import fuzz, judge, serve
+from tests.fuzz.runner import EXPECTED, fuzz, judge, serve
 
 
 def main() -> int:
@@ -29,14 +29,14 @@ def main() -> int:
             say("\n".join(map(str, judge(given.format[0], given.seed, Path(folder)))))
         return 0
     is_bad = False
-    say("| format | cases | read | refused | findings | most CPU s | most MiB |")
-    say("|---|---:|---:|---:|---:|---:|---:|")
+    say("| format | cases | read | refused | aborted by Arrow | findings | most CPU s | most MiB |")
+    say("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in given.format:
         verdicts = fuzz(name, given.first, given.num)
-        counts = [sum(one.outcome == kind for one in verdicts) for kind in ("read", "refused")]
+        counts = [sum(one.outcome == kind for one in verdicts) for kind in EXPECTED]
         bad = [one for one in verdicts if one.is_bad]
         say(
-            f"| {name} | {len(verdicts)} | {counts[0]} | {counts[1]} | {len(bad)} "
+            f"| {name} | {len(verdicts)} | {counts[0]} | {counts[1]} | {counts[2]} | {len(bad)} "
             f"| {max(one.seconds for one in verdicts):.2f} "
             f"| {max(one.grown_bytes for one in verdicts) >> 20} |"
         )

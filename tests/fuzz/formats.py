@@ -325,11 +325,15 @@ def _fasttext(path: Path, good: bytes, bad: bytes) -> int:
 
 FORMATS = {
     "parquet": Format([f"{n}.parquet" for n in range(4)], _parquet_seeds, _parquet),
-    "warc": Format(["a.warc", "b.warc.gz", "c.warc.gz", "d.warc.zst"], _warc_seeds, _warc, True),
-    "arc": Format(["a.arc", "b.arc.gz", "c.arc.gz"], _arc_seeds, _warc, True),
+    "warc": Format(
+        ["a.warc", "b.warc.gz", "c.warc.gz", "d.warc.zst", "e.arc", "f.arc.gz", "g.arc.gz"],
+        lambda: [*_warc_seeds(), *_arc_seeds()], _warc, True,
+    ),
     "wacz": Format(["a.wacz"], _wacz_seeds, _wacz),
-    "tokenizer": Format([f"{n}.json" for n in range(3)], _tokenizer_seeds, _tokenizer),
-    "tekken": Format(["tekken.json"], _tekken_seeds, _tokenizer),
+    "tokenizer": Format(
+        [*(f"{n}.json" for n in range(3)), "tekken.json"],
+        lambda: [*_tokenizer_seeds(), *_tekken_seeds()], _tokenizer,
+    ),
     "sentencepiece": Format(["a.model", "b.model"], _sentencepiece_seeds, _tokenizer),
     "fasttext": Format(["a.bin", "b.bin", "c.ftz"], _fasttext_seeds, _fasttext),
-}
+}  # fmt: skip

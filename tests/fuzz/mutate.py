@@ -27,6 +27,9 @@ ODD = (None, True, -1, 0.5, 1 << 40, "", "\ud800", "\u0000", [], {}, [[]], "x" *
 """Values where others are expected."""
 
 
+DEEP = "nested as deep as is chosen later"
+
+
 def mutate_json(content: bytes, rng: random.Random) -> bytes:
     """Return JSON that differs in one to four values, names or lists."""
     tree = json.loads(content)
@@ -41,7 +44,8 @@ def mutate_json(content: bytes, rng: random.Random) -> bytes:
                 _change_value(node, place, rng)
                 break
             node = node[place]
-    return json.dumps(tree).encode()
+    depth = rng.choice((10, 1000, 200_000))
+    return json.dumps(tree).replace(f'"{DEEP}"', "[" * depth + "]" * depth).encode()
 
 
 def _change_value(node: Any, place: Any, rng: random.Random) -> None:
@@ -53,8 +57,7 @@ def _change_value(node: Any, place: Any, rng: random.Random) -> None:
     elif kind == 2 and isinstance(node[place], list):
         node[place] = node[place] * rng.choice((2, 100))
     elif kind == 3:
-        for _ in range(rng.choice((1, 100, 3000))):
-            node[place] = [node[place]]
+        node[place] = DEEP
     else:
         node[place] = rng.choice(ODD)
 

@@ -63,9 +63,15 @@ def _open(
             f"engine: sentencepiece can't do {named.path}, which is no SentencePiece "
             f"model ({definition.kind}). Set engine: auto."
         )
-    fields = with_controls(definition.fields, specials)
-    if not allow_special:
-        fields = without_names(fields)
+    try:
+        fields = with_controls(definition.fields, specials)
+        if not allow_special:
+            fields = without_names(fields)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{named.path}: is no tokenizer that can be read: {reason_of(error)}. "
+            "Check that the file is whole."
+        ) from None
     fast = _open_fast(named.path, engine, fields, allow_special=allow_special)
     return fast or ReferenceEncoder(fields, allow_special=allow_special, path=named.path)
 

@@ -117,7 +117,8 @@ class Parquet(Source):
                 place = f"{file.path}: row group {group}"
                 end = position + rows[group]
                 for batch in self._batches(reader, file.path, group):
-                    for found in self.documents(batch, place, position, max_document_bytes):
+                    batches = self.documents(batch, place, position, max_document_bytes)
+                    for found in _named(batches, place):
                         left -= found.size_bytes + ROW_BYTES * len(found.positions)
                         left -= found.extra.nbytes if found.extra is not None else 0
                         if left < 0:
@@ -319,6 +320,17 @@ def _batches(
             raise
         raise DataError(
             f"{path}: row group {group}: {reason_of(error)}. Fetch the file again."
+        ) from None
+
+
+def _named(batches: Iterator[SourceBatch], place: str) -> Iterator[SourceBatch]:
+    """Yield batches; where Arrow cannot read a value it is the file that is broken."""
+    try:
+        yield from batches
+    except (pa.ArrowException, IndexError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{place}: a value cannot be read: {reason_of(error)}. Fetch the file again, or leave "
+            "its column out (extra: false)."
         ) from None
 
 
