@@ -29,8 +29,8 @@ SPACE_BYTES = 8 << 30
 
 
 ARROW = "aborted by Arrow"
-"""pyarrow 26 aborts the process over some footers that lie, in getters that cannot raise (4 cases of
-6,000). That is loud, and nothing is lost, but it is no message of ours."""
+"""pyarrow 26 ends the process over some footers that lie, in getters that cannot raise: 4 cases of
+6,000. Nothing is lost, and it is loud, but it is no message of ours."""
 
 EXPECTED = ("read", "refused", ARROW)
 

@@ -61,7 +61,7 @@ def test_an_id_that_no_vocabulary_has_is_refused(tmp_path, number):
 def test_a_tokenizer_nested_too_deep_is_refused(tmp_path, depth):
     path = tmp_path / "tokenizer.json"
     path.write_text('{"model": {"vocab": ' + "[" * depth + "]" * depth + "}}")
-    with pytest.raises(UsageError, match="tokenizer.json"):
+    with pytest.raises(UsageError, match=r"tokenizer\.json"):
         define(Named(str(path)))
 
 
@@ -75,7 +75,7 @@ def test_special_tokens_without_number_are_refused(tmp_path):
 
 
 def test_a_number_without_end_in_a_sentencepiece_model_is_refused():
-    with pytest.raises(UsageError, match="a.model begins like a SentencePiece model"):
+    with pytest.raises(UsageError, match=r"a\.model begins like a SentencePiece model"):
         read_model("a.model", b"\x0a" + b"\x80" * 3_000_000)
 
 
