@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import zlib
@@ -83,7 +84,7 @@ class Archive:
             with contextlib.closing(_Window(open_input(path), part)) as window:
                 self._kind = compression_of(self.path, window.read(6))
         file = open_input(path)
-        self._file: BufferedIOBase | _Window = file if part is None else _Window(file, part)
+        self._file: BufferedIOBase = file if part is None else _Window(file, part)
         self._size = self._file.seek(0, os.SEEK_END)
         self._file.seek(0)
         limit = expansion_limit(self._size, max_expansion)
@@ -118,7 +119,7 @@ class Archive:
             yield piece
 
 
-class _Window:
+class _Window(io.BufferedIOBase):
     """A part of a file, read as a file."""
 
     def __init__(self, file: BufferedIOBase, part: Part) -> None:
@@ -128,23 +129,25 @@ class _Window:
     def tell(self) -> int:
         return self._file.tell() - self._begin
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         start = self._end if whence == os.SEEK_END else self._begin
         return self._file.seek(start + offset) - self._begin
 
-    def read(self, size: int) -> bytes:
-        return self._file.read(max(0, min(size, self._end - self._file.tell())))
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, self._end - self._file.tell())
+        return self._file.read(left if size is None or size < 0 else min(size, left))
 
     def close(self) -> None:
         self._file.close()
+        super().close()
 
 
-def _plain(file: BufferedIOBase | _Window, path: str, framing: Framing) -> Iterator[Piece]:
+def _plain(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Piece]:
     while content := file.read(READ_BYTES):
         yield Piece(content)
 
 
-def _frames(file: BufferedIOBase | _Window, path: str, framing: Framing) -> Iterator[Piece]:
+def _frames(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Piece]:
     frame = -1
     try:
         for begin, content in zstd_blocks(file, path):
@@ -155,7 +158,7 @@ def _frames(file: BufferedIOBase | _Window, path: str, framing: Framing) -> Iter
         yield Piece(b"", 0, damage=reason, is_clipped=True)
 
 
-def _gunzip(file: BufferedIOBase | _Window, path: str, framing: Framing) -> Iterator[Piece]:
+def _gunzip(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Piece]:
     """Yield the content of all gzip members that can be read, of broken ones what comes out."""
     offset: int | None = 0
     while offset is not None:
@@ -164,7 +167,7 @@ def _gunzip(file: BufferedIOBase | _Window, path: str, framing: Framing) -> Iter
 
 
 def _members(
-    file: BufferedIOBase | _Window, offset: int, framing: Framing
+    file: BufferedIOBase, offset: int, framing: Framing
 ) -> Generator[Piece, None, int | None]:
     """Yield members from `offset` on; return where to go on behind damage, None at the end."""
     window = b""
@@ -255,7 +258,7 @@ class _Member:
             self.is_new = False
 
 
-def _next_member(file: BufferedIOBase | _Window, begin: int, framing: Framing) -> int | None:
+def _next_member(file: BufferedIOBase, begin: int, framing: Framing) -> int | None:
     """Return where the next gzip member begins that holds a record; O(bytes up to there)."""
     while True:
         file.seek(begin)

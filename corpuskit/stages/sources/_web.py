@@ -106,7 +106,8 @@ class Reader:
         Raises:
             DataError: the file is no web archive, or (strict) not whole; names file and position.
         """
-        for part in self.parts or [None]:
+        parts: Sequence[Part | None] = self.parts or (None,)
+        for part in parts:
             yield from self._part(part, fields, with_ids)
 
     def _part(
