@@ -67,7 +67,7 @@ class Model:
                 f"{self.path}: a label is not UTF-8: {reason_of(error)}. Fetch the model again."
             ) from None
         self.labels = tuple(name.removeprefix(PREFIX) for name in names)
-        self._index = {PREFIX + name: rank for rank, name in enumerate(self.labels)}
+        self._index = {name: rank for rank, name in enumerate(names)}  # as the file has them
 
     def predict(
         self,
