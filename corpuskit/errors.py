@@ -76,6 +76,15 @@ def listing(names: Iterable[str], most: int = 5) -> str:
     return ", ".join(map(repr, ordered[:most])) + more
 
 
+def reason_of(error: BaseException | str) -> str:
+    """Return what a library says, as the part of a line: no line breaks, no period, no novel."""
+    reason = " ".join(str(error).split()).rstrip(".")
+    return reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]} ..."
+
+
+MAX_REASON = 400
+"""Characters; some libraries quote the whole file."""
+
 _ADVICE = {
     28: " Free disk space and run again: finished tasks are kept.",
     13: " Check the permissions.",

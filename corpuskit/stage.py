@@ -233,6 +233,7 @@ class SourceBatch:
         columns: declared columns; urls and dates go to `origin`; `extra`: JSON objects.
         rejects: documents that could not become rows.
         replaced: (n,) rows whose lone surrogates were replaced.
+        noted: rule -> rows that the ledger names for it although they stay.
         size_bytes: bytes of input consumed for this batch (for progress).
     """
 
@@ -245,6 +246,7 @@ class SourceBatch:
     extra: pa.Array | None = None
     rejects: tuple[Reject, ...] = ()
     replaced: tuple[int, ...] = ()
+    noted: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     size_bytes: int = 0
 
 

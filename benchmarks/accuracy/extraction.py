@@ -40,6 +40,16 @@ def resiliparse(**options: bool) -> Callable[[str], str | None]:
     return lambda page: extract_plain_text(page, **options)
 
 
+def ours(*, main_content: bool = True, comments: bool = False) -> Callable[[str], str | None]:
+    """Return what `warc` and `html` do: all text where no main text is found."""
+    sys.path.insert(0, str(ROOT))
+    from corpuskit.stages.sources._extract_worker import open_extractor
+
+    given = {"extractor": "resiliparse", "main_content": main_content, "comments": comments}
+    extract = open_extractor(given)
+    return lambda page: extract(page)[0]
+
+
 def trafilatura(**options: bool) -> Callable[[str], str | None]:
     import trafilatura
 
@@ -78,15 +88,13 @@ def boilerpy3() -> Callable[[str], str | None]:
 
 
 EXTRACTORS: dict[str, tuple[Callable[[], Callable[[str], str | None]], bool]] = {
-    "resiliparse": (
+    "resiliparse": (ours, False),
+    "resiliparse, main text alone": (
         lambda: resiliparse(main_content=True, comments=False, alt_texts=False),
         False,
     ),
     "resiliparse, with alt texts": (lambda: resiliparse(main_content=True, comments=False), False),
-    "resiliparse, comments": (
-        lambda: resiliparse(main_content=True, comments=True, alt_texts=False),
-        False,
-    ),
+    "resiliparse, comments": (lambda: ours(comments=True), False),
     "resiliparse, all text": (lambda: resiliparse(main_content=False, alt_texts=False), False),
     "trafilatura": (lambda: trafilatura(include_comments=False), False),
     "trafilatura, precision": (

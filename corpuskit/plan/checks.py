@@ -35,6 +35,7 @@ def check_stages(file: PipelineFile) -> None:
         with located(step):
             _check_integers(step)
             _check_libraries(step)
+            step.stage.check(Known(names, columns, values))
     for step in file.steps:
         for column in step.stage.needs():
             if column not in columns:

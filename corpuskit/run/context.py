@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from corpuskit.cpu import cpu_seconds
 from corpuskit.exchange import read_runs, write_run
 from corpuskit.ledger import LedgerWriter, sampled
 from corpuskit.manifest import Part
@@ -282,14 +282,14 @@ def unit_name(number: int) -> str:
 
 
 class Stopwatch:
-    """Adds the CPU seconds between calls to named counters."""
+    """Adds the CPU seconds between calls, of child processes too, to named counters."""
 
     def __init__(self, timing: defaultdict[str, float]) -> None:
-        self._timing, self._last = timing, time.process_time()
+        self._timing, self._last = timing, cpu_seconds()
 
     def lap(self, name: str) -> None:
         """Charge the time since the last lap to `name`."""
-        now = time.process_time()
+        now = cpu_seconds()
         self._timing[f"cpu_seconds/{name}"] += now - self._last
         self._last = now
 

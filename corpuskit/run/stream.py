@@ -288,13 +288,14 @@ def _note_rejects(
                 texts=pa.array([one.text for one in rejects], pa.large_string()),
             )
         )  # fmt: skip
-    if found.replaced:
-        rows = pa.array(found.replaced, pa.int64())
-        part = batch.take(rows)
+    for rule, rows in {"lone_surrogate": found.replaced, **found.noted}.items():
+        if not rows:
+            continue
+        part = batch.take(pa.array(rows, pa.int64()))
         work.add_ledger(
             Entries(
                 part.column("key").to_numpy(), part.column("id"), part.column("source"), stage,
-                _same("lone_surrogate", len(part)), "replace",
+                _same(rule, len(part)), "replace",
             )
         )  # fmt: skip
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from corpuskit.cpu import cpu_seconds
 from corpuskit.kernels.jit import load_compiler
 from corpuskit.manifest import Manifest, Part
 from corpuskit.run.context import PassWork, Stopwatch
@@ -54,7 +55,7 @@ def run_task(
     timing: defaultdict[str, float] = defaultdict(float)
     parts: list[Part] = []
     load_compiler()
-    began_cpu, began = time.process_time(), time.perf_counter()
+    began_cpu, began = cpu_seconds(), time.perf_counter()
     try:
         with run.store.scratch() as scratch:
             for unit in units:
@@ -66,7 +67,7 @@ def run_task(
     except DamagedError as error:
         raise run.without(error) from None
     measured = dict(timing)
-    measured["cpu_seconds"] = time.process_time() - began_cpu
+    measured["cpu_seconds"] = cpu_seconds() - began_cpu
     measured["wall_seconds"] = time.perf_counter() - began
     measured["peak_rss_bytes"] = float(peak_rss_bytes())
     manifest = Manifest(phase.name, task.mark, task.units, tuple(parts), dict(counters), measured)

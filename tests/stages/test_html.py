@@ -19,6 +19,31 @@ def test_documents_become_their_main_text_or_go():
     ]  # fmt: skip
 
 
+LINKS = "<nav>" + "<a href=/>A link of the navigation.</a> " * 60 + "</nav>"
+
+
+def test_a_page_without_main_text_becomes_all_of_its_text_and_the_ledger_says_so():
+    short = LINKS + "<main><p>Lost.</p></main>"
+    pages = [PAGE, LINKS, short, f"{LINKS}<main><p>{'The river bends. ' * 20}</p></main>"]
+    documents = view(pages)
+    found = Html().apply(documents)
+    assert not found.codes.any()
+    texts = [found.text.row(row).decode() for row in range(4)]
+    assert [text.count("A link") for text in texts] == [0, 60, 60, 0]
+    assert "Lost." in texts[2]
+    assert found.spans.rows.tolist() == [1, 2]
+    assert [Html.rules[code - 1] for code in found.spans.codes] == ["all_text", "all_text"]
+    assert found.spans.ends.tolist() == [len(LINKS), len(short)]
+    assert found.spans.action == "replace"
+
+
+def test_main_text_alone_is_kept_where_it_is_not_next_to_nothing():
+    few = f"<nav>{'<a href=/>A link.</a> ' * 3}</nav><main><p>Short but true.</p></main>"
+    found = Html().apply(view([few]))
+    assert found.text.row(0) == b"Short but true."
+    assert len(found.spans.rows) == 0
+
+
 def test_text_is_utf8_whatever_the_page_says_of_itself():
     page = "<head><meta charset=koi8-r></head><body><p>caf\xe9 na\xefve</p></body>"
     assert plain(Html(), view([page]))[0]["text"].decode() == "caf\xe9 na\xefve"
@@ -41,9 +66,30 @@ def test_real_pages_come_out_as_the_extractor_alone_gives_them(shared_data):
 
     path = shared_data / "html" / "trafilatura_eval.parquet"
     pages = pq.read_table(path, columns=["html"])["html"].to_pylist()[:60]
-    found = [one.text.decode() for one in extract_pages([Page(p) for p in pages], Settings())]
-    alone = [
-        extract_plain_text(decode_page(p, ""), main_content=True, comments=False, alt_texts=False)
-        for p in pages
-    ]
-    assert found == [text.strip().removeprefix("\ufeff").strip() for text in alone]
+    found = extract_pages([Page(p) for p in pages], Settings())
+    for page, extracted in zip(pages, found, strict=True):
+        main, every = (
+            extract_plain_text(decode_page(page, ""), main_content=is_main, alt_texts=False,
+                               comments=False).strip().removeprefix("\ufeff").strip()
+            for is_main in (True, False)
+        )  # fmt: skip
+        is_lost = len(main) < min(200, 0.05 * len(every))
+        assert extracted.is_all_text == is_lost
+        assert extracted.text.decode() == (every if is_lost else main)
+    assert sum(one.is_all_text for one in found) == 2  # of 60
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_no_real_page_with_visible_text_goes_as_one_without(shared_data):
+    import pyarrow.parquet as pq
+
+    rules = []
+    for name in ("trafilatura_eval", "mozilla_readability"):
+        pages = pq.read_table(shared_data / "html" / f"{name}.parquet")["html"].to_pylist()
+        found = extract_pages([Page(page) for page in pages], Settings())
+        every = extract_pages([Page(page) for page in pages], Settings(main_content=False))
+        rules += [(one.rule, bool(all_.text), one.is_all_text)
+                  for one, all_ in zip(found, every, strict=True)]  # fmt: skip
+    assert not [one for one in rules if one[0] == "no_text" and one[1]]
+    assert sum(is_all for *_, is_all in rules) == 8  # of 580

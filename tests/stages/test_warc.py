@@ -14,16 +14,19 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from source_reading import batches, input_file, read
+from source_reading import batches, read
 from web_archives import PAGE, http, members, pages, record, response, taken_apart
 
-from corpuskit.errors import CorpuskitError, DataError, UsageError
+from corpuskit.errors import ConfigError, CorpuskitError, DataError, UsageError
+from corpuskit.plan.compile import read_plan
+from corpuskit.stage import Known
 from corpuskit.stages.sources import _extract, _warc
 from corpuskit.stages.sources._archive import Archive
 from corpuskit.stages.sources._decode import decode_page
 from corpuskit.stages.sources._extract import Page, Settings, extract_pages
+from corpuskit.stages.sources._framing import parse_fields
 from corpuskit.stages.sources._http import Response, TooMuchError, decode_body, parse_response
-from corpuskit.stages.sources._warc import parse_fields, read_records
+from corpuskit.stages.sources._warc import read_records
 from corpuskit.stages.sources.warc import Warc
 from tests.patience import wait_until
 
@@ -63,7 +66,7 @@ def test_a_record_is_a_document_or_a_row_of_the_ledger(tmp_path):
         response("gone", status="404 Not Found"),
         response(b"\x89PNG", kind="image/png"),
         response(""),
-        response("<html><body><nav><a href=/>x</a></nav></body></html>"),
+        response("<html><body><script>let x = 1</script></body></html>"),
         record("response", b"no http at all", Content_Type="application/http"),
         record("response", b"2008 1.2.3.4", "dns:a.example", Content_Type="text/dns"),
         response(b"\x1f\x8bbroken", Content_Encoding="gzip"),
@@ -373,10 +376,9 @@ def test_all_that_decides_about_a_page_is_in_the_fingerprint():
 
 
 def test_brotli_is_asked_for_before_anything_runs(tmp_path, monkeypatch):
-    path = archive(tmp_path, *pages(1))
     monkeypatch.setitem(sys.modules, "brotli", None)
-    with pytest.raises(UsageError, match=r"brotli is not installed.*corpuskit\[html\]"):
-        SOURCE.slices(input_file(path), 1)
+    with pytest.raises(UsageError, match=r"brotli is not installed.*Run: .*html"):
+        SOURCE.check(Known(("web",), {}, {}))
 
 
 def test_a_header_that_does_not_end_is_no_response():
@@ -568,10 +570,32 @@ def test_all_text_is_more_than_the_main_text(tmp_path):
     assert "Home" not in read(SOURCE, path).texts[0]
 
 
-def test_a_missing_extractor_is_named_before_anything_runs(tmp_path, monkeypatch):
+def test_a_missing_extractor_is_named_before_anything_runs(monkeypatch):
     monkeypatch.setattr(_extract.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"corpuskit\[html\]"):
-        SOURCE.slices(input_file(archive(tmp_path, *pages(1))), 1)
+    with pytest.raises(UsageError, match=r"Run: .*html"):
+        SOURCE.check(Known(("web",), {}, {}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["warc", "html"])
+def test_a_plan_fails_at_the_line_of_an_extractor_that_cannot_be_imported(
+    tmp_path, monkeypatch, form
+):
+    """As with pip 23.2, which does not install what lxml's extra html_clean asks for."""
+    pytest.importorskip("trafilatura")
+    (tmp_path / "lxml_html_clean").mkdir()
+    (tmp_path / "lxml_html_clean" / "__init__.py").write_text("raise ImportError('not there')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    source, stage = "{warc: x.warc.gz, extractor: trafilatura}", "html: {favour: recall}"
+    if form == "html":
+        source, stage = "{jsonl: x.jsonl}", "html: {extractor: trafilatura}"
+    path = tmp_path / "p.yaml"
+    path.write_text(f"output: out\nsources:\n  web: {source}\nstages:\n  - {stage}\n")
+    line = {"warc": r"p\.yaml:3:\d+", "html": r"p\.yaml:5:\d+"}[form]
+    with pytest.raises(
+        ConfigError, match=rf"{line}.*trafilatura: cannot be loaded.*pip install 'corpuskit\[html"
+    ):
+        read_plan(path)
 
 
 def test_batches_are_bounded_and_decide_nothing(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corpuskit.errors import DataError, UsageError, suggest
+from corpuskit.errors import DataError, UsageError, reason_of, suggest
 from corpuskit.stages.annotators._fasttext_file import ENTRY_TAIL, check_model_file
 
 if TYPE_CHECKING:
@@ -60,10 +60,14 @@ class Model:
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
         self._inner = _load(self.path)
-        self.labels = tuple(
-            name.removeprefix(PREFIX) for name in self._inner.getLabels("strict")[0]
-        )
-        self._index = {PREFIX + name: rank for rank, name in enumerate(self.labels)}
+        try:
+            names = self._inner.getLabels("strict")[0]
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{self.path}: a label is not UTF-8: {reason_of(error)}. Fetch the model again."
+            ) from None
+        self.labels = tuple(name.removeprefix(PREFIX) for name in names)
+        self._index = {name: rank for rank, name in enumerate(names)}  # as the file has them
 
     def predict(
         self,
@@ -90,10 +94,20 @@ class Model:
         empty = np.zeros(len(texts), np.bool_)
         for row, line in enumerate(_lines(texts, max_bytes, newlines, strip)):
             empty[row] = len(line) == 1
-            for place, (score, label) in enumerate(self._inner.predict(line, k, 0.0, "strict")):
+            for place, (score, label) in enumerate(self._best(line, k)):
                 ranks[row, place] = self._index[label]
                 scores[row, place] = score
         return Predictions(ranks, np.round(scores, DECIMALS), empty)
+
+    def _best(self, line: bytes, k: int) -> list[tuple[float, str]]:
+        try:
+            best: list[tuple[float, str]] = self._inner.predict(line, k, 0.0, "strict")
+        except (RuntimeError, UnicodeDecodeError) as error:  # weights that are no numbers; labels
+            raise DataError(
+                f"{self.path}: fastText cannot predict with it: {reason_of(error)}. "
+                "Fetch the model again."
+            ) from None
+        return best
 
     def scores_of(self, found: Predictions, label: str) -> NDArray[np.float64]:
         """Return the score of one label for each text, (N,), from predictions of all labels.
@@ -147,8 +161,10 @@ def _load(path: str) -> Any:
     check_model_file(Path(path))
     try:
         return fasttext.load_model(path).f
-    except ValueError as error:
-        raise DataError(f"{path}: fastText refuses it: {error}.") from None
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise DataError(
+            f"{path}: fastText refuses it: {reason_of(error)}. Fetch the model again."
+        ) from None
 
 
 def _lines(texts: Utf8, max_bytes: int | None, newlines: bytes, strip: bool) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from corpuskit.batch import Utf8
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.sources._extract import (
     CHILD_BYTES,
     PAGE_SPEED,
@@ -17,12 +17,15 @@ from corpuskit.stages.sources._extract import (
     Favour,
     Page,
     Settings,
+    check_loads,
     extract_pages,
     libraries,
 )
 
 if TYPE_CHECKING:
-    from corpuskit.stage import View, Volume
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import Known, View, Volume
 
 PAGE = "<nav><a href=/>Home</a></nav><main><p>The river bends twice.</p></main>"
 
@@ -32,20 +35,23 @@ class Html(StreamingStage):
 
     Use it where JSON lines or Parquet hold whole pages; web archives have the source `warc`, which
     extracts by itself. A document that is no HTML comes out as a browser would show it: on one
-    line. The text that stood there before is not kept in the ledger.
+    line. The page itself is kept in the ledger's sample of texts only.
 
     A page that is over `max_page_bytes`, or over which the extractor failed, died, or took too much
     CPU time or memory, is dropped (`not_extracted`; its value is the size of the page in bytes),
-    and so is one that holds no text (`no_text`). Pages are extracted as in `warc`.
+    and so is one that holds no text (`no_text`). Pages are extracted as in `warc`: where
+    resiliparse finds next to no main text, a page becomes all of its visible text, and the ledger
+    says so (`all_text`).
 
     Source: resiliparse (Bevendorff et al. 2018) and trafilatura (Barbaresi 2021).
     """
 
-    rules: ClassVar[tuple[str, ...]] = ("not_extracted", "no_text")
+    rules: ClassVar[tuple[str, ...]] = ("not_extracted", "no_text", "all_text")
     examples: ClassVar[tuple[Example, ...]] = (
         Example(PAGE, becomes="The river bends twice."),
         Example("<p>One page, many bytes.</p>", "not_extracted", {"max_page_bytes": 10}),
         Example("<html><script>let x = 1</script></html>", "no_text"),
+        Example("<nav><a href=/>Home</a></nav>", "all_text", becomes="Home"),
     )
 
     extractor: Extractor = "resiliparse"
@@ -67,6 +73,9 @@ class Html(StreamingStage):
 
     def libraries(self) -> tuple[str, ...]:
         return libraries(self.extractor)
+
+    def check(self, known: Known) -> None:
+        check_loads(self.extractor)
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(
@@ -94,7 +103,15 @@ class Html(StreamingStage):
         np.cumsum([len(text) for text in texts], out=offsets[1:])
         offsets.flags.writeable = False
         text = Utf8(offsets, np.frombuffer(b"".join(texts), np.uint8))
-        return Outcome(codes=codes, values=values, text=text)
+        is_all = [row for row in rows.tolist() if codes[row] == 0 and found[row].is_all_text]
+        return Outcome(codes=codes, values=values, text=text, spans=_whole_pages(is_all, sizes))
+
+
+def _whole_pages(rows: list[int], sizes: NDArray[np.int64]) -> Spans:
+    """Return spans that say of pages that all of their text was taken."""
+    places = np.array(rows, np.int64)
+    starts, codes = np.zeros(len(rows), np.int64), np.full(len(rows), 3, np.uint8)
+    return Spans(places, starts, sizes[places], codes, "replace")
 
 
 def _code(found: Extracted | None) -> int:

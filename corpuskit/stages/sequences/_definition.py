@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import UsageError, reason_of
 from corpuskit.stages.sequences import _ranks, _sentencepiece
 from corpuskit.storage import digest_file
 
@@ -32,6 +32,10 @@ _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]+\r?\n")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _MAX_BYTES = 1 << 30
 """Of a tokenizer, unpacked."""
+
+MAX_ID = 1 << 24
+"""Engines take memory for every id up to the largest, 8 bytes and more; published vocabularies end
+below 1 << 20."""
 
 
 class Named(NamedTuple):
@@ -184,6 +188,26 @@ def _kind(path: str, stamp: int) -> str | None:
 @functools.lru_cache(maxsize=4)
 def _define(named: Named, paths: tuple[str, ...], stamps: tuple[int, ...]) -> Definition:
     del stamps  # a file that changed is another file
+    try:
+        found = _read_definition(named, paths)
+        _check_ids(found.vocabulary)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else reason_of(error)
+        raise UsageError(
+            f"{paths[0]}: is no tokenizer that can be read: {reason}. Check that the file is whole."
+        ) from None
+    return found
+
+
+def _check_ids(vocabulary: Mapping[str, int]) -> None:
+    if not vocabulary:
+        raise ValueError("its vocabulary is empty")
+    for token, number in vocabulary.items():
+        if type(token) is not str or type(number) is not int or not 0 <= number < MAX_ID:
+            raise ValueError(f"the token {token!r} has the id {number!r}")
+
+
+def _read_definition(named: Named, paths: tuple[str, ...]) -> Definition:
     path = paths[0]
     if len(paths) == 2:
         given = _special_tokens(named)

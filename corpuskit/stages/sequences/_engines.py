@@ -10,11 +10,11 @@ import json
 from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.distribution import install_command
-from corpuskit.errors import UsageError
+from corpuskit.errors import CorpuskitError, UsageError, reason_of
 from corpuskit.stages._derived import Derived, derived
 from corpuskit.stages.sequences._definition import Named, define, files_of, identify, stamp
 from corpuskit.stages.sequences._specials import Specials, with_controls, without_names
-from corpuskit.stages.sequences._tokenizer import ReferenceEncoder
+from corpuskit.stages.sequences._tokenizer import ReferenceEncoder, raise_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,11 +98,17 @@ def _open(
             f"engine: sentencepiece can't do {named.path}, which is no SentencePiece "
             f"model ({definition.kind}). Set engine: auto."
         )
-    fields = with_controls(definition.fields, specials)
-    if not allow_special:
-        fields = without_names(fields)
+    try:
+        fields = with_controls(definition.fields, specials)
+        if not allow_special:
+            fields = without_names(fields)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{named.path}: is no tokenizer that can be read: {reason_of(error)}. "
+            "Check that the file is whole."
+        ) from None
     fast = _open_fast(named.path, engine, fields, allow_special=allow_special)
-    return fast or ReferenceEncoder(fields, allow_special=allow_special)
+    return fast or ReferenceEncoder(fields, allow_special=allow_special, path=named.path)
 
 
 def _open_fast(
@@ -114,18 +120,20 @@ def _open_fast(
     try:
         from corpuskit.stages.sequences._gigatoken import GigatokenEncoder
 
-        return GigatokenEncoder(fields, **options)
+        return GigatokenEncoder(fields, path=path, **options)
     except ImportError:
         if engine == "gigatoken":
             raise UsageError(
                 "engine: gigatoken is not installed. "
                 f"Run {install_command('fast')}, or set engine: auto."
             ) from None
-    except RuntimeError as error:
+    except CorpuskitError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a panic in Rust is no Exception
+        raise_interrupts(error)
         if engine == "gigatoken":
-            reason = str(error).splitlines()[0].rstrip(".")
             raise UsageError(
-                f"engine: gigatoken can't do {path}: {reason}. Set engine: auto."
+                f"engine: gigatoken can't do {path}: {reason_of(error)}. Set engine: auto."
             ) from None
     return None
 
@@ -153,8 +161,8 @@ def _open_pieces(
     options = {"allow_special": False, "reference": library, "set_apart": model.set_apart}
     fast = _open_fast(path, engine, fields, **options)
     if engine == "huggingface":
-        return ReferenceEncoder(fields, allow_special=False)
-    return fast or library or ReferenceEncoder(fields, allow_special=False)
+        return ReferenceEncoder(fields, allow_special=False, path=path)
+    return fast or library or ReferenceEncoder(fields, allow_special=False, path=path)
 
 
 def _open_library(path: str, model: Model, specials: Specials, allow_special: bool) -> Encoder:
@@ -167,4 +175,8 @@ def _open_library(path: str, model: Model, specials: Specials, allow_special: bo
         raise UsageError(
             f"{path} is a SentencePiece model that needs its own library. "
             f"Run: {install_command('sentencepiece')}"
+        ) from None
+    except RuntimeError as error:
+        raise UsageError(
+            f"{path}: SentencePiece can't open this model: {reason_of(error)}. Check the file."
         ) from None

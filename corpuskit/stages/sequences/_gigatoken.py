@@ -54,12 +54,13 @@ class GigatokenEncoder:
         allow_special: bool,
         reference: Encoder | None = None,
         set_apart: str = "",
+        path: str = "tokenizer",
     ) -> None:
         import gigatoken
 
         model = json.dumps(fields["model"])
         self._reference = reference or ReferenceEncoder(
-            fields, allow_special=allow_special, model=model
+            fields, allow_special=allow_special, model=model, path=path
         )
         self._set_apart = set_apart
         added = fields.get("added_tokens") or []

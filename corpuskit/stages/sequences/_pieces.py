@@ -23,6 +23,10 @@ SPACE = "\u2581"
 RUNS = 4
 """Runs up to so many times the longest tied piece are tried."""
 
+MAX_RUN = 64
+"""Longer tied pieces are not tried, which takes their length to the power of four; Mistral's have
+15 spaces."""
+
 
 def merge_order(pieces: Sequence[Piece]) -> list[Piece]:
     """Return pieces in the order of their merges: of equal scores the longest first."""
@@ -62,6 +66,8 @@ def ties_hold(ordered: Sequence[Piece], halves: Sequence[int]) -> bool:
         return False
     pair = next(iter(chars)) * 2
     if any(pair in piece.content and piece.content not in runs for piece in ordered):
+        return False
+    if max(map(len, runs)) > MAX_RUN:
         return False
     size = len(next(iter(chars)).encode())
     made = {len(ordered[place].content): halves[place] // size for place in places}

@@ -31,6 +31,9 @@ TEKKEN_SPECIALS = (
 )  # fmt: skip
 """Of Tekken files that have none of their own, by id."""
 
+MAX_SPECIALS = 1 << 16
+"""Of Tekken files; Mistral's have 1,000."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Ranks:
@@ -178,6 +181,8 @@ def read_tekken(path: str, fields: Mapping[str, Any]) -> Ranks:
     """
     config = fields["config"]
     num_special = config["default_num_special_tokens"]
+    if not 0 <= num_special <= MAX_SPECIALS:
+        raise ValueError(f"default_num_special_tokens is {num_special}")
     room = config["default_vocab_size"] - num_special
     ordered = sorted((entry["rank"], entry["token_bytes"]) for entry in fields["vocab"])[:room]
     listed = fields.get("special_tokens")

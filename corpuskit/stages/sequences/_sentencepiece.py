@@ -159,7 +159,7 @@ def read_model(path: str, content: bytes) -> Model:
                 normalizer = {name: found for name, found, _ in _read_fields(value)}
         if not pieces:
             raise ValueError("no pieces")
-    except (IndexError, TypeError, ValueError, struct.error):
+    except (AttributeError, IndexError, TypeError, ValueError, struct.error):
         raise UsageError(
             f"{path} begins like a SentencePiece model, but can't be read as one. "
             "Check that the file is whole."
@@ -213,6 +213,8 @@ def _read_number(content: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
+        if shift > 63:
+            raise ValueError("a number without end")
 
 
 def _write_number(value: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import DataError, UsageError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +51,7 @@ class ReferenceEncoder:
         fields: the tokenizer.
         allow_special: a text that spells a special token gets its id.
         model: as of to_text.
+        path: what errors call it.
 
     Raises:
         UsageError: Hugging Face tokenizers can't open it, or gives added tokens other ids than the
@@ -58,25 +59,32 @@ class ReferenceEncoder:
     """
 
     def __init__(
-        self, fields: Mapping[str, Any], *, allow_special: bool, model: str | None = None
+        self,
+        fields: Mapping[str, Any],
+        *,
+        allow_special: bool,
+        model: str | None = None,
+        path: str = "tokenizer",
     ) -> None:
+        self._path = path
         # Workers are processes, one per core; threads of its own would only queue.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from tokenizers import Tokenizer
 
         try:
             self._tokenizer = Tokenizer.from_str(to_text(fields, model))
-        except Exception as error:  # noqa: BLE001 - of a wrong pattern it raises nothing else
+        except BaseException as error:  # noqa: BLE001 - of a wrong pattern it raises nothing else
+            raise_interrupts(error)
             raise UsageError(
-                f"tokenizer: Hugging Face tokenizers can't open this tokenizer: {error}. Check the "
-                "file, and pattern."
+                f"{path}: Hugging Face tokenizers can't open this tokenizer: {reason_of(error)}. "
+                "Check the file, and pattern."
             ) from None
         self._tokenizer.encode_special_tokens = not allow_special
         for token in fields.get("added_tokens") or []:
             number = self._tokenizer.token_to_id(token["content"])
             if number != token["id"]:
                 raise UsageError(
-                    f"the added token {token['content']!r} has the id {token['id']} in "
+                    f"{path}: the added token {token['content']!r} has the id {token['id']} in "
                     f"the file, but Hugging Face tokenizers gives it {number}. Save the file "
                     "again with Tokenizer.save(path)."
                 )
@@ -86,12 +94,25 @@ class ReferenceEncoder:
         lists: list[list[int]] = []
         for begin in range(0, len(texts), BATCH_DOCS):
             batch = texts[begin : begin + BATCH_DOCS].to_pylist()
-            found = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            try:
+                found = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            except BaseException as error:  # noqa: BLE001 - it raises nothing else
+                raise_interrupts(error)
+                raise DataError(
+                    f"{self._path}: Hugging Face tokenizers can't encode a text with this "
+                    f"tokenizer: {reason_of(error)}. Check the file."
+                ) from None
             lists.extend(encoding.ids for encoding in found)
         offsets = np.zeros(len(lists) + 1, np.int64)
         np.cumsum([len(ids) for ids in lists], out=offsets[1:])
         flat = itertools.chain.from_iterable(lists)
         return Ids(np.fromiter(flat, np.uint32, int(offsets[-1])), offsets)
+
+
+def raise_interrupts(error: BaseException) -> None:
+    """Raise what is no error of a library: one written in Rust that panics raises no Exception."""
+    if isinstance(error, (KeyboardInterrupt, MemoryError, SystemExit, GeneratorExit)):
+        raise error
 
 
 def same(one: Ids, other: Ids) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from corpuskit.errors import DataError
+from corpuskit.stages.sources._framing import framing_of
 from corpuskit.stages.sources._stream import (
     MAX_POSITION,
     OUTPUT_BYTES,
     READ_BYTES,
     compression,
+    compression_of,
     expansion_limit,
     zstd_blocks,
 )
@@ -22,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from io import BufferedIOBase
 
-START = b"WARC/"
-"""How every record starts."""
+    from corpuskit.stages.sources._framing import Framing
+    from corpuskit.stages.sources._wacz import Part
 
 PROBE_BYTES = 4096
 """Enough of a gzip member to see how its content starts."""
@@ -40,7 +44,7 @@ class Piece(NamedTuple):
     Attributes:
         content: some of them.
         offset: where their gzip member or zstd frame begins in the file; 0 in plain files.
-        is_first: they are the first of one; five bytes or more, if it has as many.
+        is_first: they are the first of one; as many as tell whether a record begins, if it has.
         damage: why nothing more of it can be read.
         is_clipped: with damage: nothing that can be read follows.
     """
@@ -58,7 +62,11 @@ class Archive:
     A file may be plain, gzip (a member per record, or any other way) or zstd. Behind a broken gzip
     member reading goes on at the next that begins with a record; a broken zstd frame ends the file.
 
+    Args:
+        part: what to read of it; None: all.
+
     Attributes:
+        framing: how its records begin.
         consumed: bytes of the file that were taken so far.
         end: where its content ends; None in compressed files.
 
@@ -67,10 +75,16 @@ class Archive:
             than `max_expansion` times its size.
     """
 
-    def __init__(self, path: str, max_expansion: int) -> None:
-        self.path = path
-        self._kind = compression(path)
-        self._file = open_input(path)
+    def __init__(self, path: str, max_expansion: int, part: Part | None = None) -> None:
+        self.path = path if part is None else f"{path}: {part.name}"
+        self.framing = framing_of(self.path)
+        if part is None:
+            self._kind = compression(path)
+        else:
+            with contextlib.closing(_Window(open_input(path), part)) as window:
+                self._kind = compression_of(self.path, window.read(6))
+        file = open_input(path)
+        self._file: BufferedIOBase = file if part is None else _Window(file, part)
         self._size = self._file.seek(0, os.SEEK_END)
         self._file.seek(0)
         limit = expansion_limit(self._size, max_expansion)
@@ -94,7 +108,7 @@ class Archive:
         """
         readers = {"gzip": _gunzip, "zstd": _frames, "": _plain}
         held = 0
-        for piece in readers[self._kind](self._file, self.path):
+        for piece in readers[self._kind](self._file, self.path, self.framing):
             held += len(piece.content)
             if held > self._most:
                 raise DataError(
@@ -105,12 +119,35 @@ class Archive:
             yield piece
 
 
-def _plain(file: BufferedIOBase, path: str) -> Iterator[Piece]:
+class _Window(io.BufferedIOBase):
+    """A part of a file, read as a file."""
+
+    def __init__(self, file: BufferedIOBase, part: Part) -> None:
+        self._file, self._begin, self._end = file, part.begin, part.end
+        self.seek(0)
+
+    def tell(self) -> int:
+        return self._file.tell() - self._begin
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        start = self._end if whence == os.SEEK_END else self._begin
+        return self._file.seek(start + offset) - self._begin
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, self._end - self._file.tell())
+        return self._file.read(left if size is None or size < 0 else min(size, left))
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _plain(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Piece]:
     while content := file.read(READ_BYTES):
         yield Piece(content)
 
 
-def _frames(file: BufferedIOBase, path: str) -> Iterator[Piece]:
+def _frames(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Piece]:
     frame = -1
     try:
         for begin, content in zstd_blocks(file, path):
@@ -121,15 +158,17 @@ def _frames(file: BufferedIOBase, path: str) -> Iterator[Piece]:
         yield Piece(b"", 0, damage=reason, is_clipped=True)
 
 
-def _gunzip(file: BufferedIOBase, path: str) -> Iterator[Piece]:
+def _gunzip(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Piece]:
     """Yield the content of all gzip members that can be read, of broken ones what comes out."""
     offset: int | None = 0
     while offset is not None:
         file.seek(offset)
-        offset = yield from _members(file, offset)
+        offset = yield from _members(file, offset, framing)
 
 
-def _members(file: BufferedIOBase, offset: int) -> Generator[Piece, None, int | None]:
+def _members(
+    file: BufferedIOBase, offset: int, framing: Framing
+) -> Generator[Piece, None, int | None]:
     """Yield members from `offset` on; return where to go on behind damage, None at the end."""
     window = b""
     while True:
@@ -140,7 +179,7 @@ def _members(file: BufferedIOBase, offset: int) -> Generator[Piece, None, int | 
                 return None
             continue
         offset = file.tell() - len(window)
-        member = _Member(offset)
+        member = _Member(offset, framing.head_bytes)
         reason = ""
         while not member.is_done:
             try:
@@ -157,7 +196,7 @@ def _members(file: BufferedIOBase, offset: int) -> Generator[Piece, None, int | 
                     break
         if reason:
             yield from member.flush()
-            following = _next_member(file, offset + 1)
+            following = _next_member(file, offset + 1, framing)
             yield Piece(b"", offset, member.is_new, reason, following is None)
             return following
 
@@ -171,8 +210,8 @@ class _Member:
         rest: what lies behind it, of the bytes last given.
     """
 
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
+    def __init__(self, offset: int, head_bytes: int) -> None:
+        self._offset, self._head_bytes = offset, head_bytes
         self._decoder = zlib.decompressobj(31)
         self._before = self._decoder.copy()
         self._given = self._held = b""
@@ -211,7 +250,7 @@ class _Member:
 
     def _out(self, content: bytes) -> Iterator[Piece]:
         content = self._held + content
-        if self.is_new and len(content) < len(START):
+        if self.is_new and len(content) < self._head_bytes:
             self._held = content
         elif content:
             self._held = b""
@@ -219,22 +258,26 @@ class _Member:
             self.is_new = False
 
 
-def _next_member(file: BufferedIOBase, begin: int) -> int | None:
+def _next_member(file: BufferedIOBase, begin: int, framing: Framing) -> int | None:
     """Return where the next gzip member begins that holds a record; O(bytes up to there)."""
     while True:
         file.seek(begin)
         window = file.read(READ_BYTES + PROBE_BYTES)
         for found in _MEMBER.finditer(window):
             place = found.start()
-            if place < READ_BYTES and _holds_record(window[place : place + PROBE_BYTES]):
+            head = window[place : place + PROBE_BYTES]
+            if place < READ_BYTES and _holds_record(head, framing):
                 return begin + place
         if len(window) < READ_BYTES + PROBE_BYTES:
             return None
         begin += READ_BYTES
 
 
-def _holds_record(compressed: bytes) -> bool:
+def _holds_record(compressed: bytes, framing: Framing) -> bool:
+    decoder = zlib.decompressobj(31)
     try:
-        return zlib.decompressobj(31).decompress(compressed, len(START)) == START
+        head = decoder.decompress(compressed, framing.head_bytes)
     except zlib.error:
         return False
+    is_whole = len(head) >= framing.head_bytes
+    return framing.starts(head) or (is_whole and framing.may_start(head))

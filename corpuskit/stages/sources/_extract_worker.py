@@ -14,6 +14,7 @@ import resource
 import signal
 import struct
 import sys
+import time
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from corpuskit.stages.sources._decode import decode_page
@@ -21,14 +22,23 @@ from corpuskit.stages.sources._decode import decode_page
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Extract = Callable[[str], tuple[str, bool]]
+    """A page -> its text, and whether that is all text because no main text was found."""
+
 BATCH = struct.Struct("<IQ")
 """Before a batch: the number of its pages, bytes of the settings, which come next as JSON."""
 PAGE = struct.Struct("<HQ")
 """Before a page: bytes of the charset's name, bytes of the page."""
-ANSWER = struct.Struct("<BQ")
-"""Before an answer: what became of the page, bytes of text."""
+ANSWER = struct.Struct("<BBdQ")
+"""Before an answer: what became of the page, of REPAIRED and ALL_TEXT what applies, CPU seconds of
+this process so far, bytes of text."""
 
-TEXT, REPAIRED_TEXT, FAILED, NO_MEMORY, READY = range(5)
+TEXT, FAILED, NO_MEMORY, READY = range(4)
+REPAIRED, ALL_TEXT = 1, 2
+
+MAIN_SHARE, MAIN_CHARACTERS = 0.05, 200
+"""A main text below both, as share of all visible text and in characters, was not found: all text
+takes its place. 7 of 450 pages, and F1 rises from 0.870 to 0.872; with a bound of 15 % it falls."""
 
 WARM_UP = "<html><body><p>Loads what is loaded on first use.</p></body></html>"
 
@@ -58,7 +68,7 @@ def main() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGUSR1):  # sent to the group; they mean the parent
         signal.signal(number, signal.SIG_IGN)
-    opened: dict[str, tuple[Callable[[str], str | None], int]] = {}
+    opened: dict[str, tuple[Extract, int]] = {}
     while batch := _read_batch(source):
         settings, pages = batch
         limits = {name: settings.pop(name) for name in ("page_seconds", "page_memory_mb")}
@@ -69,22 +79,22 @@ def main() -> None:
                 extract(WARM_UP)
                 opened[key] = extract, _held()
         except ImportError as error:
-            _answer(target, FAILED, str(error))
+            _answer(target, FAILED, 0, str(error))
             continue
-        _answer(target, READY, "")
+        _answer(target, READY, 0, "")
         extract, held = opened[key]
         _limit_memory(held, limits["page_memory_mb"])
         for label, page in pages:
             # SIGPROF's default action ends the process in the middle of C code, too.
             signal.setitimer(signal.ITIMER_PROF, limits["page_seconds"])
-            state, text = _extract(extract, label, page)
+            answer = _extract(extract, label, page)
             signal.setitimer(signal.ITIMER_PROF, 0)
-            _answer(target, state, text)
+            _answer(target, *answer)
         _limit_memory(held, None)
 
 
-def open_extractor(settings: dict[str, Any]) -> Callable[[str], str | None]:
-    """Return the function that takes a page and returns its text.
+def open_extractor(settings: dict[str, Any]) -> Extract:
+    """Return the function that takes a page and returns its text, and whether it is all there is.
 
     Raises:
         ImportError: it is not installed.
@@ -94,27 +104,34 @@ def open_extractor(settings: dict[str, Any]) -> Callable[[str], str | None]:
     return _trafilatura(settings)
 
 
-def _resiliparse(settings: dict[str, Any]) -> Callable[[str], str | None]:
+def _resiliparse(settings: dict[str, Any]) -> Extract:
     from resiliparse.extract.html2text import extract_plain_text
 
-    def extract(page: str) -> str | None:
+    main_content, comments = settings["main_content"], settings["comments"]
+
+    def text_of(page: str, main_content: bool) -> str:
         text: str = extract_plain_text(
-            page,
-            main_content=settings["main_content"],
-            comments=settings["comments"],
-            alt_texts=False,
+            page, main_content=main_content, comments=comments, alt_texts=False
         )
-        return text
+        return _stripped(text)
+
+    def extract(page: str) -> tuple[str, bool]:
+        text = text_of(page, main_content)
+        if not main_content or len(text) >= MAIN_CHARACTERS:
+            return text, False
+        all_text = text_of(page, False)
+        is_lost = len(text) < MAIN_SHARE * len(all_text)
+        return (all_text, True) if is_lost else (text, False)
 
     return extract
 
 
-def _trafilatura(settings: dict[str, Any]) -> Callable[[str], str | None]:
+def _trafilatura(settings: dict[str, Any]) -> Extract:
     import trafilatura
 
     favour, is_fast = settings["favour"], settings["fast"]
 
-    def extract(page: str) -> str | None:
+    def extract(page: str) -> tuple[str, bool]:
         text: str | None = trafilatura.extract(
             page,
             fast=is_fast,
@@ -122,23 +139,28 @@ def _trafilatura(settings: dict[str, Any]) -> Callable[[str], str | None]:
             favor_recall=favour == "recall",
             include_comments=settings["comments"],
         )
-        return text
+        return _stripped(text or ""), False
 
     return extract
 
 
-def _extract(extract: Callable[[str], str | None], label: str, page: bytes) -> tuple[int, str]:
+def _extract(extract: Extract, label: str, page: bytes) -> tuple[int, int, str]:
     try:
-        text = (extract(decode_page(page, label)) or "").strip().removeprefix("\ufeff").strip()
+        text, is_all = extract(decode_page(page, label))
     except MemoryError:
-        return NO_MEMORY, ""
+        return NO_MEMORY, 0, ""
     except EXPECTED as error:
         if LEXBOR_NO_MEMORY in str(error):
-            return NO_MEMORY, ""
-        return FAILED, f"{type(error).__name__}: {error}"
+            return NO_MEMORY, 0, ""
+        return FAILED, 0, f"{type(error).__name__}: {error}"
+    flags = ALL_TEXT if is_all else 0
     if _SURROGATES.search(text):
-        return REPAIRED_TEXT, _SURROGATES.sub("\ufffd", text)
-    return TEXT, text
+        return TEXT, flags | REPAIRED, _SURROGATES.sub("\ufffd", text)
+    return TEXT, flags, text
+
+
+def _stripped(text: str) -> str:
+    return text.strip().removeprefix("\ufeff").strip()
 
 
 def _held() -> int:
@@ -173,9 +195,9 @@ def _read_batch(source: BinaryIO) -> tuple[dict[str, Any], list[tuple[str, bytes
     return settings, pages
 
 
-def _answer(target: BinaryIO, state: int, text: str) -> None:
+def _answer(target: BinaryIO, state: int, flags: int, text: str) -> None:
     content = text.encode("utf-8", "replace")
-    target.write(ANSWER.pack(state, len(content)) + content)
+    target.write(ANSWER.pack(state, flags, time.process_time(), len(content)) + content)
     target.flush()
 
 

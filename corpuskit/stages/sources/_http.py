@@ -7,7 +7,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from corpuskit.stages.sources._warc import HEADER_BYTES, parse_fields
+from corpuskit.stages.sources._framing import HEADER_BYTES, parse_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

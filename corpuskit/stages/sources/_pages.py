@@ -98,7 +98,7 @@ def read_chunks(
         if not wanted or any(f"{column.path}.".startswith(f"{name}.") for name in wanted):
             try:
                 chunks.append(_chunk(file, column, place))
-            except (IndexError, ValueError) as error:
+            except (IndexError, OverflowError, ValueError) as error:
                 raise DataError(
                     f"{path}: row group {group}: column {column.path!r} has no whole pages: "
                     f"{error}. Fetch the file again."
@@ -211,6 +211,8 @@ class _Page:
 
 def _pages(file: BufferedIOBase, place: int, end: int, num_values: int) -> Iterator[_Page]:
     """Yield the pages of a column chunk that Arrow would read; their content is not read."""
+    if place < 0:
+        raise ValueError(f"it begins at byte {place}")
     while place < end and num_values > 0:
         fields, size = _header(file, place)
         kind, full, stored = (_integer(fields, number) for number in (1, 2, 3))

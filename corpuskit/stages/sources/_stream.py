@@ -47,9 +47,13 @@ def compression(path: str) -> str:
     Raises:
         DataError: name and content disagree, or the compression is not supported.
     """
-    named = ENDINGS.get(os.path.splitext(path)[1].lower(), "")
     with open_input(path) as file:
-        head = file.read(6)
+        return compression_of(path, file.read(6))
+
+
+def compression_of(path: str, head: bytes) -> str:
+    """Return the same, of a file that begins with these six bytes."""
+    named = ENDINGS.get(os.path.splitext(path)[1].lower(), "")
     if not head:
         return named
     if named and not (head.startswith(MAGIC[named]) or (named == "zstd" and _is_skippable(head))):

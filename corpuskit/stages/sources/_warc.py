@@ -6,27 +6,21 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
-from corpuskit.stages.sources._archive import START
+from corpuskit.stages.sources._framing import HEADER_BYTES, START, VERSION, WARC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from corpuskit.stages.sources._archive import Piece
-
-HEADER_BYTES = 1 << 16
-"""A longer header is none."""
+    from corpuskit.stages.sources._framing import Framing
 
 NOT_A_RECORD = "no record begins here"
 
 HEAD_BYTES = 2000
 """How much of what is no record goes to the ledger."""
 
-_VERSION = re.compile(rb"WARC/\d{1,2}\.\d{1,2}[ \t]*\r?\n")
-_BLANK = re.compile(rb"\r?\n\r?\n")
 _DIGITS = re.compile(r"\d{1,15}")
 _BREAKS = re.compile(rb"[\r\n \t\0]*")
-_NEXT = re.compile(rb"\nWARC/\d{1,2}\.\d{1,2}[ \t]*\r?\n")
-_NEXT_BYTES = 32
 
 STEP_BYTES = 1 << 20
 
@@ -74,8 +68,8 @@ class Cursor:
         end: where the file ends, if it is known.
     """
 
-    def __init__(self, pieces: Iterator[Piece], end: int | None = None) -> None:
-        self._pieces, self.end = pieces, end
+    def __init__(self, pieces: Iterator[Piece], framing: Framing, end: int | None = None) -> None:
+        self._pieces, self.framing, self.end = pieces, framing, end
         self._waiting: Piece | None = None
         self._buffer, self._at = b"", 0
         self.position = self.member_position = 0
@@ -145,8 +139,8 @@ class Cursor:
             done += len(step)
             if not is_found:
                 window = tail + step
-                found = _NEXT.search(window)
-                tail, is_found = window[-_NEXT_BYTES:], found is not None
+                found = self.framing.next.search(window)
+                tail, is_found = window[-self.framing.line_bytes :], found is not None
                 step = window[found.start() + 1 :] if found else b""
             held += len(step)
             kept = [*kept, step] if held <= most else []
@@ -176,15 +170,14 @@ class Cursor:
         begin = self.position
         while True:
             window = self.peek(HEADER_BYTES)
-            found = window.find(b"\n" + START)
-            while found >= 0:
-                if _VERSION.match(window, found + 1) or len(window) - found < 16:
-                    self.skip(found + 1)
-                    return self.position - begin
-                found = window.find(b"\n" + START, found + 1)
+            found = self.framing.next_or_cut.search(window)
+            if found:
+                self.skip(found.start() + 1)
+                return self.position - begin
             # The beginning of a record may lie across the end of the window.
-            size = len(window) - 16 if len(window) == HEADER_BYTES else len(window)
-            if self.skip(size) < size or size < HEADER_BYTES - 16:
+            most = HEADER_BYTES - self.framing.line_bytes
+            size = most if len(window) == HEADER_BYTES else len(window)
+            if self.skip(size) < size or size < most:
                 return self.position - begin
 
     def _has_bytes(self) -> bool:
@@ -199,7 +192,7 @@ class Cursor:
             self._is_stopped = self.is_at_end = True
             return False
         # Of a damaged member there may be less than the start of a record, or nothing.
-        if piece.is_first and START.startswith(piece.content[: len(START)]):
+        if piece.is_first and self.framing.may_start(piece.content[: self.framing.head_bytes]):
             self._waiting, self._is_stopped = piece, True
             return False
         self._append(piece)
@@ -220,6 +213,7 @@ def read_records(
     wanted: Callable[[Mapping[str, str]], bool],
     most: int,
     end: int | None = None,
+    framing: Framing = WARC,
 ) -> Iterator[Record]:
     """Yield all records, and what lies between them and is none.
 
@@ -233,8 +227,9 @@ def read_records(
         wanted: fields -> whether the body is asked for.
         most: longer bodies are passed over, in bytes.
         end: where the content ends, if it is known.
+        framing: how records begin.
     """
-    cursor = Cursor(pieces, end)
+    cursor = Cursor(pieces, framing, end)
     while cursor.open():
         is_accounted = False
         cursor.skip_breaks()
@@ -243,7 +238,8 @@ def read_records(
             end = cursor.position
             cursor.skip_breaks()
             stray = None
-            if not record.problem and cursor.peek(1) and cursor.peek(len(START)) != START:
+            head = b"" if record.problem else cursor.peek(framing.head_bytes)
+            if head and not framing.may_start(head):
                 stray = _read_record(cursor, wanted, most)
                 cursor.skip_breaks()
             if cursor.damage and not cursor.peek(1) and not record.problem:
@@ -261,23 +257,23 @@ def read_records(
 
 def _read_record(cursor: Cursor, wanted: Callable[[Mapping[str, str]], bool], most: int) -> Record:
     position, offset = cursor.position, cursor.offset
+    framing = cursor.framing
     window = cursor.peek(1024)
-    end = _BLANK.search(window)
+    end, fields = framing.read_header(window)
     if end is None:
         window = cursor.peek(HEADER_BYTES)
-        end = _BLANK.search(window)
-    fields = parse_fields(window[: end.start()]) if end is not None else {}
+        end, fields = framing.read_header(window)
     length = fields.get("content-length", "")
-    is_start = _VERSION.match(window) is not None
+    is_start = framing.starts(window)
     if not is_start or end is None or not _DIGITS.fullmatch(length):
-        is_cut = end is None and START.startswith(window[: len(START)])
+        is_cut = end is None and framing.may_start(window)
         if not is_start and not is_cut:
             note = NOT_A_RECORD
         else:
             note = "a header without end" if end is None else f"Content-Length is {length!r}"
-        again = _last_start(window if end is None else window[: end.end()])
+        again = _last_start(window[:end]) if framing.is_nested else 0
         return _stray(cursor, Record(position, offset, fields, note=note), window, again, is_cut)
-    cursor.skip(end.end())
+    cursor.skip(end)
     return _read_block(cursor, Record(position, offset, fields, b"", 0, int(length)), wanted, most)
 
 
@@ -301,7 +297,7 @@ def _read_block(
     if is_off and not cursor.damage:
         if not is_long:
             # The line may begin in the block and end behind it.
-            found = _NEXT.search(body + cursor.peek(_NEXT_BYTES))
+            found = cursor.framing.next.search(body + cursor.peek(cursor.framing.line_bytes))
             rest = body[found.start() + 1 :] if found else b""
         if rest and cursor.give_back(rest):
             size -= len(rest)
@@ -319,14 +315,14 @@ def _read_block(
 
 def _is_over(cursor: Cursor) -> bool:
     """Return whether another record follows, or nothing."""
-    head = cursor.peek(4 + len(START)).lstrip(b"\r\n \t\0")[: len(START)]
-    return START.startswith(head)
+    framing = cursor.framing
+    return framing.may_start(cursor.peek(4 + framing.head_bytes).lstrip(b"\r\n \t\0"))
 
 
 def _last_start(window: bytes) -> int:
     """Return where the last line begins that begins a record, 0 if none but the first does."""
     at = window.rfind(b"\n" + START)
-    while at >= 0 and not _VERSION.match(window, at + 1):
+    while at >= 0 and not VERSION.match(window, at + 1):
         at = window.rfind(b"\n" + START, 0, at)
     return at + 1
 
@@ -356,22 +352,3 @@ def _spoiled(record: Record, cursor: Cursor) -> Record:
     """Return a record as one that the damage behind it took."""
     problem = "clipped_file" if cursor.is_clipped else "broken_record"
     return dataclasses.replace(record, body=b"", problem=problem, note=cursor.damage)
-
-
-def parse_fields(header: bytes) -> dict[str, str]:
-    """Return the fields of a header, names in lower case; the first of equal names counts.
-
-    Source: RFC 9112, section 5; lines that begin with a blank belong to the one before.
-    """
-    fields: dict[str, list[str]] = {}
-    lines: list[str] | None = None
-    for line in header.decode("utf-8", "replace").split("\n"):
-        if line[:1] in {" ", "\t"}:
-            if lines is not None:
-                lines.append(line.strip())
-            continue
-        name, colon, value = line.partition(":")
-        if colon and name and not name[0].isspace():
-            lines = [value.strip()]
-            fields.setdefault(name.rstrip(" \t").lower(), lines)
-    return {name: " ".join(lines) for name, lines in fields.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -19,6 +20,7 @@ from corpuskit.stages.sources._warc import NOT_A_RECORD, read_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from corpuskit.stages.sources._wacz import Part
     from corpuskit.stages.sources._warc import Record
 
 Field = Literal[
@@ -67,6 +69,7 @@ class Finished(NamedTuple):
     threshold: float = float("nan")
     note: str = ""
     is_repaired: bool = False
+    is_all_text: bool = False
 
 
 def arrow_types(fields: Sequence[Field]) -> dict[str, pa.DataType]:
@@ -79,6 +82,7 @@ class Reader:
 
     Args:
         path: the file.
+        parts: what to read of it; none: all.
         max_expansion, max_record_bytes, strict: as the source says.
         wanted: fields of a record -> whether its body is asked for.
         judge: record -> a draft, or why it is none.
@@ -87,11 +91,12 @@ class Reader:
 
     def __init__(
         self, path: str, *, max_expansion: int, max_record_bytes: int, strict: bool,
+        parts: Sequence[Part] = (),
         wanted: Callable[[Mapping[str, str]], bool],
         judge: Callable[[Record], Draft | Reject],
         finish: Callable[[Sequence[Draft]], Sequence[Finished]],
     ) -> None:  # fmt: skip
-        self.path, self.strict = path, strict
+        self.path, self.parts, self.strict = path, parts, strict
         self._limits = max_expansion, max_record_bytes
         self._wanted, self._judge, self._finish = wanted, judge, finish
 
@@ -101,13 +106,23 @@ class Reader:
         Raises:
             DataError: the file is no web archive, or (strict) not whole; names file and position.
         """
+        parts: Sequence[Part | None] = self.parts or (None,)
+        for part in parts:
+            yield from self._part(part, fields, with_ids)
+
+    def _part(
+        self, part: Part | None, fields: Sequence[Field], with_ids: bool
+    ) -> Iterator[SourceBatch]:
         max_expansion, most = self._limits
-        with contextlib.closing(Archive(self.path, max_expansion)) as archive:
+        with contextlib.closing(Archive(self.path, max_expansion, part)) as archive:
             drafts: list[Draft] = []
             rejects: list[Reject] = []
             held = taken = 0
-            for record in read_records(archive.pieces(), self._wanted, most, archive.end):
-                self._check(record)
+            pieces, framing = archive.pieces(), archive.framing
+            for record in read_records(pieces, self._wanted, most, archive.end, framing):
+                self._check(record, archive.path)
+                if part is not None:
+                    record = _moved(record, part, archive.path)
                 found = _broken(record, most) or self._judge(record)
                 if isinstance(found, Reject):
                     rejects.append(found)
@@ -122,9 +137,9 @@ class Reader:
             if drafts or rejects or size:
                 yield self._batch(drafts, rejects, fields, with_ids, size)
 
-    def _check(self, record: Record) -> None:
+    def _check(self, record: Record, path: str) -> None:
         """Refuse what is no archive of pages, and what is not whole if that was asked for."""
-        place = f"{self.path}: byte {record.position}"
+        place = f"{path}: byte {record.position}"
         if record.problem in BROKEN:
             if record.position == 0 and record.note.startswith(NOT_A_RECORD):
                 raise DataError(f"{place}: no web archive: {record.note[:120]!r}. Take it out.")
@@ -146,12 +161,15 @@ class Reader:
         finished = self._finish(drafts)
         kept: list[tuple[Draft, bytes]] = []
         repaired: list[int] = []
+        all_text: list[int] = []
         for draft, one in zip(drafts, finished, strict=True):
             if one.rule:
                 rejects.append(_reject(draft, one))
                 continue
             if one.is_repaired:
                 repaired.append(len(kept))
+            if one.is_all_text:
+                all_text.append(len(kept))
             kept.append((draft, one.text))
         records = [draft.record for draft, _ in kept]
         urls = [_bare(record.fields.get("warc-target-uri")) for record in records]
@@ -169,8 +187,25 @@ class Reader:
             dates=pa.array(dates, pa.string()),
             rejects=tuple(sorted(rejects, key=lambda one: one.position)),
             replaced=tuple(repaired),
+            noted={"all_text": tuple(all_text)},
             size_bytes=size,
         )
+
+
+def _moved(record: Record, part: Part, path: str) -> Record:
+    """Return a record of a part with its places in the file that the part lies in.
+
+    Raises:
+        DataError: the part expands so far that its position could be that of another record.
+    """
+    position = part.first + record.position
+    if position >= part.last:
+        raise DataError(
+            f"{path}: byte {record.position}: {part.end - part.begin:,} bytes hold more than keys "
+            "can tell apart. Unpack the file, and name the WARC files in it."
+        )
+    offset = None if record.offset is None else part.begin + record.offset
+    return dataclasses.replace(record, position=position, offset=offset)
 
 
 def is_wat(fields: Mapping[str, str]) -> bool:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from corpuskit.batch import utf8
-from corpuskit.errors import DataError, UsageError
+from corpuskit.errors import DataError, UsageError, reason_of
 from corpuskit.stage import Cost, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, as_strings, is_textual
 from corpuskit.stages.sources._extra import decoded_bytes, distinct, in_known_zone, json_objects
@@ -118,7 +118,8 @@ class Parquet(Source):
                 place = f"{file.path}: row group {group}"
                 end = position + rows[group]
                 for batch in self._batches(reader, file.path, group):
-                    for found in self.documents(batch, place, position, max_document_bytes):
+                    batches = self.documents(batch, place, position, max_document_bytes)
+                    for found in _named(batches, place):
                         left -= found.size_bytes + ROW_BYTES * len(found.positions)
                         left -= found.extra.nbytes if found.extra is not None else 0
                         if left < 0:
@@ -304,7 +305,9 @@ def _open(path: str, *, lists: bool) -> Iterator[pq.ParquetFile]:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise DataError(f"{path}: no whole Parquet file: {error}. Fetch it again.") from None
+            raise DataError(
+                f"{path}: no whole Parquet file: {reason_of(error)}. Fetch it again."
+            ) from None
         yield reader
 
 
@@ -336,7 +339,20 @@ def _batches(
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise DataError(f"{path}: row group {group}: {error}. Fetch the file again.") from None
+        raise DataError(
+            f"{path}: row group {group}: {reason_of(error)}. Fetch the file again."
+        ) from None
+
+
+def _named(batches: Iterator[SourceBatch], place: str) -> Iterator[SourceBatch]:
+    """Yield batches; where Arrow cannot read a value it is the file that is broken."""
+    try:
+        yield from batches
+    except (pa.ArrowException, IndexError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{place}: a value cannot be read: {reason_of(error)}. Fetch the file again, or leave "
+            "its column out (extra: false)."
+        ) from None
 
 
 def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -362,6 +378,11 @@ def _row_counts(reader: pq.ParquetFile, path: str) -> list[int]:
     rows = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
     if any(count < 0 for count in rows) or sum(rows) > MAX_POSITION:
         raise DataError(f"{path}: the footer says {sum(rows):,} rows. Fetch the file again.")
+    if sum(rows) != meta.num_rows:  # a row group that is missing would not be missed
+        raise DataError(
+            f"{path}: the footer says {meta.num_rows:,} rows, and {sum(rows):,} in its row groups. "
+            "Fetch the file again."
+        )
     return rows
 
 
