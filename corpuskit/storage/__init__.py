@@ -8,19 +8,22 @@ faults.py   where a test may make a step of a commit fail or die
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
 from corpuskit.errors import UsageError
 from corpuskit.storage.local import LocalStore
+from corpuskit.storage.search import find_files, local_file, walk_files
 from corpuskit.storage.store import SCRATCH, Found, Readable, Store, Stored, digest_file, open_place
 
 if TYPE_CHECKING:
     from io import BufferedIOBase
 
 __all__ = [
-    "SCRATCH", "Found", "LocalStore", "Readable", "Store", "Stored", "digest_file", "find_objects",
-    "is_remote", "open_input", "open_place", "open_store",
+    "SCRATCH", "Found", "LocalStore", "Readable", "Store", "Stored", "digest_file", "find_files",
+    "find_objects", "is_remote", "local_file", "look_at", "open_input", "open_place", "open_store",
+    "walk_files",
 ]  # fmt: skip
 
 SCHEMES = ("s3",)
@@ -70,11 +73,22 @@ def open_input(address: str) -> BufferedIOBase:
     return open_object(address)
 
 
-def find_objects(pattern: str) -> list[Found]:
-    """Return the objects that an `s3://` pattern matches, sorted by address.
+def look_at(address: str) -> Found:
+    """Return the size and stamp of an input file as they are now.
 
-    `*` and `?` stop at `/`, `**` does not.
+    Raises:
+        OSError: it is gone, or cannot be looked at.
     """
+    if not is_remote(address):
+        status = os.stat(address.removeprefix("file://"))
+        return Found(address, status.st_size, *[str(status.st_mtime_ns)] * 2)
+    from corpuskit.storage.remote import look_at_object
+
+    return look_at_object(address)
+
+
+def find_objects(pattern: str) -> list[Found]:
+    """Return the objects that an `s3://` pattern matches, sorted by address; see `find_files`."""
     from corpuskit.storage.remote import find
 
     return find(pattern)
