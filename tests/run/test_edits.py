@@ -101,11 +101,21 @@ def test_replacing_a_model_file_invalidates_its_results(lab, tmp_path):
     assert found["gopher_quality"] == "reuse"
 
 
-def test_a_new_input_file_reruns_the_reading(lab):
+def test_a_new_last_input_file_reruns_the_reading(lab):
     lab.run()
-    lab.write("web9.jsonl", [{"id": "more", "text": "too short"}])
+    lab.write("books9.jsonl", [{"id": "more", "text": "too short"}])
     assert states(lab)["gopher_quality"] == "run"
     assert rerun(lab) == ["gopher_quality", "mix.plan"]  # the new document was dropped there
+
+
+def test_a_new_input_file_in_the_middle_gives_the_keys_of_a_fresh_run(lab):
+    lab.run()
+    lab.write("web00.jsonl", [{"id": "more", "text": "too short"}])
+    lab.run()
+    edited = tree(lab.out)
+    shutil.rmtree(lab.out)
+    lab.run()
+    assert tree(lab.out) == edited
 
 
 def test_touching_an_input_file_reruns_the_reading(lab):
