@@ -231,7 +231,7 @@ class Source(Stage):
     rules: ClassVar[tuple[str, ...]] = ("bad_text", "invalid_utf8", "too_long", "lone_surrogate")
 
     paths: tuple[str, ...] = Field(min_length=1)
-    """Files or glob patterns, relative to the working directory."""
+    """Files or glob patterns, relative to the working directory. `**` is any number of folders."""
 
     @abstractmethod
     def declared(self) -> Mapping[str, pa.DataType]:

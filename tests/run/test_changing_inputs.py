@@ -141,7 +141,7 @@ def check_error(error: str, path: Path) -> None:
 
 
 def check_next_run(lab: Lab, path: Path) -> None:
-    """Assert that the next run has what a fresh one has, or refuses the file as a fresh one does."""
+    """Assert that the next run has what a fresh one has, or fails as a fresh one does."""
     faults.arm(None)
     lab.save()
     edited = command_line(lab.folder, ["run", str(lab.path)])
@@ -197,7 +197,7 @@ def test_two_slices_do_not_see_two_versions_of_a_file(plain, nth):
         path.write_bytes(before.replace(b"e", b"o").replace(b"toxt", b"text"))
 
     assert path.stat().st_size > 2.5 * plain.pipeline["cell_bytes"]
-    with at("publish:after", "documents", replace_letters, nth) as passed:
+    with at("publish:before", "documents", replace_letters, nth) as passed:
         error = plain.run(code=3).stderr
     assert len(passed) >= nth
     check_error(error, path)
