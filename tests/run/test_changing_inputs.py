@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from corpuskit.errors import DataError
+from corpuskit.stages.sources._stream import Stream
 from corpuskit.storage import faults
 from tests.run.conftest import Lab, corpus, tree
 from tests.run.here import command_line
@@ -240,6 +242,17 @@ def test_whatever_moment_a_file_changes_at_the_run_has_one_version_of_it_or_fail
             check_error(done.stderr, path)
         check_next_run(plain, path)
     assert outcomes == {0, 3}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+def test_fewer_bytes_than_a_file_had_when_it_was_opened_are_an_error(tmp_path, name):
+    """A network file system may end a file early without telling another size."""
+    path = tmp_path / name
+    FORMATS[name][1](path)
+    with Stream(str(path)) as stream:
+        truncate(path)
+        with pytest.raises(DataError, match=rf"{name}: .*ends (at byte|within)"):
+            stream.read(1 << 20)
 
 
 def test_the_message_says_what_was_planned_and_what_is_there(plain):
