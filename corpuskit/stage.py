@@ -209,17 +209,21 @@ class InputFile:
     name: str
     size_bytes: int
     stamp: str
-    """What changes when the content does: modification time in nanoseconds, or an ETag."""
+    """What changes when the content does: modification time in nanoseconds, an ETag, or a hash."""
+    state: str = ""
+    """Modification time in nanoseconds, or ETag, that the file must have while it is read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """A piece of an input file that is read alone; bounds mean what the source says they mean."""
+    """A piece of an input file that is read alone: `[begin, end)` of what the source counts."""
 
     begin: int
     end: int
     size_bytes: int
     """Bytes of text in it, or of the file where only that is known."""
+    whole: int | None = None
+    """How many there are in the file (row groups, documents); None: bounds are bytes of it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +271,7 @@ class Source(Stage):
     rules: ClassVar[tuple[str, ...]] = ("bad_text", "invalid_utf8", "too_long", "lone_surrogate")
 
     paths: tuple[PathText, ...] = Field(min_length=1)
-    """Files or glob patterns, relative to the working directory."""
+    """Files or glob patterns, relative to the working directory. `**` is any number of folders."""
 
     @abstractmethod
     def declared(self) -> Mapping[str, pa.DataType]:
@@ -300,6 +304,9 @@ class Source(Stage):
     @abstractmethod
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         """Cut a file into slices of about `target_bytes` of text, from its size and footer alone.
+
+        Slices tile the file: the first begins at 0, each of the others where the one before it
+        ends, and the last ends at `whole`. Only a file of 0 bytes may have none.
 
         Raises:
             UsageError: it lacks what a parameter names.

@@ -1,4 +1,4 @@
-"""JSON records that say what they must hold: a flipped bit in one is seen, not believed."""
+"""JSON files that carry a digest of themselves, so that a flipped bit is noticed."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from typing import Any
 from corpuskit.errors import DataError
 from corpuskit.manifest.parts import digest_bytes, dump
 
+DIGEST = "digest"
+
 
 def dump_checked(fields: dict[str, Any]) -> bytes:
-    """Return canonical JSON of the fields and of a `digest` over them (blake2b-128, hex)."""
-    return dump({**fields, "digest": digest_bytes(dump(fields))})
+    """Return canonical JSON of `fields` and of their blake2b-128, under the key `digest`."""
+    return dump({**fields, DIGEST: digest_bytes(dump(fields))})
 
 
 def load_checked(content: bytes, where: str) -> dict[str, Any]:
-    """Return the fields of a record without its `digest`.
+    """Return the fields that `dump_checked` wrote, without the digest.
+
+    Args:
+        where: the file, for messages.
 
     Raises:
-        DataError: it is not a JSON object, has no digest, or the digest is not that of the fields.
+        DataError: it is no JSON object, or not what was written.
     """
     try:
         fields = json.loads(content)
-        digest = fields.pop("digest")
-        is_whole = digest_bytes(dump(fields)) == digest
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{where}: not a record of a run: {error!r}.") from None
-    if not is_whole:
-        raise DataError(f"{where}: damaged: its digest is not that of its content.")
-    return fields  # type: ignore[no-any-return]
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: cannot be read: {error}.") from None
+    if not isinstance(fields, dict):
+        raise DataError(f"{where}: cannot be read: it holds no JSON object.")
+    if fields.pop(DIGEST, None) != digest_bytes(dump(fields)):
+        raise DataError(f"{where}: is damaged: its content and its digest differ.")
+    return fields

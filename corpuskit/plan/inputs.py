@@ -1,29 +1,33 @@
-"""Finds input files, gives them ordinals that never change, and cuts them into slices."""
+"""Finds input files, numbers them, and cuts them into slices.
+
+All of it is a function of the pipeline and the files: sources in the order of the pipeline, the
+files of a source by name. What a run directory remembers (`inputs.json`) only saves work.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import datetime as dt
 import functools
-import glob
 import hashlib
-import json
 import os
 import posixpath
-import stat
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.batch import MAX_ORDINAL
 from corpuskit.errors import DataError, UsageError
+from corpuskit.manifest.checked import dump_checked, load_checked
 from corpuskit.plan.checks import located
 from corpuskit.plan.fingerprint import code_digest
 from corpuskit.stage import InputFile, Slice, Source
-from corpuskit.storage import Found, find_objects, is_remote
+from corpuskit.storage import find_files, find_objects, is_remote, look_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from corpuskit.config import Step
-    from corpuskit.storage import Store
+    from corpuskit.storage import Found, Store
 
 INPUTS = "inputs.json"
 _GLOB = "*?["
@@ -64,82 +68,129 @@ def find_inputs(
 ) -> Inputs:
     """Expand the patterns of all sources and cut the files.
 
-    Ordinals given by an earlier run of this directory stay; new files come behind. Slices of
-    unchanged files are taken from there, too, so that footers are read once.
+    Slices of files that did not change since the last run of this directory are taken from there,
+    so that footers are read once.
 
     Raises:
-        UsageError: a pattern matches nothing.
+        UsageError: a pattern matches nothing, or what cannot be read.
         ConfigError: files lack what a parameter names.
         DataError: a footer cannot be read.
     """
-    known, cuts = _earlier(store)
-    found: list[tuple[Step, Found, str]] = []
-    tails = {}
+    known = _known_cuts(store)
+    matches: list[tuple[Step, Found, str]] = []
     for step in sources:
         files_of_step = _expand(step)
         assert isinstance(step.stage, Source), "config.py makes sure of it"
         with located(step):
             step.stage.check_files([one.address for one, _ in files_of_step])
-        found += [(step, one, name) for one, name in files_of_step]
-        tails[step.label] = _tail(step, cell_bytes)
-    ordinal = max(known.values(), default=-1)
-    files: list[tuple[InputFile, tuple[Slice, ...]]] = []
-    for done, (step, one, name) in enumerate(found):
-        if (step.label, name) not in known:
-            ordinal += 1
-            known[step.label, name] = ordinal
-        if ordinal > MAX_ORDINAL:
-            raise UsageError(f"{ordinal + 1} input files: at most {MAX_ORDINAL + 1} are possible.")
-        file = InputFile(
-            known[step.label, name], step.label, one.address, name, one.size_bytes, one.stamp
-        )
-        assert isinstance(step.stage, Source), "config.py makes sure of it"
-        mark = _mark(file, tails[step.label])
-        if mark not in cuts:
+        matches += [(step, one, name) for one, name in files_of_step]
+    if len(matches) > MAX_ORDINAL:
+        raise UsageError(f"{len(matches):,} input files: at most {MAX_ORDINAL:,} are possible.")
+    tails = {step.label: _tail(step, cell_bytes) for step, *_ in matches}
+    files: list[InputFile] = []
+    cuts: list[tuple[Slice, ...]] = []
+    for ordinal, (step, one, name) in enumerate(matches):
+        facts = (one.address, name, one.size_bytes, one.stamp, one.state)
+        file = InputFile(ordinal, step.label, *facts)
+        cut = known.get(_mark(file, tails[step.label]))
+        if cut is None or not _is_tiled(file, cut):
             with located(step, UsageError):
-                cuts[mark] = tuple(step.stage.slices(file, cell_bytes))
-        files.append((file, cuts[mark]))
-        on_file(done + 1, len(found))
-    files.sort(key=lambda pair: pair[0].ordinal)
-    return Inputs(tuple(f for f, _ in files), tuple(s for _, s in files))
+                cut = _cut(step, file, cell_bytes)
+        files.append(file)
+        cuts.append(cut)
+        on_file(ordinal + 1, len(matches))
+    return Inputs(tuple(files), tuple(cuts))
 
 
-def save_inputs(store: Store, inputs: Inputs, sources: Iterable[Step], cell: int) -> None:
-    """Remember ordinals and slices, those of vanished files included."""
-    known, _ = _earlier(store)
-    tails = {step.label: _tail(step, cell) for step in sources}
-    rows: dict[tuple[str, str], dict[str, Any]] = {
-        place: {"ordinal": number} for place, number in known.items()
+def save_inputs(store: Store, inputs: Inputs, sources: Iterable[Step], cell_bytes: int) -> None:
+    """Remember how the files were cut."""
+    tails = {step.label: _tail(step, cell_bytes) for step in sources}
+    cuts = {
+        _mark(file, tails[file.source]): [dataclasses.astuple(piece) for piece in cut]
+        for file, cut in zip(inputs.files, inputs.slices, strict=True)
     }
-    for file, cut in zip(inputs.files, inputs.slices, strict=True):
-        rows[file.source, file.name] = {
-            "ordinal": file.ordinal,
-            "mark": _mark(file, tails[file.source]),
-            "slices": [[s.begin, s.end, s.size_bytes] for s in cut],
-        }
-    entries = [{"source": s, "name": n, **row} for (s, n), row in rows.items()]
-    entries.sort(key=lambda entry: entry["ordinal"])
-    store.put(INPUTS, json.dumps({"format": 1, "files": entries}).encode())
+    store.put(INPUTS, dump_checked({"format": 2, "cuts": cuts}))
 
 
-def _earlier(
-    store: Store,
-) -> tuple[dict[tuple[str, str], int], dict[str, tuple[Slice, ...]]]:
-    if not store.exists(INPUTS):
-        return {}, {}
-    try:
-        content = json.loads(store.read(INPUTS))
-        if content["format"] != 1:
-            raise DataError(f"{store.where(INPUTS)}: not of format 1.")
-        entries = content["files"]
-        known = {(e["source"], e["name"]): int(e["ordinal"]) for e in entries}
-        cuts = {e["mark"]: tuple(Slice(*s) for s in e["slices"]) for e in entries if "mark" in e}
-    except (ValueError, KeyError, TypeError) as error:
+def _known_cuts(store: Store) -> dict[str, tuple[Slice, ...]]:
+    """Return how files were cut before, by their marks; nothing where that cannot be read."""
+    [content] = store.read_each([INPUTS])
+    with contextlib.suppress(DataError, KeyError, TypeError, AttributeError):
+        fields = load_checked(content or b"", INPUTS)
+        if fields["format"] == 2:
+            return {mark: tuple(Slice(*s) for s in cut) for mark, cut in fields["cuts"].items()}
+    return {}
+
+
+def _cut(step: Step, file: InputFile, cell_bytes: int) -> tuple[Slice, ...]:
+    assert isinstance(step.stage, Source), "config.py makes sure of it"
+    cut = tuple(step.stage.slices(file, cell_bytes))
+    if not _is_tiled(file, cut):
+        bounds = ", ".join(f"[{piece.begin}, {piece.end})" for piece in cut[:5])
         raise DataError(
-            f"{store.where(INPUTS)}: cannot be read: {error!r}. Without it, keys would "
-            "change: restore it, or start in another output."
-        ) from None
-    return known, cuts
+            f"{file.path}: the source {step.name!r} cuts it into {len(cut)} slices that leave "
+            f"something out or overlap: {bounds}. Report it: that is a defect of the source."
+        )
+    return cut
+
+
+def _is_tiled(file: InputFile, cut: Sequence[Slice]) -> bool:
+    """Return whether every piece of a file lies in one slice; see `Source.slices`."""
+    whole = cut[0].whole if cut else None
+    whole = file.size_bytes if whole is None else whole
+    ends = [0, *(piece.end for piece in cut)]
+    return ends[-1] == whole and all(
+        piece.begin == begin and (piece.end > begin or not whole) and piece.whole == cut[0].whole
+        for begin, piece in zip(ends, cut, strict=False)
+    )
+
+
+@contextlib.contextmanager
+def unchanged(file: InputFile) -> Iterator[None]:
+    """Make sure that a file is what was planned, before it is read and afterwards.
+
+    What goes wrong in between is told as a change of the file, if it has changed.
+
+    Raises:
+        DataError: it changed since the plan was made.
+    """
+    check_unchanged(file)
+    try:
+        yield
+    except Exception:
+        check_unchanged(file)
+        raise
+    check_unchanged(file)
+
+
+def check_unchanged(file: InputFile) -> None:
+    """Compare size and time, or ETag, of a file with those that it was planned with.
+
+    Raises:
+        DataError: it changed since, or is gone.
+    """
+    if not file.state:  # a source of its own way of finding files
+        return
+    try:
+        now = look_at(file.path)
+    except (FileNotFoundError, NotADirectoryError):
+        state = "is gone"
+    else:
+        if (now.size_bytes, now.state) == (file.size_bytes, file.state):
+            return
+        state = f"now has {_state(now.size_bytes, now.state)}"
+    raise DataError(
+        f"{file.path}: changed since the run was planned: it had "
+        f"{_state(file.size_bytes, file.state)}, it {state}. Run again once it is stable."
+    )
+
+
+def _state(size_bytes: int, state: str) -> str:
+    try:
+        moment = dt.datetime.fromtimestamp(int(state) / 1e9, dt.UTC)
+        return f"{size_bytes:,} bytes (modified {moment:%Y-%m-%d %H:%M:%S.%f} UTC)"
+    except (ValueError, OverflowError, OSError):
+        return f"{size_bytes:,} bytes (ETag {state})"
 
 
 def _mark(file: InputFile, tail: str) -> str:
@@ -162,67 +213,46 @@ def _expand(step: Step) -> list[tuple[Found, str]]:
     with them keys and ids, are the same on disk and in object storage.
     """
     assert isinstance(step.stage, Source), "config.py makes sure of it"
-    patterns = step.stage.paths
     try:
         given = step.stage.find()
-        if given is not None:
-            return sorted(given, key=lambda pair: pair[1])
-        kinds = {is_remote(pattern) for pattern in patterns}
+        named = _matches(step.stage.paths) if given is None else given
     except UsageError as error:
         raise UsageError(f"{step.where}: source {step.label!r}: {error}") from None
+    # By name: a file that two patterns match, in two ways of writing its path, is one file.
+    return sorted({name: (one, name) for one, name in named}.values(), key=lambda pair: pair[1])
+
+
+def _matches(patterns: Sequence[str]) -> list[tuple[Found, str]]:
+    """Return the files that patterns match.
+
+    Raises:
+        UsageError: one matches nothing, or what is no file.
+    """
+    kinds = {is_remote(pattern) for pattern in patterns}
     if len(kinds) > 1:
-        raise UsageError(
-            f"{step.where}: source {step.label!r} mixes local paths and addresses. Make two of it."
-        )
+        raise UsageError("mixes local paths and addresses. Make two sources of it.")
     remote = kinds.pop()
-    found: dict[str, Found] = {}
-    for pattern in patterns:
-        matches = find_objects(pattern) if remote else _matches(pattern, step)
+    bare = [pattern.removeprefix("file://") for pattern in patterns]
+    found: list[Found] = []
+    for pattern in bare:
+        matches = find_objects(pattern) if remote else find_files(pattern)
         if not matches:
             hint = "Check the path" if not set(pattern) & set(_GLOB) else "Check the pattern"
             hint += "." if remote else f"; it is relative to the working directory {os.getcwd()!r}."
-            raise UsageError(
-                f"{step.where}: source {step.label!r}: no file matches {pattern!r}. {hint}"
-            )
-        found.update((one.address, one) for one in matches)
+            raise UsageError(f"no file matches {pattern!r}. {hint}")
+        found += matches
     if remote:
         bare = [pattern.partition("://")[2] for pattern in patterns]
         root = posixpath.commonpath([_root(pattern, "/") for pattern in bare])
-        places = [(one, one.address.partition("://")[2]) for one in found.values()]
-        named = [(one, place[len(root) :].lstrip("/")) for one, place in places]
-    else:
-        root = os.path.commonpath([os.path.abspath(_root(one, os.sep)) for one in patterns])
-        named = [(one, os.path.relpath(os.path.abspath(path), root)) for path, one in found.items()]
-    return sorted(named, key=lambda pair: pair[1])
-
-
-def _matches(pattern: str, step: Step) -> list[Found]:
-    """Return the files that a pattern names; a file of that very name comes first."""
-    pattern = pattern.removeprefix("file://")
-    if os.path.isdir(pattern):
-        hint = os.path.join(pattern, "*")
-        raise UsageError(f"{step.where}: {pattern!r} is a folder. Name its files, as in {hint!r}.")
-    listed = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
-    found = []
-    for path in listed:
-        if os.path.isdir(path):
-            continue
-        if not os.path.exists(path):
-            raise UsageError(f"{step.where}: {path!r} is a link that leads nowhere.")
-        try:
-            path.encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"{step.where}: the name {path!r} is not UTF-8. Rename it.") from None
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"{step.where}: {path!r} is no regular file. Leave it out.")
-        found.append(Found(os.path.normpath(path), status.st_size, str(status.st_mtime_ns)))
-    return found
+        places = [(one, one.address.partition("://")[2]) for one in found]
+        return [(one, place[len(root) :].lstrip("/")) for one, place in places]
+    root = os.path.commonpath([os.path.abspath(_root(one, os.sep)) for one in bare])
+    return [(one, os.path.relpath(os.path.abspath(one.address), root)) for one in found]
 
 
 def _root(pattern: str, separator: str) -> str:
     """Return the folder in front of the first wildcard, or of the file."""
-    parts = pattern.removeprefix("file://").split(separator)
+    parts = pattern.split(separator)
     for index, part in enumerate(parts[:-1]):
         if set(part) & set(_GLOB):
             return separator.join(parts[:index]) or ("/" if pattern.startswith("/") else ".")

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from corpuskit.batch import make_keys, utf8
 from corpuskit.errors import DataError, noting
 from corpuskit.ledger import Entries
+from corpuskit.plan.inputs import unchanged
 from corpuskit.run.context import Stopwatch, UnitWork, cell_sidecars
 from corpuskit.run.profile import LEFT, READ, measuring
 from corpuskit.run.rundir import CELLS_PER_SLICE
@@ -180,12 +181,13 @@ class Stream:
     def _read(self, file: InputFile, piece: Slice) -> Iterator[SourceBatch]:
         stage = self.run.plan.source(file.source)
         batches = stage.read(file, piece, self.run.plan.settings.max_document_bytes)
-        while True:
-            with noting(f"source {file.source}, file {file.path}"):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield batch
+        with unchanged(file):
+            while True:
+                with noting(f"source {file.source}, file {file.path}"):
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch
 
     def _ingest(
         self, work: UnitWork, file: InputFile, batches: Iterator[SourceBatch]

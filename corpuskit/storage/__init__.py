@@ -8,11 +8,13 @@ faults.py   where a test may make a step of a commit fail or die
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
 from corpuskit.errors import UsageError
 from corpuskit.storage.local import LocalStore
+from corpuskit.storage.search import find_files, local_file, walk_files
 from corpuskit.storage.store import (
     SCRATCH,
     DamagedError,
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCRATCH", "DamagedError", "Found", "LocalStore", "Readable", "Store", "Stored", "digest_file",
-    "digest_footer", "digest_part", "find_objects", "is_remote", "open_input", "open_place",
-    "open_store", "open_whole", "read_footer",
+    "digest_footer", "digest_part", "find_files", "find_objects", "is_remote", "local_file",
+    "look_at", "open_input", "open_place", "open_store", "open_whole", "read_footer", "walk_files",
 ]  # fmt: skip
 
 SCHEMES = ("s3",)
@@ -84,11 +86,22 @@ def open_input(address: str) -> BufferedIOBase:
     return open_object(address)
 
 
-def find_objects(pattern: str) -> list[Found]:
-    """Return the objects that an `s3://` pattern matches, sorted by address.
+def look_at(address: str) -> Found:
+    """Return the size and stamp of an input file as they are now.
 
-    `*` and `?` stop at `/`, `**` does not.
+    Raises:
+        OSError: it is gone, or cannot be looked at.
     """
+    if not is_remote(address):
+        status = os.stat(address.removeprefix("file://"))
+        return Found(address, status.st_size, *[str(status.st_mtime_ns)] * 2)
+    from corpuskit.storage.remote import look_at_object
+
+    return look_at_object(address)
+
+
+def find_objects(pattern: str) -> list[Found]:
+    """Return the objects that an `s3://` pattern matches, sorted by address; see `find_files`."""
     from corpuskit.storage.remote import find
 
     return find(pattern)

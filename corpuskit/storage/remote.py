@@ -22,7 +22,7 @@ from corpuskit.storage.client import Patience, open_bucket, split
 from corpuskit.storage.faults import Death, reach
 from corpuskit.storage.lease import LEASE_SECONDS, RENEW_SECONDS, Lease
 from corpuskit.storage.reader import ObjectFile
-from corpuskit.storage.search import find
+from corpuskit.storage.search import find, to_found
 from corpuskit.storage.store import SCRATCH, Store
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["RemoteStore", "find", "open_object"]
+    from corpuskit.storage.store import Found
+
+__all__ = ["RemoteStore", "find", "look_at_object", "open_object"]
 
 LOCK = "lock"
 DELETED_AT_ONCE = 1_000
@@ -243,6 +245,20 @@ def open_object(address: str) -> ObjectFile:
     if not _is_plain(key):
         raise FileNotFoundError(2, "no name of an object", address)
     return ObjectFile(open_bucket(bucket), key)
+
+
+def look_at_object(address: str) -> Found:
+    """Return the size and stamp of an object as they are now.
+
+    Raises:
+        OSError: it is gone, or the store does not answer.
+    """
+    bucket_name, key = split(address)
+    bucket = open_bucket(bucket_name)
+    entry = bucket.head(key) if _is_plain(key) else None
+    if entry is None:
+        raise FileNotFoundError(2, "there is no such object", address)
+    return to_found(bucket, entry)
 
 
 def _again(address: str, patience: Patience | None, renew: float, lease: float) -> RemoteStore:

@@ -1,8 +1,14 @@
-"""Finds objects by pattern, with the meaning that `glob` gives it on a file system."""
+"""Finds input files by pattern, on a file system and in object storage, with one meaning.
+
+It is that of `glob`, but for what `glob` leaves out without a word: a link that leads nowhere, a
+folder that a pattern matches as if it were a file, and a folder that cannot be listed are errors.
+"""
 
 from __future__ import annotations
 
 import fnmatch
+import os
+import stat
 from typing import TYPE_CHECKING
 
 from corpuskit.errors import UsageError
@@ -20,27 +26,24 @@ WILDCARDS = frozenset("*?[")
 def find(pattern: str) -> list[Found]:
     """Return the objects that a pattern matches, sorted by address.
 
-    `*`, `?` and `[...]` stop at `/`; `**` alone between two `/` is any number of folders. As on a
-    file system, names that start with a dot match only a pattern that does, too; and an object of
-    the very name of the pattern comes first.
+    Patterns mean what they mean to `find_files`.
 
     Raises:
-        UsageError: it names a folder.
+        UsageError: it names or matches a folder.
         OSError: the bucket cannot be listed.
     """
     name, key = split(pattern)
     bucket = open_bucket(name)
     if key and not key.endswith("/") and (entry := bucket.head(key)):
-        return [_found(bucket, entry)]
+        return [to_found(bucket, entry)]
     if not WILDCARDS & set(key):
         folder = key.rstrip("/")
         if not folder or any(bucket.level(folder)):
-            hint = bucket.place(f"{folder}/*" if folder else "*")
-            raise UsageError(f"{pattern}: is a folder. Name its files, as in {hint!r}.")
+            raise _named_folder(pattern, bucket.place(folder))
         return []
-    found = {entry.key: entry for entry in _walk(bucket, "", key.split("/"))}
-    whole = [entry for entry in found.values() if entry.size_bytes or _is_there(bucket, entry)]
-    return sorted((_found(bucket, entry) for entry in whole), key=lambda one: one.address)
+    entries = {entry.key: entry for entry in _walk(bucket, "", _segments(key))}
+    whole = [entry for entry in entries.values() if entry.size_bytes or _is_there(bucket, entry)]
+    return sorted((to_found(bucket, entry) for entry in whole), key=lambda one: one.address)
 
 
 def matches(parts: Sequence[str], segments: Sequence[str]) -> bool:
@@ -69,20 +72,30 @@ def _walk(bucket: Bucket, folder: str, segments: Sequence[str]) -> Iterator[Entr
     segments = segments[depth:]
     start = f"{folder}/" if folder else ""
     if segments[0] == "**":
-        for entry in bucket.walk(folder):
-            path = entry.key.removeprefix(start)
-            is_marker = bool(start) and path == entry.key  # of the folder itself
-            if not is_marker and matches(path.split("/"), segments):
-                yield entry
+        yield from _walk_all(bucket, folder, start, segments)
         return
     folders, objects = bucket.level(folder)
-    if len(segments) > 1:
-        for one in folders:
-            if _fits(one.removeprefix(start), segments[0]):
+    for one in folders:
+        if _fits(one.removeprefix(start), segments[0]):
+            if len(segments) > 1:
                 yield from _walk(bucket, one, segments[1:])
-        return
-    for entry in objects:
+            elif any(entry.key != one for entry in bucket.walk(one)):  # more than its marker
+                raise _matched(bucket.place(one))
+    for entry in objects if len(segments) == 1 else ():
         if entry.key.startswith(start) and _fits(entry.key.removeprefix(start), segments[0]):
+            yield entry
+
+
+def _walk_all(bucket: Bucket, folder: str, start: str, segments: Sequence[str]) -> Iterator[Entry]:
+    """Yield what matches at any depth below a folder."""
+    for entry in bucket.walk(folder):
+        if start and entry.key == folder:  # a marker of the folder itself
+            continue
+        parts = entry.key.removeprefix(start).split("/")
+        for num in () if segments[-1] == "**" else range(1, len(parts)):
+            if matches(parts[:num], segments):
+                raise _matched(bucket.place(start + "/".join(parts[:num])))
+        if matches(parts, segments):
             yield entry
 
 
@@ -91,5 +104,185 @@ def _is_there(bucket: Bucket, entry: Entry) -> bool:
     return bucket.head(entry.key) is not None
 
 
-def _found(bucket: Bucket, entry: Entry) -> Found:
-    return Found(bucket.place(entry.key), entry.size_bytes, entry.tag.strip('"'))
+def to_found(bucket: Bucket, entry: Entry) -> Found:
+    """Return what a listing or a HEAD says about an object."""
+    return Found(bucket.place(entry.key), entry.size_bytes, *[entry.tag.strip('"')] * 2)
+
+
+def find_files(pattern: str) -> list[Found]:
+    """Return the files on this machine that a pattern matches, sorted by path.
+
+    `*`, `?` and `[...]` stop at `/`; `**` alone between two `/` is any number of folders, links to
+    folders included. Names that start with a dot match only a pattern that does, too; a file of the
+    very name of the pattern comes first.
+
+    Raises:
+        UsageError: the pattern names a folder; it matches one, other than those that `**` walks
+            through; it matches a link that leads nowhere, or what is no regular file; a folder
+            cannot be listed; a link leads back to a folder that it lies in.
+    """
+    if os.path.isdir(pattern):
+        raise _named_folder(pattern, pattern)
+    if _is_present(pattern):
+        return [local_file(pattern)]
+    paths = dict.fromkeys(map(os.path.normpath, _paths("", _segments(pattern), ())))
+    return [local_file(path) for path in sorted(paths)]
+
+
+def walk_files(folder: str) -> list[str]:
+    """Return the paths of all files below a folder as `**` finds them, relative to it and sorted.
+
+    Links that lead nowhere are among them: whether one is wanted is for the caller to say.
+
+    Raises:
+        UsageError: a folder cannot be listed, or a link leads back to a folder that it lies in.
+    """
+    return sorted(os.path.relpath(path, folder) for path in _paths(folder, ["**"], ()))
+
+
+def local_file(path: str) -> Found:
+    """Return a file as it is now.
+
+    Raises:
+        UsageError: it is no regular file, it cannot be read, or its name is not UTF-8.
+    """
+    try:
+        path.encode()
+        status = os.stat(path)
+    except UnicodeEncodeError:
+        raise UsageError(f"the name {path!r} is not UTF-8. Rename it.") from None
+    except OSError as error:
+        raise _leads_nowhere(path) if os.path.islink(path) else _unreadable(path, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path!r} is no regular file. Leave it out.")
+    return Found(path, status.st_size, *[str(status.st_mtime_ns)] * 2)
+
+
+def _segments(pattern: str) -> list[str]:
+    """Cut a pattern at `/`; `**` behind `**`, and `*` behind it at the end, add nothing."""
+    segments: list[str] = []
+    for one in pattern.split("/"):
+        if one != "**" or segments[-1:] != ["**"]:
+            segments.append(one)
+    return segments[:-1] if segments[-2:] == ["**", "*"] else segments
+
+
+def _paths(folder: str, segments: Sequence[str], above: tuple[str, ...]) -> Iterator[str]:
+    """Yield the paths that match below a folder, some of them more than once.
+
+    Args:
+        above: folders that `**` has walked through to get here.
+    """
+    segment, rest = segments[0], segments[1:]
+    if segment == "**":
+        yield from _walked(folder, rest, above)
+        if rest:
+            yield from _paths(folder, rest, ())
+    elif WILDCARDS & set(segment):
+        for entry in _entries(folder):
+            if _fits(entry.name, segment):
+                yield from _matching(entry, rest)
+    else:
+        path = os.path.join(folder, segment) if folder or segment else "/"
+        if rest:
+            yield from _paths(path, rest, ())
+        elif _is_present(path):
+            if os.path.isdir(path):
+                raise _matched(path)
+            yield path
+
+
+def _walked(folder: str, rest: Sequence[str], above: tuple[str, ...]) -> Iterator[str]:
+    """Yield what `**` and the rest of the pattern match below the folders in a folder."""
+    for entry in _entries(folder):
+        if entry.name.startswith("."):
+            continue
+        if _is_folder(entry):
+            if entry.is_symlink():
+                _refuse_loop(entry.path, (*above, folder))
+            yield from _paths(entry.path, ["**", *rest], (*above, folder))
+        elif not rest:
+            yield entry.path
+
+
+def _matching(entry: os.DirEntry[str], rest: Sequence[str]) -> Iterator[str]:
+    """Yield the path of an entry that fits, or of what fits the rest of the pattern below it."""
+    if not _is_folder(entry):
+        if not rest:
+            yield entry.path
+    elif rest:
+        yield from _paths(entry.path, rest, ())
+    else:
+        raise _matched(entry.path)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """Return what is in a folder; nothing if there is no such folder."""
+    try:
+        with os.scandir(folder or ".") as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+
+
+def _is_present(path: str) -> bool:
+    """Return whether something has this name, if only a link that leads nowhere."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return True
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder, or a link to one.
+
+    Raises:
+        UsageError: it is a link that leads nowhere, perhaps to a folder: its name has no ending.
+    """
+    try:
+        is_folder = entry.is_dir()
+        if not is_folder and entry.is_symlink() and not os.path.splitext(entry.name)[1]:
+            os.stat(entry.path)
+    except FileNotFoundError:
+        raise _leads_nowhere(entry.path) from None
+    except OSError as error:
+        raise _unreadable(entry.path, error) from None
+    return is_folder
+
+
+def _refuse_loop(link: str, folders: Sequence[str]) -> None:
+    for folder in folders:
+        if os.path.samefile(folder or ".", link):
+            raise UsageError(
+                f"{link!r} is a link back to {folder or '.'!r}, in which it lies: its files would "
+                "be read over and over. Remove it, or write a pattern without '**'."
+            )
+
+
+def _named_folder(pattern: str, place: str) -> UsageError:
+    hint = f"{place.rstrip('/')}/*"
+    return UsageError(f"{pattern!r} is a folder. Name its files, as in {hint!r}.")
+
+
+def _matched(place: str) -> UsageError:
+    return UsageError(
+        f"{place!r} is a folder, and the pattern is to match files. Write a narrower one, or '**' "
+        "to walk through folders."
+    )
+
+
+def _leads_nowhere(link: str) -> UsageError:
+    return UsageError(
+        f"{link!r} is a link that leads nowhere: there is no {os.readlink(link)!r}. Fetch what it "
+        "leads to, or remove it."
+    )
+
+
+def _unreadable(path: str, error: OSError) -> UsageError:
+    reason = (error.strerror or str(error)).lower()
+    return UsageError(f"{path or '.'!r} cannot be read: {reason}. Nothing is left out: correct it.")

@@ -28,11 +28,18 @@ SCRATCH = "scratch"
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A file that was found: `stamp` changes when its content does (time in ns, or an ETag)."""
+    """A file that was found.
+
+    Attributes:
+        stamp: changes when its content does: time in ns, an ETag, a hash; it is fingerprinted.
+        state: time in ns or ETag, as `look_at` tells it while the file is read; without, the file
+            is not looked at.
+    """
 
     address: str
     size_bytes: int
     stamp: str
+    state: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,14 +30,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play this one and say what happens")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--num", type=int, default=2000, help="how many schedules")
+    parser.add_argument(
+        "--histories", action="store_true", help="edit sources and their files between runs"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     given = parser.parse_args()
     if given.seed is None:
-        total = soak(given.first, given.num, given.jobs)
+        total = soak(given.first, given.num, given.jobs, given.histories)
     else:
         home = open_range()
         home.trace = say
-        total = home.play(home.draw(given.seed))
+        total = home.play(home.draw(given.seed, is_history=given.histories))
     report(total)
     return 1 if total.problems else 0
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from corpuskit.plan import read_plan
+from tests.faults.history import Arrangement, history
 from tests.run.conftest import corpus
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 class Bench:
     """Inputs, a tokenizer and the compiled variants of the pipeline.
 
+    A variant is one of VARIANTS, or `history-S.I`: the I-th arrangement of sources of a history.
+
     Args:
         folder: private, on a fast file system.
     """
@@ -54,16 +58,18 @@ class Bench:
             (folder / f"{name}.jsonl").write_text(lines, "utf-8")
         _train([document["text"] for document in documents], folder / "tokenizer.json")
         self.path = folder / "p.yaml"
-        self.path.write_text(yaml.safe_dump(self._pipeline(), sort_keys=False))
+        files = {"web": folder / "web*.jsonl", "books": folder / "books*.jsonl"}
+        pipeline = self._pipeline(files, {"weights": {"web": 3, "books": 1}})
+        self.path.write_text(yaml.safe_dump(pipeline, sort_keys=False))
 
-    def _pipeline(self) -> dict[str, object]:
+    def _pipeline(self, files: dict[str, Path], mix: dict[str, Any]) -> dict[str, Any]:
         return {
+            "name": "bench",
             "output": str(self.folder / "out"),
             "cell_bytes": 7_000,
             "documents": True,
             "sources": {
-                "web": {"jsonl": str(self.folder / "web*.jsonl"), "id_column": "id"},
-                "books": {"jsonl": str(self.folder / "books*.jsonl"), "id_column": "id"},
+                name: {"jsonl": str(pattern), "id_column": "id"} for name, pattern in files.items()
             },
             "stages": [
                 {"holdout": {"ratio": 0.1}},
@@ -71,7 +77,7 @@ class Bench:
                 "exact_dedup",
                 {"minhash_dedup": {"ngram": 3}},
                 {"pii": {}},
-                {"mix": {"weights": {"web": 3, "books": 1}}},
+                {"mix": mix},
                 {"tokenize": {"tokenizer": str(self.folder / "tokenizer.json")}},
                 {"pack": {"seq_len": 128}},
                 {"shuffle": {"rows_per_part": 32}},
@@ -81,11 +87,53 @@ class Bench:
     def plan(self, variant: str, tasks: int, output: str) -> Plan:
         """Return a variant of the pipeline, cut into `tasks` tasks per phase."""
         if (variant, tasks) not in self.plans:
-            overrides = [*VARIANTS[variant], f"executor.tasks={tasks}"]
-            self.plans[variant, tasks] = read_plan(self.path, overrides)
+            overrides = VARIANTS.get(variant, ())
+            path = self.path
+            if variant not in VARIANTS:
+                arrangement = self._arrangement(variant)
+                files = {name: self.folder / "in" / name / "*.jsonl" for name in arrangement.files}
+                path = self.folder / f"{variant}.yaml"
+                # Without weights: a source may have nothing left, which a weight refuses.
+                path.write_text(yaml.safe_dump(self._pipeline(files, {}), sort_keys=False))
+                overrides = VARIANTS[arrangement.edit]
+            self.plans[variant, tasks] = read_plan(path, [*overrides, f"executor.tasks={tasks}"])
         plan = self.plans[variant, tasks]
         settings = plan.settings.model_copy(update={"output": output})
         return dataclasses.replace(plan, file=dataclasses.replace(plan.file, settings=settings))
+
+    def _arrangement(self, variant: str) -> Arrangement:
+        seed, index = variant.removeprefix("history-").split(".")
+        return history(int(seed))[int(index)]
+
+    def arrange(self, variant: str) -> None:
+        """Give the sources of a history the files of a variant; what moves keeps its time."""
+        if variant in VARIANTS:
+            return
+        folder, stash = self.folder / "in", self.folder / "stash"
+        documents = _pool()
+        wanted = {
+            folder / source / name: "".join(json.dumps(documents[i]) + "\n" for i in chosen)
+            for source, files in self._arrangement(variant).files.items()
+            for name, chosen in files.items()
+        }
+        stash.mkdir()
+        spare: dict[str, Path] = {}
+        for path in list(folder.rglob("*.jsonl")):
+            content = path.read_text("utf-8")
+            if wanted.get(path) != content:
+                spare[content] = path.rename(stash / str(len(spare)))
+        for path, content in wanted.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if content in spare:
+                spare.pop(content).rename(path)
+            elif not path.exists():
+                path.write_text(content, "utf-8")
+        shutil.rmtree(stash)
+
+
+@functools.cache
+def _pool() -> list[dict[str, str]]:
+    return corpus(60, 3)
 
 
 @contextlib.contextmanager

@@ -88,16 +88,20 @@ class Range:
         with player.prepared():
             player.play()
             assert not player.outcome.problems, player.outcome.problems
-            self.profile[store] = Passings(dict(player.passed), len(self.phases))
+            self.profile.setdefault(store, Passings(dict(player.passed), len(self.phases)))
             return contents(open_store(player.address))
 
-    def draw(self, seed: int) -> Schedule:
+    def draw(self, seed: int, *, is_history: bool = False) -> Schedule:
         """Return the schedule of a seed."""
-        return draw(seed, self.profile)
+        return draw(seed, self.profile, is_history=is_history)
 
     def play(self, schedule: Schedule) -> Outcome:
         """Let happen what a schedule says, and compare what comes of it with the clean run."""
         self.trace(str(schedule))
+        last = schedule.runs[-1][0]
+        if last not in VARIANTS:  # a history: its end is not run by others
+            self.clean = {name: self.clean[name] for name in VARIANTS}
+            self.clean[last] = self._clean(last, "local")
         player = Player(self, schedule)
         with player.prepared():
             player.play()
@@ -151,8 +155,10 @@ class Player(Observer):
         """Run what the schedule says, the last run until it has finished."""
         *edited, last = self.schedule.runs
         for variant, tasks in edited:
+            self.home.bench.arrange(variant)
             self._attempt(self.home.bench.plan(variant, tasks, self.address))
             self.edits += 1
+        self.home.bench.arrange(last[0])
         plan = self.home.bench.plan(*last, self.address)
         while not self._attempt(plan):
             if self.outcome.runs >= MOST_ATTEMPTS:

@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 from tests.faults.bench import VARIANTS
+from tests.faults.history import history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,12 +109,12 @@ class Schedule:
         return self.power_at_end or any(fault.kind == "power loss" for fault in self.faults)
 
 
-def draw(seed: int, profile: Profile) -> Schedule:
-    """Return the schedule of a seed."""
+def draw(seed: int, profile: Profile, *, is_history: bool = False) -> Schedule:
+    """Return the schedule of a seed; with `is_history`, its sources are edited between runs."""
     rng = random.Random(f"schedule {seed}")
     store = rng.choices(("local", "objects"), (3, 1))[0]
     passings = profile[store]
-    runs = _runs(rng)
+    runs = _history(rng, seed) if is_history else _runs(rng)
     steps = {**passings.steps, **(ONLY_AFTER_EDITS if len(runs) > 1 else {})}
     faults = tuple(_fault(rng, store, steps) for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4))))
     zombies = tuple(
@@ -142,6 +143,14 @@ def _runs(rng: random.Random) -> tuple[tuple[str, int], ...]:
         else:
             runs.append((rng.choice(names), tasks))
     return tuple(runs)
+
+
+def _history(rng: random.Random, seed: int) -> tuple[tuple[str, int], ...]:
+    """Return the arrangements of a history, sometimes back to the first one at the end."""
+    names = [f"history-{seed}.{index}" for index in range(len(history(seed)))]
+    if rng.random() < 0.25:
+        names.append(names[0])
+    return tuple((name, rng.choice((1, 2, 3))) for name in names)
 
 
 def _fault(rng: random.Random, store: str, steps: Mapping[Place, int]) -> Fault:

@@ -31,22 +31,23 @@ def open_range() -> Range:
     return Range(stack.enter_context(open_bench()))
 
 
-def play(first: int, num: int) -> Outcome:
+def play(first: int, num: int, is_history: bool) -> Outcome:
     """Play consecutive seeds in this process."""
     home, total = open_range(), Outcome()
     for seed in range(first, first + num):
-        total.add(home.play(home.draw(seed)))
+        total.add(home.play(home.draw(seed, is_history=is_history)))
     return total
 
 
-def soak(first: int, num: int, jobs: int) -> Outcome:
+def soak(first: int, num: int, jobs: int, is_history: bool = False) -> Outcome:
     """Play many seeds in processes of their own and print progress."""
     total, began = Outcome(), time.monotonic()
     firsts = range(first, first + num, CHUNK)
     sizes = [min(CHUNK, first + num - one) for one in firsts]
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(jobs, spawn) as pool:
-        for one, size, outcome in zip(firsts, sizes, pool.map(play, firsts, sizes), strict=True):
+        played = pool.map(play, firsts, sizes, [is_history] * len(sizes))
+        for one, size, outcome in zip(firsts, sizes, played, strict=True):
             total.add(outcome)
             seconds = time.monotonic() - began
             found = len(total.problems)

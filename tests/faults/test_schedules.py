@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from corpuskit.plan.inputs import INPUTS, Inputs, find_inputs
+from corpuskit.run import pipeline
 from corpuskit.storage import local
 from tests.faults.bench import open_bench
 from tests.faults.runner import Outcome, Range
@@ -17,6 +20,8 @@ from tests.faults.schedule import KINDS, Fault, Schedule, Zombie
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from corpuskit.storage import Store
+
 pytest.importorskip("obstore")
 pytestmark = [
     pytest.mark.slow,
@@ -24,6 +29,7 @@ pytestmark = [
 ]
 
 NUM, PLAYED, CHUNK = 200, 100, 20
+HISTORIES = 30
 EVENTS = (
     *{kind for kinds in KINDS.values() for kind in kinds},
     "hanging worker", "clock skew", "power loss after the run", "zombie failed",
@@ -46,6 +52,40 @@ def test_a_run_ends_with_the_bytes_of_the_clean_run(home: Range, first: int) -> 
     problems = "\n".join(total.problems)
     assert not problems, f"{problems}\nreplay with: python -m tests.faults --seed N"
     assert total.partial == 0
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, 10))
+def test_edited_sources_end_as_those_of_a_fresh_run(home: Range, first: int) -> None:
+    total = Outcome()
+    for seed in range(first, first + 10):
+        total.add(home.play(home.draw(seed, is_history=True)))
+    problems = "\n".join(total.problems)
+    assert not problems, f"{problems}\nreplay with: python -m tests.faults --histories --seed N"
+
+
+def test_numbers_of_files_that_are_remembered_are_found(
+    home: Range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ordinals decide which of two equal documents stays: they must not depend on the past."""
+    numbers: dict[str, dict[tuple[str, str], int]] = {}
+
+    def remembering(store: Store, *given: Any, **more: Any) -> Inputs:
+        inputs = find_inputs(store, *given, **more)
+        known = numbers.setdefault(store.address, {})
+        if not store.exists(INPUTS):
+            known.clear()
+        files = [
+            dataclasses.replace(
+                file, ordinal=known.setdefault((file.source, file.name), len(known))
+            )
+            for file in inputs.files
+        ]
+        order = sorted(range(len(files)), key=lambda i: files[i].ordinal)
+        return Inputs(tuple(files[i] for i in order), tuple(inputs.slices[i] for i in order))
+
+    monkeypatch.setattr(pipeline, "find_inputs", remembering)
+    schedules = (home.draw(seed, is_history=True) for seed in range(HISTORIES))
+    assert any(home.play(one).problems for one in schedules)
 
 
 @pytest.mark.parametrize("event", sorted(EVENTS))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
+from corpuskit.errors import CorpuskitError, UsageError
+from corpuskit.loader import StreamingLoader
 from tests.run.conftest import ROOT, tree
 
 if TYPE_CHECKING:
@@ -101,11 +104,39 @@ def test_replacing_a_model_file_invalidates_its_results(lab, tmp_path):
     assert found["gopher_quality"] == "reuse"
 
 
-def test_a_new_input_file_reruns_the_reading(lab):
+def test_a_new_last_input_file_reruns_the_reading(lab):
     lab.run()
-    lab.write("web9.jsonl", [{"id": "more", "text": "too short"}])
+    lab.write("books9.jsonl", [{"id": "more", "text": "too short"}])
     assert states(lab)["gopher_quality"] == "run"
     assert rerun(lab) == ["gopher_quality", "mix.plan"]  # the new document was dropped there
+
+
+def test_a_new_input_file_in_the_middle_gives_the_keys_of_a_fresh_run(lab):
+    lab.run()
+    lab.write("web00.jsonl", [{"id": "more", "text": "too short"}])
+    lab.run()
+    edited = tree(lab.out)
+    shutil.rmtree(lab.out)
+    lab.run()
+    assert tree(lab.out) == edited
+
+
+def test_a_takedown_does_not_hit_another_document_when_keys_change(lab):
+    """Swapped sources change every key: the takedown is refused, by the run and by the loader."""
+    lab.run()
+    rows = lab.cli("trace", str(lab.out), "--step", "0", "-b", "4", "--json").stdout
+    taken = next(word for word in re.findall(r"doc\d+", rows))
+    edit = ("edit", "takedown", str(lab.out), "--at-step", "0", "-b", "4", "--doc", taken)
+    lab.cli(*edit)
+    lab.cli("edit", "list", str(lab.out))
+    lab.pipeline["sources"] = dict(reversed(lab.pipeline["sources"].items()))
+    assert "1 edits of the mix that this run would make again" in lab.run(code=1).stderr
+    with pytest.raises(CorpuskitError):
+        list(StreamingLoader(lab.out, 4))
+    lab.run("--force")
+    assert "was made again since" in lab.cli("edit", "list", str(lab.out), code=2).stderr
+    with pytest.raises(UsageError, match="was made again since"):
+        StreamingLoader(lab.out, 4)
 
 
 def test_touching_an_input_file_reruns_the_reading(lab):

@@ -15,7 +15,7 @@ import pytest
 
 from corpuskit.run.rundir import RunDirectory
 from corpuskit.run.watching import Watcher
-from corpuskit.storage import open_store
+from corpuskit.storage import faults, open_store
 from tests.run.conftest import Lab, tree
 from tests.run.conftest import finished as finished  # noqa: PLC0414 - fixtures
 from tests.run.conftest import lab as lab  # noqa: PLC0414
@@ -68,6 +68,34 @@ def test_a_run_in_object_storage_has_the_bytes_of_a_local_one(
     assert tree(fetch(address, tmp_path / "again"), *DATA) == got, again.stdout
     assert far.cli("verify", address).returncode == 0
     assert open_store(address).top() == open_store(str(finished.out)).top() - {"lock", "logs"}
+
+
+def test_an_object_that_is_replaced_while_it_is_read_fails_the_run(far: Lab, tmp_path: Path):
+    far.pipeline["stages"] = ["exact_dedup"]
+    pattern = far.pipeline["sources"]["books"]["jsonl"]
+    inputs, name = open_store(pattern.rpartition("/")[0]), "books.jsonl"
+    whole = inputs.read(name)
+    planned: list[str] = []
+
+    def hook(step: str, what: str) -> None:
+        if step == "put:after" and what.endswith("inputs.json") and not planned:
+            planned.append(what)
+            inputs.put(name, whole[: whole.index(b"\n", len(whole) // 2) + 1])
+
+    faults.arm(hook)
+    try:
+        error = far.run(code=3).stderr
+    finally:
+        faults.arm(None)
+    assert (
+        f"{inputs.where(name)}: changed since the run was planned: it had {len(whole):,}" in error
+    )
+    assert "ETag" in error
+    far.run()
+    edited = tree(fetch(far.pipeline["output"], tmp_path / "edited"), *DATA)
+    far.pipeline["output"] += "2"
+    far.run()
+    assert tree(fetch(far.pipeline["output"], tmp_path / "fresh"), *DATA) == edited
 
 
 def test_a_killed_driver_loses_nothing(

@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from corpuskit.batch import make_keys, split_key
-from corpuskit.errors import CorpuskitError, describe
+from corpuskit.errors import CorpuskitError, DataError, describe
+from corpuskit.plan.inputs import check_unchanged
 from corpuskit.report.cells import documents_of
 from corpuskit.run.profile import ROLE as PROFILE
 from corpuskit.run.rundir import CELLS_PER_SLICE
 from corpuskit.stage import StreamingStage, View
-from corpuskit.storage import find_objects, is_remote, open_whole
+from corpuskit.storage import is_remote, open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -230,19 +231,15 @@ def _unchanged(run: RunDirectory, file: InputFile) -> tuple[InputFile | None, st
     """Return a file as it is to be opened here; None, and why, if it is not what the run read."""
     if "://" in file.path and not file.path.startswith(_READABLE):
         return None, f"{file.path}: is not fetched again"
-    if is_remote(file.path):
-        facts = [(one.size_bytes, one.stamp) for one in find_objects(file.path)]
-        path = file.path
-    else:
-        path = os.path.join(run.folder, file.path.removeprefix("file://"))
-        try:
-            status = os.stat(path)
-        except OSError as error:
-            return None, describe(error)
-        facts = [(status.st_size, str(status.st_mtime_ns))]
-    if (file.size_bytes, file.stamp) not in facts:
-        return None, f"{file.path}: is not the file any more that the run read"
-    return dataclasses.replace(file, path=path), ""
+    path = file.path
+    if not is_remote(path):
+        path = os.path.join(run.folder, path.removeprefix("file://"))
+    here = dataclasses.replace(file, path=path, state=file.state or file.stamp)
+    try:
+        check_unchanged(here)
+    except (DataError, OSError) as error:
+        return None, str(error) if isinstance(error, DataError) else describe(error)
+    return here, ""
 
 
 def _keyed(file: InputFile, found: SourceBatch, rows: NDArray[np.int64]) -> pa.RecordBatch:

@@ -7,6 +7,7 @@ about a document alone, so the decisions are those of the run, if code and files
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from corpuskit import registry
 from corpuskit.batch import numbers
 from corpuskit.errors import CorpuskitError, TaskError
+from corpuskit.plan.inputs import check_unchanged
 from corpuskit.report.why.keyed import plain
 from corpuskit.report.why.wording import bounds_of, excerpts, meaning_of
 from corpuskit.run.context import cell_sidecars
@@ -23,7 +25,6 @@ from corpuskit.run.profile import measuring
 from corpuskit.run.rundir import CELLS_PER_SLICE
 from corpuskit.shards import read_documents
 from corpuskit.stage import StreamingStage, Unit, View
-from corpuskit.storage import find_objects, is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from corpuskit.report.why.history import Histories
     from corpuskit.report.why.lookup import Identity
     from corpuskit.run.rundir import RunDirectory
-    from corpuskit.stage import InputFile, Outcome, SourceBatch
+    from corpuskit.stage import Outcome, SourceBatch
 
 
 @contextlib.contextmanager
@@ -105,12 +106,13 @@ class Afresh:
         """Return the document as its source reads it from the input file.
 
         Raises:
-            TaskError: it cannot be read, or the file is not what it was.
+            TaskError: it cannot be read.
+            DataError: the file is not what it was.
         """
         file, position = self._who.file, self._who.position
         if file is None:
             raise TaskError("its input file is not one of this run.")
-        _check_unchanged(file)
+        check_unchanged(dataclasses.replace(file, state=file.state or file.stamp))
         seal, key = self._all.seal(0), self._who.key
         roles = () if seal is None else (seal.by_role("documents"), seal.by_role("ledger"))
         units = {p.unit // CELLS_PER_SLICE for parts in roles for p in parts.within(key, key + 1)}
@@ -233,22 +235,3 @@ def _one(who: Identity, found: SourceBatch, row: int) -> pa.RecordBatch:
             "extra": null if found.extra is None else found.extra.take(place),
         }
     )
-
-
-def _check_unchanged(file: InputFile) -> None:
-    """Refuse an input file that is gone, or that is not what the run has read.
-
-    Raises:
-        TaskError: it is; or a source of its own way of finding files cannot tell.
-    """
-    if is_remote(file.path):
-        there = [(one.size_bytes, one.stamp) for one in find_objects(file.path)]
-    else:
-        try:
-            status = os.stat(file.path)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise TaskError(f"its input file {file.path} cannot be read: {reason}.") from None
-        there = [(status.st_size, str(status.st_mtime_ns))]
-    if (file.size_bytes, file.stamp) not in there:
-        raise TaskError(f"its input file {file.path} has changed since the run.")

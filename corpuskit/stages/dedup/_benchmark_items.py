@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.stages.sources._stream import Stream
+from corpuskit.storage import find_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,14 +67,14 @@ def benchmark_files(
         unique: refuse two files of one name.
 
     Raises:
-        UsageError: a pattern matches nothing, two files have one name, a name holds `/` or `;`, or
-            the format is unknown.
+        UsageError: a pattern matches nothing, or what cannot be read, two files have one name, a
+            name holds `/` or `;`, or the format is unknown.
     """
     pairs = given.items() if isinstance(given, Mapping) else [("", one) for one in given]
     found: list[tuple[str, str]] = []
     for name, pattern in pairs:
         is_path = Path(pattern).exists() or not glob.has_magic(pattern)
-        paths = [pattern] if is_path else sorted(glob.glob(pattern, recursive=True))
+        paths = [pattern] if is_path else [one.address for one in find_files(pattern)]
         if not paths:
             raise UsageError(f"{pattern}: no file matches. Check the path of the benchmark.")
         for path in paths:

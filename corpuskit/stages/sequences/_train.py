@@ -13,6 +13,7 @@ from corpuskit.stage import InputFile
 from corpuskit.stages.sources.jsonl import Jsonl
 from corpuskit.stages.sources.parquet import Parquet
 from corpuskit.stages.sources.text import Text
+from corpuskit.storage import local_file, walk_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -145,14 +146,16 @@ def find_files(inputs: Sequence[Path]) -> list[Path]:
     """Return the readable files among `inputs`: folders are searched, run directories asked.
 
     Raises:
-        UsageError: a path does not exist, or holds nothing that can be read.
+        UsageError: a path does not exist, or holds nothing, or something, that cannot be read.
     """
     found: list[Path] = []
     for path in inputs:
         if (path / "manifests").is_dir():
             files = _documents_of_run(path)
         elif path.is_dir():
-            files = sorted(one for one in path.rglob("*") if one.is_file() and _format(one))
+            files = [path / name for name in walk_files(str(path)) if _format(path / name)]
+            for file in files:
+                local_file(str(file))
         elif path.is_file():
             files = [path] if _format(path) else []
         else:

@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import re
-import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from corpuskit import yamlreader
 from corpuskit.errors import ConfigError, UsageError
 from corpuskit.stages.sources._datasets import choose
-from corpuskit.storage import Found
+from corpuskit.storage import Found, local_file, walk_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,9 +48,8 @@ def find_files(
         saved = saved_splits(folder)
         if saved and pattern is None:
             return _saved(folder, saved, split)
-        names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*"))]
-        names = [name for name in names if (folder / name).is_file() and not _is_hidden(name)]
-        return [_local(folder, name) for name in chosen(names, _card(folder / "README.md"))]
+        names = chosen(walk_files(str(folder)), _card(folder / "README.md"))
+        return [_local(folder, name) for name in names]
     if folder.exists() or "://" in place or not _NAME.fullmatch(place):
         raise UsageError(
             f"{place!r} is neither a folder nor the name of a dataset (owner/name). Files are read "
@@ -119,23 +117,8 @@ def _json(path: Path) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
-
-
 def _local(folder: Path, name: str) -> tuple[Found, str]:
-    path = folder / name
-    try:
-        name.encode()
-        status = path.stat()
-    except UnicodeEncodeError:
-        raise UsageError(f"the name {str(path)!r} is not UTF-8. Rename it.") from None
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"{path}: cannot be read: {reason}. Check the dataset.") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise UsageError(f"{path}: is no regular file. Leave it out.")
-    return Found(str(path), status.st_size, str(status.st_mtime_ns)), name
+    return local_file(str(folder / name)), name
 
 
 def _card(readme: Path) -> Mapping[str, Any]:
@@ -188,9 +171,10 @@ def _fetched(place: str, revision: str, chosen: Chooser) -> list[tuple[Found, st
             paths = list(threads.map(fetch, names))
     except failures as error:
         raise UsageError(_reason(place, revision, error)) from None
+    facts = [(path, os.stat(path), name) for name, path in zip(names, paths, strict=True)]
     return [
-        (Found(path, os.stat(path).st_size, blobs[name]), name)
-        for name, path in zip(names, paths, strict=True)
+        (Found(path, status.st_size, blobs[name], str(status.st_mtime_ns)), name)
+        for path, status, name in facts
     ]
 
 

@@ -113,7 +113,13 @@ class Stream:
             self._position += len(piece)
             if self._position > self._most:
                 raise self._too_much()
-        self.consumed = self._file.tell() - self._begin
+        end = self._file.tell()
+        if missing > 0 and end < self._size:
+            raise DataError(
+                f"{self.path}: ends at byte {end:,}; it had {self._size:,} when it was opened. Run "
+                "again once it is stable."
+            )
+        self.consumed = end - self._begin
         whole = b"".join(pieces)
         self._rest = whole[size:]
         return whole[:size] if self._rest else whole

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.errors import UsageError
+from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import Cost, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._indexed import CHUNK, index_path, open_index, read_ids
 from corpuskit.stages.sources._records import BLOCK_BYTES, BLOCK_ROWS
@@ -84,16 +84,20 @@ class Megatron(Source):
                     if full >= len(ends):
                         break
                     end = int(ends[full - 1]) if full else 0
-                    pieces.append(Slice(begin, first + full, waiting + end - base))
+                    pieces.append(Slice(begin, first + full, waiting + end - base, num_docs))
                     begin, done, base, waiting = first + full, full, end, 0
                 waiting += int(ends[-1]) - base
-        return pieces + ([Slice(begin, num_docs, waiting)] if begin < num_docs else [])
+        is_done = pieces and begin == num_docs
+        return pieces if is_done else [*pieces, Slice(begin, num_docs, waiting, num_docs)]
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
         with (
             open_index(index_path(file.path)) as index,
             contextlib.closing(open_input(file.path)) as content,
         ):
+            num_docs = self._num_docs(index)
+            if piece.whole not in {None, num_docs}:
+                raise DataError(f"{index.path}: {num_docs} documents, {piece.whole} were planned.")
             size = content.seek(0, os.SEEK_END)
             for first in range(piece.begin, piece.end, BLOCK_ROWS):
                 bounds = self._bounds(index, first, min(first + BLOCK_ROWS, piece.end))

@@ -103,15 +103,17 @@ class Parquet(Source):
         begin = waiting = 0
         for group, size in enumerate(sizes):
             if waiting and waiting + size > target_bytes:
-                pieces.append(Slice(begin, group, waiting))
+                pieces.append(Slice(begin, group, waiting, len(sizes)))
                 begin, waiting = group, 0
             waiting += size
-        return pieces + ([Slice(begin, len(sizes), waiting)] if begin < len(sizes) else [])
+        return [*pieces, Slice(begin, len(sizes), waiting, len(sizes))]
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
         with _open(file.path, lists=self.extra) as reader:
             self.check_schema(file, reader.schema_arrow)
             rows = _row_counts(reader, file.path)
+            if piece.whole not in {None, len(rows)}:
+                raise DataError(f"{file.path}: {len(rows)} row groups, {piece.whole} were planned.")
             left = self._most_bytes(reader, file, piece)
             position = sum(rows[: piece.begin])
             for group in range(piece.begin, piece.end):

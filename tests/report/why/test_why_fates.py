@@ -196,5 +196,5 @@ def test_what_cannot_be_measured_anew_says_why(whys):
         told = whys.told("mail", "--measure")
     finally:
         moved.rename(source)
-    assert "cannot be read" in stage(told, "gopher_quality")["anew"]["impossible"]
+    assert "is gone" in stage(told, "gopher_quality")["anew"]["impossible"]
     assert stage(told, "pii")["anew"]["says"] == "keeps it"  # reads what the run has written
