@@ -89,15 +89,15 @@ def numbers(progress: Progress, phase: PhaseProgress) -> list[str]:
 
 def kept(funnel: Sequence[StageSoFar]) -> list[str]:
     """Return the share that was kept, of all and by stage; nothing before anything was read."""
-    if not any(one.num_in for one in funnel):
+    sources = [row for row in funnel if row.kind == "source"]
+    read = sum(row.num_in for row in sources)
+    if not read:
         return []
-    share = 1.0
-    for one in funnel:
-        share *= one.kept_ratio
-    found = [f"kept {_percent(share)}"]
-    return found + [
-        f"{one.stage} {_percent(one.kept_ratio)}" for one in funnel if one.num_out < one.num_in
-    ]
+    share = sum(row.num_out for row in sources) / read
+    for row in funnel:
+        share *= 1.0 if row.kind == "source" else row.kept_ratio
+    shares = [f"{row.stage} {_percent(row.kept_ratio)}" for row in funnel if row.kept_ratio < 1]
+    return [f"kept {_percent(share)}", *shares]
 
 
 def duration(seconds: float) -> str:

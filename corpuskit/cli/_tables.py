@@ -10,7 +10,7 @@ from rich.table import Table
 from corpuskit.cli._plain import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from rich.text import Text
 
@@ -120,12 +120,8 @@ def print_failures(notes: Sequence[FailureNote]) -> None:
         out.print(f"  on {note.host}, log: {note.log}", markup=False)
 
 
-def print_funnel(rows: Sequence[FunnelRow], waiting: Collection[str] = ()) -> None:
-    """Print what every stage dropped, by rule and source, and what it cost.
-
-    Args:
-        waiting: labels of stages that are not finished: nothing is known of them.
-    """
+def print_funnel(run: RunDirectory, rows: Sequence[FunnelRow]) -> None:
+    """Print what was read of every source, and what every stage dropped and cost."""
     table = Table(
         box=None, header_style="bold", pad_edge=False, title="Funnel", title_justify="left"
     )
@@ -133,15 +129,15 @@ def print_funnel(rows: Sequence[FunnelRow], waiting: Collection[str] = ()) -> No
     for name in ("in", "dropped", "out", "MB/CPU s", "CPU s"):
         table.add_column(name, justify="right")
     table.add_column("by rule (and source)", overflow="fold")
+    words = {"waiting": "not finished", "not run": f"not run (--until {run.plan.until})"}
     for row in rows:
-        if row.stage in waiting:
-            table.add_row(row.stage, *[""] * 5, "not finished")
+        if row.num_in is None or row.num_out is None:
+            table.add_row(row.stage, *[""] * 5, words.get(row.state, ""))
             continue
-        lost = row.num_in - row.num_out
         speed = row.text_bytes / 1e6 / row.cpu_seconds if row.cpu_seconds > 0.01 else 0.0
         table.add_row(
-            row.stage, f"{row.num_in:,}", f"{lost:,}" if lost else "", f"{row.num_out:,}",
-            f"{speed:,.0f}" if speed and row.text_bytes else "",
+            row.stage, f"{row.num_in:,}", f"{row.num_lost:,}" if row.num_lost else "",
+            f"{row.num_out:,}", f"{speed:,.0f}" if speed and row.text_bytes else "",
             f"{row.cpu_seconds:,.1f}" if row.cpu_seconds else "", _rules(row),
         )  # fmt: skip
     console().print(table)
@@ -208,9 +204,10 @@ def _mixture_sum(rows: Sequence[MixtureRow], *, is_guess: bool) -> tuple[str, ..
 
 
 def _rules(row: FunnelRow) -> str:
-    parts = [
-        f"{rule} {sum(by.values()):,} ({', '.join(f'{s} {n:,}' for s, n in by.items())})"
-        for rule, by in row.dropped.items()
-    ]
+    """Return what was dropped and changed, by rule; of a stage also by source."""
+    parts = []
+    for rule, by in row.dropped.items():
+        of = "" if row.is_source else f" ({', '.join(f'{s} {n:,}' for s, n in by.items())})"
+        parts.append(f"{rule} {sum(by.values()):,}{of}")
     parts += [f"{rule} in {num:,} document{'s' * (num != 1)}" for rule, num in row.changed.items()]
     return "; ".join(parts)

@@ -96,7 +96,7 @@ def _print_results(result: RunResult) -> None:
     from corpuskit.run.status import funnel
 
     finished = list(zip(result.run.plan.phases, result.seals, strict=True))
-    print_funnel(funnel(result.run))
+    print_funnel(result.run, funnel(result.run, finished))
     print_packing(packing(finished))
     print_mixture(mixture(result.run, finished))
     click.echo(f"Run directory: {result.run.store.address}")

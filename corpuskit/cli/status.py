@@ -106,11 +106,9 @@ def _print_results(run: RunDirectory) -> None:
     from corpuskit.run.status import funnel, sealed
 
     finished = sealed(run)
-    done = {label for phase, _ in finished for label in phase.labels}
-    waiting = [step.label for step in run.plan.file.steps if step.label not in done]
-    waiting += [] if finished else [step.name for step in run.plan.file.sources]
-    print_funnel(funnel(run, finished), waiting)
-    if waiting:
+    rows = funnel(run, finished)
+    print_funnel(run, rows)
+    if any(row.state == "waiting" for row in rows):
         click.echo("--watch counts what is done of the rest; so does corpuskit report.")
     print_packing(packing(finished))
     print_mixture(mixture(run, finished))

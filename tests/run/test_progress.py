@@ -79,7 +79,7 @@ def test_the_funnel_of_the_first_task_is_that_of_its_documents(seen):
     first = seen[1].inside[0]
     assert 0 < first.funnel[0].num_in < seen[1].inside[-1].funnel[0].num_in
     assert not first.funnel[0].is_final
-    assert [one.stage for one in first.funnel] == ["jsonl", "gopher_quality"]
+    assert [one.stage for one in first.funnel] == ["web", "books", "gopher_quality"]
 
 
 def test_whoever_looks_on_sees_what_the_run_itself_sees(seen):

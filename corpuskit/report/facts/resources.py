@@ -103,8 +103,6 @@ def resources(run: RunDirectory, finished: Sealed, state: Standing) -> Resources
     """Return what the finished phases took, and how far the open ones are."""
     seals = {phase.index: seal for phase, seal in finished}
     over = overheads(run, finished)
-    done = {label for phase, _ in finished for label in phase.labels}
-    formats = {step.name for step in run.plan.file.sources}
     peaks = [seal.timing.get("peak_rss_bytes", 0.0) for seal in seals.values()]
     return Resources(
         cpu_seconds={
@@ -124,7 +122,7 @@ def resources(run: RunDirectory, finished: Sealed, state: Standing) -> Resources
                 _rate(row.text_bytes, row.cpu_seconds), row.num_in,
             )
             for row in funnel(run, finished)
-            if row.stage in done and row.stage not in formats
+            if row.state == "done" and not row.is_source
         ),
         disk=tuple(_written(seals.values())),
     )  # fmt: skip
