@@ -183,7 +183,8 @@ def _flow(
 def _others(progress: Progress, width: int, room: int) -> tuple[list[Text], list[Text]]:
     """Return lines of the phases before and behind the current one, as many as there is room."""
     at = len(progress.phases) if progress.current is None else _place(progress)
-    before, behind = progress.phases[:at], progress.phases[at + 1 :]
+    before = [phase for phase in progress.phases[:at] if not phase.is_empty]
+    behind = progress.phases[at + 1 :]
     most = max(room, 0)
     shown_behind = min(len(behind), most // 2 if len(before) > most // 2 else most - len(before))
     shown_before = min(len(before), most - shown_behind)

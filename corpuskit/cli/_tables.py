@@ -10,7 +10,7 @@ from rich.table import Table
 from corpuskit.cli._plain import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.text import Text
 
@@ -28,6 +28,14 @@ _TITLES = {
     "counted": "Mixture, from the rows that are packed",
     "planned": "Mixture",
 }
+
+
+_COSTS = {
+    "read": "reading documents",
+    "write": "writing documents",
+    "compiling": "compiling kernels, or loading those that are compiled",
+}
+SHOWN_SECONDS = 0.05
 
 
 class PlainConsole(Console):
@@ -50,7 +58,7 @@ def console(*, stderr: bool = False) -> PlainConsole:
 
 
 def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
-    """Print what would happen to every phase."""
+    """Print what would happen to every phase that has, or may have, something to do."""
     files, size = len(run.inputs.files), run.inputs.size_bytes()
     out = console()
     out.print(f"{files} input files, {size / 1e6:,.1f} MB on disk -> {run.store.address}")
@@ -61,6 +69,8 @@ def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
         table.add_column(name, justify="right")
     table.add_column("")
     for one in found:
+        if one.units == 0:
+            continue
         is_read = one.phase.base is None
         rows = "" if is_read or not one.rows else f"{one.rows:,}"
         mark = "~" if is_read else ""  # sizes of unread files are those on disk
@@ -69,22 +79,25 @@ def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
         tasks = "" if one.tasks is None else str(one.tasks)
         # Why phases wait is always the same: those before them come first.
         what = _WORDS[one.state]
-        what += f": {one.reason}" if one.reason and one.state != "later" else ""
+        what += f" again: {one.reason}" if one.reason and one.state != "later" else ""
         stages = " ".join(one.phase.labels) or "-"
         table.add_row(one.phase.name, stages, units, tasks, rows, size_mb, what)
     out.print(table)
 
 
 def print_status(found: Sequence[Prospect]) -> None:
-    """Print how far every phase is."""
-    words = {"reuse": "finished", "run": "to do (?)", "continue": "in progress", "later": "waits"}
+    """Print how far every phase is that has something to do."""
+    words = {"reuse": "finished", "run": "to do", "continue": "in progress", "later": "waits"}
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("phase")
     table.add_column("done", justify="right")
     table.add_column("")
     for one in found:
+        if one.units == 0:
+            continue
         done = "" if one.units is None else f"{one.units - (one.units_left or 0)}/{one.units}"
-        table.add_row(one.phase.name, done, words[one.state].replace("?", one.reason))
+        why = f" again: {one.reason}" if one.reason and one.state in ("run", "continue") else ""
+        table.add_row(one.phase.name, done, f"{words[one.state]}{why}")
     console().print(table)
 
 
@@ -120,8 +133,12 @@ def print_failures(notes: Sequence[FailureNote]) -> None:
         out.print(f"  on {note.host}, log: {note.log}", markup=False)
 
 
-def print_funnel(run: RunDirectory, rows: Sequence[FunnelRow]) -> None:
-    """Print what was read of every source, and what every stage dropped and cost."""
+def print_funnel(run: RunDirectory, rows: Sequence[FunnelRow], costs: Mapping[str, float]) -> None:
+    """Print what was read of every source, what every stage dropped and cost, and other costs.
+
+    Args:
+        costs: CPU seconds of `read`, `write` and `compiling`.
+    """
     table = Table(
         box=None, header_style="bold", pad_edge=False, title="Funnel", title_justify="left"
     )
@@ -140,6 +157,9 @@ def print_funnel(run: RunDirectory, rows: Sequence[FunnelRow]) -> None:
             f"{row.num_out:,}", f"{speed:,.0f}" if speed and row.text_bytes else "",
             f"{row.cpu_seconds:,.1f}" if row.cpu_seconds else "", _rules(row),
         )  # fmt: skip
+    for name, words in _COSTS.items():
+        if costs.get(name, 0.0) >= SHOWN_SECONDS:
+            table.add_row("", *[""] * 4, f"{costs[name]:,.1f}", words)
     console().print(table)
 
 

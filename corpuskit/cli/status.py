@@ -103,11 +103,11 @@ def _print_results(run: RunDirectory) -> None:
     from corpuskit.cli._tables import print_funnel, print_mixture
     from corpuskit.run.mixture import mixture
     from corpuskit.run.packing import packing
-    from corpuskit.run.status import funnel, sealed
+    from corpuskit.run.status import funnel, overheads, sealed
 
     finished = sealed(run)
     rows = funnel(run, finished)
-    print_funnel(run, rows)
+    print_funnel(run, rows, overheads(run, finished))
     if any(row.state == "waiting" for row in rows):
         click.echo("--watch counts what is done of the rest; so does corpuskit report.")
     print_packing(packing(finished))

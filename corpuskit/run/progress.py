@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from corpuskit.run.needs import PastPhases
     from corpuskit.run.rundir import RunDirectory
 
+COMPILE_SECONDS = 15.0
+"""The slowest kernel compiles for about so long: it is said again when the next one begins."""
+
 PhaseState = Literal["waiting", "running", "done", "reused", "failed"]
 RunState = Literal["running", "finished", "failed", "stopped"]
 
@@ -34,6 +37,7 @@ class PhaseProgress:
         tasks: all of them, whoever did them; 0 = not known yet.
         documents, text_bytes: read so far.
         share: of the work, between 0 and 1.
+        is_empty: it ended with nothing to do.
     """
 
     name: str
@@ -45,6 +49,7 @@ class PhaseProgress:
     text_bytes: int = 0
     share: float = 0.0
     seconds: float = 0.0
+    is_empty: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Tracker:
         self._before = self._heard = (0, 0)
         self.failed = self.retried = 0
         self._is_late = False
+        self._compiling, self._compiled = "", 0.0
 
     def begin(self, phase: Phase, mark: str) -> None:
         """Note that a phase runs from now on, with what is done of it already."""
@@ -131,6 +137,10 @@ class Tracker:
             documents = 0  # these are rows of tokens
         self._heard = (self._heard[0] + documents, self._heard[1] + text_bytes)
 
+    def compiles(self, words: str) -> None:
+        """Note that kernels are compiled, for COMPILE_SECONDS."""
+        self._compiling, self._compiled = words, self._clock()
+
     def look(self) -> None:
         """Count the manifests that are new."""
         if self.count is not None and self.count.look():
@@ -150,6 +160,7 @@ class Tracker:
                 self._pairs.append((self._expected.pop(phase.name), ended.seconds))
         self._phases[phase.index] = dataclasses.replace(
             ended,
+            is_empty=not len(seal.units),
             documents=_sum(seal, "read/") or ended.documents,
             text_bytes=_sum(seal, "read_bytes/") or ended.text_bytes,
         )
@@ -179,12 +190,16 @@ class Tracker:
             funnel=funnel_so_far(self.run, counted), bytes_per_second=speed,
             seconds=now - self._began, phase_seconds_left=left, seconds_left=whole,
             tasks_failed=self.failed, tasks_retried=self.retried,
-            quiet_seconds=self.quiet_seconds(), note=note,
+            quiet_seconds=self.quiet_seconds(), note=note or self._compile_note(now),
         )  # fmt: skip
 
     def quiet_seconds(self) -> float:
         """Return how long no task has been finished, and no phase begun or ended."""
         return self._clock() - self._changed
+
+    def _compile_note(self, now: float) -> str:
+        is_over = self.count is None or now - self._compiled > COMPILE_SECONDS
+        return "" if is_over else self._compiling
 
     def _running(self, now: float, state: PhaseState) -> PhaseProgress:
         """Return how far the current phase is."""

@@ -217,10 +217,15 @@ def kind_of(step: Step) -> str:
 
 
 def overheads(run: RunDirectory, finished: Sealed | None = None) -> dict[str, float]:
-    """Return CPU seconds of reading and writing documents, and of everything, start-up excluded."""
+    """Return CPU seconds of reading, writing and compiling, and of everything but starting up."""
     total: defaultdict[str, float] = defaultdict(float)
     for _, seal in sealed(run) if finished is None else finished:
-        for name in ("cpu_seconds/read", "cpu_seconds/write", "cpu_seconds"):
+        for name in (
+            "cpu_seconds/read",
+            "cpu_seconds/write",
+            "cpu_seconds/compiling",
+            "cpu_seconds",
+        ):
             total[name.rpartition("/")[2]] += seal.timing.get(name, 0.0)
     return dict(total)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from corpuskit.kernels.jit import load_compiler
 from corpuskit.manifest import Manifest, Part
+from corpuskit.run.compiling import note_compiled
 from corpuskit.run.context import PassWork, Stopwatch
 from corpuskit.run.rundir import manifest_name
 from corpuskit.run.stream import Stream
@@ -60,6 +61,7 @@ def run_task(
                 for name, value in work.timing.items():
                     timing[name] += value
                 parts += work.published
+    note_compiled(run.plan, phase)
     measured = dict(timing)
     measured["cpu_seconds"] = time.process_time() - began_cpu
     measured["wall_seconds"] = time.perf_counter() - began

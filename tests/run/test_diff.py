@@ -211,8 +211,8 @@ def test_the_plan_differences_are_named(variants):
 def test_funnels_stand_beside_each_other_as_status_has_them(variants):
     found = variants.diff("base", "added", "-n", "0")
     assert [row["stage"] for row in found["funnel"]] == [
-        "web", "books", "holdout", "gopher_quality", "gopher_quality_2", "exact_dedup", "minhash_dedup",
-        "pii", "unicode",
+        "web", "books", "holdout", "gopher_quality", "gopher_quality_2", "exact_dedup",
+        "minhash_dedup", "pii", "unicode",
     ]  # fmt: skip
     for side, name in (("a", "base"), ("b", "added")):
         done = variants.lab.cli("status", variants.place(name), "--json")

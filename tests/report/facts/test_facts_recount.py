@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections import Counter
@@ -148,7 +149,7 @@ def test_each_stage_leaves_what_it_did_not_drop(facts):
             gone = sum(n for (stage, _, s), n in lost.items() if (stage, s) == (label, source))
             assert one["in"]["documents"] - gone == one["out"]["documents"]
     stages = [row for row in facts["funnel"] if row["kind"] != "source"]
-    for before, behind in zip(stages, stages[1:], strict=False):
+    for before, behind in itertools.pairwise(stages):
         assert before["out"] == behind["in"]
     read = [row["out"]["documents"] for row in facts["funnel"] if row["kind"] == "source"]
     assert sum(read) == stages[0]["in"]["documents"]
