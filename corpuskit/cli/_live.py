@@ -76,7 +76,7 @@ def numbers(progress: Progress, phase: PhaseProgress) -> list[str]:
         pieces.append(f"{in_words(progress.phase_seconds_left)} left in it")
     if phase.documents:
         pieces.append(f"{phase.documents:,} documents")
-    if progress.bytes_per_second:
+    if progress.bytes_per_second >= 50_000:  # less would be "0.0 MB/s"
         pieces.append(f"{progress.bytes_per_second / 1e6:,.1f} MB/s")
     if phase.text_bytes:
         pieces.append(size(phase.text_bytes))

@@ -99,9 +99,9 @@ class TrackingObserver(QuietObserver):
 
 
 class LineObserver(TrackingObserver):
-    """Prints a line when a phase has ended; of a long one, and of compilation, one a minute."""
+    """Prints a line when a phase has ended; of a long one, one a minute."""
 
-    _compiling: float | None = None
+    _compiles = False
 
     def phase_starts(self, prospect: Prospect) -> None:
         super().phase_starts(prospect)
@@ -113,9 +113,8 @@ class LineObserver(TrackingObserver):
 
     def compiling(self) -> None:
         super().compiling()
-        now = time.monotonic()
-        if self._compiling is None or now - self._compiling >= LINE_SECONDS:
-            self._compiling = now
+        if not self._compiles:
+            self._compiles = True
             click.echo(f"  {COMPILING}")
 
     def progress(self, documents: int, size_bytes: int) -> None:

@@ -95,7 +95,7 @@ def _still(value: Any) -> Any:
 
 
 class _Lines:
-    """Prints where the run is, then a line for each phase that ends; of a long one, one a minute."""
+    """Prints where the run is, then a line for each phase that ends, and one a minute."""
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.run.counting import Counted, PhaseCount, StageSoFar, funnel_so_far
-from corpuskit.run.eta import Pace, Smoothed, left_of_tasks, off_by
+from corpuskit.run.eta import Forecast, left_of_tasks
 from corpuskit.run.needs import needs_of
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ class Tracker:
         }
         self._counted: dict[int, Counted] = {}
         self._past: PastPhases = {}
-        self._expected: dict[str, float] = {}
-        self._pairs: list[tuple[float, float]] = []
-        self._pace, self._whole = Pace(self._began), Smoothed()
+        self._forecast = Forecast(self._began)
         self._entered = self._changed = self._began
         self._before = self._heard = (0, 0)
         self.failed = self.retried = 0
@@ -128,8 +126,8 @@ class Tracker:
         self._entered = self._changed = now
         self.failed = self.retried = 0
         self._is_late = count.tasks_done > 0
-        self._pace = Pace(now, count.share())
-        self._expect(phase, count.share())
+        self._forecast.begin(now, phase.name, count.share())
+        self._expect(phase)
 
     def read(self, documents: int, text_bytes: int) -> None:
         """Note what was read of the phase, perhaps for tasks that are not done yet."""
@@ -140,12 +138,14 @@ class Tracker:
     def compiles(self, words: str) -> None:
         """Note that kernels are compiled, for COMPILE_SECONDS."""
         self._compiling, self._compiled = words, self._clock()
+        if self.count is not None:
+            self._forecast.compiles(self._compiled, self._share())
 
     def look(self) -> None:
         """Count the manifests that are new."""
         if self.count is not None and self.count.look():
             self._changed = self._clock()
-            self._pace.note(self._changed, self._share())
+            self._forecast.note(self._changed, self._share())
 
     def end(self, phase: Phase, seal: Seal, state: PhaseState = "done") -> None:
         """Note that a phase is finished; what it took is known of one that was begun here."""
@@ -156,8 +156,7 @@ class Tracker:
             ended = dataclasses.replace(ended, tasks_done=ended.tasks)
             if self._is_late:  # begun by somebody else: these are not the seconds of all its text
                 ended = dataclasses.replace(ended, seconds=0.0)
-            elif phase.name in self._expected:
-                self._pairs.append((self._expected.pop(phase.name), ended.seconds))
+            self._forecast.end(now, is_measured=not self._is_late)
         self._phases[phase.index] = dataclasses.replace(
             ended,
             is_empty=not len(seal.units),
@@ -180,10 +179,10 @@ class Tracker:
             current = self.count.phase.index
             phases[current] = self._running(now, "failed" if state == "failed" else "running")
             counted[current] = self.count.counted()
-            self._pace.note(now, phases[current].share)
+            self._forecast.note(now, phases[current].share)
             speed = self._speed(now, phases[current].text_bytes)
             if state == "running":
-                left, whole = self._left(now, phases[current].share)
+                left, whole = self._left(now)
         return Progress(
             name=self.run.plan.settings.name, state=state, phases=tuple(phases.values()),
             current=None if current is None else phases[current],
@@ -226,13 +225,12 @@ class Tracker:
         seconds = now - self._entered
         return (text_bytes - self._before[1]) / seconds if seconds >= 1 else 0.0
 
-    def _expect(self, phase: Phase, share: float) -> None:
+    def _expect(self, phase: Phase) -> None:
         """Work out how long this phase and those behind it should take, before any is measured."""
         places = self.places()
         for need in needs_of(self.run, phase.index, past=self._past):
             busy = max(min(places, need.units), 1)
-            self._expected[need.phase] = need.cpu_seconds / busy
-        self._expected[phase.name] *= 1 - share
+            self._forecast.expected[need.phase] = need.cpu_seconds / busy
 
     def places(self) -> int:
         """Return how many tasks may run at the same time."""
@@ -240,23 +238,15 @@ class Tracker:
         slots = executor.slurm.slots if executor.kind == "slurm" else 1
         return executor.workers * slots
 
-    def _left(self, now: float, share: float) -> tuple[float | None, float | None]:
+    def _left(self, now: float) -> tuple[float | None, float | None]:
         """Return about how many seconds this phase, and the whole run, will still take."""
         count = self.count
         assert count is not None, "asked while a phase runs"
-        left = self._pace.left(now)
-        if left is None and self._is_late:
-            left = left_of_tasks(count.task_seconds, count.share(), self.places())
-        took = now - self._entered
-        expected = self._expected.get(count.phase.name, 0.0)
-        pairs = [*self._pairs, (expected, took + left)] if left is not None else self._pairs
-        off = off_by(pairs)
-        later = [self._expected.get(self._phases[i].name) for i in self._behind(count.phase)]
-        if off is None or None in later:
-            return left, None
-        here = max(expected * off - took, 0.0) if left is None else left
-        end = now + here + off * sum(one for one in later if one is not None)
-        return left, self._whole.left(now, end)
+        later = [self._phases[index].name for index in self._behind(count.phase)]
+        otherwise = None
+        if self._is_late:
+            otherwise = left_of_tasks(count.task_seconds, count.share(), self.places())
+        return self._forecast.left(now, later, otherwise)
 
     def _behind(self, phase: Phase) -> list[int]:
         return [index for index in self._phases if index > phase.index]

@@ -89,7 +89,7 @@ def test_whoever_comes_late_reckons_from_the_tasks_that_are_done():
 def test_later_phases_are_as_much_slower_than_expected_as_earlier_ones():
     assert off_by([(10, 20), (30, 60)]) == 2
     assert off_by([(0.1, 0.2)]) is None  # too little to tell
-    assert off_by([(1, 1000)]) == 20  # no more than that
+    assert off_by([(1, 1000)]) is None  # what is so wrong says nothing about the rest
 
 
 @pytest.mark.parametrize(
