@@ -157,9 +157,9 @@ def print_funnel(run: RunDirectory, rows: Sequence[FunnelRow], costs: Mapping[st
             f"{row.num_out:,}", f"{speed:,.0f}" if speed and row.text_bytes else "",
             f"{row.cpu_seconds:,.1f}" if row.cpu_seconds else "", _rules(row),
         )  # fmt: skip
-    for name, words in _COSTS.items():
+    for name, purpose in _COSTS.items():
         if costs.get(name, 0.0) >= SHOWN_SECONDS:
-            table.add_row("", *[""] * 4, f"{costs[name]:,.1f}", words)
+            table.add_row("", *[""] * 4, f"{costs[name]:,.1f}", purpose)
     console().print(table)
 
 
