@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from types import CodeType
 
 __all__ = [
-    "cache_dir", "compile_seconds", "compiling", "inline", "kernel", "load_compiler", "on_compile",
+    "IS_PLAIN", "cache_dir", "compile_seconds", "compiling", "inline", "kernel", "load_compiler", "on_compile",
 ]  # fmt: skip
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_IS_PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "").strip() not in {"", "0"}
+IS_PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "").strip() not in {"", "0"}
 
 _COMPILING = threading.RLock()
 """Held while a kernel is prepared: Numba must not be imported by two threads at once."""
@@ -126,17 +126,17 @@ def kernel(func: Callable[P, R]) -> Callable[P, R]:
 
     Division by zero gives inf or nan as in NumPy. A kernel cannot call itself.
     """
-    return func if _IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=False))
+    return func if IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=False))
 
 
 def inline(func: Callable[P, R]) -> Callable[P, R]:
     """Compile a small helper into each kernel that calls it; costs compile time per caller."""
-    return func if _IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=True))
+    return func if IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=True))
 
 
 def load_compiler() -> None:
     """Load Numba now, so that its half second is charged to nobody."""
-    if not _IS_PLAIN:
+    if not IS_PLAIN:
         with _COMPILING:
             from corpuskit.kernels import compiler  # noqa: F401 - that is all
 

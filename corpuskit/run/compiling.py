@@ -15,6 +15,7 @@ from corpuskit import registry
 from corpuskit.closure import closure
 from corpuskit.errors import UsageError
 from corpuskit.kernels.cache import cache_dir, compiler_version, kernel_folder
+from corpuskit.kernels.jit import IS_PLAIN
 from corpuskit.plan.fingerprint import code_digest
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _KERNEL = re.compile(rb"^@kernel\b", re.MULTILINE)
 
 def seconds_to_compile(plan: Plan, phases: Iterable[Phase]) -> float:
     """Return about how many CPU seconds one worker takes to compile what phases call; 0 = warm."""
+    if IS_PLAIN:
+        return 0.0
     try:
         root = cache_dir()
     except (OSError, UsageError):  # whoever runs it is told
@@ -50,6 +53,8 @@ def seconds_to_compile(plan: Plan, phases: Iterable[Phase]) -> float:
 
 def note_compiled(plan: Plan, phase: Phase) -> None:
     """Note that a task of a phase has run here, so what it calls is compiled."""
+    if IS_PLAIN:
+        return
     try:
         root = cache_dir()
         for step in (*_steps(plan, phase), None):
