@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from types import CodeType
 
 __all__ = [
-    "IS_PLAIN", "cache_dir", "compile_seconds", "compiling", "inline", "kernel", "load_compiler", "on_compile",
+    "IS_PLAIN", "cache_dir", "compile_seconds", "compiling", "inline", "kernel", "load_compiler",
+    "on_compile",
 ]  # fmt: skip
 
 P = ParamSpec("P")
