@@ -43,22 +43,26 @@ def seconds_to_compile(plan: Plan, phases: Iterable[Phase]) -> float:
     missing: set[Path] = set()
     for phase in phases:
         for step in _steps(plan, phase):
-            if not (root / _mark(step, phase)).exists():
+            if not (root / _mark(step)).exists():
                 missing.update(_kernel_files(step.name))
-        if phase.is_stream and not (root / _mark(None, phase)).exists():
+        if phase.is_stream and not (root / _mark(None)).exists():
             missing.update(_kernel_files("pii"))  # masks the samples of the ledger
     cold = (path for path in missing if not kernel_folder(path).exists())
     return LINE_SECONDS * sum(path.read_bytes().count(b"\n") for path in cold)
 
 
 def note_compiled(plan: Plan, phase: Phase) -> None:
-    """Note that a task of a phase has run here, so what it calls is compiled."""
-    if IS_PLAIN:
+    """Note that a task of a phase has run here, so what it calls is compiled.
+
+    Of a stage with several passes the last one counts: some in between may have no units.
+    """
+    later = plan.phases[phase.index + 1 :]
+    if IS_PLAIN or any(set(phase.labels) & set(one.labels) for one in later):
         return
     try:
         root = cache_dir()
         for step in (*_steps(plan, phase), None):
-            mark = root / _mark(step, phase)
+            mark = root / _mark(step)
             if not mark.exists():
                 mark.parent.mkdir(exist_ok=True)
                 mark.touch()
@@ -71,12 +75,12 @@ def _steps(plan: Plan, phase: Phase) -> list[Step]:
     return [*sources, *(plan.step(label) for label in phase.labels)]
 
 
-def _mark(step: Step | None, phase: Phase) -> str:
+def _mark(step: Step | None) -> str:
     """Return the name of the mark of a stage; without one, of what every phase does."""
     name = "pii" if step is None else step.name
     params = {} if step is None else step.stage.model_dump(mode="json", exclude={"paths"})
     kinds = {k: v for k, v in params.items() if isinstance(v, str | bool)}  # not bounds
-    content = json.dumps([phase.pass_name, kinds, code_digest(registry.path(name))])
+    content = json.dumps([kinds, code_digest(registry.path(name))])
     digest = hashlib.blake2b(f"{compiler_version()}{content}".encode(), digest_size=8)
     return f"compiled/{name}-{digest.hexdigest()}"
 
