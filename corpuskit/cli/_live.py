@@ -76,7 +76,7 @@ def numbers(progress: Progress, phase: PhaseProgress) -> list[str]:
         pieces.append(f"{in_words(progress.phase_seconds_left)} left in it")
     if phase.documents:
         pieces.append(f"{phase.documents:,} documents")
-    if progress.bytes_per_second:
+    if progress.bytes_per_second >= 50_000:  # less would be "0.0 MB/s"
         pieces.append(f"{progress.bytes_per_second / 1e6:,.1f} MB/s")
     if phase.text_bytes:
         pieces.append(size(phase.text_bytes))
@@ -89,15 +89,15 @@ def numbers(progress: Progress, phase: PhaseProgress) -> list[str]:
 
 def kept(funnel: Sequence[StageSoFar]) -> list[str]:
     """Return the share that was kept, of all and by stage; nothing before anything was read."""
-    if not any(one.num_in for one in funnel):
+    sources = [row for row in funnel if row.kind == "source"]
+    read = sum(row.num_in for row in sources)
+    if not read:
         return []
-    share = 1.0
-    for one in funnel:
-        share *= one.kept_ratio
-    found = [f"kept {_percent(share)}"]
-    return found + [
-        f"{one.stage} {_percent(one.kept_ratio)}" for one in funnel if one.num_out < one.num_in
-    ]
+    share = sum(row.num_out for row in sources) / read
+    for row in funnel:
+        share *= 1.0 if row.kind == "source" else row.kept_ratio
+    shares = [f"{row.stage} {_percent(row.kept_ratio)}" for row in funnel if row.kept_ratio < 1]
+    return [f"kept {_percent(share)}", *shares]
 
 
 def duration(seconds: float) -> str:
@@ -183,7 +183,8 @@ def _flow(
 def _others(progress: Progress, width: int, room: int) -> tuple[list[Text], list[Text]]:
     """Return lines of the phases before and behind the current one, as many as there is room."""
     at = len(progress.phases) if progress.current is None else _place(progress)
-    before, behind = progress.phases[:at], progress.phases[at + 1 :]
+    before = [phase for phase in progress.phases[:at] if not phase.is_empty]
+    behind = progress.phases[at + 1 :]
     most = max(room, 0)
     shown_behind = min(len(behind), most // 2 if len(before) > most // 2 else most - len(before))
     shown_before = min(len(before), most - shown_behind)

@@ -33,7 +33,7 @@ def print_needs(flight: Preflight) -> None:
     out.print(table)
     if any(need.is_measured for need in flight.needs):
         out.print("* as an earlier run in this directory measured")
-    for line in _totals(flight.needs, flight.room):
+    for line in _totals(flight.needs, flight.room, flight.compile_seconds):
         out.print(line)
     for problem in flight.problems:
         out.print(f"Would be refused: {problem}")
@@ -53,7 +53,7 @@ def _row(need: Need) -> tuple[str, ...]:
     )
 
 
-def _totals(needs: tuple[Need, ...], room: Room) -> list[str]:
+def _totals(needs: tuple[Need, ...], room: Room, compile_seconds: float) -> list[str]:
     worst = max(needs, key=lambda need: all_memory(need, room.workers))
     wanted = size_words(all_memory(worst, room.workers))
     workers = f"{room.workers} workers" if room.workers > 1 else "a worker"
@@ -67,8 +67,9 @@ def _totals(needs: tuple[Need, ...], room: Room) -> list[str]:
         scratch = max(need.scratch_bytes for need in needs)
         left = _left(room.scratch_bytes)
         lines.append(f"scratch: ~{size_words(scratch)} at a time; {room.scratch_place}: {left}")
-    total = sum(need.cpu_seconds for need in needs)
-    return [*lines, f"CPU time: {_time_words(total)} in all"]
+    total = sum(need.cpu_seconds for need in needs) + compile_seconds
+    cold = f", {_time_words(compile_seconds)} of it to compile kernels (first run on this machine)"
+    return [*lines, f"CPU time: {_time_words(total)} in all{cold * (compile_seconds > 0)}"]
 
 
 def _left(size: int | None) -> str:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from corpuskit.run.progress import Progress
     from corpuskit.run.rundir import RunDirectory
 
+COMPILING = "compiling kernels (first run on this machine)"
+
 LINE_SECONDS = 60.0
 DRAW_SECONDS = 0.5
 LOOK_SECONDS = 2.0
@@ -70,6 +72,10 @@ class TrackingObserver(QuietObserver):
         if self.tracker is not None:
             self.tracker.read(documents, size_bytes)
 
+    def compiling(self) -> None:
+        if self.tracker is not None:
+            self.tracker.compiles(COMPILING)
+
     def task_ends(self, event: str, fields: dict[str, Any]) -> None:
         if self.tracker is not None:
             self.tracker.failed += event == "failed"
@@ -93,17 +99,23 @@ class TrackingObserver(QuietObserver):
 
 
 class LineObserver(TrackingObserver):
-    """Prints when a phase starts and ends, and one line a minute between."""
+    """Prints a line when a phase has ended; of a long one, one a minute."""
+
+    _compiles = False
 
     def phase_starts(self, prospect: Prospect) -> None:
         super().phase_starts(prospect)
         self._last = time.monotonic()
-        name = prospect.phase.name
-        if self._is_reused:
-            click.echo(f"{name}: reused")
-        else:
-            left = f"{prospect.units_left} of {prospect.units} units in {prospect.tasks} tasks"
-            click.echo(f"{name}: {left} ({prospect.reason})")
+        self._is_empty = prospect.units == 0
+        self._why = f" (again: {prospect.reason})" if prospect.reason else ""
+        if self._is_reused and not self._is_empty:
+            click.echo(f"{prospect.phase.name}: reused")
+
+    def compiling(self) -> None:
+        super().compiling()
+        if not self._compiles:
+            self._compiles = True
+            click.echo(f"  {COMPILING}")
 
     def progress(self, documents: int, size_bytes: int) -> None:
         super().progress(documents, size_bytes)
@@ -117,14 +129,14 @@ class LineObserver(TrackingObserver):
 
     def phase_ends(self, phase: Phase, seal: Seal) -> None:
         super().phase_ends(phase, seal)
-        if self.tracker is not None and not self._is_reused:
-            click.echo(end_line(self.tracker.progress(), phase.name))
+        if self.tracker is not None and not self._is_reused and not self._is_empty:
+            click.echo(f"{end_line(self.tracker.progress(), phase.name)}{self._why}")
 
     def _minute(self) -> None:
         if time.monotonic() - self._last >= LINE_SECONDS and self.tracker is not None:
             self._last = time.monotonic()
             self.look()
-            click.echo(minute_line(self.tracker.progress()))
+            click.echo(f"{minute_line(self.tracker.progress())}{self._why}")
 
 
 class LiveObserver(TrackingObserver):
@@ -175,6 +187,10 @@ class LiveObserver(TrackingObserver):
             if event != "done":
                 self._say(f"task {event}: {one_line(fields.get('error', ''))}")
 
+    def compiling(self) -> None:
+        with self._lock:
+            super().compiling()
+
     def phase_ends(self, phase: Phase, seal: Seal) -> None:
         with self._lock:
             super().phase_ends(phase, seal)
@@ -216,11 +232,12 @@ def end_line(progress: Progress, name: str) -> str:
         pieces.append(f"{one.text_bytes / 1e6 / one.seconds:,.1f} MB/s")
     pieces += [duration(one.seconds)] if one.seconds else []
     pieces += kept(progress.funnel)[:1]
-    return f"  {name} done: {', '.join(pieces)}"
+    return f"{name}: {', '.join(pieces)}"
 
 
 def minute_line(progress: Progress) -> str:
     """Return what a log says of a run once a minute."""
+    name = "" if progress.current is None else f"{progress.current.name}: "
     pieces = [] if progress.current is None else numbers(progress, progress.current)
     if progress.current is not None:
         pieces.append(duration(progress.current.seconds))
@@ -228,7 +245,7 @@ def minute_line(progress: Progress) -> str:
     if progress.seconds_left is not None:
         pieces.append(f"whole run: {in_words(progress.seconds_left)} left")
     pieces += [progress.note] if progress.note else []
-    return f"  {one_line(', '.join(pieces))}".replace("\t", " ")
+    return f"  {one_line(name + ', '.join(pieces))}".replace("\t", " ")
 
 
 def terminal() -> Console | None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from corpuskit.cli._plain import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.text import Text
 
@@ -28,6 +28,14 @@ _TITLES = {
     "counted": "Mixture, from the rows that are packed",
     "planned": "Mixture",
 }
+
+
+_COSTS = {
+    "read": "reading documents",
+    "write": "writing documents",
+    "compiling": "compiling kernels, or loading those that are compiled",
+}
+SHOWN_SECONDS = 0.05
 
 
 class PlainConsole(Console):
@@ -54,7 +62,7 @@ def console(*, stderr: bool = False) -> PlainConsole:
 
 
 def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
-    """Print what would happen to every phase."""
+    """Print what would happen to every phase that has, or may have, something to do."""
     files, size = len(run.inputs.files), run.inputs.size_bytes()
     out = console()
     out.print(f"{files} input files, {size / 1e6:,.1f} MB on disk -> {run.store.address}")
@@ -65,6 +73,8 @@ def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
         table.add_column(name, justify="right")
     table.add_column("")
     for one in found:
+        if one.units == 0:
+            continue
         is_read = one.phase.base is None
         rows = "" if is_read or not one.rows else f"{one.rows:,}"
         mark = "~" if is_read else ""  # sizes of unread files are those on disk
@@ -73,22 +83,25 @@ def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
         tasks = "" if one.tasks is None else str(one.tasks)
         # Why phases wait is always the same: those before them come first.
         what = _WORDS[one.state]
-        what += f": {one.reason}" if one.reason and one.state != "later" else ""
+        what += f" again: {one.reason}" if one.reason and one.state != "later" else ""
         stages = " ".join(one.phase.labels) or "-"
         table.add_row(one.phase.name, stages, units, tasks, rows, size_mb, what)
     out.print(table)
 
 
 def print_status(found: Sequence[Prospect]) -> None:
-    """Print how far every phase is."""
-    words = {"reuse": "finished", "run": "to do (?)", "continue": "in progress", "later": "waits"}
+    """Print how far every phase is that has something to do."""
+    words = {"reuse": "finished", "run": "to do", "continue": "in progress", "later": "waits"}
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("phase")
     table.add_column("done", justify="right")
     table.add_column("")
     for one in found:
+        if one.units == 0:
+            continue
         done = "" if one.units is None else f"{one.units - (one.units_left or 0)}/{one.units}"
-        table.add_row(one.phase.name, done, words[one.state].replace("?", one.reason))
+        why = f" again: {one.reason}" if one.reason and one.state in ("run", "continue") else ""
+        table.add_row(one.phase.name, done, f"{words[one.state]}{why}")
     console().print(table)
 
 
@@ -124,11 +137,11 @@ def print_failures(notes: Sequence[FailureNote]) -> None:
         out.print(f"  on {note.host}, log: {note.log}", markup=False)
 
 
-def print_funnel(rows: Sequence[FunnelRow], waiting: Collection[str] = ()) -> None:
-    """Print what every stage dropped, by rule and source, and what it cost.
+def print_funnel(run: RunDirectory, rows: Sequence[FunnelRow], costs: Mapping[str, float]) -> None:
+    """Print what was read of every source, what every stage dropped and cost, and other costs.
 
     Args:
-        waiting: labels of stages that are not finished: nothing is known of them.
+        costs: CPU seconds of `read`, `write` and `compiling`.
     """
     table = Table(
         box=None, header_style="bold", pad_edge=False, title="Funnel", title_justify="left"
@@ -137,17 +150,20 @@ def print_funnel(rows: Sequence[FunnelRow], waiting: Collection[str] = ()) -> No
     for name in ("in", "dropped", "out", "MB/CPU s", "CPU s"):
         table.add_column(name, justify="right")
     table.add_column("by rule (and source)", overflow="fold")
+    words = {"waiting": "not finished", "not run": f"not run (--until {run.plan.until})"}
     for row in rows:
-        if row.stage in waiting:
-            table.add_row(row.stage, *[""] * 5, "not finished")
+        if row.num_in is None or row.num_out is None:
+            table.add_row(row.stage, *[""] * 5, words.get(row.state, ""))
             continue
-        lost = row.num_in - row.num_out
         speed = row.text_bytes / 1e6 / row.cpu_seconds if row.cpu_seconds > 0.01 else 0.0
         table.add_row(
-            row.stage, f"{row.num_in:,}", f"{lost:,}" if lost else "", f"{row.num_out:,}",
-            f"{speed:,.0f}" if speed and row.text_bytes else "",
+            row.stage, f"{row.num_in:,}", f"{row.num_lost:,}" if row.num_lost else "",
+            f"{row.num_out:,}", f"{speed:,.0f}" if speed and row.text_bytes else "",
             f"{row.cpu_seconds:,.1f}" if row.cpu_seconds else "", _rules(row),
         )  # fmt: skip
+    for name, purpose in _COSTS.items():
+        if costs.get(name, 0.0) >= SHOWN_SECONDS:
+            table.add_row("", *[""] * 4, f"{costs[name]:,.1f}", purpose)
     console().print(table)
 
 
@@ -212,9 +228,10 @@ def _mixture_sum(rows: Sequence[MixtureRow], *, is_guess: bool) -> tuple[str, ..
 
 
 def _rules(row: FunnelRow) -> str:
-    parts = [
-        f"{rule} {sum(by.values()):,} ({', '.join(f'{s} {n:,}' for s, n in by.items())})"
-        for rule, by in row.dropped.items()
-    ]
+    """Return what was dropped and changed, by rule; of a stage also by source."""
+    parts = []
+    for rule, by in row.dropped.items():
+        of = "" if row.is_source else f" ({', '.join(f'{s} {n:,}' for s, n in by.items())})"
+        parts.append(f"{rule} {sum(by.values()):,}{of}")
     parts += [f"{rule} in {num:,} document{'s' * (num != 1)}" for rule, num in row.changed.items()]
     return "; ".join(parts)

@@ -95,7 +95,7 @@ def _still(value: Any) -> Any:
 
 
 class _Lines:
-    """Prints when a phase begins and ends, and one line a minute between: for logs."""
+    """Prints where the run is, then a line for each phase that ends, and one a minute."""
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
@@ -110,8 +110,9 @@ class _Lines:
                 continue
             if phase.state == "running":
                 self._last = time.monotonic()
-                click.echo(f"{phase.name}: {phase.tasks_done:,} of {phase.tasks:,} tasks done")
-            elif phase.state == "done" and not is_first:
+                if is_first:
+                    click.echo(f"{phase.name}: {phase.tasks_done:,} of {phase.tasks:,} tasks done")
+            elif phase.state == "done" and not is_first and not phase.is_empty:
                 click.echo(end_line(progress, phase.name))
         is_news = bool(progress.note) and progress.note.partition(" for ")[0] != self._note
         self._note = progress.note.partition(" for ")[0]

@@ -97,10 +97,10 @@ def _print_results(result: RunResult) -> None:
     from corpuskit.cli._tables import print_funnel, print_mixture
     from corpuskit.run.mixture import mixture
     from corpuskit.run.packing import packing
-    from corpuskit.run.status import funnel
+    from corpuskit.run.status import funnel, overheads
 
     finished = list(zip(result.run.plan.phases, result.seals, strict=True))
-    print_funnel(funnel(result.run))
+    print_funnel(result.run, funnel(result.run, finished), overheads(result.run, finished))
     print_packing(packing(finished))
     print_mixture(mixture(result.run, finished))
     click.echo(f"Run directory: {result.run.store.address}")

@@ -103,14 +103,12 @@ def _print_results(run: RunDirectory) -> None:
     from corpuskit.cli._tables import print_funnel, print_mixture
     from corpuskit.run.mixture import mixture
     from corpuskit.run.packing import packing
-    from corpuskit.run.status import funnel, sealed
+    from corpuskit.run.status import funnel, overheads, sealed
 
     finished = sealed(run)
-    done = {label for phase, _ in finished for label in phase.labels}
-    waiting = [step.label for step in run.plan.file.steps if step.label not in done]
-    waiting += [] if finished else [step.name for step in run.plan.file.sources]
-    print_funnel(funnel(run, finished), waiting)
-    if waiting:
+    rows = funnel(run, finished)
+    print_funnel(run, rows, overheads(run, finished))
+    if any(row.state == "waiting" for row in rows):
         click.echo("--watch counts what is done of the rest; so does corpuskit report.")
     print_packing(packing(finished))
     print_mixture(mixture(run, finished))

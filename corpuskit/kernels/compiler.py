@@ -6,15 +6,14 @@ Imported when a kernel is first called, not when one is defined: that costs half
 from __future__ import annotations
 
 import functools
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numba
-from numba.core import caching, codegen, compiler, types
+from numba.core import caching, codegen, compiler, event, types
 
-from corpuskit.cache import cache_dir
-from corpuskit.closure import closure
+from corpuskit.cache import kernel_folder
+from corpuskit.kernels.jit import begin_compile, compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +81,7 @@ class _Place(caching._CacheLocator):
     """Where a kernel is kept: named by contents, so that any copy of the package finds it there."""
 
     def __init__(self, func: Any, path: Path) -> None:
-        self._folder, self._line = cache_dir() / _digest(path), func.__code__.co_firstlineno
+        self._folder, self._line = kernel_folder(path), func.__code__.co_firstlineno
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> _Place:
@@ -125,13 +124,16 @@ def compiled(func: Callable[..., Any]) -> Any:
     """
     options: Any = {"nogil": True, "error_model": "numpy"}
     ours: Any = {"no_cfunc_wrapper": True, "pipeline_class": _CompileWhole} if _LINKS else {}
-    place = cache_dir() / _digest(Path(func.__code__.co_filename))
+    place = kernel_folder(Path(func.__code__.co_filename))
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(place)  # type: ignore[attr-defined]
     try:
         whole: Any = numba.njit(cache=not _LINKS, **options, **ours)(func)
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
-    if _LINKS and whole is not func:  # it is if Numba was told elsewhere not to compile
+    if whole is func:  # Numba was told elsewhere not to compile
+        return whole
+    whole.compile = _timed(whole.compile)
+    if _LINKS:
         whole._cache = _Kept(func)  # type: ignore[no-untyped-call]
         part: Any = numba.njit(**options, **{**ours, "pipeline_class": _CompilePart})(func)
         plain: Any = types.unliteral  # else each constant argument gets a function
@@ -142,15 +144,31 @@ def compiled(func: Callable[..., Any]) -> Any:
     return whole
 
 
+def _timed(compile_one: Callable[..., Any]) -> Callable[..., Any]:
+    """Charge to compilation what a kernel takes to be compiled, or loaded."""
+
+    @functools.wraps(compile_one)
+    def timed(*args: Any) -> Any:
+        with compiling():
+            return compile_one(*args)
+
+    return timed
+
+
+class _Begins(event.Listener):
+    """Notices that a kernel is compiled because it is not in the cache."""
+
+    def on_start(self, event: event.Event) -> None:
+        """Pass it on."""
+        begin_compile()
+
+    def on_end(self, event: event.Event) -> None:
+        """Nothing is told then."""
+
+
+event.register("numba:compile", _Begins())  # type: ignore[no-untyped-call]
+
+
 def inlined(func: Callable[..., Any]) -> Any:
     """Return a function that is compiled into each kernel that calls it."""
     return numba.njit(inline="always", error_model="numpy")(func)
-
-
-@functools.cache
-def _digest(path: Path) -> str:
-    """Return the hash of a file and of all kernels it imports, and of the compiler's version."""
-    digest = hashlib.blake2b(numba.__version__.encode(), digest_size=8)
-    for source in closure(path):
-        digest.update(source.read_bytes())
-    return f"{path.stem}-{digest.hexdigest()}"

@@ -8,10 +8,12 @@ not loaded, so commands that only look at runs do without it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
 import threading
+import time
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -21,15 +23,59 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType
 
-__all__ = ["cache_dir", "inline", "kernel", "load_compiler"]
+__all__ = [
+    "IS_PLAIN", "cache_dir", "compile_seconds", "compiling", "inline", "kernel", "load_compiler",
+    "on_compile",
+]  # fmt: skip
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_IS_PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "").strip() not in {"", "0"}
+IS_PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "").strip() not in {"", "0"}
 
 _COMPILING = threading.RLock()
 """Held while a kernel is prepared: Numba must not be imported by two threads at once."""
+
+
+class _Clock(threading.local):
+    """What a thread has spent on compiling; `depth` counts kernels that are compiled in others."""
+
+    depth = 0
+
+
+_CLOCK = _Clock()
+_SPENT = [0.0]
+_LISTENERS: list[Callable[[], None]] = []
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Charge the CPU time of this thread to compilation."""
+    _CLOCK.depth += 1
+    began = time.thread_time()
+    try:
+        yield
+    finally:
+        _CLOCK.depth -= 1
+        if not _CLOCK.depth:
+            with _COMPILING:
+                _SPENT[0] += time.thread_time() - began
+
+
+def compile_seconds() -> float:
+    """Return the CPU seconds that this process has spent on compiling and loading kernels."""
+    return _SPENT[0]
+
+
+def on_compile(listener: Callable[[], None]) -> None:
+    """Call `listener` whenever a kernel is about to be compiled: it is not in the cache."""
+    _LISTENERS.append(listener)
+
+
+def begin_compile() -> None:
+    """Tell those who listen that a kernel is about to be compiled."""
+    for listener in _LISTENERS:
+        listener()
 
 
 class _Lazy:
@@ -54,7 +100,10 @@ class _Lazy:
         Numba takes the kernels that a kernel calls from where the kernel finds them, and wants its
         own there, so they are put in the place of these.
         """
-        with _COMPILING:
+        if self._made is not None:
+            return self._made
+        load_compiler()
+        with _COMPILING, compiling():
             if self._begun is None:
                 from corpuskit.kernels import compiler
 
@@ -78,17 +127,17 @@ def kernel(func: Callable[P, R]) -> Callable[P, R]:
 
     Division by zero gives inf or nan as in NumPy. A kernel cannot call itself.
     """
-    return func if _IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=False))
+    return func if IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=False))
 
 
 def inline(func: Callable[P, R]) -> Callable[P, R]:
     """Compile a small helper into each kernel that calls it; costs compile time per caller."""
-    return func if _IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=True))
+    return func if IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=True))
 
 
 def load_compiler() -> None:
     """Load Numba now, so that its half second is charged to nobody."""
-    if not _IS_PLAIN:
+    if not IS_PLAIN:
         with _COMPILING:
             from corpuskit.kernels import compiler  # noqa: F401 - that is all
 

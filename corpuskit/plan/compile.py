@@ -74,7 +74,7 @@ class Plan:
 
     Attributes:
         given: what each stage provides for later ones (`tokenizer`, `packing`), as JSON values.
-        until: the phases end with the one that holds this stage; None = the whole pipeline.
+        until: the last stage that runs; None = the whole pipeline.
     """
 
     file: PipelineFile
@@ -160,7 +160,7 @@ def read_plan(path: str | Path, overrides: Sequence[str] = (), *, until: str | N
     """Read a pipeline file and compile it; nothing is run and no input is opened.
 
     Args:
-        until: run no further than the phase that holds this stage; it may be fused with later ones.
+        until: the last stage that runs; a phase that would go on after it ends there.
 
     Raises:
         ConfigError: the file, a stage, a parameter or the order of stages is wrong.
@@ -198,10 +198,15 @@ def _with_implied(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 class _Builder:
-    """Collects phases while the steps go by."""
+    """Collects phases while the steps go by.
 
-    def __init__(self, file: PipelineFile) -> None:
-        self.file = file
+    Args:
+        until: a streaming stage that ends its phase. That phase is named after it, so it is another
+            one than that of the whole plan, and neither takes the place of the other.
+    """
+
+    def __init__(self, file: PipelineFile, until: str | None) -> None:
+        self.file, self.until = file, until
         self.phases: list[Phase] = []
         self.group: list[Step] = []
         self.base: int | None = None
@@ -256,7 +261,8 @@ class _Builder:
             )
         self.group.append(step)
         self.columns |= {f"{step.label}.{f}": kind for f, kind in step.stage.adds().items()}
-        if step.materialize or isinstance(step.stage, CellStage):
+        is_end = step.materialize or step.label == self.until
+        if is_end or isinstance(step.stage, CellStage):
             self.flush()
 
     def expand(self, step: Step, stage: GlobalStage) -> None:
@@ -298,7 +304,7 @@ class _Builder:
 
 
 def _phases(file: PipelineFile, until: str | None) -> tuple[Phase, ...]:
-    build = _Builder(file)
+    build = _Builder(file, until)
     at_end: list[tuple[Step, GlobalStage]] = []
     is_text = True
     for step in file.steps:

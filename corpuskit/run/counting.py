@@ -11,10 +11,12 @@ from corpuskit.errors import DataError
 from corpuskit.manifest import Manifest
 from corpuskit.run.cutting import cut_tasks, cut_units
 from corpuskit.run.rundir import manifest_name
+from corpuskit.run.status import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from corpuskit.config import Step
     from corpuskit.plan.compile import Phase
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.stage import Unit
@@ -22,9 +24,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class StageSoFar:
-    """What a stage has let pass of the documents it has seen; `is_final` when it has seen all."""
+    """What was kept of a source, or what a stage has let pass, of the documents it has seen.
+
+    Attributes:
+        kind: `source`, `filter`, `dedup`, ...
+        is_final: it has seen all.
+    """
 
     stage: str
+    kind: str
     num_in: int
     num_out: int
     is_final: bool
@@ -72,12 +80,12 @@ class PhaseCount:
     @property
     def documents(self) -> int:
         """Documents that were read."""
-        return self._counted("read/") if self.phase.is_stream else self.rows
+        return _sum(self.counters, "read/") if self.phase.is_stream else self.rows
 
     @property
     def text_bytes(self) -> int:
         """Bytes of text that were read."""
-        return self._counted("read_bytes/") if self.phase.is_stream else self.unit_bytes
+        return _sum(self.counters, "read_bytes/") if self.phase.is_stream else self.unit_bytes
 
     @property
     def is_whole(self) -> bool:
@@ -134,12 +142,9 @@ class PhaseCount:
         self.task_seconds += seconds
         self.longest_seconds = max(self.longest_seconds, seconds)
 
-    def _counted(self, prefix: str) -> int:
-        return sum(value for name, value in self.counters.items() if name.startswith(prefix))
-
 
 def funnel_so_far(run: RunDirectory, counted: Mapping[int, Counted]) -> tuple[StageSoFar, ...]:
-    """Return what every stage has done that has seen documents, in plan order.
+    """Return what was read of every source and what stages have done so far, in plan order.
 
     Of finished phases that is what `status.funnel` says; a stage of a phase that runs is measured
     by the documents that this phase has read so far.
@@ -147,42 +152,57 @@ def funnel_so_far(run: RunDirectory, counted: Mapping[int, Counted]) -> tuple[St
     Args:
         counted: by index of the phase.
     """
-    formats = tuple(dict.fromkeys(step.name for step in run.plan.file.sources))
-    rows: dict[str, StageSoFar] = {}
+    sources: list[StageSoFar] = []
+    stages: dict[str, StageSoFar] = {}
+    kinds = {step.label: kind_of(step) for step in run.plan.file.steps}
     alive = 0
     for phase in run.plan.phases:
         found = counted.get(phase.index)
         if found is None:
             break
-        read = sum(n for name, n in found.counters.items() if name.startswith("read/"))
         if phase.base is None:
-            alive = read
-        seen = alive if found.is_final else read
-        for label in (*formats, *phase.labels) if phase.base is None else phase.labels:
-            lost = sum(
-                n for name, n in found.counters.items() if name.startswith(f"dropped/{label}/")
-            )
+            sources = [_source(step, found) for step in run.plan.file.sources]
+            alive = seen = sum(row.num_out for row in sources)
+        else:
+            seen = alive if found.is_final else _sum(found.counters, "read/")
+        for label in phase.labels:
+            lost = _sum(found.counters, f"dropped/{label}/")
             if phase.is_stream:
-                rows[label] = StageSoFar(label, seen, seen - lost, found.is_final)
+                stages[label] = StageSoFar(label, kinds[label], seen, seen - lost, found.is_final)
                 seen -= lost
             else:
-                rows[label] = _pass(rows.get(label), label, alive, lost, found)
+                stages[label] = _pass(stages.get(label), label, kinds[label], alive, lost, found)
             alive -= lost if found.is_final else 0
         if not found.is_final:
             break
-    labels = (*formats, *(step.label for step in run.plan.file.steps))  # phases have another order
-    return tuple(rows[label] for label in labels if label in rows)
+    labels = (step.label for step in run.plan.file.steps)  # phases have another order
+    return (*sources, *(stages[label] for label in labels if label in stages))
+
+
+def _source(step: Step, found: Counted) -> StageSoFar:
+    """Return what was read of a source, and what was no document."""
+    read = found.counters.get(f"read/{step.label}", 0)
+    lost = sum(
+        num
+        for name, num in found.counters.items()
+        if name.startswith(f"dropped/{step.name}/") and name.endswith(f"/{step.label}")
+    )
+    return StageSoFar(step.label, "source", read, read - lost, found.is_final)
+
+
+def _sum(counters: Mapping[str, int], prefix: str) -> int:
+    return sum(num for name, num in counters.items() if name.startswith(prefix))
 
 
 def _pass(
-    before: StageSoFar | None, label: str, alive: int, lost: int, found: Counted
+    before: StageSoFar | None, label: str, kind: str, alive: int, lost: int, found: Counted
 ) -> StageSoFar:
     """Return what a global stage has done, with one more of its passes."""
     if found.is_final:
         num_in = alive if before is None else before.num_in
-        return StageSoFar(label, num_in, alive - lost, is_final=True)
+        return StageSoFar(label, kind, num_in, alive - lost, is_final=True)
     seen = min(found.rows, alive) if lost else alive
-    return StageSoFar(label, seen, seen - lost, is_final=False)
+    return StageSoFar(label, kind, seen, seen - lost, is_final=False)
 
 
 def _weights(run: RunDirectory, phase: Phase, units: Sequence[Unit]) -> list[int]:

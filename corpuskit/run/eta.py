@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-FIRST_SECONDS = 5.0
+FIRST_SECONDS = 15.0
 """Before, nothing is said: workers start, and kernels are loaded."""
 
-FIRST_SHARE = 0.02
+FIRST_SHARE = 0.05
 PATIENT_SECONDS = 60.0
 """Nothing is said before so much of the work, or so long a look at it."""
 
@@ -25,8 +25,11 @@ MAX_POINTS = 256
 SLOWEST = 1e-9
 """A smaller share of the work is nothing."""
 
-TIMES_OFF = 20.0
+TIMES_OFF = 5.0
 """More than so many times too slow or too quick, an estimate of later phases is no use."""
+
+KNOWN_SHARE = 0.1
+"""Of the work of a run, by expectation: less of it done says nothing about the rest."""
 
 
 class Smoothed:
@@ -103,13 +106,87 @@ def off_by(pairs: Iterable[tuple[float, float]]) -> float | None:
     """Return how many times as long things take as was expected.
 
     Args:
-        pairs: (seconds expected, seconds taken) of what is done; None comes of too little of it.
+        pairs: (seconds expected, seconds taken) of what is done. None comes of too little of it, or
+            if the expectation was so wrong that it says nothing about the rest.
     """
     pairs = list(pairs)
     expected, taken = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
     if taken < FIRST_SECONDS or expected <= 0:
         return None
-    return min(max(taken / expected, 1 / TIMES_OFF), TIMES_OFF)
+    off = taken / expected
+    return off if 1 / TIMES_OFF <= off <= TIMES_OFF else None
+
+
+class Forecast:
+    """How long a phase, and the whole run, will still take.
+
+    Time in which kernels are compiled says nothing about the rest, so the pace is measured from the
+    last of them on.
+
+    Args:
+        now: seconds, of any clock.
+
+    Attributes:
+        expected: phase -> seconds that it should take, before any of it is measured.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.expected: dict[str, float] = {}
+        self._pairs: list[tuple[float, float]] = []
+        self._whole = Smoothed()
+        self.begin(now, "", 0.0)
+
+    def begin(self, now: float, phase: str, share: float) -> None:
+        """Note that a phase runs, and how much of it was done by then."""
+        self._phase = phase
+        self._begin_pace(now, share)
+
+    def note(self, now: float, share: float) -> None:
+        """Note how much of the phase is done."""
+        self._pace.note(now, share)
+
+    def compiles(self, now: float, share: float) -> None:
+        """Note that a worker compiles kernels."""
+        self._begin_pace(now, share)
+
+    def end(self, now: float, *, is_measured: bool) -> None:
+        """Note that the phase is finished.
+
+        Args:
+            is_measured: all that was seen of it was done since `begin`.
+        """
+        expected = self.expected.pop(self._phase, None)
+        if expected is not None and is_measured:
+            self._pairs.append((expected * (1 - self._had), now - self._began))
+
+    def left(
+        self, now: float, later: Iterable[str], otherwise: float | None = None
+    ) -> tuple[float | None, float | None]:
+        """Return about how many seconds the phase and the run will take; None while a guess.
+
+        Args:
+            later: phases that are still to come.
+            otherwise: seconds left of the phase as somebody else reckons.
+        """
+        left = self._pace.left(now)
+        left = otherwise if left is None else left
+        took = now - self._began
+        expected = self.expected.get(self._phase, 0.0) * (1 - self._had)
+        pairs = [*self._pairs, (expected, took + left)] if left is not None else self._pairs
+        to_come = [self.expected.get(name) for name in later]
+        off = off_by(pairs)
+        if off is None or None in to_come:
+            return left, None
+        known = sum(pair[0] for pair in pairs)
+        rest = sum(one for one in to_come if one is not None)
+        if known < KNOWN_SHARE * (known + rest):
+            return left, None
+        here = max(expected * off - took, 0.0) if left is None else left
+        return left, self._whole.left(now, now + here + off * rest)
+
+    def _begin_pace(self, now: float, share: float) -> None:
+        self._began, self._had = now, share
+        self._pace = Pace(now, share)
 
 
 def in_words(seconds: float) -> str:

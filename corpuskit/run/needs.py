@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from corpuskit.run.context import COMPILING
 from corpuskit.stage import CellStage, Cost, GlobalStage, Volume
 
 if TYPE_CHECKING:
@@ -219,7 +220,9 @@ def _past(seal: Seal | None) -> Past | None:
     read = sum(n for name, n in seal.counters.items() if name.startswith("read_bytes/"))
     read = read or int(seal.timing.get("text_bytes", 0))
     size = sum(int(role.column("size_bytes").sum()) for role in seal.parts.roles())
-    return Past(seal.timing.get("cpu_seconds", 0.0), read, size)
+    # Kernels are compiled once on a machine, not each time.
+    cpu = seal.timing.get("cpu_seconds", 0.0) - seal.timing.get(COMPILING, 0.0)
+    return Past(cpu, read, size)
 
 
 def _together(sources: Mapping[str, tuple[Source, _Reading]]) -> _Reading:

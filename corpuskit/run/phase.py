@@ -37,7 +37,7 @@ class Prospect:
     Attributes:
         state: `reuse` (sealed and current), `run`, `continue` (some tasks are done), or `later`
             (decided when the phases before it are sealed).
-        reason: why it must run, in a few words.
+        reason: why what was finished once must be done again, in a few words; else empty.
         units: how many there are, and how many are still to do; None when not known yet.
         size_bytes: text to read; None when not known yet.
     """
@@ -128,8 +128,19 @@ class PhaseWork:
         tasks = self.tasks()
         left = sum(len(task.units) for task in tasks)
         state: State = "continue" if left < num else "run"
-        reason = _reason(self.before, self.mark)
+        reason = self._reason()
         return Prospect(self.phase, state, reason, self.mark, num, left, len(tasks), rows, size)
+
+    def _reason(self) -> str:
+        """Return why what was finished once is done again; nothing if it never was."""
+        if self.before is None:
+            is_there = self.run.store.exists(self.run.seal_name(self.phase))
+            return "its seal cannot be read" if is_there else ""
+        if self.before.fingerprint == self.mark:
+            return "files are missing"
+        if same_but_code(self.before.fingerprint, self.mark):
+            return "its code changed"
+        return "its parameters, files or inputs changed"
 
     def discard_broken(self) -> None:
         """Delete manifests that cannot be used: were a part to come back, they would count.
@@ -223,13 +234,3 @@ def sweep(run: RunDirectory) -> None:
         run.store.delete(
             name for name in listed if name not in named and not name.startswith(current)
         )
-
-
-def _reason(before: Seal | None, mark: str) -> str:
-    if before is None:
-        return "never finished"
-    if before.fingerprint == mark:
-        return "files are missing"
-    if same_but_code(before.fingerprint, mark):
-        return "its code changed"
-    return "its parameters, files or inputs changed"

@@ -47,6 +47,9 @@ class Observer:
     def progress(self, documents: int, size_bytes: int) -> None:
         """Documents were read in the current phase."""
 
+    def compiling(self) -> None:
+        """A worker compiles a kernel that is not in the cache of this machine."""
+
     def task_ends(self, event: str, fields: dict[str, Any]) -> None:
         """A task ended: `done`, `retry` or `failed`."""
 
@@ -304,6 +307,8 @@ def _forward(observer: Observer) -> Any:
     def on_event(kind: str, fields: dict[str, Any]) -> None:
         if kind == "progress":
             observer.progress(fields["documents"], fields["bytes"])
+        elif kind == "compiling":
+            observer.compiling()
         else:
             observer.task_ends(kind, fields)
 

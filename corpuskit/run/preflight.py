@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import TaskError, UsageError
+from corpuskit.run.compiling import seconds_to_compile
 from corpuskit.run.mixture import edits_in_the_way, mixture_problem
 from corpuskit.run.needs import WORKER_BYTES, first_to_run, needs_of
 from corpuskit.run.room import Room, find_room
@@ -27,16 +28,21 @@ class Preflight:
 
     Attributes:
         needs: of the phases that would run, in order.
+        compile_seconds: of CPU, all workers, for kernels that are not in the cache of this machine.
         problems: each a sentence with the number needed, and what to change.
     """
 
     needs: tuple[Need, ...]
     room: Room
+    compile_seconds: float
     problems: tuple[str, ...]
 
     def facts(self) -> dict[str, dict[str, Any]]:
-        """Return the needs as JSON values, by phase."""
-        return {need.phase: dataclasses.asdict(need) for need in self.needs}
+        """Return the needs as JSON values, by phase; the first one has kernels to compile."""
+        found = {need.phase: dataclasses.asdict(need) for need in self.needs}
+        for place, need in enumerate(found.values()):
+            need["compile_seconds"] = 0.0 if place else self.compile_seconds
+        return found
 
 
 def preflight(run: RunDirectory, prospects: Iterable[Prospect]) -> Preflight:
@@ -44,9 +50,12 @@ def preflight(run: RunDirectory, prospects: Iterable[Prospect]) -> Preflight:
     first = first_to_run(prospects)
     room = find_room(run)
     if first is None:
-        return Preflight((), room, ())
+        return Preflight((), room, 0.0, ())
     needs = needs_of(run, *first)
-    return Preflight(tuple(needs), room, tuple(find_problems(run, needs, room)))
+    # Each worker that finds a unit compiles for itself: they begin at the same time.
+    busy = min(room.workers, max(need.units for need in needs))
+    seconds = busy * seconds_to_compile(run.plan, run.plan.phases[first[0] :])
+    return Preflight(tuple(needs), room, seconds, tuple(find_problems(run, needs, room)))
 
 
 def check(

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.run.counting import Counted, PhaseCount, StageSoFar, funnel_so_far
-from corpuskit.run.eta import Pace, Smoothed, left_of_tasks, off_by
+from corpuskit.run.eta import Forecast, left_of_tasks
 from corpuskit.run.needs import needs_of
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from corpuskit.plan.compile import Phase
     from corpuskit.run.needs import PastPhases
     from corpuskit.run.rundir import RunDirectory
+
+COMPILE_SECONDS = 15.0
+"""The slowest kernel compiles for about so long: it is said again when the next one begins."""
 
 PhaseState = Literal["waiting", "running", "done", "reused", "failed"]
 RunState = Literal["running", "finished", "failed", "stopped"]
@@ -34,6 +37,7 @@ class PhaseProgress:
         tasks: all of them, whoever did them; 0 = not known yet.
         documents, text_bytes: read so far.
         share: of the work, between 0 and 1.
+        is_empty: it ended with nothing to do.
     """
 
     name: str
@@ -45,6 +49,7 @@ class PhaseProgress:
     text_bytes: int = 0
     share: float = 0.0
     seconds: float = 0.0
+    is_empty: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,13 +109,12 @@ class Tracker:
         }
         self._counted: dict[int, Counted] = {}
         self._past: PastPhases = {}
-        self._expected: dict[str, float] = {}
-        self._pairs: list[tuple[float, float]] = []
-        self._pace, self._whole = Pace(self._began), Smoothed()
+        self._forecast = Forecast(self._began)
         self._entered = self._changed = self._began
         self._before = self._heard = (0, 0)
         self.failed = self.retried = 0
         self._is_late = False
+        self._compiling, self._compiled = "", 0.0
 
     def begin(self, phase: Phase, mark: str) -> None:
         """Note that a phase runs from now on, with what is done of it already."""
@@ -122,8 +126,8 @@ class Tracker:
         self._entered = self._changed = now
         self.failed = self.retried = 0
         self._is_late = count.tasks_done > 0
-        self._pace = Pace(now, count.share())
-        self._expect(phase, count.share())
+        self._forecast.begin(now, phase.name, count.share())
+        self._expect(phase)
 
     def read(self, documents: int, text_bytes: int) -> None:
         """Note what was read of the phase, perhaps for tasks that are not done yet."""
@@ -131,11 +135,17 @@ class Tracker:
             documents = 0  # these are rows of tokens
         self._heard = (self._heard[0] + documents, self._heard[1] + text_bytes)
 
+    def compiles(self, words: str) -> None:
+        """Note that kernels are compiled, for COMPILE_SECONDS."""
+        self._compiling, self._compiled = words, self._clock()
+        if self.count is not None:
+            self._forecast.compiles(self._compiled, self._share())
+
     def look(self) -> None:
         """Count the manifests that are new."""
         if self.count is not None and self.count.look():
             self._changed = self._clock()
-            self._pace.note(self._changed, self._share())
+            self._forecast.note(self._changed, self._share())
 
     def end(self, phase: Phase, seal: Seal, state: PhaseState = "done") -> None:
         """Note that a phase is finished; what it took is known of one that was begun here."""
@@ -146,10 +156,10 @@ class Tracker:
             ended = dataclasses.replace(ended, tasks_done=ended.tasks)
             if self._is_late:  # begun by somebody else: these are not the seconds of all its text
                 ended = dataclasses.replace(ended, seconds=0.0)
-            elif phase.name in self._expected:
-                self._pairs.append((self._expected.pop(phase.name), ended.seconds))
+            self._forecast.end(now, is_measured=not self._is_late)
         self._phases[phase.index] = dataclasses.replace(
             ended,
+            is_empty=not len(seal.units),
             documents=_sum(seal, "read/") or ended.documents,
             text_bytes=_sum(seal, "read_bytes/") or ended.text_bytes,
         )
@@ -169,22 +179,26 @@ class Tracker:
             current = self.count.phase.index
             phases[current] = self._running(now, "failed" if state == "failed" else "running")
             counted[current] = self.count.counted()
-            self._pace.note(now, phases[current].share)
+            self._forecast.note(now, phases[current].share)
             speed = self._speed(now, phases[current].text_bytes)
             if state == "running":
-                left, whole = self._left(now, phases[current].share)
+                left, whole = self._left(now)
         return Progress(
             name=self.run.plan.settings.name, state=state, phases=tuple(phases.values()),
             current=None if current is None else phases[current],
             funnel=funnel_so_far(self.run, counted), bytes_per_second=speed,
             seconds=now - self._began, phase_seconds_left=left, seconds_left=whole,
             tasks_failed=self.failed, tasks_retried=self.retried,
-            quiet_seconds=self.quiet_seconds(), note=note,
+            quiet_seconds=self.quiet_seconds(), note=note or self._compile_note(now),
         )  # fmt: skip
 
     def quiet_seconds(self) -> float:
         """Return how long no task has been finished, and no phase begun or ended."""
         return self._clock() - self._changed
+
+    def _compile_note(self, now: float) -> str:
+        is_over = self.count is None or now - self._compiled > COMPILE_SECONDS
+        return "" if is_over else self._compiling
 
     def _running(self, now: float, state: PhaseState) -> PhaseProgress:
         """Return how far the current phase is."""
@@ -211,13 +225,12 @@ class Tracker:
         seconds = now - self._entered
         return (text_bytes - self._before[1]) / seconds if seconds >= 1 else 0.0
 
-    def _expect(self, phase: Phase, share: float) -> None:
+    def _expect(self, phase: Phase) -> None:
         """Work out how long this phase and those behind it should take, before any is measured."""
         places = self.places()
         for need in needs_of(self.run, phase.index, past=self._past):
             busy = max(min(places, need.units), 1)
-            self._expected[need.phase] = need.cpu_seconds / busy
-        self._expected[phase.name] *= 1 - share
+            self._forecast.expected[need.phase] = need.cpu_seconds / busy
 
     def places(self) -> int:
         """Return how many tasks may run at the same time."""
@@ -225,23 +238,15 @@ class Tracker:
         slots = executor.slurm.slots if executor.kind == "slurm" else 1
         return executor.workers * slots
 
-    def _left(self, now: float, share: float) -> tuple[float | None, float | None]:
+    def _left(self, now: float) -> tuple[float | None, float | None]:
         """Return about how many seconds this phase, and the whole run, will still take."""
         count = self.count
         assert count is not None, "asked while a phase runs"
-        left = self._pace.left(now)
-        if left is None and self._is_late:
-            left = left_of_tasks(count.task_seconds, count.share(), self.places())
-        took = now - self._entered
-        expected = self._expected.get(count.phase.name, 0.0)
-        pairs = [*self._pairs, (expected, took + left)] if left is not None else self._pairs
-        off = off_by(pairs)
-        later = [self._expected.get(self._phases[i].name) for i in self._behind(count.phase)]
-        if off is None or None in later:
-            return left, None
-        here = max(expected * off - took, 0.0) if left is None else left
-        end = now + here + off * sum(one for one in later if one is not None)
-        return left, self._whole.left(now, end)
+        later = [self._phases[index].name for index in self._behind(count.phase)]
+        otherwise = None
+        if self._is_late:
+            otherwise = left_of_tasks(count.task_seconds, count.share(), self.places())
+        return self._forecast.left(now, later, otherwise)
 
     def _behind(self, phase: Phase) -> list[int]:
         return [index for index in self._phases if index > phase.index]

@@ -141,7 +141,7 @@ class Slot:
         if kind == "progress":
             self.documents += fields["documents"]
             self.size += fields["bytes"]
-        else:
+        elif kind != "compiling":
             self.done += kind == "done"
             if kind != "done":
                 _say(f"task {kind}: {fields.get('error', '')}")

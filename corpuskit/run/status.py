@@ -4,36 +4,66 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from corpuskit import registry
 from corpuskit.plan.fingerprint import same_but_code
+from corpuskit.stage import Source
 
 if TYPE_CHECKING:
+    from corpuskit.config import Step
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase
     from corpuskit.run.phase import Prospect
     from corpuskit.run.rundir import RunDirectory
 
 
+KINDS = {
+    "sources": "source", "annotators": "annotator", "filters": "filter", "rewriters": "rewriter",
+    "dedup": "dedup", "mixing": "mixing", "sequences": "sequence",
+}  # fmt: skip
+
+StageState = Literal["done", "waiting", "not run"]
+
+
 @dataclasses.dataclass(frozen=True)
 class FunnelRow:
-    """What one stage did.
+    """What was read of one source, or what one stage did.
 
     Attributes:
+        stage: label of the source or the stage.
+        kind: `source`, or that of the stage: `filter`, `dedup`, ...
+        name: format of the source; registered name of the stage.
+        state: `done`, `waiting` (for the rest of the run), or `not run` (after `--until`).
+        num_in, num_out: documents before and after; None unless the state is `done`.
+        sources: source -> (documents before, documents after); empty unless the state is `done`.
         dropped: rule -> source -> documents.
         changed: rule -> documents that were cut or rewritten.
-        num_in, num_out: documents before and after.
         cpu_seconds: spent in the stage, all passes.
-        text_bytes: seen by the stage.
+        text_bytes: seen by the stage, in all passes.
     """
 
     stage: str
-    num_in: int
-    num_out: int
+    kind: str
+    name: str
+    state: StageState
+    num_in: int | None
+    num_out: int | None
+    sources: dict[str, tuple[int, int]]
     dropped: dict[str, dict[str, int]]
     changed: dict[str, int]
-    cpu_seconds: float
-    text_bytes: int
+    cpu_seconds: float = 0.0
+    text_bytes: int = 0
+
+    @property
+    def is_source(self) -> bool:
+        """Whether the row is that of a source."""
+        return self.kind == "source"
+
+    @property
+    def num_lost(self) -> int:
+        """Documents that were dropped."""
+        return sum(sum(by_source.values()) for by_source in self.dropped.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,43 +140,92 @@ def sealed(run: RunDirectory) -> Sealed:
 
 
 def funnel(run: RunDirectory, finished: Sealed | None = None) -> list[FunnelRow]:
-    """Return what every stage dropped and what it cost, in plan order.
+    """Return what was read of every source, then what every stage dropped and cost, in plan order.
 
     Args:
         finished: what `sealed` returned, where it is at hand; seals of large runs are large.
     """
+    finished = sealed(run) if finished is None else finished
     counters: Counter[str] = Counter()
     timing: defaultdict[str, float] = defaultdict(float)
-    for phase, seal in sealed(run) if finished is None else finished:
+    for phase, seal in finished:
         for name, value in seal.counters.items():
             if name.startswith("read/") and phase.base is not None:
                 continue
             counters[name] += value
         for name, seconds in seal.timing.items():
             timing[_timing_name(phase, name)] += seconds
-    alive = sum(value for name, value in counters.items() if name.startswith("read/"))
-    rows: list[FunnelRow] = []
-    formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
-    for label in [*formats, *(step.label for step in run.plan.file.steps)]:
-        dropped = _nested(counters, f"dropped/{label}/")
+    rows = []
+    alive: dict[str, int] = {}
+    for step, state in stage_states(run, finished):
+        is_source = isinstance(step.stage, Source)
+        dropped = _nested(counters, f"dropped/{step.name if is_source else step.label}/")
         changed = {
-            rule: sum(by_source.values())
+            rule: by_source
             for action in ("cut", "replace")
-            for rule, by_source in _nested(counters, f"{action}/{label}/").items()
+            for rule, by_source in _nested(
+                counters, f"{action}/{step.name if is_source else step.label}/"
+            ).items()
         }
-        lost = sum(sum(by_source.values()) for by_source in dropped.values())
-        cost = timing[f"cpu_seconds/{label}"]
-        seen = int(timing[f"text_bytes/{label}"])
-        rows.append(FunnelRow(label, alive, alive - lost, dropped, changed, cost, seen))
-        alive -= lost
+        if is_source:
+            alive[step.label] = counters[f"read/{step.label}"]
+            dropped, changed = (_of_source(by_rule, step.label) for by_rule in (dropped, changed))
+        before = {step.label: alive[step.label]} if is_source else dict(alive)
+        for by_source in dropped.values():
+            for source, num in by_source.items():
+                alive[source] -= num
+        sources = {source: (num, alive[source]) for source, num in before.items()}
+        is_done = state == "done"
+        rows.append(
+            FunnelRow(
+                stage=step.label,
+                kind=kind_of(step),
+                name=step.name,
+                state=state,
+                num_in=sum(before.values()) if is_done else None,
+                num_out=sum(num for _, num in sources.values()) if is_done else None,
+                sources=sources if is_done else {},
+                dropped=dropped,
+                changed={rule: sum(by_source.values()) for rule, by_source in changed.items()},
+                cpu_seconds=0.0 if is_source else timing[f"cpu_seconds/{step.label}"],
+                text_bytes=0 if is_source else int(timing[f"text_bytes/{step.label}"]),
+            )
+        )
     return rows
 
 
+def stage_states(run: RunDirectory, finished: Sealed) -> list[tuple[Step, StageState]]:
+    """Return every source and every stage, in plan order, and how far it is."""
+    done = {phase.index for phase, _ in finished}
+    found: list[tuple[Step, StageState]] = [
+        (step, "done" if 0 in done else "waiting") for step in run.plan.file.sources
+    ]
+    for step in run.plan.file.steps:
+        phases = {phase.index for phase in run.plan.phases if step.label in phase.labels}
+        if not phases and run.plan.until is not None:
+            found.append((step, "not run"))
+        else:
+            found.append((step, "done" if phases <= done else "waiting"))
+    return found
+
+
+def kind_of(step: Step) -> str:
+    """Return the kind of a source or a stage, in one word."""
+    if isinstance(step.stage, Source):
+        return "source"
+    return KINDS.get(registry.kind_of(step.name), "other")
+
+
 def overheads(run: RunDirectory, finished: Sealed | None = None) -> dict[str, float]:
-    """Return CPU seconds of reading and writing documents, and of everything, start-up excluded."""
+    """Return CPU seconds of reading, writing and compiling, and of everything but starting up."""
     total: defaultdict[str, float] = defaultdict(float)
     for _, seal in sealed(run) if finished is None else finished:
-        for name in ("cpu_seconds/read", "cpu_seconds/write", "cpu_seconds"):
+        for name in (
+            "cpu_seconds/read",
+            "cpu_seconds/write",
+            "cpu_seconds/compiling",
+            "cpu_seconds",
+        ):
             total[name.rpartition("/")[2]] += seal.timing.get(name, 0.0)
     return dict(total)
 
@@ -275,6 +354,10 @@ def _timing_name(phase: Phase, name: str) -> str:
         if name == "text_bytes":
             return f"text_bytes/{phase.labels[0]}"
     return name
+
+
+def _of_source(by_rule: dict[str, dict[str, int]], source: str) -> dict[str, dict[str, int]]:
+    return {rule: {source: by[source]} for rule, by in by_rule.items() if source in by}
 
 
 def _nested(counters: Counter[str], prefix: str) -> dict[str, dict[str, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,6 +55,8 @@ class Stream:
         self.last = next((s.stage for s in steps if isinstance(s.stage, CellStage)), None)
         self.last_label = phase.labels[-1] if self.last else ""
         self.schema = run.plan.schema(phase)
+        self._watch = Stopwatch(defaultdict(float))
+        """From here on, so that what is read before there is a cell to charge it to counts, too."""
 
     def cells(self) -> Iterator[UnitWork]:
         """Work through the unit and yield what came of each of its cells."""
@@ -78,7 +81,8 @@ class Stream:
 
     def _cell(self, work: UnitWork, batches: Iterator[pa.RecordBatch]) -> None:
         """Run all stages over the batches of one cell and write its parts."""
-        watch = Stopwatch(work.timing)
+        watch = self._watch
+        watch.timing = work.timing
         with work.measures:
             views = self._staged(work, batches, watch)
             if self.last is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from corpuskit.cpu import cpu_seconds
 from corpuskit.kernels.jit import load_compiler
 from corpuskit.manifest import Manifest, Part
+from corpuskit.run.compiling import note_compiled
 from corpuskit.run.context import PassWork, Stopwatch
 from corpuskit.run.rundir import manifest_name
 from corpuskit.run.stream import Stream
@@ -66,6 +67,7 @@ def run_task(
                     parts += work.published
     except DamagedError as error:
         raise run.without(error) from None
+    note_compiled(run.plan, phase)
     measured = dict(timing)
     measured["cpu_seconds"] = cpu_seconds() - began_cpu
     measured["wall_seconds"] = time.perf_counter() - began

@@ -1,8 +1,8 @@
 """The one entry point of workers: `python -m corpuskit.run.worker RUN_DIRECTORY PARENT_PID`.
 
 Reads requests from standard input, one JSON object per line: `{"phase": i, "mark": fingerprint,
-"units": [numbers]}`; answers on standard output with events: `progress`, `done`, `failed`. Whatever
-stages print goes to standard error. The end of standard input ends the worker.
+"units": [numbers]}`; answers on standard output with events: `progress`, `compiling`, `done`,
+`failed`. Whatever stages print goes to standard error. The end of standard input ends the worker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Reporter:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._documents = self._size = 0
-        self._last = time.monotonic()
+        self._last, self._said = time.monotonic(), 0.0
 
     def send(self, event: str, **fields: Any) -> None:
         """Send one event."""
@@ -46,6 +46,12 @@ class Reporter:
         if time.monotonic() - self._last >= PROGRESS_SECONDS:
             self.flush()
 
+    def compiling(self) -> None:
+        """Say, at most every PROGRESS_SECONDS, that a kernel is about to be compiled."""
+        if time.monotonic() - self._said >= PROGRESS_SECONDS:
+            self._said = time.monotonic()
+            self.send("compiling")
+
     def flush(self) -> None:
         """Send what was noted."""
         if self._documents:
@@ -57,11 +63,13 @@ class Reporter:
 def serve(address: str) -> None:
     """Run tasks of the run directory at `address` until standard input ends."""
     from corpuskit.errors import CorpuskitError, describe
+    from corpuskit.kernels.jit import on_compile
     from corpuskit.run.rundir import RunDirectory
 
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a stage that prints must not break the protocol
     reporter = Reporter(out)
+    on_compile(reporter.compiling)
     run = RunDirectory.open(address)
     run.check_code()
     cache: dict[tuple[int, str], dict[int, Unit]] = {}

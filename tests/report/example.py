@@ -62,11 +62,18 @@ def row(stage: str, kind: str, web: tuple[int, int], books: tuple[int, int]) -> 
         return volume(documents, 1800 * documents, 400 * documents)
 
     return {
-        "stage": stage, "kind": kind, "state": "done",
+        "stage": stage, "kind": kind, "name": stage, "state": "done",
         "in": of(web[0] + books[0]), "out": of(web[1] + books[1]),
         "sources": {"web": {"in": of(web[0]), "out": of(web[1])},
                     "books": {"in": of(books[0]), "out": of(books[1])}},
     }  # fmt: skip
+
+
+def read(source: str, num_in: int, num_out: int) -> dict[str, Any]:
+    """Return the row of the funnel of a source of JSON Lines."""
+    found = row(source, "source", (num_in, num_out), (0, 0))
+    sources = {source: found["sources"]["web"]}
+    return {**found, "name": "jsonl", "sources": sources}
 
 
 def drop(stage: str, rule: str, source: str, documents: int, kind: str) -> dict[str, Any]:
@@ -107,7 +114,7 @@ def _counted() -> dict[str, Any]:
                 {"source": "books", "num_read": 1000, "num_dropped": 100, "num_kept": 900,
                  "num_missing": 0}],
             "cpu_seconds": 12.5, "peak_rss_bytes": 4.1e8, "notes": ["Tokens are estimated."]},
-        "funnel": [row("jsonl", "source", (4000, 3999), (1000, 1000)),
+        "funnel": [read("web", 4000, 3999), read("books", 1000, 1000),
                    row("language", "annotator", (3999, 3899), (1000, 1000)),
                    row("gopher_quality", "filter", (3899, 2509), (1000, 900)),
                    row("minhash_dedup", "dedup", (2509, 2109), (900, 900)),

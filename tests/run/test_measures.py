@@ -106,7 +106,7 @@ def test_asking_for_measures_makes_nothing_behind_run_again(measured):
     measured.run()
     measured.stage("gopher_quality")["measures"] = True
     lines = measured.run().stdout.splitlines()
-    assert [line.split(":")[0] for line in lines if " units in " in line] == ["gopher_quality"]
+    assert [line.split(":")[0] for line in lines if "(again: " in line] == ["gopher_quality"]
     assert len(read(measured)) == 160
     extra = parts(measured)[0].with_name("part-000000-0099-abc.parquet")
     extra.write_bytes(b"")

@@ -79,7 +79,7 @@ def test_the_funnel_of_the_first_task_is_that_of_its_documents(seen):
     first = seen[1].inside[0]
     assert 0 < first.funnel[0].num_in < seen[1].inside[-1].funnel[0].num_in
     assert not first.funnel[0].is_final
-    assert [one.stage for one in first.funnel] == ["jsonl", "gopher_quality"]
+    assert [one.stage for one in first.funnel] == ["web", "books", "gopher_quality"]
 
 
 def test_whoever_looks_on_sees_what_the_run_itself_sees(seen):
@@ -236,8 +236,32 @@ def test_a_log_has_lines_and_no_control_codes(lab, capsys):
     done = lab.run("--until", "exact_dedup")
     assert "\x1b" not in done.stdout + done.stderr
     lines = done.stdout.splitlines()
+    before = lines[: lines.index(next(line for line in lines if line.startswith("Funnel")))]
+    names = [line.split(":")[0] for line in before]
+    work = ["hash", "group", "survivors", "apply"]  # `route` has nothing to do
+    assert names == ["gopher_quality", *(f"exact_dedup.{name}" for name in work)]
+    assert re.match(r"gopher_quality: \d+ tasks, 160 documents, .* kept \d", before[0])
+    assert "(" not in "".join(before)  # nothing is done again
+    for command in (("plan", str(lab.path)), ("status", str(lab.out))):
+        said = lab.cli(*command).stdout
+        assert "never" not in said
+        assert "exact_dedup.route" not in said
+        assert "again" not in said
+
+
+def test_what_is_done_again_says_why(lab):
+    lab.run("--until", "exact_dedup")
+    lab.stage("gopher_quality")["min_words"] = 31
+    why = "again: its parameters, files or inputs changed"
+    lab.save()
+    assert f"RUN {why}" in lab.cli("plan", str(lab.path), "--until", "exact_dedup").stdout
+    lines = lab.run("--until", "exact_dedup").stdout.splitlines()
     assert lines[0].startswith("gopher_quality: ")
-    assert re.match(r"  gopher_quality done: \d+ tasks, 160 documents, .* kept \d", lines[1])
+    assert lines[0].endswith(f"({why})")
+    seal = lab.out / "manifests" / "gopher_quality" / "seal.json"
+    seal.write_bytes(b"{")
+    plan = lab.cli("plan", str(lab.path), "--until", "exact_dedup").stdout
+    assert "RUN again: its seal cannot be read" in plan or "CONTINUE again" in plan
 
 
 def test_quiet_says_nothing(lab):
@@ -252,7 +276,7 @@ def test_a_line_a_minute(lab, monkeypatch, capsys):
         patch.chdir(lab.folder)
         run(read_plan(lab.path, until="gopher_quality"), LineObserver(), launcher=Here(lab.out))
     lines = [line for line in capsys.readouterr().out.splitlines() if "tasks," in line]
-    assert re.match(r"  1/\d+ tasks, \d+ documents, .* <1 s, kept \d", lines[0])
+    assert re.match(r"  gopher_quality: 1/\d+ tasks, \d+ documents, .* <1 s, kept \d", lines[0])
 
 
 NAMES = st.sampled_from(["", "web", "\x1b[2J", "a\tb\nc", "\u202egnp", "x" * 90, "\u6f22" * 30])
@@ -268,7 +292,7 @@ PHASES = st.builds(
 @st.composite
 def progresses(draw_value):
     phases = draw_value(st.lists(PHASES, min_size=1, max_size=8))
-    stages = st.builds(StageSoFar, NAMES, COUNTS, COUNTS, st.booleans())
+    stages = st.builds(StageSoFar, NAMES, NAMES, COUNTS, COUNTS, st.booleans())
     return Progress(
         draw_value(NAMES), draw_value(st.sampled_from(["running", "failed", "stopped"])),
         tuple(phases), draw_value(st.none() | st.sampled_from(phases)),

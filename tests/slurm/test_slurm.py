@@ -88,7 +88,7 @@ def test_whoever_watches_gets_the_exit_code_of_the_run(lab):
     path.write_bytes(whole)
     lab.submit()
     watched = lab.cli(*watch)
-    assert "gopher_quality done: " in watched.stdout
+    assert "gopher_quality: " in watched.stdout
     assert f"Finished: {lab.out}" in watched.stdout
 
 

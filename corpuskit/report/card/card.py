@@ -149,14 +149,13 @@ def card_facts(run: RunDirectory) -> CardFacts:
     declared = run.plan.settings.card
     rows = funnel(run, finished)
     steps = run.plan.file.steps
-    labels = {label for phase, _ in finished for label in phase.labels}
-    by_label = {row.stage: row for row in rows}
-    stages = [_stage(step, by_label[step.label], is_done=step.label in labels) for step in steps]
+    by_label = {row.stage: row for row in rows if not row.is_source}
+    stages = [_stage(step, by_label[step.label]) for step in steps]
     sources = _sources(run, finished)
     rejected = {
         f"{row.stage}: {rule}": sum(by.values())
         for row in rows
-        if row.stage not in {step.label for step in steps}
+        if row.is_source
         for rule, by in row.dropped.items()
     }
     unfinished = [phase.name for phase in run.plan.phases if phase.name not in done]
@@ -186,10 +185,10 @@ def source_of(stage: str) -> str:
     return " ".join(found[1].split()) if found else ""
 
 
-def _stage(step: Step, row: FunnelRow, *, is_done: bool) -> StageFacts:
+def _stage(step: Step, row: FunnelRow) -> StageFacts:
     params = step.stage.model_dump(mode="json", exclude_defaults=True)
     kind = registry.kind_of(step.name)
-    has_counts = (is_done and kind not in {"mixing", "sequences"}) or bool(row.dropped)
+    has_counts = kind not in {"mixing", "sequences"} or bool(row.dropped)
     return StageFacts(
         step.label, step.name, kind, registry.summary(step.name), source_of(step.name), params,
         {rule: sum(by.values()) for rule, by in row.dropped.items()}, dict(row.changed),

@@ -14,7 +14,6 @@ from corpuskit.report.diff.plans import (
     FunnelPair,
     PlanChange,
     SourcePair,
-    finished_labels,
     funnels,
     library_changes,
     plan_changes,
@@ -22,7 +21,7 @@ from corpuskit.report.diff.plans import (
 )
 from corpuskit.report.diff.samples import ChangedDocument, changed_documents
 from corpuskit.report.inspect.kept import kept_shards
-from corpuskit.run.status import sealed
+from corpuskit.run.status import sealed, stage_states
 from corpuskit.stage import CellStage, StreamingStage
 
 if TYPE_CHECKING:
@@ -200,15 +199,15 @@ def _scope(one: RunDirectory, other: RunDirectory, texts: bool | None) -> _Scope
             raise UsageError(f"{run.store.address}: nothing is finished yet. Run it first.")
     notes: list[str] = []
     left_a, left_b = (
-        [step.label for step in run.plan.file.steps if step.label not in finished_labels(run, done)]
+        [step.label for step, state in stage_states(run, done) if state != "done"]
         for run, done in ((one, done_a), (other, done_b))
     )
     ignored = frozenset(left_a) | frozenset(left_b)
-    for run, left in ((one, left_a), (other, left_b)):
+    for run, done, left in ((one, done_a, left_a), (other, done_b, left_b)):
         if left:
             notes.append(
-                f"{run.store.address} is not finished: {', '.join(left)} to do. What these drop in "
-                "the other run counts as kept here."
+                f"{run.store.address} {_unfinished(run, done)}: {', '.join(left)}. What these drop "
+                "in the other run counts as kept here."
             )
     is_written = all(
         _has_last_documents(run, done) for run, done in ((one, done_a), (other, done_b))
@@ -228,6 +227,13 @@ def _scope(one: RunDirectory, other: RunDirectory, texts: bool | None) -> _Scope
                 "with `documents: true` the last ones are written."
             )
     return _Scope(done_a, done_b, ignored, with_texts, notes)
+
+
+def _unfinished(run: RunDirectory, done: Sealed) -> str:
+    """Return why stages of a run have no figures."""
+    if run.plan.until is not None and len(done) == len(run.plan.phases):
+        return f"was run up to {run.plan.until} only (--until), without"
+    return "is not finished; to do"
 
 
 def _is_stage(run: RunDirectory, label: str) -> bool:

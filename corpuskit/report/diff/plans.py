@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from corpuskit.plan.compile import PLAN
 from corpuskit.run.status import accounts, funnel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from corpuskit.config import Step
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.run.status import Sealed
+
+Name = TypeVar("Name", bound="Hashable")
 
 _SILENT = frozenset({"output", "name", "executor", "documents", "card"})
 """Settings that decide about no document."""
@@ -71,9 +73,15 @@ class SideCount:
 
 @dataclasses.dataclass(frozen=True)
 class FunnelPair:
-    """A stage in both runs; None where it is not in a plan, or not finished."""
+    """A source or a stage in both runs; None where it is not in a plan, or not finished.
+
+    Attributes:
+        stage: label of the source or the stage.
+        kind: `source`, `filter`, `dedup`, ...
+    """
 
     stage: str
+    kind: str
     a: SideCount | None
     b: SideCount | None
 
@@ -218,9 +226,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def aligned(left: list[str], right: list[str]) -> list[str]:
+def aligned(left: list[Name], right: list[Name]) -> list[Name]:
     """Return all names of two lists, each once, in an order that both agree with where they can."""
-    merged: list[str] = []
+    merged: list[Name] = []
     for _, begin, end, first, last in difflib.SequenceMatcher(
         None, left, right, autojunk=False
     ).get_opcodes():
@@ -231,37 +239,37 @@ def aligned(left: list[str], right: list[str]) -> list[str]:
 def funnels(
     one: RunDirectory, other: RunDirectory, done_a: Sealed, done_b: Sealed, source: str = ""
 ) -> list[FunnelPair]:
-    """Return the stages of both runs with what came in and out, as far as they are finished.
+    """Return the sources and stages of both runs with what came in and out, where finished.
 
     Args:
         source: documents of one source only; how many bytes of it a stage saw is not counted.
     """
     sides = [_side(run, done) for run, done in ((one, done_a), (other, done_b))]
     if source:
-        sides = [{k: _of_source(one, source) for k, one in side.items()} for side in sides]
-    return [
-        FunnelPair(stage, sides[0].get(stage), sides[1].get(stage))
-        for stage in aligned(list(sides[0]), list(sides[1]))
-    ]
+        sides = [
+            {
+                key: _of_source(count, source)
+                for key, count in side.items()
+                if key[0] != "source" or key[1] == source
+            }
+            for side in sides
+        ]
+    keys = aligned(list(sides[0]), list(sides[1]))
+    keys.sort(key=lambda key: key[0] != "source")  # stable: a source that only B has comes before
+    return [FunnelPair(key[1], key[0], sides[0].get(key), sides[1].get(key)) for key in keys]
 
 
-def _side(run: RunDirectory, done: Sealed) -> dict[str, SideCount]:
-    """Return stage -> counts, of the stages whose phases are finished."""
-    alive = {one.source: one.num_read for one in accounts(run, done)}
-    finished = finished_labels(run, done)
-    found: dict[str, SideCount] = {}
+def _side(run: RunDirectory, done: Sealed) -> dict[tuple[str, str], SideCount]:
+    """Return (kind, label) -> counts, of the sources and the stages that are finished."""
     sizes = _seen(done)
-    for row in funnel(run, done):
-        if row.stage not in finished:
-            continue
-        before = dict(alive)
-        for by_source in row.dropped.values():
-            for source, num in by_source.items():
-                alive[source] = alive.get(source, 0) - num
-        sources = {name: (before[name], alive[name]) for name in before}
-        size = sizes.get(row.stage)
-        found[row.stage] = SideCount(row.num_in, row.num_out, size, sources, row.dropped)
-    return found
+    return {
+        (row.kind, row.stage): SideCount(
+            row.num_in or 0, row.num_out or 0,
+            None if row.is_source else sizes.get(row.stage), row.sources, row.dropped,
+        )
+        for row in funnel(run, done)
+        if row.state == "done"
+    }  # fmt: skip
 
 
 def _of_source(count: SideCount, source: str) -> SideCount:
@@ -281,19 +289,6 @@ def _seen(done: Sealed) -> dict[str, int]:
                 label = label or phase.labels[0]
                 found[label] = max(found.get(label, 0), int(value))
     return found
-
-
-def finished_labels(run: RunDirectory, done: Sealed) -> frozenset[str]:
-    """Return the stages, and formats of sources, of which all phases are finished."""
-    names = {phase.name for phase, _ in done}
-    left = {label for phase in run.plan.phases if phase.name not in names for label in phase.labels}
-    planned = {label for phase in run.plan.phases for label in phase.labels}
-    found = planned - left
-    if any(phase.base is None for phase, _ in done):
-        found |= {step.name for step in run.plan.file.sources}
-    if len(done) == len(run.plan.phases) and run.plan.until is None:
-        found |= {step.label for step in run.plan.file.steps}  # some have no phase
-    return frozenset(found)
 
 
 def source_pairs(

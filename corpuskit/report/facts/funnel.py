@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from corpuskit import registry
 from corpuskit.report.facts.ledger_rows import Group, Tally
 from corpuskit.report.facts.volumes import Volume, total
+from corpuskit.run.status import funnel, kind_of, stage_states
+from corpuskit.stage import Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,12 +18,7 @@ if TYPE_CHECKING:
     from corpuskit.report.facts.ledger_rows import Scan
     from corpuskit.report.facts.volumes import Flow, How
     from corpuskit.run.rundir import RunDirectory
-    from corpuskit.run.status import Sealed
-
-KINDS = {
-    "sources": "source", "annotators": "annotator", "filters": "filter", "rewriters": "rewriter",
-    "dedup": "dedup", "mixing": "mixing", "sequences": "sequence",
-}  # fmt: skip
+    from corpuskit.run.status import FunnelRow, Sealed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +26,8 @@ class StageFact:
     """A format or a stage of the plan.
 
     Attributes:
-        state: `done`, `running` (its phase is the one that the run is at) or `waiting`.
+        state: `done`, `running` (its phase is the one that the run is at), `waiting`, or
+            `not run` (it is after `--until`).
         params: those that are not the defaults; of a format those of its first source.
     """
 
@@ -43,11 +41,10 @@ class StageFact:
 
 
 @dataclasses.dataclass(frozen=True)
-class FunnelRow:
-    """What came to a stage and what it left."""
+class FunnelVolumes:
+    """A row of the funnel, with the text and the tokens that came in and went out, by source."""
 
-    stage: str
-    kind: str
+    row: FunnelRow
     state: str
     before: Mapping[str, Volume]
     behind: Mapping[str, Volume]
@@ -61,7 +58,8 @@ class FunnelRow:
         }
         ends = {"in": total(self.before.values()), "out": total(self.behind.values())}
         return {
-            "stage": self.stage, "kind": self.kind, "state": self.state, "sources": sources,
+            "stage": self.row.stage, "kind": self.row.kind, "name": self.row.name,
+            "state": self.state, "sources": sources,
             **{name: dataclasses.asdict(one) for name, one in ends.items()},
         }  # fmt: skip
 
@@ -99,18 +97,23 @@ def stage_facts(run: RunDirectory, finished: Sealed, current: str | None) -> lis
     Args:
         current: the phase that the run is at.
     """
-    done = {phase.name for phase, _ in finished}
-    formats = {step.name: step for step in reversed(run.plan.file.sources)}
-    found = []
-    for name in dict.fromkeys(step.name for step in run.plan.file.sources):
-        phases = tuple(phase.name for phase in run.plan.phases if phase.base is None)
-        params = changed_params(formats[name].stage)
-        found.append(_fact(name, name, phases, done, current, params))
-    for step in run.plan.file.steps:
-        phases = tuple(phase.name for phase in run.plan.phases if step.label in phase.labels)
-        params = changed_params(step.stage)
-        found.append(_fact(step.label, step.name, phases, done, current, params))
-    return found
+    formats: set[str] = set()
+    facts = []
+    for step, state in stage_states(run, finished):
+        is_source = isinstance(step.stage, Source)
+        if is_source and step.name in formats:
+            continue
+        formats.update({step.name} if is_source else ())
+        label = step.name if is_source else step.label
+        phases = tuple(
+            phase.name
+            for phase in run.plan.phases
+            if (phase.base is None if is_source else label in phase.labels)
+        )
+        word = "running" if state == "waiting" and current in phases else state
+        params, summary = changed_params(step.stage), registry.summary(step.name)
+        facts.append(StageFact(label, step.name, kind_of(step), summary, phases, word, params))
+    return facts
 
 
 def changed_params(stage: Any) -> dict[str, Any]:
@@ -119,24 +122,25 @@ def changed_params(stage: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name != "paths"}
 
 
-def _fact(
-    label: str, name: str, phases: tuple[str, ...], done: set[str], current: str | None,
-    params: dict[str, Any],
-) -> StageFact:  # fmt: skip
-    is_done = bool(phases) and done.issuperset(phases)
-    state = "done" if is_done else "running" if current in phases else "waiting"
-    kind = KINDS.get(registry.kind_of(name), "other")
-    return StageFact(label, name, kind, registry.summary(name), phases, state, params)
+def funnel_rows(
+    run: RunDirectory, known: Sealed, flow: Flow, stages: list[StageFact]
+) -> list[FunnelVolumes]:
+    """Return a row for every source and every stage.
 
-
-def funnel_rows(flow: Flow, stages: list[StageFact]) -> list[FunnelRow]:
-    """Return a row for every format and stage."""
-    return [
-        FunnelRow(
-            one.label, one.kind, one.state, flow.before(one.label), flow.behind(one.label)
+    Args:
+        known: finished phases, or what the first one has done so far.
+        stages: which say how far they are.
+    """
+    states = {(one.kind == "source", one.label): one.state for one in stages}
+    rows = []
+    for row in funnel(run, known):
+        label = row.name if row.is_source else row.stage
+        before, behind = (
+            {row.stage: sides[row.stage]} if row.is_source else sides
+            for sides in (flow.before(label), flow.behind(label))
         )
-        for one in stages
-    ]  # fmt: skip
+        rows.append(FunnelVolumes(row, states[row.is_source, label], before, behind))
+    return rows
 
 
 def drops(flow: Flow, counts: Counts, stages: list[StageFact]) -> list[Drop]:

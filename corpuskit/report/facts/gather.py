@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from corpuskit.report.facts.clusters import Duplicates
     from corpuskit.report.facts.counts import Counts
     from corpuskit.report.facts.distributions import Measure
-    from corpuskit.report.facts.funnel import Change, Drop, FunnelRow, StageFact
+    from corpuskit.report.facts.funnel import Change, Drop, FunnelVolumes, StageFact
     from corpuskit.report.facts.ledger_rows import Scan
     from corpuskit.report.facts.resources import Resources
     from corpuskit.report.facts.shown import Shown
@@ -81,7 +81,7 @@ class Facts:
     sources: tuple[str, ...]
     stages: tuple[StageFact, ...]
     totals: Totals
-    funnel: tuple[FunnelRow, ...]
+    funnel: tuple[FunnelVolumes, ...]
     drops: tuple[Drop, ...]
     changes: tuple[Change, ...]
     rewritten: dict[str, Any]
@@ -174,7 +174,7 @@ def gather(
         totals=_totals(
             run, known, stream, counts, packed, taken, costs, [*so_far, *earlier, *notes]
         ),
-        funnel=tuple(funnel.funnel_rows(stream, stages)),
+        funnel=tuple(funnel.funnel_rows(run, known, stream, stages)),
         drops=tuple(funnel.drops(stream, counts, stages)),
         changes=tuple(funnel.changes(stream, scan, stages)),
         rewritten=distributions.rewritten(run, counts),

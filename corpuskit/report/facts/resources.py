@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.report.facts.standing import modified
+from corpuskit.run.context import COMPILING
 from corpuskit.run.status import funnel, overheads
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class PhaseCost:
             the end of its last task, by the times of manifests.
         tasks: of a finished phase.
         text_bytes: read; None for passes that read keys.
+        bytes_per_cpu_second: without the time in which kernels were compiled.
         peak_rss_bytes: of the largest worker, which may have grown in an earlier phase.
     """
 
@@ -103,13 +105,11 @@ def resources(run: RunDirectory, finished: Sealed, state: Standing) -> Resources
     """Return what the finished phases took, and how far the open ones are."""
     seals = {phase.index: seal for phase, seal in finished}
     over = overheads(run, finished)
-    done = {label for phase, _ in finished for label in phase.labels}
-    formats = {step.name for step in run.plan.file.sources}
     peaks = [seal.timing.get("peak_rss_bytes", 0.0) for seal in seals.values()]
     return Resources(
         cpu_seconds={
             "read": over.get("read", 0.0), "write": over.get("write", 0.0),
-            "total": over.get("cpu_seconds", 0.0),
+            "compiling": over.get("compiling", 0.0), "total": over.get("cpu_seconds", 0.0),
         },
         peak_rss_bytes=max(peaks, default=0.0),
         phases=tuple(
@@ -124,7 +124,7 @@ def resources(run: RunDirectory, finished: Sealed, state: Standing) -> Resources
                 _rate(row.text_bytes, row.cpu_seconds), row.num_in,
             )
             for row in funnel(run, finished)
-            if row.stage in done and row.stage not in formats
+            if row.state == "done" and not row.is_source
         ),
         disk=tuple(_written(seals.values())),
     )  # fmt: skip
@@ -147,7 +147,7 @@ def _of_seal(run: RunDirectory, phase: Phase, seal: Seal) -> PhaseCost:
         task_wall_seconds=seal.timing.get("wall_seconds", 0.0),
         elapsed_seconds=_elapsed(run, names),
         text_bytes=size or None,
-        bytes_per_cpu_second=_rate(size, cpu),
+        bytes_per_cpu_second=_rate(size, cpu - seal.timing.get(COMPILING, 0.0)),
         peak_rss_bytes=seal.timing.get("peak_rss_bytes"),
         written=tuple(_written([seal])),
     )

@@ -9,6 +9,22 @@ const toSamples = (words, filter, classes = "link") => (cell) => {
 
 const ruleName = (one) => (!one.rule || one.rule === one.stage ? one.stage : `${one.stage}: ${one.rule}`);
 
+const stageRows = () => facts.funnel.filter((row) => row.kind !== "source");
+const sourceRows = () => facts.funnel.filter((row) => row.kind === "source");
+
+// All sources as one row of the funnel.
+const readRow = () => {
+  const rows = sourceRows();
+  const added = (side) => Object.fromEntries(Object.keys(UNITS).flatMap((unit) => [
+    [unit, rows.map((row) => row[side][unit]).reduce(together, 0)],
+    [`${unit}_how`, rows.some((row) => row[side][`${unit}_how`] === "estimated") ? "estimated" : "exact"],
+  ]));
+  return {
+    stage: "read", sources: Object.assign({}, ...rows.map((row) => row.sources)),
+    in: added("in"), out: added("out"),
+  };
+};
+
 // Documents, text or tokens of a funnel row, of the sources that are chosen.
 const through = (row, side, unit = state.unit) => {
   const given = state.of ? row.sources[state.of]?.[side] : row[side];
@@ -46,10 +62,11 @@ const byRule = (unit) => {
 
 const drawOverview = (root) => {
   const { totals } = facts;
-  const done = facts.funnel.filter((row) => isKnown(through(row, "in").value));
-  const read = done.length ? through(done[0], "in", "documents").value : null;
-  const ending = done.findLast((row) => isKnown(through(row, "out", "documents").value)) ?? done.at(-1);
-  const left = ending ? through(ending, "out", "documents").value : null;
+  const first = readRow();
+  const read = through(first, "in", "documents").value;
+  const ending = [first, ...stageRows()]
+    .findLast((row) => isKnown(through(row, "out", "documents").value)) ?? first;
+  const left = through(ending, "out", "documents").value;
   if (isKnown(read)) {
     const line = add(root, "p", "headline");
     add(line, "b", "", `${count(left)} of ${count(read)} documents`);
@@ -71,7 +88,7 @@ const drawOverview = (root) => {
   for (const one of totals.accounts.filter((account) => account.num_missing))
     add(root, "p", "bad", `${one.source}: ${count(one.num_missing)} documents are neither kept nor ` +
       "in the ledger. Run `corpuskit verify`.");
-  const cards = volumeCards(done[0], ending);
+  const cards = volumeCards(first, ending);
   if (!state.of) cards.push(...runCards(totals));
   const list = add(root, "dl", "figures");
   for (const [title, value, more, hint] of cards) {
@@ -86,7 +103,7 @@ const drawOverview = (root) => {
 const volumeCards = (first, ending) => {
   const cards = [];
   const titles = { documents: "Documents left", text_bytes: "Text left", tokens: "Tokens left" };
-  const isPart = ending && (state.of || !isDone());
+  const isPart = state.of || !isDone();
   const whole = (side, unit) => ({
     value: facts.totals[side][unit], how: facts.totals[side][`${unit}_how`] ?? "exact",
   });
@@ -119,13 +136,14 @@ const runCards = ({ changed, tokens, cpu_seconds: cpu, peak_rss_bytes: peak, inp
 };
 
 const drawFunnel = (root) => {
-  const first = through(facts.funnel[0] ?? { sources: {} }, "in");
+  const first = through(readRow(), "in");
   const rows = isKnown(first.value)
     ? [{ classes: "end", cells: ["read", bar([[0, 1, "kept"]]), figure(first.value, first.how), "", ""] }]
     : [];
-  rows.push(...facts.funnel.map((row) => funnelRow(row, first.value)));
-  table(root, `Funnel by stage, ${UNITS[state.unit].name}`, [
-    { name: "Stage" }, BAR, num("Left"), num("Lost"), num("of what came in"),
+  const sources = sourceRows().filter((row) => !state.of || row.stage === state.of);
+  rows.push(...[...sources, ...stageRows()].map((row) => funnelRow(row, first.value)));
+  table(root, `Funnel by source and stage, ${UNITS[state.unit].name}`, [
+    { name: "Source or stage" }, BAR, num("Left"), num("Lost"), num("of what came in"),
   ], rows, "bars");
   if (!state.of && facts.sources.length > 1) drawBySource(root);
   if (state.unit === "tokens" || first.how === "estimated")
@@ -141,9 +159,10 @@ const funnelRow = (row, read) => {
   const left = figure(after.value, after.how), lost = figure(loss.value, loss.how);
   const [from, to] = [after.value, before.value].map((one) => one / (read || 1));
   const drawn = bar([[0, from, "kept", `${left.title} left`], [from, to, "lost", `${lost.title} lost`]]);
-  const hasSamples = loss.value || facts.changes.some((one) => one.stage === row.stage);
-  const title = hasSamples
-    ? toSamples(row.stage, { stage: row.stage, source: state.of }) : name(row.stage);
+  const isSource = row.kind === "source";
+  const stage = isSource ? row.name : row.stage, source = isSource ? row.stage : state.of;
+  const hasSamples = loss.value || facts.changes.some((one) => one.stage === stage && (!isSource || one.source === source));
+  const title = hasSamples ? toSamples(row.stage, { stage, source }) : name(row.stage);
   if (!loss.value) return { classes: "quiet", cells: [title, drawn, left, "", ""] };
   const all = `${percent(loss.value, read)} of all that was read`;
   const share = { text: percent(loss.value, before.value), title: all };
@@ -152,7 +171,7 @@ const funnelRow = (row, read) => {
 
 // What every source keeps after every stage, as shares of what was read of it.
 const drawBySource = (root) => {
-  const rows = facts.funnel.filter((row) => isKnown(row.out[state.unit]));
+  const rows = [readRow(), ...stageRows()].filter((row) => isKnown(row.out[state.unit]));
   if (!rows.length) return;
   const of = (row, source, side) => row.sources[source]?.[side]?.[state.unit] ?? 0;
   const share = (row, source) => (cell) => {
@@ -174,8 +193,7 @@ const ruleCell = (one) => (cell) => {
 
 const drawRules = (root) => {
   const unit = state.unit === "documents" ? "documents" : "text_bytes";
-  const rules = byRule(unit), top = facts.funnel[0];
-  const read = top ? through(top, "in", unit).value : null;
+  const rules = byRule(unit), read = through(readRow(), "in", unit).value;
   if (state.unit === "tokens" && rules.length)
     add(root, "p", "note", "Tokens of what a rule dropped are not counted: this is its text.");
   const most = Math.max(...rules.map((one) => one[unit] ?? 0)) || 1;

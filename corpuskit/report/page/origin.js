@@ -10,7 +10,8 @@ const SPEED = num("Speed", { title: "text per second of CPU time" });
 const drawCost = (root) => {
   const { phases, stages, disk, cpu_seconds: cpu } = facts.resources;
   if (cpu.total) add(root, "p", "", `${seconds(cpu.total)} of CPU time, start-up left out: ${seconds(cpu.read)} ` +
-    `of it to read documents, ${seconds(cpu.write)} to write them.`);
+    `of it to read documents, ${seconds(cpu.write)} to write them` +
+    `${cpu.compiling ? `, ${seconds(cpu.compiling)} to compile kernels or load compiled ones` : ""}.`);
   drawPhases(root, phases);
   const dear = stages.filter((one) => one.cpu_seconds);
   if (dear.length) {

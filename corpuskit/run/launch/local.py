@@ -180,7 +180,7 @@ class _Round:
         for event in events:
             self.pool.has_worked = True
             kind = event.pop("event")
-            if kind == "progress":
+            if kind in ("progress", "compiling"):
                 self.on_event(kind, event)
                 continue
             task, worker.task = worker.task, None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from corpuskit.report.facts import gather
@@ -33,10 +35,10 @@ class FactsLab(Lab):
         self.write("web0.jsonl", found["web"][:35])
         self.write("web1.jsonl", found["web"][35:])
         self.write("books.jsonl", found["books"])
-        self.write("news.jsonl", found["news"])
+        pq.write_table(pa.Table.from_pylist(found["news"]), self.inputs / "news.parquet")
         sources = self.pipeline["sources"]
         sources["web"]["url_column"] = "url"
-        sources["news"] = {"jsonl": str(self.inputs / "news*.jsonl")}
+        sources["news"] = {"parquet": str(self.inputs / "news*.parquet")}
         stages = self.pipeline["stages"]
         stages[:0] = [{"holdout": {"ratio": 0.03}}, {"unicode": {"line_ends": "lf"}}]
         weights = {"web": 3, "books": 1, "news": 1}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corpuskit.report.why.history import history
+from corpuskit.run.progress import Tracker
 from corpuskit.run.status import sealed
 from tests.report.facts.conftest import documents
 
@@ -62,8 +65,9 @@ def test_every_kind_of_fate_is_there(facts):
 def test_documents_read_are_the_rows_of_the_files(facts):
     found = {row["source"]: row["num_read"] for row in facts["totals"]["accounts"]}
     assert found == {name: len(rows) for name, rows in documents().items()}
-    first = facts["funnel"][0]
-    assert {name: one["in"]["documents"] for name, one in first["sources"].items()} == found
+    rows = [row for row in facts["funnel"] if row["kind"] == "source"]
+    assert {row["stage"]: row["in"]["documents"] for row in rows} == found
+    assert all(set(row["sources"]) == {row["stage"]} for row in rows)
 
 
 def test_bytes_read_are_those_of_the_texts(facts):
@@ -71,7 +75,8 @@ def test_bytes_read_are_those_of_the_texts(facts):
         name: sum(len((row["text"] or "").encode()) for row in rows)
         for name, rows in documents().items()
     }
-    sources = facts["funnel"][1]["sources"]
+    [holdout] = [row for row in facts["funnel"] if row["stage"] == "holdout"]
+    sources = holdout["sources"]
     assert {name: one["in"]["text_bytes"] for name, one in sources.items()} == sizes
     assert {one["in"]["text_bytes_how"] for one in sources.values()} == {"exact"}
 
@@ -139,13 +144,42 @@ def test_no_document_is_missing(facts):
 def test_each_stage_leaves_what_it_did_not_drop(facts):
     lost = by_rule(facts["drops"])
     for row in facts["funnel"]:
+        label = row["name"] if row["kind"] == "source" else row["stage"]
         for source, one in row["sources"].items():
-            gone = sum(
-                n for (stage, _, s), n in lost.items() if (stage, s) == (row["stage"], source)
-            )
+            gone = sum(n for (stage, _, s), n in lost.items() if (stage, s) == (label, source))
             assert one["in"]["documents"] - gone == one["out"]["documents"]
-    for before, behind in zip(facts["funnel"], facts["funnel"][1:], strict=False):
+    stages = [row for row in facts["funnel"] if row["kind"] != "source"]
+    for before, behind in itertools.pairwise(stages):
         assert before["out"] == behind["in"]
+    read = [row["out"]["documents"] for row in facts["funnel"] if row["kind"] == "source"]
+    assert sum(read) == stages[0]["in"]["documents"]
+
+
+def test_every_command_has_the_same_funnel(facts, done, run, tmp_path):
+    """What `status`, `report`, `diff` and `card` say of a stage is one figure."""
+    mine = [
+        (row["stage"], row["kind"], row["state"], row["in"]["documents"], row["out"]["documents"])
+        for row in facts["funnel"]
+    ]
+    status = json.loads(done.cli("status", str(done.out), "--json").stdout)["funnel"]
+    keys = ("stage", "kind", "state", "num_in", "num_out")
+    assert [tuple(row[key] for key in keys) for row in status] == mine
+    assert [list(row["sources"]) for row in status] == [list(r["sources"]) for r in facts["funnel"]]
+    shutil.copytree(done.out, tmp_path / "b")
+    diff = json.loads(done.cli("diff", str(done.out), str(tmp_path / "b"), "--json").stdout)
+    assert [
+        (r["stage"], r["kind"], r["a"]["num_in"], r["b"]["num_out"]) for r in diff["funnel"]
+    ] == [(stage, kind, num_in, num_out) for stage, kind, _, num_in, num_out in mine]
+    card = json.loads(done.cli("card", str(done.out), "--json").stdout)["stages"]
+    by_stage = {stage: (num_in, num_out) for stage, _, _, num_in, num_out in mine}
+    counted = {row["label"]: (row["num_in"], row["num_out"]) for row in card if row["num_in"]}
+    assert counted
+    assert counted.items() <= by_stage.items()
+    live = Tracker(run)
+    for phase, seal in sealed(run):
+        live.end(phase, seal)
+    so_far = [(row.stage, row.kind, row.num_in, row.num_out) for row in live.progress().funnel]
+    assert so_far == [(stage, kind, *ends) for stage, kind, _, *ends in mine]
 
 
 def test_bytes_of_drops_are_what_is_missing_behind_filters(facts):
