@@ -14,7 +14,7 @@ from corpuskit.errors import DataError
 from corpuskit.ledger import Entries
 from corpuskit.run.context import Stopwatch, UnitWork, cell_sidecars
 from corpuskit.run.profile import LEFT, READ, measuring
-from corpuskit.run.rundir import CELLS_PER_SLICE
+from corpuskit.run.rundir import CELLS_PER_UNIT
 from corpuskit.shards import DocumentWriter, read_documents
 from corpuskit.stage import CellStage, Source, StreamingStage, View
 
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from corpuskit.plan.compile import Phase
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.stage import InputFile, Outcome, Slice, SourceBatch, Stage, Unit
+
+
+BATCH_ROWS = 4096
+BATCH_BYTES = 4 << 20
+"""Small batches of a source are joined up to so many rows and bytes, columns of all kinds."""
 
 
 class Stream:
@@ -61,15 +66,14 @@ class Stream:
             self._cell(work, self._documents(work))
             yield work
             return
-        file, piece = self.run.inputs.numbered[self.unit.number]
-        batches = self._read(file, piece)
-        for index, group in enumerate(_grouped(batches, self.run.plan.settings.cell_bytes)):
-            if index >= CELLS_PER_SLICE:
-                limit = f"more than {CELLS_PER_SLICE} cells in one file that cannot be split"
+        for index, group in enumerate(_grouped(self._read(), self.run.plan.settings.cell_bytes)):
+            if index >= CELLS_PER_UNIT:
+                file = self.run.inputs.units[self.unit.number][-1][0]
+                limit = f"more than {CELLS_PER_UNIT} cells in one file that cannot be split"
                 raise DataError(f"{file.path}: {limit}. Raise cell_bytes or split the file.")
-            number = self.unit.number * CELLS_PER_SLICE + index
+            number = self.unit.number * CELLS_PER_UNIT + index
             work = self._work(dataclasses.replace(self.unit, number=number))
-            self._cell(work, self._ingest(work, file, group))
+            self._cell(work, _joined(self._ingest(work, group)))
             yield work
 
     def _work(self, unit: Unit) -> UnitWork:
@@ -175,16 +179,19 @@ class Stream:
             self.progress(len(batch), size)
             yield batch
 
-    def _read(self, file: InputFile, piece: Slice) -> Iterator[SourceBatch]:
-        stage = self.run.plan.source(file.source)
-        yield from stage.read(file, piece, self.run.plan.settings.max_document_bytes)
+    def _read(self) -> Iterator[tuple[InputFile, SourceBatch]]:
+        """Yield what the slices of the unit hold, each batch with its file."""
+        source = self.run.plan.source(self.unit.source)
+        for file, piece in self.run.inputs.units[self.unit.number]:
+            for found in source.read(file, piece, self.run.plan.settings.max_document_bytes):
+                yield file, found
 
     def _ingest(
-        self, work: UnitWork, file: InputFile, batches: Iterator[SourceBatch]
+        self, work: UnitWork, batches: Iterator[tuple[InputFile, SourceBatch]]
     ) -> Iterator[pa.RecordBatch]:
         """Give documents their keys and ids; rejected ones go to the ledger."""
-        source = self.run.plan.source(file.source)
-        for found in batches:
+        source = self.run.plan.source(self.unit.source)
+        for file, found in batches:
             num, rejected = len(found.positions), len(found.rejects)
             size = _text_bytes(found)
             work.count(f"read/{file.source}", num + rejected)
@@ -222,19 +229,37 @@ class Stream:
         return pa.record_batch(columns)
 
 
-def _grouped(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches up to BATCH_BYTES and BATCH_ROWS: stages have a cost per batch, too."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        rows, size = rows + len(batch), size + batch.nbytes
+        is_full = rows > BATCH_ROWS or size > BATCH_BYTES
+        if waiting and (is_full or batch.schema != waiting[0].schema):
+            yield pa.concat_batches(waiting)
+            waiting, rows, size = [], len(batch), batch.nbytes
+        waiting.append(batch)
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+_Read = tuple["InputFile", "SourceBatch"]
+
+
+def _grouped(batches: Iterator[_Read], cell_bytes: int) -> Iterator[Iterator[_Read]]:
     """Group batches into cells of about `cell_bytes` of text as it was read.
 
     The cut depends on the input alone. Each group must be consumed before the next is asked for.
     """
     waiting = next(batches, None)
 
-    def group() -> Iterator[SourceBatch]:
+    def group() -> Iterator[_Read]:
         nonlocal waiting
         size = 0
         while waiting is not None:
             current = waiting
-            size += max(_text_bytes(current), 1)
+            size += max(_text_bytes(current[1]), 1)
             waiting = next(batches, None)
             yield current
             if size >= cell_bytes:
