@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpuskit.batch import make_keys, utf8
+from corpuskit.batch import MAX_POSITION, POSITION_BITS, utf8
 from corpuskit.errors import DataError
 from corpuskit.ledger import Entries
 from corpuskit.run.context import Stopwatch, UnitWork, cell_sidecars
@@ -19,7 +19,7 @@ from corpuskit.shards import DocumentWriter, read_documents
 from corpuskit.stage import CellStage, Source, StreamingStage, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -68,9 +68,9 @@ class Stream:
             return
         for index, group in enumerate(_grouped(self._read(), self.run.plan.settings.cell_bytes)):
             if index >= CELLS_PER_UNIT:
-                file = self.run.inputs.units[self.unit.number][-1][0]
                 limit = f"more than {CELLS_PER_UNIT} cells in one file that cannot be split"
-                raise DataError(f"{file.path}: {limit}. Raise cell_bytes or split the file.")
+                path = self.run.inputs.units[self.unit.number][0][0].path
+                raise DataError(f"{path}: {limit}. Raise cell_bytes or split the file.")
             number = self.unit.number * CELLS_PER_UNIT + index
             work = self._work(dataclasses.replace(self.unit, number=number))
             self._cell(work, _joined(self._ingest(work, group)))
@@ -179,54 +179,74 @@ class Stream:
             self.progress(len(batch), size)
             yield batch
 
-    def _read(self) -> Iterator[tuple[InputFile, SourceBatch]]:
-        """Yield what the slices of the unit hold, each batch with its file."""
-        source = self.run.plan.source(self.unit.source)
-        for file, piece in self.run.inputs.units[self.unit.number]:
-            for found in source.read(file, piece, self.run.plan.settings.max_document_bytes):
-                yield file, found
+    def _read(self) -> Iterator[SourceBatch]:
+        """Yield what the slices of the unit hold; positions are keys."""
+        source, most = self.run.plan.source(self.unit.source), self.run.plan.settings
+        yield from source.read_keyed(self._slices(), most.max_document_bytes)
 
-    def _ingest(
-        self, work: UnitWork, batches: Iterator[tuple[InputFile, SourceBatch]]
-    ) -> Iterator[pa.RecordBatch]:
-        """Give documents their keys and ids; rejected ones go to the ledger."""
-        source = self.run.plan.source(self.unit.source)
-        for file, found in batches:
+    def _slices(self) -> Iterator[tuple[InputFile, Slice]]:
+        """Yield the slices of the unit; a source asks for the next when it has read one."""
+        yield from self.run.inputs.units[self.unit.number]
+
+    def _ingest(self, work: UnitWork, batches: Iterator[SourceBatch]) -> Iterator[pa.RecordBatch]:
+        """Give documents their ids; rejected ones go to the ledger."""
+        source = self.run.plan.source(work.unit.source)
+        names = _FileNames(self.run.inputs.units[self.unit.number])
+        for found in batches:
             num, rejected = len(found.positions), len(found.rejects)
             size = _text_bytes(found)
-            work.count(f"read/{file.source}", num + rejected)
-            work.count(f"read_bytes/{file.source}", size)
-            batch = self._keyed(file, found)
-            _note_rejects(work, source, file, found, batch)
+            work.count(f"read/{work.unit.source}", num + rejected)
+            work.count(f"read_bytes/{work.unit.source}", size)
+            batch = _identified(work.unit.source, names, found)
+            _note_rejects(work, source, names, found, batch)
             self.progress(num + rejected, size)
             if num:
                 yield batch
 
-    def _keyed(self, file: InputFile, found: SourceBatch) -> pa.RecordBatch:
-        num = len(found.positions)
-        keys = make_keys(file.ordinal, found.positions)
-        files = pa.repeat(pa.scalar(file.name, pa.string()), num)
-        nulls = pa.nulls(num, pa.string())
-        origin = pa.StructArray.from_arrays(
-            [
-                files,
-                pa.array(found.positions),
-                nulls if found.urls is None else found.urls,
-                nulls if found.dates is None else found.dates,
-            ],
-            names=["file", "position", "url", "date"],
-        )
-        ids = _ids(file, found)
-        columns: dict[str, pa.Array] = {
-            "key": pa.array(keys),
-            "id": ids,
-            "text": found.texts,
-            "source": pa.repeat(pa.scalar(file.source, pa.string()), num),
-            "origin": origin,
-            **found.columns,
-            "extra": nulls if found.extra is None else found.extra,
-        }
-        return pa.record_batch(columns)
+
+class _FileNames:
+    """The names of the input files of a unit, by the ordinals in keys."""
+
+    def __init__(self, pieces: Iterable[tuple[InputFile, Slice]]) -> None:
+        files = {file.ordinal: file.name for file, _ in pieces}
+        self._ordinals = np.array(list(files), np.int64)
+        self._names = pa.array(list(files.values()), pa.string())
+
+    def of(self, keys: NDArray[np.int64]) -> pa.StringArray:
+        """Return the file of each key, (N,)."""
+        places = np.searchsorted(self._ordinals, keys >> POSITION_BITS)
+        return self._names.take(pa.array(places))
+
+
+def _identified(source: str, names: _FileNames, found: SourceBatch) -> pa.RecordBatch:
+    """Return documents as a phase of the input has them."""
+    num = len(found.positions)
+    nulls = pa.nulls(num, pa.string())
+    files = names.of(found.positions)
+    positions = found.positions & MAX_POSITION
+    origin = pa.StructArray.from_arrays(
+        [
+            files,
+            pa.array(positions),
+            nulls if found.urls is None else found.urls,
+            nulls if found.dates is None else found.dates,
+        ],
+        names=["file", "position", "url", "date"],
+    )
+    ids = found.ids
+    if ids is None or ids.null_count:
+        derived = _derived_ids(source, files, positions)
+        ids = derived if ids is None else pc.coalesce(ids, derived)
+    columns: dict[str, pa.Array] = {
+        "key": pa.array(found.positions),
+        "id": ids,
+        "text": found.texts,
+        "source": pa.repeat(pa.scalar(source, pa.string()), num),
+        "origin": origin,
+        **found.columns,
+        "extra": nulls if found.extra is None else found.extra,
+    }
+    return pa.record_batch(columns)
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -244,22 +264,19 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(waiting)
 
 
-_Read = tuple["InputFile", "SourceBatch"]
-
-
-def _grouped(batches: Iterator[_Read], cell_bytes: int) -> Iterator[Iterator[_Read]]:
+def _grouped(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
     """Group batches into cells of about `cell_bytes` of text as it was read.
 
     The cut depends on the input alone. Each group must be consumed before the next is asked for.
     """
     waiting = next(batches, None)
 
-    def group() -> Iterator[_Read]:
+    def group() -> Iterator[SourceBatch]:
         nonlocal waiting
         size = 0
         while waiting is not None:
             current = waiting
-            size += max(_text_bytes(current[1]), 1)
+            size += max(_text_bytes(current), 1)
             waiting = next(batches, None)
             yield current
             if size >= cell_bytes:
@@ -273,29 +290,23 @@ def _text_bytes(found: SourceBatch) -> int:
     return int(utf8(found.texts).sizes().sum())
 
 
-def _ids(file: InputFile, found: SourceBatch) -> pa.Array:
-    """Return the user's ids, and `<source>/<file>#<position>` where there are none."""
-    if found.ids is not None and found.ids.null_count == 0:
-        return found.ids
-    prefix = pa.scalar(f"{file.source}/{file.name}", pa.string())
-    places = pa.array(found.positions).cast(pa.string())
-    derived = pc.binary_join_element_wise(prefix, places, "#")
-    return derived if found.ids is None else pc.coalesce(found.ids, derived)
+def _derived_ids(source: str, files: pa.Array, positions: NDArray[np.int64]) -> pa.StringArray:
+    """Return `<source>/<file>#<position>`, the ids of documents that have none."""
+    names = pc.binary_join_element_wise(pa.scalar(f"{source}/", pa.string()), files, "")
+    return pc.binary_join_element_wise(names, pa.array(positions).cast(pa.string()), "#")
 
 
 def _note_rejects(
-    work: UnitWork, source: Source, file: InputFile, found: SourceBatch, batch: pa.RecordBatch
+    work: UnitWork, source: Source, names: _FileNames, found: SourceBatch, batch: pa.RecordBatch
 ) -> None:
     """Write what a source rejected or repaired to the ledger."""
-    stage = source.stage_name()
-    if found.rejects:
-        rejects = found.rejects
-        places = [one.position for one in rejects]
-        keys = make_keys(file.ordinal, np.array(places, np.int64))
-        ids = [f"{file.source}/{file.name}#{position}" for position in places]
+    stage, rejects = source.stage_name(), found.rejects
+    if rejects:
+        keys = np.array([one.position for one in rejects], np.int64)
+        ids = _derived_ids(work.unit.source, names.of(keys), keys & MAX_POSITION)
         work.add_ledger(
             Entries(
-                keys, pa.array(ids), _same(file.source, len(ids)), stage,
+                keys, ids, _same(work.unit.source, len(ids)), stage,
                 pa.array([one.rule for one in rejects]), "drop",
                 np.array([one.value for one in rejects], np.float64),
                 np.array([one.threshold for one in rejects], np.float64),
