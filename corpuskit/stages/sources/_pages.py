@@ -46,7 +46,7 @@ BYTE_ARRAYS = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """The pages of a column of a row group.
+    """The pages of a column of neighbouring row groups.
 
     Attributes:
         name: path of the column.
@@ -54,8 +54,8 @@ class Chunk:
         sizes, values: (P,) bytes and values of each data page, decompressed.
         dictionary_bytes: of the dictionary page, decompressed.
         value_bytes: the longest value that may be stored as next to nothing; an upper bound.
-        dictionary: where the content of the dictionary page begins and its bytes in the file, if
-            looking into it could make `value_bytes` smaller.
+        dictionaries: of each dictionary page, where its content begins, its bytes in the file and
+            decompressed, if looking into them could make `value_bytes` smaller.
         compressed_bytes: of all pages in the file.
     """
 
@@ -67,7 +67,7 @@ class Chunk:
     value_bytes: int
     compressed_bytes: int
     compression: str
-    dictionary: tuple[int, int] | None
+    dictionaries: tuple[tuple[int, int, int], ...]
 
     def page_bytes(self) -> int:
         """Return what the largest page and the dictionary take."""
@@ -85,43 +85,54 @@ class Chunk:
 
 
 def read_chunks(
-    file: BufferedIOBase, path: str, reader: pq.ParquetFile, group: int, wanted: Sequence[str]
+    file: BufferedIOBase, path: str, reader: pq.ParquetFile, groups: range, wanted: Sequence[str]
 ) -> list[Chunk]:
-    """Return the chunks of the wanted columns (all, if none are named) of a row group.
+    """Return the chunks of the wanted columns (all, if none are named) of neighbouring row groups.
 
     Raises:
         DataError: they are not where the footer says, or no pages.
     """
-    meta, chunks = reader.metadata.row_group(group), []
-    for leaf in range(len(reader.schema)):
-        column, place = reader.schema.column(leaf), meta.column(leaf)
-        if not wanted or any(f"{column.path}.".startswith(f"{name}.") for name in wanted):
+    columns = [reader.schema.column(leaf) for leaf in range(len(reader.schema))]
+    chosen = {
+        leaf: column
+        for leaf, column in enumerate(columns)
+        if not wanted or any(f"{column.path}.".startswith(f"{name}.") for name in wanted)
+    }
+    pages: dict[int, list[_Page]] = {leaf: [] for leaf in chosen}
+    sizes = dict.fromkeys(chosen, 0)
+    codecs = {leaf: set[str]() for leaf in chosen}
+    for group in groups:
+        meta = reader.metadata.row_group(group)
+        for leaf, column in chosen.items():
+            place = meta.column(leaf)
             try:
-                chunks.append(_chunk(file, column, place))
+                pages[leaf] += _pages_of(file, place)
             except (IndexError, ValueError) as error:
                 raise DataError(
                     f"{path}: row group {group}: column {column.path!r} has no whole pages: "
                     f"{error}. Fetch the file again."
                 ) from None
-    return chunks
+            sizes[leaf] += place.total_compressed_size
+            codecs[leaf].add(place.compression)
+    return [_chunk(chosen[leaf], pages[leaf], sizes[leaf], codecs[leaf]) for leaf in chosen]
 
 
 def look_inside(file: BufferedIOBase, chunks: Sequence[Chunk]) -> list[Chunk]:
     """Return the chunks with the true length of the longest value of their dictionaries."""
-    return [_looked_into(file, chunk) if chunk.dictionary else chunk for chunk in chunks]
+    return [_looked_into(file, chunk) if chunk.dictionaries else chunk for chunk in chunks]
 
 
 def _looked_into(file: BufferedIOBase, chunk: Chunk) -> Chunk:
-    assert chunk.dictionary is not None, "asked by look_inside"
-    begin, size = chunk.dictionary
-    file.seek(begin)
-    content = file.read(size)
-    codec = CODECS[chunk.compression]
-    try:
-        plain = pa.decompress(content, chunk.dictionary_bytes, codec) if codec else content
-    except (OSError, pa.ArrowException):
-        return chunk  # broken: reading it will say so
-    return dataclasses.replace(chunk, value_bytes=int(longest(np.frombuffer(plain, np.uint8))))
+    most, codec = 0, CODECS[chunk.compression]
+    for begin, stored, size in chunk.dictionaries:
+        file.seek(begin)
+        content = file.read(stored)
+        try:
+            plain = pa.decompress(content, size, codec) if codec else content
+        except (OSError, pa.ArrowException):
+            return chunk  # broken: reading it will say so
+        most = max(most, int(longest(np.frombuffer(plain, np.uint8))))
+    return dataclasses.replace(chunk, value_bytes=most)
 
 
 @kernel
@@ -175,27 +186,33 @@ def check_chunks(
             )
 
 
-def _chunk(file: BufferedIOBase, column: Any, place: Any) -> Chunk:
-    start, is_list = place.data_page_offset, column.max_repetition_level > 0
+def _pages_of(file: BufferedIOBase, place: Any) -> list[_Page]:
+    """Return the pages of a column of a row group."""
+    start = place.data_page_offset
     if place.has_dictionary_page and 0 < place.dictionary_page_offset < start:
         start = place.dictionary_page_offset
-    pages = list(_pages(file, start, start + place.total_compressed_size, place.num_values))
+    return list(_pages(file, start, start + place.total_compressed_size, place.num_values))
+
+
+def _chunk(column: Any, pages: list[_Page], compressed_bytes: int, codecs: set[str]) -> Chunk:
+    is_list = column.max_repetition_level > 0
     stored = [page for page in pages if page.kind in {DATA, DATA_V2}]
     dictionaries = [page for page in pages if page.kind == DICTIONARY]
     largest = max((page.size for page in dictionaries), default=0)
-    value_bytes, inside = 0, None
+    value_bytes, inside = 0, []
+    compression = codecs.pop() if len(codecs) == 1 else ""
     if column.physical_type in BYTE_ARRAYS:
         prefixed = [page.size for page in stored if page.encoding == BY_PREFIX]
         value_bytes = max([column.length, 0, *prefixed])
         is_indexed = any(page.encoding in BY_INDEX for page in stored)
         if is_indexed and not is_list:  # lists are read as indices
-            if value_bytes == 0 and len(dictionaries) == 1 and place.compression in CODECS:
-                inside = (dictionaries[0].begin, dictionaries[0].stored)
+            if value_bytes == 0 and compression in CODECS:
+                inside = [(page.begin, page.stored, page.size) for page in dictionaries]
             value_bytes = max(value_bytes, largest)
     return Chunk(
         column.path, is_list, np.array([page.size for page in stored], np.int64),
         np.array([page.values for page in stored], np.int64), largest, value_bytes,
-        place.total_compressed_size, place.compression, inside,
+        compressed_bytes, compression, tuple(inside),
     )  # fmt: skip
 
 
