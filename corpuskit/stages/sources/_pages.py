@@ -10,7 +10,7 @@ Source: Apache Parquet format 2, parquet.thrift; Thrift compact protocol.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,10 @@ REPEATED_BYTES = 1 << 28
 
 HEADER_BYTES = 256
 MAX_HEADER_BYTES = 16 << 20
+FIELDS = 9
+"""One more than the number of any field that is looked at in a page header."""
+MAX_DEPTH = 8
+SHORT, STRANGE = 0, -1
 VALUE_BYTES = 12
 """Of a value of a repeated column at least: two levels, and an index or an offset."""
 
@@ -154,6 +158,8 @@ def rows_at_once(chunks: Sequence[Chunk], most: int) -> int:
     allowed = max(REPEATED_BYTES, 2 * sum(chunk.page_bytes() for chunk in flat))
     value_bytes = sum(chunk.value_bytes for chunk in flat)
     rows = max(1, min(most, REPEATED_BYTES // max(value_bytes, 1)))
+    if sum(int(chunk.sizes.sum()) for chunk in flat) <= allowed:
+        return rows
     while rows > 1 and sum(chunk.window_bytes(rows) for chunk in flat) > allowed:
         rows //= 2
     return rows
@@ -216,8 +222,7 @@ def _chunk(column: Any, pages: list[_Page], compressed_bytes: int, codecs: set[s
     )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class _Page:
+class _Page(NamedTuple):
     kind: int
     size: int
     stored: int
@@ -228,88 +233,107 @@ class _Page:
 
 def _pages(file: BufferedIOBase, place: int, end: int, num_values: int) -> Iterator[_Page]:
     """Yield the pages of a column chunk that Arrow would read; their content is not read."""
+    fields = np.empty((FIELDS, FIELDS), np.int64)
     while place < end and num_values > 0:
-        fields, size = _header(file, place)
-        kind, full, stored = (_integer(fields, number) for number in (1, 2, 3))
-        described = fields.get({DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, 0), {})
-        encoding = _integer(described, 4 if kind == DATA_V2 else 2) if described else 0
-        values = _integer(described, 1) if described else 0
-        page = _Page(kind, full, stored, place + size, values, encoding)
+        size = _header(file, place, fields)
+        rows = fields.tolist()
+        kind = rows[0][1]
+        described = rows[{DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, 6)]
+        values, encoding = described[1], described[4 if kind == DATA_V2 else 2]
+        if not described[0]:  # an index page: Arrow passes it over
+            values = encoding = 0
+        page = _Page(kind, rows[0][2], rows[0][3], place + size, values, encoding)
+        if min(page) < 0 or max(page.size, page.stored, values, encoding) >= 1 << 31:
+            raise ValueError(f"the page header at byte {place} says {page}")
         yield page
-        num_values -= page.values if kind != DICTIONARY else 0
-        place += size + stored
+        num_values -= page.values if page.kind != DICTIONARY else 0
+        place = page.begin + page.stored
 
 
-def _integer(fields: Any, number: int) -> int:
-    value = fields.get(number) if isinstance(fields, dict) else None
-    if not isinstance(value, int) or not 0 <= value < 1 << 31:
-        raise ValueError(f"a page header says {value!r}")
-    return value
-
-
-def _header(file: BufferedIOBase, place: int) -> tuple[dict[int, Any], int]:
-    """Return the fields of a page header, and its bytes."""
+def _header(file: BufferedIOBase, place: int, fields: NDArray[np.int64]) -> int:
+    """Return the bytes of the page header at a place; its fields as `read_header` gives them."""
     size = HEADER_BYTES
     while True:
         file.seek(place)
         content = file.read(size)
-        cursor = _Cursor(content)
-        try:
-            return cursor.struct(), cursor.place
-        except IndexError:
-            if len(content) < size or size >= MAX_HEADER_BYTES:
-                raise ValueError(f"a page header at byte {place} does not end") from None
-            size *= 16
+        found = read_header(np.frombuffer(content, np.uint8), fields)
+        if found > 0:
+            return int(found)
+        if found == STRANGE:
+            raise ValueError(f"byte {place} is not the start of a page header")
+        if len(content) < size or size >= MAX_HEADER_BYTES:
+            raise ValueError(f"a page header at byte {place} does not end")
+        size *= 16
 
 
-class _Cursor:
-    """Reads the Thrift compact protocol; IndexError where the bytes end."""
+@kernel
+def read_header(data: NDArray[np.uint8], fields: NDArray[np.int64]) -> int:
+    """Read a page header, a structure of Thrift's compact protocol: O(its bytes).
 
-    def __init__(self, content: bytes) -> None:
-        self.content, self.place = content, 0
+    Args:
+        data: (B,) the header and what follows.
+        fields: (FIELDS, FIELDS) filled with the integers in it, -1 where there are none: [0, f] is
+            field f of the header, [f, g] field g of the structure in field f, [f, 0] 1 if there is
+            that structure, else 0.
 
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        """Return field number -> integer, structure, or None for what is passed over."""
-        if depth > 8:
-            raise ValueError("a page header is nested too deep")
-        fields: dict[int, Any] = {}
-        number = 0
-        while (head := self._byte()) != 0:
-            number = number + (head >> 4) if head >> 4 else self._zigzag()
-            fields[number] = self._value(head & 15, depth)
-        return fields
+    Returns:
+        The bytes of the header, SHORT if the data ends in it, STRANGE if it is none.
+    """
+    fields[:] = -1
+    fields[:, 0] = 0
+    path = np.zeros(MAX_DEPTH + 1, np.int64)  # the field under way in each open structure
+    depth = place = 0
+    while place < len(data):
+        head = int(data[place])
+        place += 1
+        if head == 0:
+            if depth == 0:
+                return place
+            depth -= 1
+            continue
+        path[depth] += head >> 4
+        if head >> 4 == 0:
+            value, place = _number(data, place)
+            path[depth] = np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
+        kind = head & 15
+        if kind == 4 or kind == 5 or kind == 6:
+            value, place = _number(data, place)
+            if depth < 2 and 0 < path[0] < FIELDS and 0 < path[depth] < FIELDS:
+                number = np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
+                fields[path[0] if depth else 0, path[depth]] = number
+        elif kind == 8:
+            value, place = _number(data, place)
+            if place >= 0:
+                place = len(data) + 1 if value > np.uint64(len(data)) else place + np.int64(value)
+        elif kind == 3 or kind == 7:
+            place += 1 if kind == 3 else 8
+        elif kind == 12:
+            if depth == MAX_DEPTH:
+                return STRANGE
+            if depth == 0 and 0 < path[0] < FIELDS:
+                fields[path[0], 0] = 1
+            depth += 1
+            path[depth] = 0
+        elif kind > 2:  # true and false are kinds of their own
+            return STRANGE
+        if place < 0:
+            return STRANGE
+    return SHORT
 
-    def _value(self, kind: int, depth: int) -> Any:
-        if kind in {1, 2}:  # true and false are kinds of their own
-            return None
-        if kind in {4, 5, 6}:
-            return self._zigzag()
-        if kind == 12:
-            return self.struct(depth + 1)
-        if kind not in {3, 7, 8}:
-            raise ValueError(f"a page header has a field of kind {kind}")
-        size = {3: 1, 7: 8}.get(kind) or self._varint()  # moves on by itself
-        self.place += size
-        if self.place > len(self.content):
-            raise IndexError
-        return None
 
-    def _byte(self) -> int:
-        value = self.content[self.place]
-        self.place += 1
-        return value
+@kernel
+def _number(data: NDArray[np.uint8], place: int) -> tuple[np.uint64, int]:
+    """Return an integer of 7 bits a byte, and the byte behind it.
 
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-            if shift > 63:
-                raise ValueError("a page header has an endless number")
-
-    def _zigzag(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
+    That is behind the data where the data ends in it, -1 where it has more than 64 bits.
+    """
+    value = np.uint64(0)
+    for shift in range(0, 64, 7):
+        if place >= len(data):
+            return value, len(data)
+        byte = int(data[place])
+        place += 1
+        value |= np.uint64(byte & 127) << np.uint64(shift)
+        if byte < 128:
+            return value, place
+    return value, -1

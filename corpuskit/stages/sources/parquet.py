@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 BUFFER_BYTES = 1 << 20
 """Read at once of a column chunk; without it Arrow holds whole chunks, however large."""
 
+SMALL_BYTES = 1 << 18
+"""A file that is read at once when it is opened."""
+
 ROW_BYTES = 64
 """What a document takes besides its text."""
 
@@ -95,7 +98,7 @@ class Parquet(Source):
         return Cost(cpu_seconds=volume.text_bytes / 400e6)
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
-        with _open(file.path, lists=False) as reader:
+        with _open(file, lists=False) as reader:
             self.check_schema(file, reader.schema_arrow)
             sizes = _text_sizes(reader, self.text_column)
             _row_counts(reader, file.path)
@@ -131,7 +134,7 @@ class Parquet(Source):
 
     def _rows(self, file: InputFile, piece: Slice) -> Iterator[Rows]:
         """Yield the rows of a slice; small row groups are read several at once."""
-        with _open(file.path, lists=self.extra) as reader:
+        with _open(file, lists=self.extra) as reader:
             self.check_schema(file, reader.schema_arrow)
             counts = _row_counts(reader, file.path)
             sizes = _text_sizes(reader, self.text_column)
@@ -144,7 +147,7 @@ class Parquet(Source):
                 # As many rows as hold BLOCK_BYTES on average; documents() sees to those that hold
                 # more.
                 wanted = max(1, min(BLOCK_ROWS, BLOCK_BYTES * num // (size + 1)))
-                for batch in self._batches(reader, file.path, groups, wanted):
+                for batch in self._batches(reader, file, groups, wanted):
                     keys = make_keys(file.ordinal, np.arange(position, position + len(batch)))
                     yield Rows(place, keys, batch, allowed, file.size_bytes)
                     position += len(batch)
@@ -166,17 +169,17 @@ class Parquet(Source):
         return share + self.max_expansion * min(stored, file.size_bytes)
 
     def _batches(
-        self, reader: pq.ParquetFile, path: str, groups: range, wanted: int
+        self, reader: pq.ParquetFile, file: InputFile, groups: range, wanted: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of row groups, as many at once as are wanted, or fewer in memory."""
-        safe = wanted
+        safe, path = wanted, file.path
         if not is_remote(path):
-            with open_input(path) as file:
-                chunks = read_chunks(file, path, reader, groups, self._wanted() or ())
+            with open_input(path) as pages:
+                chunks = read_chunks(pages, path, reader, groups, self._wanted() or ())
                 check_chunks(chunks, _place(path, groups), self.max_page_bytes, self.max_expansion)
                 safe = rows_at_once(chunks, wanted)
                 if safe < wanted:
-                    safe = rows_at_once(look_inside(file, chunks), wanted)
+                    safe = rows_at_once(look_inside(pages, chunks), wanted)
         batches = _batches(reader, path, groups, safe, self._wanted())
         yield from batches if safe == wanted else _joined(batches, wanted)
 
@@ -332,17 +335,24 @@ def _rejects(
 
 
 @contextlib.contextmanager
-def _open(path: str, *, lists: bool) -> Iterator[pq.ParquetFile]:
+def _open(file: InputFile, *, lists: bool) -> Iterator[pq.ParquetFile]:
     """Open a file; with `lists`, strings in lists come as dictionaries where they are stored so.
 
-    A list may repeat a long string any number of times; as an index that costs four bytes.
+    A list may repeat a long string any number of times; as an index that costs four bytes. A small
+    file is read at once: one request, and half the time to open it.
     """
     import pyarrow.parquet as pq
+
+    path = file.path
 
     options: dict[str, Any] = {"buffer_size": BUFFER_BYTES, "page_checksum_verification": True}
     with contextlib.ExitStack() as stack:
         source: Any = path
-        if is_remote(path):  # column chunks of a row group in few large requests
+        if file.size_bytes <= SMALL_BYTES:
+            with open_input(path) as content:
+                source = stack.enter_context(pa.BufferReader(content.read()))
+            options["pre_buffer"] = False
+        elif is_remote(path):  # column chunks of a row group in few large requests
             source = stack.enter_context(open_input(path))
             options["pre_buffer"] = True
         else:
