@@ -325,7 +325,7 @@ def read_header(data: NDArray[np.uint8], fields: NDArray[np.int64]) -> int:
 def _number(data: NDArray[np.uint8], place: int) -> tuple[np.uint64, int]:
     """Return an integer of 7 bits a byte, and the byte behind it.
 
-    That is behind the data where the data ends in it, -1 where it has more than 64 bits.
+    That is behind the data where the data ends in it, -1 where it has more than ten bytes.
     """
     value = np.uint64(0)
     for shift in range(0, 64, 7):

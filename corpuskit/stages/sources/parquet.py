@@ -140,7 +140,9 @@ class Parquet(Source):
             sizes = _text_sizes(reader, self.text_column)
             allowed = self._most_bytes(reader, file, piece)
             position = sum(counts[: piece.begin])
-            for groups in _runs(counts, sizes, piece):
+            # Arrow reads dictionaries inside lists from one row group at a time.
+            most = 0 if self.extra and _indexed_lists(reader) else BLOCK_ROWS
+            for groups in _runs(counts, sizes, piece, most):
                 place, first = _place(file.path, groups), position
                 num = sum(counts[group] for group in groups)
                 size = sum(sizes[group] for group in groups)
@@ -385,12 +387,12 @@ def _indexed_lists(reader: pq.ParquetFile) -> list[str]:
     ]
 
 
-def _runs(counts: list[int], sizes: list[int], piece: Slice) -> Iterator[range]:
-    """Yield the row groups of a slice, small ones together up to BLOCK_ROWS and BLOCK_BYTES."""
+def _runs(counts: list[int], sizes: list[int], piece: Slice, most: int) -> Iterator[range]:
+    """Yield the row groups of a slice, small ones together up to `most` rows and BLOCK_BYTES."""
     begin, rows, size = piece.begin, 0, 0
     for group in range(piece.begin, piece.end):
         rows, size = rows + counts[group], size + sizes[group]
-        if group > begin and (rows > BLOCK_ROWS or size > BLOCK_BYTES):
+        if group > begin and (rows > most or size > BLOCK_BYTES):
             yield range(begin, group)
             begin, rows, size = group, counts[group], sizes[group]
     if begin < piece.end:
