@@ -20,9 +20,10 @@ from source_reading import batches, input_file, read, read_slice
 
 from corpuskit.batch import utf8
 from corpuskit.errors import DataError
+from corpuskit.kernels.thrift import FIELDS, SHORT, STRANGE, read_header
 from corpuskit.stage import Slice
 from corpuskit.stages.sources._extra import json_objects, quote
-from corpuskit.stages.sources._pages import FIELDS, SHORT, STRANGE, read_chunks, read_header
+from corpuskit.stages.sources._pages import read_chunks
 from corpuskit.stages.sources.parquet import Parquet
 
 SOURCE = Parquet(paths=("x",))

@@ -350,9 +350,9 @@ def _open(file: InputFile, *, lists: bool) -> Iterator[pq.ParquetFile]:
     options: dict[str, Any] = {"buffer_size": BUFFER_BYTES, "page_checksum_verification": True}
     with contextlib.ExitStack() as stack:
         source: Any = path
-        if file.size_bytes <= SMALL_BYTES:
-            with open_input(path) as content:
-                source = stack.enter_context(pa.BufferReader(content.read()))
+        content = _small_content(file)
+        if content is not None:
+            source = stack.enter_context(pa.BufferReader(content))
             options["pre_buffer"] = False
         elif is_remote(path):  # column chunks of a row group in few large requests
             source = stack.enter_context(open_input(path))
@@ -370,6 +370,15 @@ def _open(file: InputFile, *, lists: bool) -> Iterator[pq.ParquetFile]:
                 raise
             raise DataError(f"{path}: no whole Parquet file: {error}. Fetch it again.") from None
         yield reader
+
+
+def _small_content(file: InputFile) -> bytes | None:
+    """Return what is in a small file, None if it is not small, or not any more."""
+    if file.size_bytes > SMALL_BYTES:
+        return None
+    with open_input(file.path) as opened:
+        content = opened.read(SMALL_BYTES + 1)
+    return content if len(content) <= SMALL_BYTES else None
 
 
 def _indexed_lists(reader: pq.ParquetFile) -> list[str]:
