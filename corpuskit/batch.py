@@ -17,6 +17,8 @@ Number = TypeVar("Number", bound=np.generic)
 POSITION_BITS = 40
 """A key is `file_ordinal << POSITION_BITS | position`."""
 
+MAX_POSITION = (1 << POSITION_BITS) - 1
+
 MAX_ORDINAL = (1 << (63 - POSITION_BITS)) - 1
 
 ORIGIN = pa.struct(

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from corpuskit.batch import POSITION_BITS, make_keys
 from corpuskit.errors import UsageError, suggest
 from corpuskit.passes import Cost, Pass, PassContext, PassPlan, Unit, UnitContext, Volume
 from corpuskit.paths import PathText
 from corpuskit.view import Example, Outcome, Spans, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy as np
     import pyarrow as pa
@@ -253,6 +254,15 @@ class SourceBatch:
     noted: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     size_bytes: int = 0
 
+    def keyed(self, ordinal: int) -> SourceBatch:
+        """Return the batch with keys of the file with this ordinal in place of positions."""
+        first = ordinal << POSITION_BITS
+        moved = (
+            dataclasses.replace(reject, position=first | reject.position) for reject in self.rejects
+        )
+        keys = make_keys(ordinal, self.positions)
+        return dataclasses.replace(self, positions=keys, rejects=tuple(moved))
+
 
 @dataclasses.dataclass(frozen=True)
 class Reject:
@@ -320,6 +330,24 @@ class Source(Stage):
         Raises:
             DataError: the file is broken; names file and offset.
         """
+
+    def read_keyed(
+        self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
+    ) -> Iterator[SourceBatch]:
+        """Yield the documents of neighbouring slices, with keys where `read` has positions.
+
+        A source overrides it where a batch has a cost of its own, to read small files together.
+
+        Args:
+            pieces: of files in ascending order; the next is asked for when one is read to its end.
+            max_document_bytes: as in `read`.
+
+        Raises:
+            DataError: a file is broken; names file and offset.
+        """
+        for file, piece in pieces:
+            for found in self.read(file, piece, max_document_bytes):
+                yield found.keyed(file.ordinal)
 
 
 class StreamingStage(Stage):

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "corpuskit"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-MODULE_LINES = 450
+MODULE_LINES = 520
 FUNCTION_LINES, KERNEL_LINES = 60, 100
 HELP_CPU_SECONDS = 0.15
 LOADER_DOES_WITHOUT = {

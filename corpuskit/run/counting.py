@@ -209,8 +209,8 @@ def _weights(run: RunDirectory, phase: Phase, units: Sequence[Unit]) -> list[int
     """Return how much work each unit is: its text; where there is none all are equal."""
     if phase.base is None:
         sizes = [
-            run.plan.source(file.source).text_size(file, piece)[0]
-            for file, piece in run.inputs.numbered
+            sum(run.plan.source(file.source).text_size(file, piece)[0] for file, piece in pieces)
+            for pieces in run.inputs.units
         ]
     else:
         sizes = [unit.text_bytes for unit in units]

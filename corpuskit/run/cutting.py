@@ -47,8 +47,8 @@ def cut_units(run: RunDirectory, phase: Phase) -> list[Unit]:
     """Return the units of a phase: a function of what it waits for, nothing else."""
     if phase.base is None:
         return [
-            Unit(number, file.source, text_bytes=piece.size_bytes)
-            for number, (file, piece) in enumerate(run.inputs.numbered)
+            Unit(number, pieces[0][0].source, text_bytes=sum(s.size_bytes for _, s in pieces))
+            for number, pieces in enumerate(run.inputs.units)
         ]
     cut = run.plan.current_pass(phase).units if phase.pass_name else None
     return run.cells(phase) if cut is None else cut(UnitCutter(run, phase))

@@ -243,8 +243,10 @@ def _by_source(run: RunDirectory) -> dict[str, tuple[Source, _Reading]]:
     cell = run.plan.settings.cell_bytes
     sizes: dict[str, list[tuple[int, bool]]] = {step.label: [] for step in run.plan.file.sources}
     stages = {name: run.plan.source(name) for name in sizes}
-    for file, piece in run.inputs.numbered:
-        sizes[file.source].append(stages[file.source].text_size(file, piece))
+    for pieces in run.inputs.units:
+        name = pieces[0][0].source
+        texts = [stages[name].text_size(file, piece) for file, piece in pieces]
+        sizes[name].append((sum(size for size, _ in texts), all(known for _, known in texts)))
     found = {}
     for name, pairs in sizes.items():
         text = sum(size for size, _ in pairs)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 WORTH_A_LISTING = 32
 """So many files of a folder are looked up by listing it; fewer are asked for one by one."""
 
-CELLS_PER_SLICE = 1 << 16
-"""A slice that cannot be split in advance becomes several cells: number = slice * this + i."""
+CELLS_PER_UNIT = 1 << 16
+"""What cannot be split before it is read becomes several cells: number = unit * this + i."""
 
 _FILE = attrgetter(*(field.name for field in dataclasses.fields(InputFile)))
 _SLICE = attrgetter(*(field.name for field in dataclasses.fields(Slice)))
@@ -57,8 +57,8 @@ class RunDirectory:
         files = [_FILE(file) for file in self.inputs.files]
         slices = [[_SLICE(piece) for piece in cut] for cut in self.inputs.slices]
         content = {
-            **self.plan.to_json(), "files": files, "slices": slices, "code": self.code(),
-            "folder": os.getcwd(),
+            **self.plan.to_json(), "files": files, "slices": slices, "begins": self.inputs.begins,
+            "code": self.code(), "folder": os.getcwd(),
         }  # fmt: skip
         self.store.put(PLAN, dump_checked(content))
 
@@ -110,7 +110,7 @@ class RunDirectory:
         plan = dataclasses.replace(plan, file=dataclasses.replace(plan.file, settings=settings))
         files = tuple(InputFile(*row) for row in content["files"])
         slices = tuple(tuple(Slice(*s) for s in cut) for cut in content["slices"])
-        run = cls(plan, Inputs(files, slices))
+        run = cls(plan, Inputs(files, slices, tuple(content["begins"])))
         run._code, run.folder = dict(content["code"]), str(content["folder"])
         return run
 

@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpuskit.batch import make_keys, utf8
+from corpuskit.batch import MAX_POSITION, POSITION_BITS, utf8
 from corpuskit.errors import DataError, noting
 from corpuskit.ledger import Entries
-from corpuskit.plan.inputs import unchanged
+from corpuskit.plan.inputs import check_unchanged
 from corpuskit.run.context import Stopwatch, UnitWork, cell_sidecars
 from corpuskit.run.profile import LEFT, READ, measuring
-from corpuskit.run.rundir import CELLS_PER_SLICE
+from corpuskit.run.rundir import CELLS_PER_UNIT
 from corpuskit.shards import DocumentWriter, read_documents
 from corpuskit.stage import CellStage, Source, StreamingStage, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from corpuskit.plan.compile import Phase
     from corpuskit.run.rundir import RunDirectory
     from corpuskit.stage import InputFile, Outcome, Slice, SourceBatch, Stage, Unit
+
+
+BATCH_ROWS = 4096
+BATCH_BYTES = 4 << 20
+"""Small batches of a source are joined up to so many rows and bytes, columns of all kinds."""
 
 
 class Stream:
@@ -45,6 +50,7 @@ class Stream:
     ) -> None:  # fmt: skip
         self.run, self.phase, self.unit = run, phase, unit
         self.scratch, self.progress = scratch, progress
+        self._reading = ""
         steps = [run.plan.step(label) for label in phase.labels]
         found = [(step, step.stage) for step in steps]
         self.steps = [
@@ -65,15 +71,14 @@ class Stream:
             self._cell(work, self._documents(work))
             yield work
             return
-        file, piece = self.run.inputs.numbered[self.unit.number]
-        batches = self._read(file, piece)
-        for index, group in enumerate(_grouped(batches, self.run.plan.settings.cell_bytes)):
-            if index >= CELLS_PER_SLICE:
-                limit = f"more than {CELLS_PER_SLICE} cells in one file that cannot be split"
-                raise DataError(f"{file.path}: {limit}. Raise cell_bytes or split the file.")
-            number = self.unit.number * CELLS_PER_SLICE + index
+        for index, group in enumerate(_grouped(self._read(), self.run.plan.settings.cell_bytes)):
+            if index >= CELLS_PER_UNIT:
+                limit = f"more than {CELLS_PER_UNIT} cells in one file that cannot be split"
+                path = self.run.inputs.units[self.unit.number][0][0].path
+                raise DataError(f"{path}: {limit}. Raise cell_bytes or split the file.")
+            number = self.unit.number * CELLS_PER_UNIT + index
             work = self._work(dataclasses.replace(self.unit, number=number))
-            self._cell(work, self._ingest(work, file, group))
+            self._cell(work, _joined(self._ingest(work, group)))
             yield work
 
     def _work(self, unit: Unit) -> UnitWork:
@@ -182,61 +187,117 @@ class Stream:
             self.progress(len(batch), size)
             yield batch
 
-    def _read(self, file: InputFile, piece: Slice) -> Iterator[SourceBatch]:
-        stage = self.run.plan.source(file.source)
-        batches = stage.read(file, piece, self.run.plan.settings.max_document_bytes)
-        with unchanged(file):
-            while True:
-                with noting(f"source {file.source}, file {file.path}"):
-                    batch = next(batches, None)
-                if batch is None:
-                    return
-                yield batch
+    def _read(self) -> Iterator[SourceBatch]:
+        """Yield what the slices of the unit hold; positions are keys.
 
-    def _ingest(
-        self, work: UnitWork, file: InputFile, batches: Iterator[SourceBatch]
-    ) -> Iterator[pa.RecordBatch]:
-        """Give documents their keys and ids; rejected ones go to the ledger."""
-        source = self.run.plan.source(file.source)
+        Raises:
+            DataError: a file is broken, or changed since the plan was made.
+        """
+        source, most = self.run.plan.source(self.unit.source), self.run.plan.settings
+        batches = source.read_keyed(self._slices(), most.max_document_bytes)
+        while True:
+            try:
+                with noting(f"source {self.unit.source}, file {self._reading}"):
+                    batch = next(batches, None)
+            except Exception:
+                for file, _ in self.run.inputs.units[self.unit.number]:
+                    check_unchanged(file)  # a change is the better reason
+                raise
+            if batch is None:
+                return
+            yield batch
+
+    def _slices(self) -> Iterator[tuple[InputFile, Slice]]:
+        """Yield the slices of the unit; a source asks for the next when it has read one."""
+        for file, piece in self.run.inputs.units[self.unit.number]:
+            self._reading = file.path
+            check_unchanged(file)
+            yield file, piece
+            check_unchanged(file)
+
+    def _ingest(self, work: UnitWork, batches: Iterator[SourceBatch]) -> Iterator[pa.RecordBatch]:
+        """Give documents their ids; rejected ones go to the ledger."""
+        source = self.run.plan.source(work.unit.source)
+        names = _FileNames(self.run.inputs.units[self.unit.number])
         for found in batches:
             num, rejected = len(found.positions), len(found.rejects)
             size = _text_bytes(found)
-            work.count(f"read/{file.source}", num + rejected)
-            work.count(f"read_bytes/{file.source}", size)
-            batch = self._keyed(file, found)
-            _note_rejects(work, source, file, found, batch)
+            work.count(f"read/{work.unit.source}", num + rejected)
+            work.count(f"read_bytes/{work.unit.source}", size)
+            batch = _identified(work.unit.source, names, found, self.run.plan.declared)
+            _note_rejects(work, source, names, found, batch)
             self.progress(num + rejected, size)
             if num:
                 yield batch
 
-    def _keyed(self, file: InputFile, found: SourceBatch) -> pa.RecordBatch:
-        num = len(found.positions)
-        keys = make_keys(file.ordinal, found.positions)
-        files = pa.repeat(pa.scalar(file.name, pa.string()), num)
-        nulls = pa.nulls(num, pa.string())
-        origin = pa.StructArray.from_arrays(
-            [
-                files,
-                pa.array(found.positions),
-                nulls if found.urls is None else found.urls,
-                nulls if found.dates is None else found.dates,
-            ],
-            names=["file", "position", "url", "date"],
-        )
-        ids = _ids(file, found)
-        columns: dict[str, pa.Array] = {
-            "key": pa.array(keys),
-            "id": ids,
-            "text": found.texts,
-            "source": pa.repeat(pa.scalar(file.source, pa.string()), num),
-            "origin": origin,
-            **{
-                name: found.columns[name] if name in found.columns else pa.nulls(num, kind)
-                for name, kind in self.run.plan.declared.items()
-            },
-            "extra": nulls if found.extra is None else found.extra,
-        }
-        return pa.record_batch(columns)
+
+class _FileNames:
+    """The names of the input files of a unit, by the ordinals in keys."""
+
+    def __init__(self, pieces: Iterable[tuple[InputFile, Slice]]) -> None:
+        files = {file.ordinal: file.name for file, _ in pieces}
+        self._ordinals = np.array(list(files), np.int64)
+        self._names = pa.array(list(files.values()), pa.string())
+
+    def of(self, keys: NDArray[np.int64]) -> pa.StringArray:
+        """Return the file of each key, (N,)."""
+        places = np.searchsorted(self._ordinals, keys >> POSITION_BITS)
+        return self._names.take(pa.array(places))
+
+
+def _identified(
+    source: str, names: _FileNames, found: SourceBatch, declared: Mapping[str, pa.DataType]
+) -> pa.RecordBatch:
+    """Return documents as a phase of the input has them.
+
+    Args:
+        declared: columns of any source; those that this one lacks are null.
+    """
+    num = len(found.positions)
+    nulls = pa.nulls(num, pa.string())
+    files = names.of(found.positions)
+    positions = found.positions & MAX_POSITION
+    origin = pa.StructArray.from_arrays(
+        [
+            files,
+            pa.array(positions),
+            nulls if found.urls is None else found.urls,
+            nulls if found.dates is None else found.dates,
+        ],
+        names=["file", "position", "url", "date"],
+    )
+    ids = found.ids
+    if ids is None or ids.null_count:
+        derived = _derived_ids(source, files, positions)
+        ids = derived if ids is None else pc.coalesce(ids, derived)
+    columns: dict[str, pa.Array] = {
+        "key": pa.array(found.positions),
+        "id": ids,
+        "text": found.texts,
+        "source": pa.repeat(pa.scalar(source, pa.string()), num),
+        "origin": origin,
+        **{
+            name: found.columns[name] if name in found.columns else pa.nulls(num, kind)
+            for name, kind in declared.items()
+        },
+        "extra": nulls if found.extra is None else found.extra,
+    }
+    return pa.record_batch(columns)
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches up to BATCH_BYTES and BATCH_ROWS: stages have a cost per batch, too."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        rows, size = rows + len(batch), size + batch.nbytes
+        is_full = rows > BATCH_ROWS or size > BATCH_BYTES
+        if waiting and (is_full or batch.schema != waiting[0].schema):
+            yield pa.concat_batches(waiting)
+            waiting, rows, size = [], len(batch), batch.nbytes
+        waiting.append(batch)
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def _grouped(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
@@ -265,29 +326,23 @@ def _text_bytes(found: SourceBatch) -> int:
     return int(utf8(found.texts).sizes().sum())
 
 
-def _ids(file: InputFile, found: SourceBatch) -> pa.Array:
-    """Return the user's ids, and `<source>/<file>#<position>` where there are none."""
-    if found.ids is not None and found.ids.null_count == 0:
-        return found.ids
-    prefix = pa.scalar(f"{file.source}/{file.name}", pa.string())
-    places = pa.array(found.positions).cast(pa.string())
-    derived = pc.binary_join_element_wise(prefix, places, "#")
-    return derived if found.ids is None else pc.coalesce(found.ids, derived)
+def _derived_ids(source: str, files: pa.Array, positions: NDArray[np.int64]) -> pa.StringArray:
+    """Return `<source>/<file>#<position>`, the ids of documents that have none."""
+    names = pc.binary_join_element_wise(pa.scalar(f"{source}/", pa.string()), files, "")
+    return pc.binary_join_element_wise(names, pa.array(positions).cast(pa.string()), "#")
 
 
 def _note_rejects(
-    work: UnitWork, source: Source, file: InputFile, found: SourceBatch, batch: pa.RecordBatch
+    work: UnitWork, source: Source, names: _FileNames, found: SourceBatch, batch: pa.RecordBatch
 ) -> None:
     """Write what a source rejected or repaired to the ledger."""
-    stage = source.stage_name()
-    if found.rejects:
-        rejects = found.rejects
-        places = [one.position for one in rejects]
-        keys = make_keys(file.ordinal, np.array(places, np.int64))
-        ids = [f"{file.source}/{file.name}#{position}" for position in places]
+    stage, rejects = source.stage_name(), found.rejects
+    if rejects:
+        keys = np.array([one.position for one in rejects], np.int64)
+        ids = _derived_ids(work.unit.source, names.of(keys), keys & MAX_POSITION)
         work.add_ledger(
             Entries(
-                keys, pa.array(ids), _same(file.source, len(ids)), stage,
+                keys, ids, _same(work.unit.source, len(ids)), stage,
                 pa.array([one.rule for one in rejects]), "drop",
                 np.array([one.value for one in rejects], np.float64),
                 np.array([one.threshold for one in rejects], np.float64),

@@ -37,7 +37,8 @@ def block_of(*lines: bytes) -> Block:
     data = b"\n".join(lines)
     sizes = np.array([len(line) for line in lines], np.int64)
     ends = np.cumsum(sizes + 1) - 1
-    return Block(0, np.frombuffer(data, np.uint8), ends - sizes, ends, (), len(data))
+    starts = ends - sizes
+    return Block(starts, np.frombuffer(data, np.uint8), starts, ends, (), len(data))
 
 
 # ---------------------------------------------------------------- one line

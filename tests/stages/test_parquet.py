@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import datetime as dt
 import decimal
 import itertools
@@ -19,8 +20,10 @@ from source_reading import batches, input_file, read, read_slice
 
 from corpuskit.batch import utf8
 from corpuskit.errors import DataError, UsageError
+from corpuskit.kernels.thrift import FIELDS, SHORT, STRANGE, read_header
 from corpuskit.stage import Slice
 from corpuskit.stages.sources._extra import json_objects, quote
+from corpuskit.stages.sources._pages import read_chunks
 from corpuskit.stages.sources.parquet import Parquet
 
 SOURCE = Parquet(paths=("x",))
@@ -254,6 +257,92 @@ def test_batches_are_bounded_by_rows_and_by_text(tmp_path):
     assert max(rows for rows, _ in sizes) <= 4096
     assert max(size for _, size in sizes) <= (8 << 20) + 100_000
     assert sizes == sizes_of_batches()
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.string())])
+def test_small_row_groups_make_large_batches(tmp_path, kind):
+    """Arrow cannot read dictionaries inside lists out of several row groups at once."""
+    texts = [f"document {number}" for number in range(5000)]
+    tags = [["a", f"b{number % 7}"] for number in range(5000)]
+    values = tags if pa.types.is_list(kind) else list(map(json.dumps, tags))
+    table = pa.table({"text": texts, "tags": pa.array(values, kind)})
+    path = write(tmp_path / "a.parquet", table, row_group_size=1)
+    made = list(batches(SOURCE, path))
+    assert [len(batch.positions) for batch in made] == [4096, 904]
+    found = read(SOURCE, path)
+    assert found.texts == texts
+    assert [document["position"] for document in found.documents] == list(range(5000))
+    extra = json.loads(found.documents[8]["extra"])
+    assert extra == {"tags": ["a", "b1"] if pa.types.is_list(kind) else '["a", "b1"]'}
+
+
+def test_the_footer_is_asked_a_fixed_number_of_times_for_a_row_group(tmp_path, monkeypatch):
+    """Asked for all of them at each one, a file of 8,000 row groups took a minute."""
+    asked = collections.Counter()
+    row_group = pq.FileMetaData.row_group
+
+    class Counted:
+        def __init__(self, metadata):
+            self._metadata = metadata
+
+        def __getattr__(self, name):
+            return getattr(self._metadata, name)
+
+        def row_group(self, number):
+            asked[number] += 1
+            return row_group(self._metadata, number)
+
+    whole = pq.ParquetFile.metadata
+    monkeypatch.setattr(
+        pq.ParquetFile, "metadata", property(lambda self: Counted(whole.fget(self)))
+    )
+    path = write(tmp_path / "a.parquet", {"text": ["a"] * 300}, row_group_size=1)
+    assert len(read(SOURCE, path).documents) == 300
+    assert len(asked) == 300
+    assert max(asked.values()) <= 8
+
+
+def test_a_damaged_page_is_named_among_row_groups_read_together(tmp_path):
+    path = tmp_path / "a.parquet"
+    texts = [f"{random.Random(n).random()}" * 3 for n in range(40)]
+    write(path, {"text": texts}, row_group_size=1, compression="none",
+          use_dictionary=False, write_page_checksum=True, write_statistics=False)  # fmt: skip
+    start = pq.ParquetFile(path).metadata.row_group(23).column(0).data_page_offset
+    content = bytearray(path.read_bytes())
+    place = content.index(texts[23].encode(), start)
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.parquet: row group 23: .*CRC"):
+        read(SOURCE, path)
+
+
+def test_page_headers_are_read_as_thrift_writes_them(tmp_path):
+    """The kernel against the fields that pyarrow wrote: kinds, sizes, values of all pages."""
+    path = write(tmp_path / "a.parquet", {"text": [f"text {n}" for n in range(2000)]},
+                 data_page_size=1000, write_statistics=True, data_page_version="2.0")  # fmt: skip
+    with path.open("rb") as file:
+        (chunk,) = read_chunks(file, str(path), pq.ParquetFile(path), range(1), ())
+    assert chunk.values.sum() == 2000
+    assert len(chunk.values) > 1
+    assert chunk.dictionary_bytes == sum(4 + len(f"text {n}") for n in range(2000))
+
+
+@pytest.mark.parametrize(
+    ("content", "outcome"),
+    [
+        (b"", SHORT),
+        (b"\x15", SHORT),
+        (b"\x15\x04", SHORT),
+        (b"\x15" + b"\xff" * 10, STRANGE),
+        (b"\x1c" * 20, STRANGE),
+        (b"\x1b", STRANGE),
+        (b"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", SHORT),
+        (b"\x15\x04\x25\x06\x00rest", 5),
+    ],
+)
+def test_what_is_no_page_header_is_said_to_be_none(content, outcome):
+    fields = np.empty((FIELDS, FIELDS), np.int64)
+    assert read_header(np.frombuffer(content, np.uint8), fields) == outcome
 
 
 def test_a_file_without_rows_has_no_documents(tmp_path):

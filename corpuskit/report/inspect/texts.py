@@ -20,7 +20,7 @@ from corpuskit.errors import CorpuskitError, DataError, describe
 from corpuskit.plan.inputs import check_unchanged
 from corpuskit.report.cells import documents_of
 from corpuskit.run.profile import ROLE as PROFILE
-from corpuskit.run.rundir import CELLS_PER_SLICE
+from corpuskit.run.rundir import CELLS_PER_UNIT
 from corpuskit.stage import StreamingStage, View
 from corpuskit.storage import is_remote, open_whole
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase
     from corpuskit.run.rundir import RunDirectory
-    from corpuskit.stage import InputFile, SourceBatch
+    from corpuskit.stage import InputFile, Slice, SourceBatch
 
 INPUT_BYTES = 256 << 20
 """Text and files of the input that are read to find texts, at most."""
@@ -160,15 +160,19 @@ def _replay(
 def _from_inputs(
     run: RunDirectory, phase: Phase, label: str, units: Mapping[int, int], found: Found
 ) -> None:
-    """Note texts out of the input files, slice by slice."""
-    by_slice: defaultdict[int, list[int]] = defaultdict(list)
+    """Note texts out of the input files, one file of a unit after the other."""
+    by_file: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for key, unit in units.items():
-        by_slice[unit // CELLS_PER_SLICE].append(key)
+        by_file[unit // CELLS_PER_UNIT, split_key(key)[0]].append(key)
     budget = _Budget()
-    for number, keys in sorted(by_slice.items()):
+    for (number, ordinal), keys in sorted(by_file.items()):
         steps = _before(run, phase, label, {units[key] for key in keys})
+        pieces = [pair for pair in run.inputs.units[number] if pair[0].ordinal == ordinal]
+        reason = ""
         try:
-            reason = _from_slice(run, number, sorted(keys), steps, budget, found)
+            for file, piece in pieces:
+                if left := sorted(key for key in keys if key not in found.texts):
+                    reason = _from_slice(run, file, piece, left, steps, budget, found)
         except (CorpuskitError, OSError) as error:
             reason = str(error) if isinstance(error, CorpuskitError) else describe(error)
         for key in keys:
@@ -192,11 +196,10 @@ class _Budget:
 
 
 def _from_slice(
-    run: RunDirectory, number: int, keys: list[int], steps: Sequence[tuple[Step, StreamingStage]],
-    budget: _Budget, found: Found,
+    run: RunDirectory, file: InputFile, piece: Slice, keys: list[int],
+    steps: Sequence[tuple[Step, StreamingStage]], budget: _Budget, found: Found,
 ) -> str:  # fmt: skip
     """Read a slice up to the last wanted document; return why some were not reached."""
-    file, piece = run.inputs.numbered[number]
     here, reason = _unchanged(run, file)
     if here is None:
         return reason

@@ -22,7 +22,7 @@ from corpuskit.report.why.keyed import plain
 from corpuskit.report.why.wording import bounds_of, excerpts, meaning_of
 from corpuskit.run.context import cell_sidecars
 from corpuskit.run.profile import measuring
-from corpuskit.run.rundir import CELLS_PER_SLICE
+from corpuskit.run.rundir import CELLS_PER_UNIT
 from corpuskit.shards import read_documents
 from corpuskit.stage import StreamingStage, Unit, View
 
@@ -115,11 +115,11 @@ class Afresh:
         check_unchanged(dataclasses.replace(file, state=file.state or file.stamp))
         seal, key = self._all.seal(0), self._who.key
         roles = () if seal is None else (seal.by_role("documents"), seal.by_role("ledger"))
-        units = {p.unit // CELLS_PER_SLICE for parts in roles for p in parts.within(key, key + 1)}
+        units = {p.unit // CELLS_PER_UNIT for parts in roles for p in parts.within(key, key + 1)}
         most = self._run.plan.settings.max_document_bytes
-        for number, (one, piece) in enumerate(self._run.inputs.numbered):
-            if one.ordinal != file.ordinal or (units and number not in units):
-                continue
+        every = self._run.inputs.units
+        pieces = [pair for number in units or range(len(every)) for pair in every[number]]
+        for piece in (piece for one, piece in pieces if one.ordinal == file.ordinal):
             for found in self._run.plan.source(file.source).read(file, piece, most):
                 places = np.flatnonzero(found.positions == position)
                 if len(places):

@@ -10,13 +10,14 @@ Source: Apache Parquet format 2, parquet.thrift; Thrift compact protocol.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import DataError
 from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.thrift import FIELDS, STRANGE, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +47,7 @@ BYTE_ARRAYS = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """The pages of a column of a row group.
+    """The pages of a column of neighbouring row groups.
 
     Attributes:
         name: path of the column.
@@ -54,8 +55,8 @@ class Chunk:
         sizes, values: (P,) bytes and values of each data page, decompressed.
         dictionary_bytes: of the dictionary page, decompressed.
         value_bytes: the longest value that may be stored as next to nothing; an upper bound.
-        dictionary: where the content of the dictionary page begins and its bytes in the file, if
-            looking into it could make `value_bytes` smaller.
+        dictionaries: of each dictionary page, where its content begins, its bytes in the file and
+            decompressed, if looking into them could make `value_bytes` smaller.
         compressed_bytes: of all pages in the file.
     """
 
@@ -67,7 +68,7 @@ class Chunk:
     value_bytes: int
     compressed_bytes: int
     compression: str
-    dictionary: tuple[int, int] | None
+    dictionaries: tuple[tuple[int, int, int], ...]
 
     def page_bytes(self) -> int:
         """Return what the largest page and the dictionary take."""
@@ -85,43 +86,54 @@ class Chunk:
 
 
 def read_chunks(
-    file: BufferedIOBase, path: str, reader: pq.ParquetFile, group: int, wanted: Sequence[str]
+    file: BufferedIOBase, path: str, reader: pq.ParquetFile, groups: range, wanted: Sequence[str]
 ) -> list[Chunk]:
-    """Return the chunks of the wanted columns (all, if none are named) of a row group.
+    """Return the chunks of the wanted columns (all, if none are named) of neighbouring row groups.
 
     Raises:
         DataError: they are not where the footer says, or no pages.
     """
-    meta, chunks = reader.metadata.row_group(group), []
-    for leaf in range(len(reader.schema)):
-        column, place = reader.schema.column(leaf), meta.column(leaf)
-        if not wanted or any(f"{column.path}.".startswith(f"{name}.") for name in wanted):
+    columns = [reader.schema.column(leaf) for leaf in range(len(reader.schema))]
+    chosen = {
+        leaf: column
+        for leaf, column in enumerate(columns)
+        if not wanted or any(f"{column.path}.".startswith(f"{name}.") for name in wanted)
+    }
+    pages: dict[int, list[_Page]] = {leaf: [] for leaf in chosen}
+    sizes = dict.fromkeys(chosen, 0)
+    codecs = {leaf: set[str]() for leaf in chosen}
+    for group in groups:
+        meta = reader.metadata.row_group(group)
+        for leaf, column in chosen.items():
+            place = meta.column(leaf)
             try:
-                chunks.append(_chunk(file, column, place))
+                pages[leaf] += _pages_of(file, place)
             except (IndexError, OverflowError, ValueError) as error:
                 raise DataError(
                     f"{path}: row group {group}: column {column.path!r} has no whole pages: "
                     f"{error}. Fetch the file again."
                 ) from None
-    return chunks
+            sizes[leaf] += place.total_compressed_size
+            codecs[leaf].add(place.compression)
+    return [_chunk(chosen[leaf], pages[leaf], sizes[leaf], codecs[leaf]) for leaf in chosen]
 
 
 def look_inside(file: BufferedIOBase, chunks: Sequence[Chunk]) -> list[Chunk]:
     """Return the chunks with the true length of the longest value of their dictionaries."""
-    return [_looked_into(file, chunk) if chunk.dictionary else chunk for chunk in chunks]
+    return [_looked_into(file, chunk) if chunk.dictionaries else chunk for chunk in chunks]
 
 
 def _looked_into(file: BufferedIOBase, chunk: Chunk) -> Chunk:
-    assert chunk.dictionary is not None, "asked by look_inside"
-    begin, size = chunk.dictionary
-    file.seek(begin)
-    content = file.read(size)
-    codec = CODECS[chunk.compression]
-    try:
-        plain = pa.decompress(content, chunk.dictionary_bytes, codec) if codec else content
-    except (OSError, pa.ArrowException):
-        return chunk  # broken: reading it will say so
-    return dataclasses.replace(chunk, value_bytes=int(longest(np.frombuffer(plain, np.uint8))))
+    most, codec = 0, CODECS[chunk.compression]
+    for begin, stored, size in chunk.dictionaries:
+        file.seek(begin)
+        content = file.read(stored)
+        try:
+            plain = pa.decompress(content, size, codec) if codec else content
+        except (OSError, pa.ArrowException):
+            return chunk  # broken: reading it will say so
+        most = max(most, int(longest(np.frombuffer(plain, np.uint8))))
+    return dataclasses.replace(chunk, value_bytes=most)
 
 
 @kernel
@@ -143,6 +155,8 @@ def rows_at_once(chunks: Sequence[Chunk], most: int) -> int:
     allowed = max(REPEATED_BYTES, 2 * sum(chunk.page_bytes() for chunk in flat))
     value_bytes = sum(chunk.value_bytes for chunk in flat)
     rows = max(1, min(most, REPEATED_BYTES // max(value_bytes, 1)))
+    if sum(int(chunk.sizes.sum()) for chunk in flat) <= allowed:
+        return rows
     while rows > 1 and sum(chunk.window_bytes(rows) for chunk in flat) > allowed:
         rows //= 2
     return rows
@@ -175,32 +189,37 @@ def check_chunks(
             )
 
 
-def _chunk(file: BufferedIOBase, column: Any, place: Any) -> Chunk:
-    start, is_list = place.data_page_offset, column.max_repetition_level > 0
+def _pages_of(file: BufferedIOBase, place: Any) -> list[_Page]:
+    """Return the pages of a column of a row group."""
+    start = place.data_page_offset
     if place.has_dictionary_page and 0 < place.dictionary_page_offset < start:
         start = place.dictionary_page_offset
-    pages = list(_pages(file, start, start + place.total_compressed_size, place.num_values))
+    return list(_pages(file, start, start + place.total_compressed_size, place.num_values))
+
+
+def _chunk(column: Any, pages: list[_Page], compressed_bytes: int, codecs: set[str]) -> Chunk:
+    is_list = column.max_repetition_level > 0
     stored = [page for page in pages if page.kind in {DATA, DATA_V2}]
     dictionaries = [page for page in pages if page.kind == DICTIONARY]
     largest = max((page.size for page in dictionaries), default=0)
-    value_bytes, inside = 0, None
+    value_bytes, inside = 0, []
+    compression = codecs.pop() if len(codecs) == 1 else ""
     if column.physical_type in BYTE_ARRAYS:
         prefixed = [page.size for page in stored if page.encoding == BY_PREFIX]
         value_bytes = max([column.length, 0, *prefixed])
         is_indexed = any(page.encoding in BY_INDEX for page in stored)
         if is_indexed and not is_list:  # lists are read as indices
-            if value_bytes == 0 and len(dictionaries) == 1 and place.compression in CODECS:
-                inside = (dictionaries[0].begin, dictionaries[0].stored)
+            if value_bytes == 0 and compression in CODECS:
+                inside = [(page.begin, page.stored, page.size) for page in dictionaries]
             value_bytes = max(value_bytes, largest)
     return Chunk(
         column.path, is_list, np.array([page.size for page in stored], np.int64),
         np.array([page.values for page in stored], np.int64), largest, value_bytes,
-        place.total_compressed_size, place.compression, inside,
+        compressed_bytes, compression, tuple(inside),
     )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class _Page:
+class _Page(NamedTuple):
     kind: int
     size: int
     stored: int
@@ -213,88 +232,34 @@ def _pages(file: BufferedIOBase, place: int, end: int, num_values: int) -> Itera
     """Yield the pages of a column chunk that Arrow would read; their content is not read."""
     if place < 0:
         raise ValueError(f"it begins at byte {place}")
+    fields = np.empty((FIELDS, FIELDS), np.int64)
     while place < end and num_values > 0:
-        fields, size = _header(file, place)
-        kind, full, stored = (_integer(fields, number) for number in (1, 2, 3))
-        described = fields.get({DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, 0), {})
-        encoding = _integer(described, 4 if kind == DATA_V2 else 2) if described else 0
-        values = _integer(described, 1) if described else 0
-        page = _Page(kind, full, stored, place + size, values, encoding)
+        size = _header(file, place, fields)
+        rows = fields.tolist()
+        kind = rows[0][1]
+        described = rows[{DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, 6)]
+        values, encoding = described[1], described[4 if kind == DATA_V2 else 2]
+        if not described[0]:  # an index page: Arrow passes it over
+            values = encoding = 0
+        page = _Page(kind, rows[0][2], rows[0][3], place + size, values, encoding)
+        if min(page) < 0 or max(page.size, page.stored, values, encoding) >= 1 << 31:
+            raise ValueError(f"the page header at byte {place} says {page}")
         yield page
-        num_values -= page.values if kind != DICTIONARY else 0
-        place += size + stored
+        num_values -= page.values if page.kind != DICTIONARY else 0
+        place = page.begin + page.stored
 
 
-def _integer(fields: Any, number: int) -> int:
-    value = fields.get(number) if isinstance(fields, dict) else None
-    if not isinstance(value, int) or not 0 <= value < 1 << 31:
-        raise ValueError(f"a page header says {value!r}")
-    return value
-
-
-def _header(file: BufferedIOBase, place: int) -> tuple[dict[int, Any], int]:
-    """Return the fields of a page header, and its bytes."""
+def _header(file: BufferedIOBase, place: int, fields: NDArray[np.int64]) -> int:
+    """Return the bytes of the page header at a place; its fields as `read_header` gives them."""
     size = HEADER_BYTES
     while True:
         file.seek(place)
         content = file.read(size)
-        cursor = _Cursor(content)
-        try:
-            return cursor.struct(), cursor.place
-        except IndexError:
-            if len(content) < size or size >= MAX_HEADER_BYTES:
-                raise ValueError(f"a page header at byte {place} does not end") from None
-            size *= 16
-
-
-class _Cursor:
-    """Reads the Thrift compact protocol; IndexError where the bytes end."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content, self.place = content, 0
-
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        """Return field number -> integer, structure, or None for what is passed over."""
-        if depth > 8:
-            raise ValueError("a page header is nested too deep")
-        fields: dict[int, Any] = {}
-        number = 0
-        while (head := self._byte()) != 0:
-            number = number + (head >> 4) if head >> 4 else self._zigzag()
-            fields[number] = self._value(head & 15, depth)
-        return fields
-
-    def _value(self, kind: int, depth: int) -> Any:
-        if kind in {1, 2}:  # true and false are kinds of their own
-            return None
-        if kind in {4, 5, 6}:
-            return self._zigzag()
-        if kind == 12:
-            return self.struct(depth + 1)
-        if kind not in {3, 7, 8}:
-            raise ValueError(f"a page header has a field of kind {kind}")
-        size = {3: 1, 7: 8}.get(kind) or self._varint()  # moves on by itself
-        self.place += size
-        if self.place > len(self.content):
-            raise IndexError
-        return None
-
-    def _byte(self) -> int:
-        value = self.content[self.place]
-        self.place += 1
-        return value
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-            if shift > 63:
-                raise ValueError("a page header has an endless number")
-
-    def _zigzag(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
+        found = read_header(np.frombuffer(content, np.uint8), fields)
+        if found > 0:
+            return int(found)
+        if found == STRANGE:
+            raise ValueError(f"byte {place} is not the start of a page header")
+        if len(content) < size or size >= MAX_HEADER_BYTES:
+            raise ValueError(f"a page header at byte {place} does not end")
+        size *= 16

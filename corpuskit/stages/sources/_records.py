@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from corpuskit.batch import POSITION_BITS
 from corpuskit.kernels.jit import kernel
 from corpuskit.stage import Slice
 from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream, compression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -45,7 +46,7 @@ class Cutter(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TooLong:
-    """A record longer than the limit: where it starts, its bytes, and how it begins."""
+    """A record longer than the limit: its key, its bytes, and how it begins."""
 
     position: int
     size_bytes: int
@@ -57,12 +58,12 @@ class Block:
     """Whole records: record i is `data[starts[i]:ends[i]]`.
 
     Attributes:
-        position: byte offset of `data[0]` in the decompressed file.
+        positions: (N,) the key of each record: file and byte offset in it, decompressed.
         too_long: records that are not in the block because they are over the limit.
         size_bytes: bytes of the file that were read for it.
     """
 
-    position: int
+    positions: NDArray[np.int64]
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -96,16 +97,18 @@ def cut_file(file: InputFile, target_bytes: int, *, splittable: bool = True) -> 
 
 
 def read_blocks(
-    file: InputFile, piece: Slice, limit: int, cutter: Cutter, max_expansion: int = MAX_EXPANSION
+    pieces: Iterable[tuple[InputFile, Slice]],
+    limit: int,
+    cutter: Cutter,
+    max_expansion: int = MAX_EXPANSION,
 ) -> Iterator[Block]:
-    """Yield the records of a slice; blocks hold about BLOCK_BYTES and at most BLOCK_ROWS.
+    """Yield the records of slices; blocks hold about BLOCK_BYTES and at most BLOCK_ROWS.
 
-    Where blocks end depends on the slice and the bytes alone. Memory: a few times the larger of
+    Where blocks end depends on the slices and the bytes alone. Memory: a few times the larger of
     BLOCK_BYTES and `limit`, however long a record is.
 
     Args:
-        file: the input file.
-        piece: a slice of it, as `cut_file` gives them.
+        pieces: files with slices of them, as `cut_file` gives them.
         limit: longer records, in bytes, are passed over and reported.
         cutter: lines or paragraphs.
         max_expansion: how many times its size a compressed file may hold.
@@ -113,9 +116,52 @@ def read_blocks(
     Raises:
         DataError: the compressed data is broken, or too much.
     """
-    begin = piece.begin
-    end = None if compression(file.path) else piece.end
+    return join_blocks(
+        block
+        for file, piece in pieces
+        for block in _read_slice(file, piece, limit, cutter, max_expansion)
+    )
+
+
+def join_blocks(blocks: Iterator[Block]) -> Iterator[Block]:
+    """Join small blocks, those of neighbouring files, too: each costs as much as 100 KB in it."""
+    waiting: list[Block] = []
+    rows = size = 0
+    for block in blocks:
+        rows, size = rows + len(block), size + len(block.data)
+        is_full = rows > BLOCK_ROWS or size > BLOCK_BYTES
+        if waiting and (is_full or waiting[-1].ends[-1:].sum() > len(waiting[-1].data)):
+            yield _joined(waiting)
+            waiting, rows, size = [], len(block), len(block.data)
+        waiting.append(block)
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(blocks: list[Block]) -> Block:
+    """Return one block; a line feed between two ends what is no whole UTF-8 at the end of one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    gap = np.array([10], np.uint8)
+    firsts = np.cumsum([0, *(len(block.data) + 1 for block in blocks[:-1])]).tolist()
+    data = np.concatenate([piece for block in blocks for piece in (block.data, gap)])
+    data.flags.writeable = False  # as those that come alone: kernels are compiled for one kind
+    return Block(
+        np.concatenate([block.positions for block in blocks]),
+        data,
+        np.concatenate([b.starts + first for b, first in zip(blocks, firsts, strict=True)]),
+        np.concatenate([b.ends + first for b, first in zip(blocks, firsts, strict=True)]),
+        tuple(itertools.chain.from_iterable(block.too_long for block in blocks)),
+        sum(block.size_bytes for block in blocks),
+    )
+
+
+def _read_slice(
+    file: InputFile, piece: Slice, limit: int, cutter: Cutter, max_expansion: int
+) -> Iterator[Block]:
+    begin, first = piece.begin, file.ordinal << POSITION_BITS
     with Stream(file.path, max(0, begin - 1), max_expansion) as stream:
+        end = None if stream.kind else piece.end
         rest = b""
         if begin:
             # The byte before the slice may end a record; if not, one that is not ours goes on.
@@ -124,14 +170,15 @@ def read_blocks(
         taken = 0
         for position, data, starts, ends, long in _runs(stream, rest, begin, end, limit, cutter):
             size, taken = stream.consumed - taken, stream.consumed
-            for first in range(0, max(len(starts), 1), BLOCK_ROWS):
-                rows = slice(first, first + BLOCK_ROWS)
-                if first:
+            for row in range(0, max(len(starts), 1), BLOCK_ROWS):
+                rows = slice(row, row + BLOCK_ROWS)
+                if row:
                     size, long = 0, ()
-                yield _trimmed(position, data, starts[rows], ends[rows], long, size)
+                yield _trimmed(first, position, data, starts[rows], ends[rows], long, size)
 
 
 def _trimmed(
+    first: int,
     position: int,
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],
@@ -140,7 +187,9 @@ def _trimmed(
     size: int,
 ) -> Block:
     low, high = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
-    return Block(position + low, data[low:high], starts - low, ends - low, long, size)
+    long = tuple(dataclasses.replace(one, position=first | one.position) for one in long)
+    places = (first | position) + starts
+    return Block(places, data[low:high], starts - low, ends - low, long, size)
 
 
 _Run = tuple[

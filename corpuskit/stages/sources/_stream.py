@@ -39,6 +39,7 @@ UNSUPPORTED = {
     "zip": b"PK\x03\x04",
 }
 SKIPPABLE = 0x184D2A50
+HEAD_BYTES = 6
 
 
 def compression(path: str) -> str:
@@ -48,11 +49,11 @@ def compression(path: str) -> str:
         DataError: name and content disagree, or the compression is not supported.
     """
     with open_input(path) as file:
-        return compression_of(path, file.read(6))
+        return compression_of(path, file.read(HEAD_BYTES))
 
 
 def compression_of(path: str, head: bytes) -> str:
-    """Return the same, of a file that begins with these six bytes."""
+    """Return the same, of a file that begins with these bytes."""
     named = ENDINGS.get(os.path.splitext(path)[1].lower(), "")
     if not head:
         return named
@@ -83,14 +84,19 @@ class Stream:
         max_expansion: how many times its size a compressed file may hold.
 
     Attributes:
+        kind: its compression, empty for a plain file.
         consumed: bytes of the file that were taken so far.
     """
 
     def __init__(self, path: str, begin: int = 0, max_expansion: int = MAX_EXPANSION) -> None:
         self.path, self.consumed = path, 0
-        kind = compression(path)
-        assert not (kind and begin), "compressed files are one slice"
         self._file = open_input(path)
+        try:
+            self.kind = kind = compression_of(path, self._file.read(HEAD_BYTES))
+        except DataError:
+            self._file.close()
+            raise
+        assert not (kind and begin), "compressed files are one slice"
         self._size = self._file.seek(0, os.SEEK_END)
         self._file.seek(begin)
         self._begin = self._position = begin

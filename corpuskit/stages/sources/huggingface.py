@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from pydantic import Field
 
+from corpuskit.batch import make_keys
 from corpuskit.errors import DataError
 from corpuskit.stage import Cost, Slice, Source
 from corpuskit.stages.sources._arrow import open_stream, read_batches
@@ -15,10 +19,10 @@ from corpuskit.stages.sources._hub import find_files
 from corpuskit.stages.sources._records import BLOCK_ROWS
 from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream
 from corpuskit.stages.sources.jsonl import Jsonl
-from corpuskit.stages.sources.parquet import Parquet
+from corpuskit.stages.sources.parquet import Parquet, Rows, join_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -117,21 +121,30 @@ class Huggingface(Source):
         return self._reader(file).slices(file, target_bytes)
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
-        if format_of(file.name) == "arrow":
-            yield from self._arrow(file, max_document_bytes)
-        else:
-            yield from self._reader(file).read(file, piece, max_document_bytes)
+        return self.read_keyed([(dataclasses.replace(file, ordinal=0), piece)], max_document_bytes)
 
-    def _arrow(self, file: InputFile, most: int) -> Iterator[SourceBatch]:
-        rows = self._rows()
+    def read_keyed(
+        self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
+    ) -> Iterator[SourceBatch]:
+        for kind, some in itertools.groupby(pieces, key=lambda pair: format_of(pair[0].name)):
+            if kind == "arrow":
+                rows = (part for file, _ in some for part in self._arrow(file))
+                for part in join_rows(rows):
+                    yield from self._rows().documents(part, max_document_bytes)
+            else:
+                source = self._rows() if kind == "parquet" else self._lines()
+                yield from source.read_keyed(some, max_document_bytes)
+
+    def _arrow(self, file: InputFile) -> Iterator[Rows]:
         with open_stream(file.path) as reader:
-            rows.check_schema(file, reader.schema)
+            self._rows().check_schema(file, reader.schema)
             position = 0
             for batch in read_batches(file.path, reader):
                 for first in range(0, len(batch), BLOCK_ROWS):
                     part = batch.slice(first, BLOCK_ROWS)
+                    keys = make_keys(file.ordinal, np.arange(len(part)) + (position + first))
                     place = f"{file.path}: row {position + first}"
-                    yield from rows.documents(part, place, position + first, most)
+                    yield Rows(place, keys, part, 0, file.size_bytes)
                 position += len(batch)
 
     def _reader(self, file: InputFile) -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from corpuskit.stages.sources._sizes import estimate_text
 from corpuskit.stages.sources._stream import MAX_EXPANSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -97,8 +98,13 @@ class Jsonl(Source):
         return cut_file(file, target_bytes)
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
+        return self.read_keyed([(dataclasses.replace(file, ordinal=0), piece)], max_document_bytes)
+
+    def read_keyed(
+        self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
+    ) -> Iterator[SourceBatch]:
         limit = LINE_FACTOR * max_document_bytes + LINE_SLACK
-        for block in read_blocks(file, piece, limit, LINES, self.max_expansion):
+        for block in read_blocks(pieces, limit, LINES, self.max_expansion):
             yield self._batch(block, max_document_bytes)
 
     def _batch(self, block: Block, most: int) -> SourceBatch:
@@ -128,7 +134,7 @@ class Jsonl(Source):
         rows = pa.array(np.flatnonzero(kept))
         ids, urls, dates = (pick(array, rows, len(block)) for array in written)
         return SourceBatch(
-            positions=(block.position + block.starts)[kept],
+            positions=block.positions[kept],
             texts=pick(texts, rows, len(block)),
             ids=ids,
             columns={name: pick(array, rows, len(block)) for name, array in columns.items()},
@@ -147,7 +153,7 @@ def _rejects(
     for long in block.too_long:
         yield Reject(long.position, "too_long", long.size_bytes, most, long.head)
     for row, rule in found.rows():
-        position = block.position + int(block.starts[row])
+        position = int(block.positions[row])
         if rule == "too_long":
             head = utf8(texts).row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
             yield Reject(position, rule, float(sizes[row]), most, head)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from typing import TYPE_CHECKING, Any, ClassVar
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from corpuskit.batch import utf8
+from corpuskit.batch import make_keys, utf8
 from corpuskit.errors import DataError, UsageError, reason_of
 from corpuskit.stage import Cost, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, as_strings, is_textual
@@ -30,7 +31,7 @@ from corpuskit.stages.sources._stream import FREE_BYTES, MAX_EXPANSION, MAX_POSI
 from corpuskit.storage import is_remote, open_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 1 << 20
 """Read at once of a column chunk; without it Arrow holds whole chunks, however large."""
+
+SMALL_BYTES = 1 << 18
+"""A file that is read at once when it is opened."""
 
 ROW_BYTES = 64
 """What a document takes besides its text."""
@@ -95,7 +99,7 @@ class Parquet(Source):
         return Cost(cpu_seconds=volume.text_bytes / 400e6)
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
-        with _open(file.path, lists=False) as reader:
+        with _open(file, lists=False) as reader:
             self.check_columns(file, reader.schema_arrow)
             sizes = _text_sizes(reader, self.text_column)
             _row_counts(reader, file.path)
@@ -109,33 +113,56 @@ class Parquet(Source):
         return [*pieces, Slice(begin, len(sizes), waiting, len(sizes))]
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
-        with _open(file.path, lists=self.extra) as reader:
-            self.check_schema(file, reader.schema_arrow)
-            rows = _row_counts(reader, file.path)
-            if piece.whole not in {None, len(rows)}:
-                raise DataError(f"{file.path}: {len(rows)} row groups, {piece.whole} were planned.")
-            left = self._most_bytes(reader, file, piece)
-            position = sum(rows[: piece.begin])
-            for group in range(piece.begin, piece.end):
-                place = f"{file.path}: row group {group}"
-                end = position + rows[group]
-                for batch in self._batches(reader, file.path, group):
-                    batches = self.documents(batch, place, position, max_document_bytes)
-                    for found in _named(batches, place):
-                        left -= found.size_bytes + ROW_BYTES * len(found.positions)
-                        left -= found.extra.nbytes if found.extra is not None else 0
-                        if left < 0:
-                            raise DataError(
-                                f"{place}: {file.size_bytes:,} bytes of file hold more than "
-                                f"{self.max_expansion} times as much: perhaps a decompression "
-                                "bomb. Take the file out, or raise max_expansion of the source."
-                            )
-                        yield found
-                    position += len(batch)
-                if position != end:
+        return self.read_keyed([(dataclasses.replace(file, ordinal=0), piece)], max_document_bytes)
+
+    def read_keyed(
+        self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
+    ) -> Iterator[SourceBatch]:
+        rows = (rows for file, piece in pieces for rows in self._rows(file, piece))
+        left = 0
+        for found in join_rows(rows):
+            left = found.allowed or left
+            for batch in _named(self.documents(found, max_document_bytes), found.place):
+                left -= batch.size_bytes + ROW_BYTES * len(batch.positions)
+                left -= batch.extra.nbytes if batch.extra is not None else 0
+                if left < 0:
                     raise DataError(
-                        f"{place}: the footer says {rows[group]} rows, "
-                        f"{rows[group] + position - end} came. Fetch the file again."
+                        f"{found.place}: {found.size_bytes:,} bytes of file hold more than "
+                        f"{self.max_expansion} times as much: perhaps a decompression bomb. Take "
+                        "the file out, or raise max_expansion of the source."
+                    )
+                yield batch
+
+    def _rows(self, file: InputFile, piece: Slice) -> Iterator[Rows]:
+        """Yield the rows of a slice; small row groups are read several at once."""
+        with _open(file, lists=self.extra) as reader:
+            self.check_schema(file, reader.schema_arrow)
+            counts = _row_counts(reader, file.path)
+            if piece.whole not in {None, len(counts)}:
+                raise DataError(
+                    f"{file.path}: {len(counts)} row groups, {piece.whole} were planned."
+                )
+            sizes = _text_sizes(reader, self.text_column)
+            allowed = self._most_bytes(reader, file, piece)
+            position = sum(counts[: piece.begin])
+            # Arrow reads dictionaries inside lists from one row group at a time.
+            most = 0 if self.extra and _indexed_lists(reader) else BLOCK_ROWS
+            for groups in _runs(counts, sizes, piece, most):
+                place, first = _place(file.path, groups), position
+                num = sum(counts[group] for group in groups)
+                size = sum(sizes[group] for group in groups)
+                # As many rows as hold BLOCK_BYTES on average; documents() sees to those that hold
+                # more.
+                wanted = max(1, min(BLOCK_ROWS, BLOCK_BYTES * num // (size + 1)))
+                for batch in self._batches(reader, file, groups, wanted):
+                    keys = make_keys(file.ordinal, np.arange(position, position + len(batch)))
+                    yield Rows(place, keys, batch, allowed, file.size_bytes)
+                    position += len(batch)
+                    allowed = 0
+                if position != first + num:
+                    raise DataError(
+                        f"{place}: the footer says {num} rows, {position - first} came. Fetch the "
+                        "file again."
                     )
 
     def _most_bytes(self, reader: pq.ParquetFile, file: InputFile, piece: Slice) -> int:
@@ -148,21 +175,19 @@ class Parquet(Source):
         share = FREE_BYTES * (piece.end - piece.begin) // int(reader.num_row_groups)
         return share + self.max_expansion * min(stored, file.size_bytes)
 
-    def _batches(self, reader: pq.ParquetFile, path: str, group: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a row group, about BLOCK_BYTES of text at once."""
-        rows = reader.metadata.row_group(group).num_rows
-        size = _text_sizes(reader, self.text_column)[group]
-        # As many rows as hold BLOCK_BYTES on average; documents() sees to those that hold more.
-        wanted = safe = max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows // (size + 1)))
+    def _batches(
+        self, reader: pq.ParquetFile, file: InputFile, groups: range, wanted: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of row groups, as many at once as are wanted, or fewer in memory."""
+        safe, path = wanted, file.path
         if not is_remote(path):
-            with open_input(path) as file:
-                chunks = read_chunks(file, path, reader, group, self._wanted() or ())
-                place = f"{path}: row group {group}"
-                check_chunks(chunks, place, self.max_page_bytes, self.max_expansion)
+            with open_input(path) as pages:
+                chunks = read_chunks(pages, path, reader, groups, self._wanted() or ())
+                check_chunks(chunks, _place(path, groups), self.max_page_bytes, self.max_expansion)
                 safe = rows_at_once(chunks, wanted)
                 if safe < wanted:
-                    safe = rows_at_once(look_inside(file, chunks), wanted)
-        batches = _batches(reader, path, group, safe, self._wanted())
+                    safe = rows_at_once(look_inside(pages, chunks), wanted)
+        batches = _batches(reader, path, groups, safe, self._wanted())
         yield from batches if safe == wanted else _joined(batches, wanted)
 
     def _wanted(self) -> list[str] | None:
@@ -209,22 +234,21 @@ class Parquet(Source):
                 return role, f"{file.path}: {problem}"
         return None
 
-    def documents(
-        self, batch: pa.RecordBatch, place: str, first: int, most: int
-    ) -> Iterator[SourceBatch]:
+    def documents(self, rows: Rows, most: int) -> Iterator[SourceBatch]:
         """Make documents of rows; rows that are longer than the average are cut in halves."""
+        batch = rows.batch
         others = self._others(batch) if self.extra else {}
         others_bytes = sum(map(decoded_bytes, others.values()))
         is_long = batch.column(self.text_column).nbytes > 2 * BLOCK_BYTES
         if len(batch) > 1 and (is_long or others_bytes > REPEATED_BYTES):
             half = len(batch) // 2
-            yield from self.documents(batch.slice(0, half), place, first, most)
-            yield from self.documents(batch.slice(half), place, first + half, most)
+            yield from self.documents(rows.part(0, half), most)
+            yield from self.documents(rows.part(half, len(batch)), most)
             return
         if others_bytes > max(REPEATED_BYTES, self.max_page_bytes):
             raise DataError(
-                f"{place}: the other columns of one row hold {others_bytes:,} bytes. Set extra: "
-                "false, or raise max_page_bytes."
+                f"{rows.place}: the other columns of one row hold {others_bytes:,} bytes. Set "
+                "extra: false, or raise max_page_bytes."
             )
         texts, is_broken = as_strings(batch.column(self.text_column))
         content = utf8(texts)
@@ -245,21 +269,21 @@ class Parquet(Source):
                 found.mark("bad_column", is_bad)
         extra = json_objects(others, len(batch)) if self.extra else None
         kept = found.codes == 0
-        rows = pa.array(np.flatnonzero(kept))
-        ids, urls, dates = (pick(array, rows, len(batch)) for array in labels)
-        texts = pick(texts, rows, len(batch))
+        places = pa.array(np.flatnonzero(kept))
+        ids, urls, dates = (pick(array, places, len(batch)) for array in labels)
+        texts = pick(texts, places, len(batch))
         if marked[kept].any():
             bare = pc.utf8_slice_codeunits(texts, 1)
             texts = pc.if_else(pa.array(marked[kept]), bare, texts)
         yield SourceBatch(
-            positions=first + np.flatnonzero(kept),
+            positions=rows.keys[kept],
             texts=texts,
             ids=ids,
-            columns={name: pick(array, rows, len(batch)) for name, array in columns.items()},
+            columns={name: pick(array, places, len(batch)) for name, array in columns.items()},
             urls=urls,
             dates=dates,
-            extra=pick(extra, rows, len(batch)) if extra is not None else None,
-            rejects=tuple(_rejects(found, first, content, sizes, most)),
+            extra=pick(extra, places, len(batch)) if extra is not None else None,
+            rejects=tuple(_rejects(found, rows.keys, content, sizes, most)),
             size_bytes=int(sizes.sum()),
         )
 
@@ -270,30 +294,87 @@ class Parquet(Source):
         return {name: batch.column(place) for place, name in names if name not in used}
 
 
+class Rows(NamedTuple):
+    """Rows of a file that lie one behind the other, before they are documents.
+
+    Attributes:
+        place: file and row groups, for messages.
+        keys: (N,) file ordinal and row.
+        batch: N rows.
+        allowed: how many bytes the documents of these rows, and of those that follow with 0, may
+            have together.
+        size_bytes: of the file.
+    """
+
+    place: str
+    keys: NDArray[np.int64]
+    batch: pa.RecordBatch
+    allowed: int
+    size_bytes: int
+
+    def part(self, begin: int, end: int) -> Rows:
+        """Return some of the rows."""
+        batch = self.batch.slice(begin, end - begin)
+        return self._replace(keys=self.keys[begin:end], batch=batch)
+
+
+def join_rows(parts: Iterator[Rows]) -> Iterator[Rows]:
+    """Join small parts, those of neighbouring files, too: each costs as much as 100 KB in it."""
+    waiting: list[Rows] = []
+    rows = size = 0
+    for part in parts:
+        added = sum(map(decoded_bytes, part.batch.columns))
+        rows, size = rows + len(part.batch), size + added
+        is_full = rows > BLOCK_ROWS or size > BLOCK_BYTES
+        if waiting and (is_full or part.batch.schema != waiting[0].batch.schema):
+            yield _together(waiting)
+            waiting, rows, size = [], len(part.batch), added
+        waiting.append(part)
+    if waiting:
+        yield _together(waiting)
+
+
+def _together(parts: list[Rows]) -> Rows:
+    if len(parts) == 1:
+        return parts[0]
+    keys = np.concatenate([part.keys for part in parts])
+    batch = pa.concat_batches([part.batch for part in parts])
+    return Rows(
+        parts[0].place, keys, batch, sum(part.allowed for part in parts), parts[0].size_bytes
+    )
+
+
 def _rejects(
-    found: Findings, first: int, content: Utf8, sizes: NDArray[np.int64], most: int
+    found: Findings, keys: NDArray[np.int64], content: Utf8, sizes: NDArray[np.int64], most: int
 ) -> Iterator[Reject]:
     for row, rule in found.rows():
         text = None if rule == "bad_text" else content.row(row).decode("utf-8", "replace")
         if rule == "too_long":
             head = content.row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
-            yield Reject(first + row, rule, float(sizes[row]), most, head)
+            yield Reject(int(keys[row]), rule, float(sizes[row]), most, head)
         else:
-            yield Reject(first + row, rule, text=text)
+            yield Reject(int(keys[row]), rule, text=text)
 
 
 @contextlib.contextmanager
-def _open(path: str, *, lists: bool) -> Iterator[pq.ParquetFile]:
+def _open(file: InputFile, *, lists: bool) -> Iterator[pq.ParquetFile]:
     """Open a file; with `lists`, strings in lists come as dictionaries where they are stored so.
 
-    A list may repeat a long string any number of times; as an index that costs four bytes.
+    A list may repeat a long string any number of times; as an index that costs four bytes. A small
+    file is read at once: one request, and half the time to open it.
     """
     import pyarrow.parquet as pq
+
+    path = file.path
 
     options: dict[str, Any] = {"buffer_size": BUFFER_BYTES, "page_checksum_verification": True}
     with contextlib.ExitStack() as stack:
         source: Any = path
-        if is_remote(path):  # column chunks of a row group in few large requests
+        content = _small_content(file)
+        if content is not None:
+            source = stack.enter_context(pa.BufferReader(content))
+            options["pre_buffer"] = False
+        elif is_remote(path):  # column chunks of a row group in few large requests
             source = stack.enter_context(open_input(path))
             options["pre_buffer"] = True
         else:
@@ -313,6 +394,15 @@ def _open(path: str, *, lists: bool) -> Iterator[pq.ParquetFile]:
         yield reader
 
 
+def _small_content(file: InputFile) -> bytes | None:
+    """Return what is in a small file, None if it is not small, or not any more."""
+    if file.size_bytes > SMALL_BYTES:
+        return None
+    with open_input(file.path) as opened:
+        content = opened.read(SMALL_BYTES + 1)
+    return content if len(content) <= SMALL_BYTES else None
+
+
 def _indexed_lists(reader: pq.ParquetFile) -> list[str]:
     """Return the paths of columns of strings inside lists that have a dictionary somewhere."""
     leaves = [reader.schema.column(leaf) for leaf in range(len(reader.schema))]
@@ -328,22 +418,43 @@ def _indexed_lists(reader: pq.ParquetFile) -> list[str]:
     ]
 
 
+def _runs(counts: list[int], sizes: list[int], piece: Slice, most: int) -> Iterator[range]:
+    """Yield the row groups of a slice, small ones together up to `most` rows and BLOCK_BYTES."""
+    begin, rows, size = piece.begin, 0, 0
+    for group in range(piece.begin, piece.end):
+        rows, size = rows + counts[group], size + sizes[group]
+        if group > begin and (rows > most or size > BLOCK_BYTES):
+            yield range(begin, group)
+            begin, rows, size = group, counts[group], sizes[group]
+    if begin < piece.end:
+        yield range(begin, piece.end)
+
+
+def _place(path: str, groups: range) -> str:
+    if len(groups) == 1:
+        return f"{path}: row group {groups[0]}"
+    return f"{path}: row groups {groups[0]} to {groups[-1]}"
+
+
 def _batches(
-    reader: pq.ParquetFile, path: str, group: int, at_once: int, columns: list[str] | None
+    reader: pq.ParquetFile, path: str, groups: range, at_once: int, columns: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
     try:
-        yield from reader.iter_batches(at_once, [group], columns, use_threads=False)
-    except pa.ArrowNotImplementedError as error:
-        raise DataError(
-            f"{path}: row group {group}: Arrow cannot read a column: {error}. Set extra: false, "
-            "unless a parameter names that column."
-        ) from None
+        yield from reader.iter_batches(at_once, list(groups), columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise DataError(
-            f"{path}: row group {group}: {reason_of(error)}. Fetch the file again."
-        ) from None
+        if len(groups) > 1:  # which one is it?
+            for group in groups:
+                for _ in _batches(reader, path, range(group, group + 1), at_once, columns):
+                    pass
+        place = _place(path, groups)
+        if isinstance(error, pa.ArrowNotImplementedError):
+            raise DataError(
+                f"{place}: Arrow cannot read a column: {error}. Set extra: false, unless a "
+                "parameter names that column."
+            ) from None
+        raise DataError(f"{place}: {reason_of(error)}. Fetch the file again.") from None
 
 
 def _named(batches: Iterator[SourceBatch], place: str) -> Iterator[SourceBatch]:
@@ -394,7 +505,8 @@ def _text_sizes(reader: pq.ParquetFile, column: str) -> list[int]:
     leaf = paths.index(column)
     groups = range(reader.num_row_groups)
     meta = reader.metadata
-    return [meta.row_group(group).column(leaf).total_uncompressed_size for group in groups]
+    sizes = [meta.row_group(group).column(leaf).total_uncompressed_size for group in groups]
+    return [max(size, 0) for size in sizes]  # a footer may say anything
 
 
 def _serves(kind: pa.DataType, role: str, declared: str) -> bool:

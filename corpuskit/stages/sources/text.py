@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from corpuskit.batch import large_strings
+from corpuskit.batch import POSITION_BITS, large_strings
 from corpuskit.stage import Cost, Reject, Source, SourceBatch
 from corpuskit.stages.sources._columns import is_utf8
 from corpuskit.stages.sources._findings import Findings
@@ -18,6 +19,7 @@ from corpuskit.stages.sources._records import (
     Block,
     cut_file,
     gather_records,
+    join_blocks,
     read_blocks,
     trim_records,
 )
@@ -25,7 +27,7 @@ from corpuskit.stages.sources._sizes import estimate_text
 from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
@@ -71,18 +73,25 @@ class Text(Source):
         return cut_file(file, target_bytes, splittable=self.per == "line")
 
     def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
+        return self.read_keyed([(dataclasses.replace(file, ordinal=0), piece)], max_document_bytes)
+
+    def read_keyed(
+        self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
+    ) -> Iterator[SourceBatch]:
         if self.per == "file":
-            yield _whole(file, max_document_bytes, self.max_expansion)
+            whole = (_whole(file, max_document_bytes, self.max_expansion) for file, _ in pieces)
+            for block in join_blocks(whole):
+                yield _batch(block, max_document_bytes, is_line=False)
             return
         # A byte order mark does not count, and a carriage return is no part of the line; one byte
         # more, so that a document that is just too long is measured without them.
         limit = max_document_bytes + len(MARK) + 2
         cutter = LINES if self.per == "line" else PARAGRAPHS
-        for block in read_blocks(file, piece, limit, cutter, self.max_expansion):
+        for block in read_blocks(pieces, limit, cutter, self.max_expansion):
             yield _batch(block, max_document_bytes, is_line=self.per == "line")
 
 
-def _whole(file: InputFile, most: int, max_expansion: int) -> SourceBatch:
+def _whole(file: InputFile, most: int, max_expansion: int) -> Block:
     """Read a file as one document, in memory bounded by the longest one allowed."""
     with Stream(file.path, max_expansion=max_expansion) as stream:
         content = stream.read(most + len(MARK) + 1)
@@ -91,8 +100,9 @@ def _whole(file: InputFile, most: int, max_expansion: int) -> SourceBatch:
             size += len(more)
         data = np.frombuffer(content, np.uint8)
         starts, ends = np.zeros(1, np.int64), np.array([size], np.int64)
-        block = Block(0, data, starts, ends, (), stream.consumed)
-        return _batch(block, most, is_line=False)
+        return Block(
+            starts + (file.ordinal << POSITION_BITS), data, starts, ends, (), stream.consumed
+        )
 
 
 def _batch(block: Block, most: int, *, is_line: bool) -> SourceBatch:
@@ -109,14 +119,14 @@ def _batch(block: Block, most: int, *, is_line: bool) -> SourceBatch:
     rejects = [Reject(x.position, "too_long", x.size_bytes, most, x.head) for x in block.too_long]
     for row, rule in found.rows():
         head = block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
-        position = block.position + int(block.starts[row])
+        position = int(block.positions[row])
         if rule == "too_long":
             rejects.append(Reject(position, rule, float(sizes[row]), most, head))
         else:
             rejects.append(Reject(position, rule, text=head))
     kept = found.codes == 0
     return SourceBatch(
-        positions=(block.position + block.starts)[kept],
+        positions=block.positions[kept],
         texts=large_strings(*gather_records(block.data, starts[kept], ends[kept])),
         rejects=tuple(rejects),
         size_bytes=block.size_bytes,

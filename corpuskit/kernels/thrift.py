@@ -1,0 +1,95 @@
+"""Reads page headers of Parquet files: structures of Thrift's compact protocol.
+
+A file of a million row groups has four million of them. Source: Thrift compact protocol
+specification; Apache Parquet format 2, parquet.thrift.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corpuskit.kernels.jit import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FIELDS = 9
+"""One more than the number of any field that is looked at in a page header."""
+
+MAX_DEPTH = 8
+SHORT, STRANGE = 0, -1
+
+
+@kernel
+def read_header(data: NDArray[np.uint8], fields: NDArray[np.int64]) -> int:
+    """Read a page header, a structure of Thrift's compact protocol: O(its bytes).
+
+    Args:
+        data: (B,) the header and what follows.
+        fields: (FIELDS, FIELDS) filled with the integers in it, -1 where there are none: [0, f] is
+            field f of the header, [f, g] field g of the structure in field f, [f, 0] 1 if there is
+            that structure, else 0.
+
+    Returns:
+        The bytes of the header, SHORT if the data ends in it, STRANGE if it is none.
+    """
+    fields[:] = -1
+    fields[:, 0] = 0
+    path = np.zeros(MAX_DEPTH + 1, np.int64)  # the field under way in each open structure
+    depth = place = 0
+    while place < len(data):
+        head = int(data[place])
+        place += 1
+        if head == 0:
+            if depth == 0:
+                return place
+            depth -= 1
+            continue
+        path[depth] += head >> 4
+        if head >> 4 == 0:
+            value, place = _number(data, place)
+            path[depth] = np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
+        kind = head & 15
+        if kind == 4 or kind == 5 or kind == 6:
+            value, place = _number(data, place)
+            if depth < 2 and 0 < path[0] < FIELDS and 0 < path[depth] < FIELDS:
+                number = np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
+                fields[path[0] if depth else 0, path[depth]] = number
+        elif kind == 8:
+            value, place = _number(data, place)
+            if place >= 0:
+                place = len(data) + 1 if value > np.uint64(len(data)) else place + np.int64(value)
+        elif kind == 3 or kind == 7:
+            place += 1 if kind == 3 else 8
+        elif kind == 12:
+            if depth == MAX_DEPTH:
+                return STRANGE
+            if depth == 0 and 0 < path[0] < FIELDS:
+                fields[path[0], 0] = 1
+            depth += 1
+            path[depth] = 0
+        elif kind > 2:  # true and false are kinds of their own
+            return STRANGE
+        if place < 0:
+            return STRANGE
+    return SHORT
+
+
+@kernel
+def _number(data: NDArray[np.uint8], place: int) -> tuple[np.uint64, int]:
+    """Return an integer of 7 bits a byte, and the byte behind it.
+
+    That is behind the data where the data ends in it, -1 where it has more than ten bytes.
+    """
+    value = np.uint64(0)
+    for shift in range(0, 64, 7):
+        if place >= len(data):
+            return value, len(data)
+        byte = int(data[place])
+        place += 1
+        value |= np.uint64(byte & 127) << np.uint64(shift)
+        if byte < 128:
+            return value, place
+    return value, -1
