@@ -7,12 +7,10 @@ Set `CORPUSKIT_CACHE_DIR` to move the folder (default: `$XDG_CACHE_HOME/corpuski
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
 import os
 from pathlib import Path
 
-from corpuskit.closure import closure
 from corpuskit.errors import UsageError
 
 
@@ -44,17 +42,3 @@ def _check_owner(root: Path) -> None:
 def compiler_version() -> str:
     """Return the version of Numba without loading it, which takes half a CPU second."""
     return importlib.metadata.version("numba")
-
-
-@functools.cache
-def _digest(path: Path) -> str:
-    """Return the hash of a file and of all kernels it imports, and of the compiler's version."""
-    digest = hashlib.blake2b(compiler_version().encode(), digest_size=8)
-    for source in closure(path):
-        digest.update(source.read_bytes())
-    return f"{path.stem}-{digest.hexdigest()}"
-
-
-def kernel_folder(path: Path) -> Path:
-    """Return the folder of the compiled kernels of a file."""
-    return cache_dir() / _digest(path)

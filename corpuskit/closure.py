@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from corpuskit.cache import cache_dir
+from corpuskit.cache import cache_dir, compiler_version
 from corpuskit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -374,3 +374,17 @@ def _save() -> None:
     except (OSError, UsageError):
         return
     kept.num_new = 0
+
+
+@functools.cache
+def _kernel_digest(path: Path) -> str:
+    """Return the hash of a file and of all kernels it imports, and of the compiler's version."""
+    digest = hashlib.blake2b(compiler_version().encode(), digest_size=8)
+    for source in closure(path):
+        digest.update(source.read_bytes())
+    return f"{path.stem}-{digest.hexdigest()}"
+
+
+def kernel_folder(path: Path) -> Path:
+    """Return the folder of the compiled kernels of a file."""
+    return cache_dir() / _kernel_digest(path)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numba
 from numba.core import caching, codegen, compiler, event, types
 
-from corpuskit.cache import kernel_folder
+from corpuskit.closure import kernel_folder
 from corpuskit.kernels.jit import begin_compile, compiling
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import re
 from typing import TYPE_CHECKING
 
 from corpuskit import registry
-from corpuskit.cache import cache_dir, compiler_version, kernel_folder
-from corpuskit.closure import closure
+from corpuskit.cache import cache_dir, compiler_version
+from corpuskit.closure import closure, kernel_folder
 from corpuskit.errors import UsageError
 from corpuskit.kernels.jit import IS_PLAIN
 from corpuskit.plan.fingerprint import code_digest
