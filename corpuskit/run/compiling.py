@@ -80,7 +80,7 @@ def _mark(step: Step | None) -> str:
     name = "pii" if step is None else step.name
     params = {} if step is None else step.stage.model_dump(mode="json", exclude={"paths"})
     kinds = {k: v for k, v in params.items() if isinstance(v, str | bool)}  # not bounds
-    content = json.dumps([kinds, code_digest(registry.path(name))])
+    content = json.dumps([kinds, code_digest(name)])
     digest = hashlib.blake2b(f"{compiler_version()}{content}".encode(), digest_size=8)
     return f"compiled/{name}-{digest.hexdigest()}"
 

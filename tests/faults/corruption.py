@@ -67,8 +67,8 @@ class Verdict:
 class CorruptionBench(Bench):
     """The bench with the stages that hand most from pass to pass."""
 
-    def _pipeline(self) -> dict[str, object]:
-        pipeline: dict[str, Any] = super()._pipeline()
+    def _pipeline(self, files: dict[str, Path], mix: dict[str, Any]) -> dict[str, Any]:
+        pipeline = super()._pipeline(files, mix)
         place = next(i for i, s in enumerate(pipeline["stages"]) if "minhash_dedup" in s)
         more = [{"line_dedup": {}}, {"substring_dedup": {"min_bytes": 200}}]
         pipeline["stages"][place + 1 : place + 1] = more
@@ -82,7 +82,10 @@ class Laboratory:
         self.bench = bench
         self.output = bench.folder / "out"
         self.copies = bench.folder / "copies"
-        self.inputs = {path.name: path.read_bytes() for path in bench.folder.glob("*.jsonl")}
+        self.inputs = {
+            path: (path.read_bytes(), path.stat().st_mtime_ns)
+            for path in sorted(bench.folder.glob("*.jsonl"))
+        }
         self.plan = bench.plan("plain", TASKS, str(self.output))
         self.num_phases = len(self.plan.phases)
         self.stale = self._records_of("words")
@@ -107,11 +110,9 @@ class Laboratory:
         """Lay the run directory as it is after some phases, and the inputs as they were."""
         shutil.rmtree(self.output, ignore_errors=True)
         shutil.copytree(self.copies / str(num_phases), self.output)
-        for name, content in self.inputs.items():
-            path = self.bench.folder / name
-            if path.read_bytes() != content:
-                path.unlink()
-                path.write_bytes(content)
+        for path, (content, modified_ns) in self.inputs.items():
+            path.write_bytes(content)
+            os.utime(path, ns=(modified_ns, modified_ns))
 
     def _figures(self) -> list[tuple[object, ...]]:
         rows = funnel(RunDirectory.open(str(self.output)))
@@ -170,17 +171,24 @@ class Case:
     def judge(self) -> Verdict:
         """Play the seed."""
         laboratory, rng = self.laboratory, self.rng
-        moment = rng.choice(("between", "between", "inside", "inside", "after"))
+        moment = rng.choice(("between", "between", "inside", "inside", "after", "input"))
         begin = laboratory.num_phases if moment == "after" else rng.randrange(laboratory.num_phases)
+        if moment == "input":
+            begin = rng.choice((0, 0, begin))
         laboratory.begin_after(begin)
         observer: Observer | None = None
         if moment == "inside":
             observer = _Damager(rng.randint(1, 2 * TASKS), self.strike)
+        elif moment == "input":
+            observer = _Damager(rng.randint(1, TASKS + 1), self.change_input)
         else:
             self.strike()
         where = f"{moment}, {begin} phases done"
         try:
-            outcome, text = self._outcome(observer)
+            if moment == "input":
+                outcome, text = self._outcome_of_inputs(observer)
+            else:
+                outcome, text = self._outcome(observer)
         except Exception as error:  # noqa: BLE001 - an unexpected error is what is looked for
             outcome, text = "SILENT", f"unexpected {error!r}"
         return Verdict(self.seed, where, self.damage, outcome, text)
@@ -204,6 +212,52 @@ class Case:
             is_healed = messages or self._is_changed_back()
             return "healed" if is_healed else "identical", " | ".join(messages)
         return self._verified()
+
+    def _outcome_of_inputs(self, observer: Observer | None) -> tuple[str, str]:
+        """Run until it succeeds; what is there is of one version of the input, then of the last."""
+        laboratory, messages = self.laboratory, []
+        for _ in range(ATTEMPTS):
+            try:
+                laboratory.play(observer)
+            except CorpuskitError as error:
+                messages.append(str(error))
+                observer = None
+                continue
+            break
+        else:
+            return "SILENT", messages[-1]
+        store = open_store(str(laboratory.output))
+        ended = contents(store)
+        laboratory.play()
+        repeated = contents(store)
+        shutil.rmtree(laboratory.output)
+        laboratory.play()
+        fresh = contents(store)
+        is_named = all(any(name in one for name in self.names) for one in messages)
+        if repeated != fresh or ended not in (fresh, laboratory.clean) or not is_named:
+            return "SILENT", " | ".join(messages)
+        return "healed" if messages else "identical", " | ".join(messages)
+
+    def change_input(self) -> None:
+        """Change an input file, as somebody else does who does not know of the run."""
+        path = self.rng.choice(list(self.laboratory.inputs))
+        lines = path.read_bytes().splitlines(keepends=True)
+        kind = self.rng.choice(("truncate", "empty", "rewrite", "grow", "replace", "reverse"))
+        self.damage, self.names = f"{kind}-input {path.name}", [path.name]
+        if kind == "truncate":
+            os.truncate(path, self.rng.randrange(path.stat().st_size))
+        elif kind == "empty":
+            os.truncate(path, 0)
+        elif kind == "grow":
+            path.write_bytes(b"".join([*lines, *lines[:2]]))
+        elif kind == "reverse":  # of equal size
+            path.write_bytes(b"".join(reversed(lines)))
+        elif kind == "rewrite":
+            path.write_bytes(b"".join(lines[1:]).replace(b"river", b"brook"))
+        else:
+            other = path.with_name("other")
+            other.write_bytes(b"".join(lines[2:]))
+            os.replace(other, path)
 
     def _verified(self) -> tuple[str, str]:
         """Delete what `verify` names, run again, and see whether that is right."""
