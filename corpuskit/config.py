@@ -91,7 +91,7 @@ def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFi
     given = {key: top[key] for key in top if key not in {"sources", "stages"}}
     settings = document.check(Pipeline, given, (), "", {"sources", "stages"})
     if not settings.name:
-        settings = settings.model_copy(update={"name": Path(path).stem})
+        settings = settings.model_copy(update={"name": re.sub(r"[^\w.-]+", "-", Path(path).stem)})
     sources = tuple(_sources(document))
     names = [step.label for step in sources]
     for name in settings.card.sources:

@@ -53,6 +53,14 @@ def test_a_good_file_is_read(tmp_path):
     assert file.steps[1].where == f"{path}:7:5"
 
 
+def test_a_file_may_have_any_name(tmp_path):
+    path = tmp_path / "my run (2).yaml"
+    path.write_text(GOOD)
+    settings = read_pipeline(path).settings
+    assert settings.name == "my-run-2-"
+    assert Pipeline.model_validate_json(settings.model_dump_json()) == settings  # as workers do
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

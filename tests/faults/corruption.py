@@ -214,29 +214,29 @@ class Case:
         return self._verified()
 
     def _outcome_of_inputs(self, observer: Observer | None) -> tuple[str, str]:
-        """Run until it succeeds; what is there is of one version of the input, then of the last."""
+        """Run until it ends; what is there is of one version of the input, then of the last."""
         laboratory, messages = self.laboratory, []
-        for _ in range(ATTEMPTS):
-            try:
-                laboratory.play(observer)
-            except CorpuskitError as error:
-                messages.append(str(error))
-                observer = None
-                continue
-            break
-        else:
-            return "SILENT", messages[-1]
-        store = open_store(str(laboratory.output))
-        ended = contents(store)
-        laboratory.play()
-        repeated = contents(store)
+        ended = self._end(observer)
+        while isinstance(ended, str) and len(messages) < ATTEMPTS:
+            messages.append(ended)
+            ended = self._end()
+        repeated = self._end()
         shutil.rmtree(laboratory.output)
-        laboratory.play()
-        fresh = contents(store)
+        fresh = self._end()
+        if isinstance(fresh, str):  # such as a source that is empty now
+            return "refused" if repeated == fresh else "SILENT", " | ".join([*messages, fresh])
         is_named = all(any(name in one for name in self.names) for one in messages)
         if repeated != fresh or ended not in (fresh, laboratory.clean) or not is_named:
             return "SILENT", " | ".join(messages)
         return "healed" if messages else "identical", " | ".join(messages)
+
+    def _end(self, observer: Observer | None = None) -> dict[str, str] | str:
+        """Run; return name -> hash of what a run is for, or the message of the error."""
+        try:
+            self.laboratory.play(observer)
+        except CorpuskitError as error:
+            return str(error)
+        return contents(open_store(str(self.laboratory.output)))
 
     def change_input(self) -> None:
         """Change an input file, as somebody else does who does not know of the run."""
