@@ -226,7 +226,7 @@ def _planned(run: RunDirectory) -> Mixture:
     """Return the mixture that `mix/plan.json` says, with the edits of a running mixture."""
     where = run.store.where("mix/plan.json")
     try:
-        plan, notes = _with_edits(run, json.loads(run.store.read("mix/plan.json")))
+        plan, notes = _with_edits(run, json.loads(run.read_file("mix.plan", "mix/plan.json")))
         passed = sum(end - first for first, end in plan["skip"])
         notes += [f"{passed:,} rows of it are skipped."] if passed else []
         notes += _without_rows(run, plan["sources"])

@@ -14,14 +14,13 @@ from corpuskit.plan.compile import PLAN, Phase, Plan
 from corpuskit.plan.fingerprint import code_digest, fingerprint, runner_digest
 from corpuskit.plan.inputs import Inputs
 from corpuskit.stage import InputFile, Slice, Unit
-from corpuskit.storage import Stored, open_store
+from corpuskit.storage import DamagedError, Stored, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from corpuskit.manifest import Part, Parts, RoleParts
     from corpuskit.run.launch.contract import Task
-    from corpuskit.storage import DamagedError
 
 WORTH_A_LISTING = 32
 """So many files of a folder are looked up by listing it; fewer are asked for one by one."""
@@ -117,6 +116,18 @@ class RunDirectory:
     def at(self, part: Part) -> Stored:
         """Return a part as something to read, to be compared with what its seal says of it."""
         return self.store.at(part.path, digest=part.digest, footer=part.footer)
+
+    def read_file(self, phase: str, name: str) -> bytes:
+        """Return a file with a fixed name, compared with the seal of the phase that wrote it.
+
+        Raises:
+            DataError: the phase is not finished, or the file is not what it wrote.
+        """
+        [part] = self.seal(self._named(phase)).by_role(f"file:{name}")
+        content = self.store.read(name)
+        if self.store.digest(name) != part.digest:
+            raise DamagedError(self.at(part))
+        return content
 
     def without(self, error: DamagedError) -> DataError:
         """Delete a damaged part of this run, so that the next run makes it again.

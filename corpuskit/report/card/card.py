@@ -280,7 +280,7 @@ def _edits(run: RunDirectory, finished: Sealed) -> tuple[str | None, list[str]]:
     """Return the hash of the mix plan, and what its edits mean for a reader."""
     if not any(phase.name == "mix.plan" for phase, _ in finished):
         return None, []
-    plan_hash = str(json.loads(run.store.read("mix/plan.json"))["plan_hash"])
+    plan_hash = str(json.loads(run.read_file("mix.plan", "mix/plan.json"))["plan_hash"])
     try:
         edits = read_edits(open_files(run.store.address), plan_hash)
     except (UsageError, DataError) as error:
