@@ -49,6 +49,30 @@ ROW_BYTES = 64
 """What a document takes besides its text."""
 
 
+class Rows(NamedTuple):
+    """Rows of a file that lie one behind the other, before they are documents.
+
+    Attributes:
+        place: file and row groups, for messages.
+        keys: (N,) file ordinal and row.
+        batch: N rows.
+        allowed: how many bytes the documents of these rows, and of those that follow with 0, may
+            have together.
+        size_bytes: of the file.
+    """
+
+    place: str
+    keys: NDArray[np.int64]
+    batch: pa.RecordBatch
+    allowed: int
+    size_bytes: int
+
+    def part(self, begin: int, end: int) -> Rows:
+        """Return some of the rows."""
+        batch = self.batch.slice(begin, end - begin)
+        return self._replace(keys=self.keys[begin:end], batch=batch)
+
+
 class Parquet(Source):
     """Read Parquet files: one row per document, one column is the text.
 
@@ -292,30 +316,6 @@ class Parquet(Source):
         used = self._named()
         names = enumerate(distinct(batch.schema.names))
         return {name: batch.column(place) for place, name in names if name not in used}
-
-
-class Rows(NamedTuple):
-    """Rows of a file that lie one behind the other, before they are documents.
-
-    Attributes:
-        place: file and row groups, for messages.
-        keys: (N,) file ordinal and row.
-        batch: N rows.
-        allowed: how many bytes the documents of these rows, and of those that follow with 0, may
-            have together.
-        size_bytes: of the file.
-    """
-
-    place: str
-    keys: NDArray[np.int64]
-    batch: pa.RecordBatch
-    allowed: int
-    size_bytes: int
-
-    def part(self, begin: int, end: int) -> Rows:
-        """Return some of the rows."""
-        batch = self.batch.slice(begin, end - begin)
-        return self._replace(keys=self.keys[begin:end], batch=batch)
 
 
 def join_rows(parts: Iterator[Rows]) -> Iterator[Rows]:
