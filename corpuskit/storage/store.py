@@ -10,6 +10,7 @@ A listing is a hint: it may lack what was just written. What decides is asked fo
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -74,20 +75,30 @@ Readable = Path | Stored
 
 
 class DamagedError(DataError):
-    """A published file is missing, or not what its writer wrote.
+    """A published file is not what its writer wrote.
 
     Attributes:
         place: the file.
     """
 
-    def __init__(self, place: Readable) -> None:
+    def __init__(
+        self,
+        place: Readable,
+        problem: str = "its content is not what was written. Delete it and run again",
+    ) -> None:
         self.place = place
-        super().__init__(
-            f"{place}: missing, or its content is not what was written. Delete it and run again."
-        )
+        super().__init__(f"{place}: {problem}.")
 
     def __reduce__(self) -> tuple[type[DamagedError], tuple[Readable]]:
         return type(self), (self.place,)
+
+
+class MissingError(DamagedError, FileNotFoundError):
+    """A published file is not there."""
+
+    def __init__(self, place: Readable) -> None:
+        super().__init__(place, "the file is missing. Run again")
+        self.errno = errno.ENOENT
 
 
 def open_place(place: Readable) -> pa.NativeFile:
@@ -97,7 +108,8 @@ def open_place(place: Readable) -> pa.NativeFile:
     runs.
 
     Raises:
-        DamagedError: it is missing, or the footer is not what was written.
+        MissingError: it is not there.
+        DamagedError: the footer is not what was written.
     """
     import pyarrow as pa
 
@@ -106,7 +118,7 @@ def open_place(place: Readable) -> pa.NativeFile:
     try:
         file = place.open()
     except FileNotFoundError:
-        raise DamagedError(place) from None
+        raise MissingError(place) from None
     if place.footer and digest_footer(file) != place.footer:
         file.close()
         raise DamagedError(place)
@@ -120,7 +132,8 @@ def open_whole(place: Readable) -> pa.NativeFile:
     for the copy. An object is fetched whole into memory.
 
     Raises:
-        DamagedError: the file is missing, or not what was written.
+        MissingError: the file is not there.
+        DamagedError: it is not what was written.
     """
     import pyarrow as pa
 
@@ -128,14 +141,16 @@ def open_whole(place: Readable) -> pa.NativeFile:
         return open_place(place)
     if place.is_remote:
         [content] = place.store.read_each([place.name])
-        if content is None or _digest([content]) != place.digest:
+        if content is None:
+            raise MissingError(place)
+        if _digest([content]) != place.digest:
             raise DamagedError(place)
         return pa.BufferReader(content)
     try:
         if place.store.digest(place.name) == place.digest:
             return place.open()
     except FileNotFoundError:
-        pass
+        raise MissingError(place) from None
     raise DamagedError(place)
 
 
