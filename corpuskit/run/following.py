@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError
 from corpuskit.manifest import Manifest
 from corpuskit.run.failures import failure_error, read_failures
-from corpuskit.run.launch.slurm import JOBS, job_states
+from corpuskit.run.launch.slurm import CLOSING, JOBS, first_alive, job_states
 from corpuskit.run.phase import PhaseWork
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Follower:
         self.run, self.jobs, self.phases, self.observer = run, jobs, phases, observer
         self._asked = time.monotonic()
         self._gone: float | None = None
+        self._queued = self._told = ""
 
     def follow(self) -> list[Seal]:
         """Wait for every phase to be sealed, and for the run to be closed.
@@ -105,12 +106,23 @@ class Follower:
             states = job_states(self.jobs)
         except UsageError:
             return  # the controller is away: jobs go on, and manifests still tell
-        if any(state.is_alive and not state.is_hopeless for state in states):
+        current = first_alive(states)
+        if current is not None and not current.is_hopeless:
             self._gone = None
+            self._tell_queued(current)
             return
         self._gone = self._gone or time.monotonic()
         if time.monotonic() - self._gone > PATIENCE_SECONDS or self._has_failed(phase):
             raise self._stopped(phase, states)
+
+    def _tell_queued(self, state: JobState) -> None:
+        """Say what the current job waits for, once, when it has waited since the last look."""
+        is_queued = state.reasons and (state.is_held or not state.is_working)
+        queued = f"job {state.job.number} ({state.job.phase}): {state.words}" if is_queued else ""
+        if queued and queued == self._queued and queued != self._told:
+            self._told = queued
+            self.observer.notes(queued)
+        self._queued = queued
 
     def _has_failed(self, phase: Phase | None) -> bool:
         return phase is not None and bool(read_failures(self.run, phase))
@@ -119,17 +131,18 @@ class Follower:
         failures = [] if phase is None else read_failures(self.run, phase)
         if phase is not None and failures:
             return failure_error(phase, failures)
-        blocked = [state for state in states if state.is_hopeless]
-        if blocked:
-            reasons = ", ".join(blocked[0].reasons)
+        if blocked := first_alive(states):
+            reasons = ", ".join(blocked.reasons)
+            alive = " ".join(state.job.number for state in states if state.is_alive)
             return TaskError(
-                f"{self.run.store.address}: job {blocked[0].job.number} ({blocked[0].job.phase}) "
-                f"waits for ever: {reasons}. scancel {' '.join(s.job.number for s in blocked)}, "
-                "then run the same command again."
+                f"{self.run.store.address}: job {blocked.job.number} ({blocked.job.phase}) "
+                f"waits for ever: {reasons}. scancel {alive}, then run the same command again."
             )
-        what = "the run was closed" if phase is None else f"phase {phase.name} was finished"
+        name = CLOSING if phase is None else phase.name
+        [last] = [state for state in states if state.job.phase == name]
+        what = "the run was closed" if phase is None else f"phase {name} was finished"
         return TaskError(
-            f"{self.run.store.address}: no job is left in Slurm, but not before {what}: they were "
-            f"cancelled, or ended without a word. Logs: {self.run.store.logs()}. Run the same "
-            "command again to continue."
+            f"{self.run.store.address}: no job is left in Slurm, and {what} by none. "
+            f"Job {last.job.number} ({name}): {last.words.rstrip('.')}. "
+            f"Logs: {self.run.store.logs()}. Run the same command again to continue."
         )

@@ -303,6 +303,8 @@ def _forward(observer: Observer) -> Any:
     def on_event(kind: str, fields: dict[str, Any]) -> None:
         if kind == "progress":
             observer.progress(fields["documents"], fields["bytes"])
+        elif kind == "waits":
+            observer.notes(fields["reason"])
         else:
             observer.task_ends(kind, fields)
 

@@ -163,7 +163,9 @@ class Slot:
                 "lower cell_bytes."
             )
             return 1
-        job = os.environ["SLURM_JOB_ID"]
+        # One element of an array has the array's own number as SLURM_JOB_ID, and `scontrol requeue`
+        # with that number takes all elements out of work.
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
         _say(f"requeue {job} after {self.done} tasks")
         asked = subprocess.run(
             ["scontrol", "requeue", job], text=True, capture_output=True, check=False
