@@ -112,25 +112,20 @@ def code_digest(path: Path) -> str:
     return str(kept.values["digest"])
 
 
+APART = frozenset({"kernels", "stages", "loader", "cli", "report", "train"})
+"""Folders that are no part of the runner: what stages are made of, which has digests of its own,
+and what no worker loads."""
+
+
 @functools.cache
 def runner_digest() -> str:
     """Return the hash of what is between stages: plan, runner, formats, stores. Not fingerprinted.
 
     Processes of one run must agree on it; results of earlier runs need not.
     """
-    names = [
-        "plan",
-        "run",
-        "manifest",
-        "storage",
-        "exchange.py",
-        "shards.py",
-        "ledger.py",
-        "batch.py",
-    ]
-    places = [PACKAGE / name for name in names]
-    files = [f for p in places for f in (sorted(p.rglob("*.py")) if p.is_dir() else [p])]
-    return _hash([[_label(file), file.read_text("utf-8")] for file in files])
+    files = sorted(PACKAGE.rglob("*.py"))
+    ours = [file for file in files if file.relative_to(PACKAGE).parts[0] not in APART]
+    return _hash([[_label(file), file.read_text("utf-8")] for file in ours])
 
 
 @functools.cache
