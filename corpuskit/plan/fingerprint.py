@@ -123,9 +123,13 @@ def runner_digest() -> str:
 
     Processes of one run must agree on it; results of earlier runs need not.
     """
+    return _hash([[_label(file), file.read_text("utf-8")] for file in runner_files()])
+
+
+def runner_files() -> list[Path]:
+    """Return the source files of the runner, sorted."""
     files = sorted(PACKAGE.rglob("*.py"))
-    ours = [file for file in files if file.relative_to(PACKAGE).parts[0] not in APART]
-    return _hash([[_label(file), file.read_text("utf-8")] for file in ours])
+    return [file for file in files if file.relative_to(PACKAGE).parts[0] not in APART]
 
 
 @functools.cache

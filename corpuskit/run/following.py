@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError
 from corpuskit.manifest import Manifest
 from corpuskit.run.failures import failure_error, read_failures
-from corpuskit.run.launch.slurm import CLOSING, JOBS, first_alive, job_states
+from corpuskit.run.launch.slurm import (
+    CLOSING,
+    ENDED,
+    JOBS,
+    JobState,
+    first_alive,
+    job_states,
+    log_of,
+)
 from corpuskit.run.phase import PhaseWork
 
 if TYPE_CHECKING:
@@ -17,7 +26,7 @@ if TYPE_CHECKING:
 
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase
-    from corpuskit.run.launch.slurm import Job, JobState
+    from corpuskit.run.launch.slurm import Job
     from corpuskit.run.pipeline import Observer
     from corpuskit.run.rundir import RunDirectory
 
@@ -46,6 +55,8 @@ class Follower:
         self._asked = time.monotonic()
         self._gone: float | None = None
         self._queued = self._told = ""
+        self._ended: defaultdict[Job, Counter[str]] = defaultdict(Counter)
+        """How elements ended, as far as it was seen: Slurm forgets them after minutes."""
 
     def follow(self) -> list[Seal]:
         """Wait for every phase to be sealed, and for the run to be closed.
@@ -106,6 +117,9 @@ class Follower:
             states = job_states(self.jobs)
         except UsageError:
             return  # the controller is away: jobs go on, and manifests still tell
+        for state in states:
+            ended = {name: num for name, num in state.elements.items() if name in ENDED}
+            self._ended[state.job] |= Counter(ended)
         current = first_alive(states)
         if current is not None and not current.is_hopeless:
             self._gone = None
@@ -139,10 +153,11 @@ class Follower:
                 f"waits for ever: {reasons}. scancel {alive}, then run the same command again."
             )
         name = CLOSING if phase is None else phase.name
-        [last] = [state for state in states if state.job.phase == name]
-        what = "the run was closed" if phase is None else f"phase {name} was finished"
+        [last] = [job for job in self.jobs if job.phase == name]
+        words = JobState(last, dict(self._ended[last]), ()).words
+        what = "close the run" if phase is None else f"finish phase {name}"
         return TaskError(
-            f"{self.run.store.address}: no job is left in Slurm, and {what} by none. "
-            f"Job {last.job.number} ({name}): {last.words.rstrip('.')}. "
-            f"Logs: {self.run.store.logs()}. Run the same command again to continue."
+            f"{self.run.store.address}: no job is left in Slurm to {what}. Job {last.number}: "
+            f"{words.rstrip('.')}. Logs: {log_of(self.run, last)}. Run the same command again to "
+            "continue."
         )

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -101,6 +103,25 @@ class JobState:
         if self.elements.get("OUT_OF_MEMORY"):
             return f"{words}. Raise executor.slurm.mem, or lower executor.workers."
         return f"{words} ({reasons})" if self.is_alive and reasons else words
+
+
+def log_of(run: RunDirectory, job: Job) -> str:
+    """Return the pattern of the log files of a job's slots."""
+    return f"{run.store.logs()}/slurm-{job.phase}-{job.number}_*.log"
+
+
+def seconds_left(element: str) -> float:
+    """Return the seconds that are left to a running element (`4711_3`); inf without a limit.
+
+    Raises:
+        UsageError: Slurm cannot be asked from here.
+    """
+    asked = _ask(["squeue", "-h", "-j", element, "-o", "%L"])
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", asked.stdout.strip())
+    if match is None:
+        return math.inf if asked.stdout.strip() == "UNLIMITED" else 0.0
+    days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def first_alive(states: Sequence[JobState]) -> JobState | None:
