@@ -140,7 +140,7 @@ def test_a_warned_slot_hands_over_its_tasks(lab):
 
 
 def test_preempted_slots_start_again_and_are_not_taken_for_slow_ones(lab):
-    lab.pipeline["executor"]["slurm"]["grace_seconds"] = 15
+    lab.pipeline["executor"]["slurm"]["grace_seconds"] = 20
     first, *_ = numbers(lab.submit().stdout)
     wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
     lab.cluster.ask(
