@@ -237,7 +237,7 @@ def doomed(cluster):
         node = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        wait_until(lambda: len(alive_nodes()) > num or node.poll() is not None, 300)
+        wait_until(lambda node=node: len(alive_nodes()) > num or node.poll() is not None, 300)
         if node.poll() is None:
             break
     assert node.poll() is None, "no second node has started"

@@ -140,6 +140,7 @@ def test_a_warned_slot_hands_over_its_tasks(lab):
 
 
 def test_preempted_slots_start_again_and_are_not_taken_for_slow_ones(lab):
+    lab.pipeline["stages"] = ["gate", "pii"]
     lab.pipeline["executor"]["slurm"]["grace_seconds"] = 20
     first, *_ = numbers(lab.submit().stdout)
     wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
@@ -171,6 +172,7 @@ class Helper(Observer):
 
 def test_a_slot_that_never_starts_is_named_with_what_starts_it(lab, monkeypatch):
     monkeypatch.setattr(following, "ASK_SECONDS", 0.5)
+    lab.pipeline["stages"] = ["gate", "pii"]
     lab.pipeline["executor"]["slurm"]["flags"] = ["--hold"]
     lab.open_gate()
     helper = Helper(lab)
@@ -186,16 +188,17 @@ def test_a_slot_that_never_starts_is_named_with_what_starts_it(lab, monkeypatch)
 def test_a_slot_that_was_killed_or_cancelled_ends_the_run_with_that_word(lab, monkeypatch):
     monkeypatch.setattr(following, "ASK_SECONDS", 0.5)
     monkeypatch.setattr(following, "PATIENCE_SECONDS", 1)
+    lab.pipeline["stages"] = ["gate", "pii"]
     with lab.submitted(Observer()) as submission:
-        number = submission.jobs[0].number
+        job = submission.jobs[0]
         wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
         lab.kill_slot(0)
         wait_until(lambda: lab.jobs()[0]["elements"].get("FAILED"), "Slurm has noticed")
-        lab.cluster.ask("scancel", f"{number}_1")
+        lab.cluster.ask("scancel", f"{job.number}_1")
         with pytest.raises(TaskError) as caught:
             submission.follow(Observer())
     assert "1 cancelled, 1 failed" in str(caught.value)
-    assert f"logs/slurm-gopher_quality-{number}_*.log" in str(caught.value)
+    assert f"logs/slurm-{job.phase}-{job.number}_*.log" in str(caught.value)
     lab.open_gate()
     lab.wait()
     assert tree(lab.out) == lab.expected()
