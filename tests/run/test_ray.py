@@ -17,6 +17,7 @@ import pytest
 from corpuskit import registry
 from corpuskit.errors import DataError, TaskError
 from corpuskit.plan import read_plan
+from corpuskit.run.launch import ray as ray_launcher
 from corpuskit.run.launch.contract import Task
 from corpuskit.run.launch.ray import RayLauncher
 from corpuskit.run.pipeline import Observer, run
@@ -336,6 +337,23 @@ def test_what_no_node_has_is_named(rayed):
     one = launcher(rayed[0], cpus_per_task=64, memory=1 << 50)
     assert "has the 64 CPUs and 1125899906842624 bytes" in one.lacks_room()
     assert launcher(rayed[0], cpus_per_task=2).lacks_room() == ""
+
+
+def test_a_cluster_without_room_says_so_before_it_gives_up(rayed, monkeypatch):
+    monkeypatch.setattr(ray_launcher, "LACK_SECONDS", 0)
+    monkeypatch.setattr(ray_launcher, "ROOM_SECONDS", 1)
+    heard: list[tuple[str, str]] = []
+    with (
+        launcher(rayed[0], cpus_per_task=64) as one,
+        pytest.raises(TaskError, match="What is done is kept: then run the same command again"),
+    ):
+        one.run(
+            [Task(0, "mark", (0,))], lambda kind, fields: heard.append((kind, fields["reason"]))
+        )
+    [(kind, reason)] = heard
+    assert kind == "waits"
+    assert "has the 64 CPUs that a task reserves" in reason
+    assert "start larger nodes, or those that were lost" in reason
 
 
 @pytest.mark.timeout(180)

@@ -134,7 +134,7 @@ class RayLauncher(Launcher):
             return ""
         asked = f"{self.cpus_per_task:g} CPUs" + (f" and {memory} bytes of memory" * bool(memory))
         cpus, size = max(sizes, default=(0, 0))
-        if self.address in (None, "local"):
+        if self._is_ours and self.address in (None, "local"):
             advice = "raise executor.workers"
         else:
             advice = "start larger nodes, or those that were lost"
@@ -305,7 +305,9 @@ class _Round:
             self._lacking = 0.0
         elif not self._lacking:
             self._lacking = now
-            self.on_event("waits", {"reason": f"executor: {lack} Waiting {ROOM_SECONDS} s for it."})
+            self.on_event(
+                "waits", {"reason": f"executor: {lack} Waiting {ROOM_SECONDS} s for such a node."}
+            )
         elif now - self._lacking > ROOM_SECONDS:
             raise TaskError(
                 f"executor: {lack} What is done is kept: then run the same command again."
