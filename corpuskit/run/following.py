@@ -54,7 +54,8 @@ class Follower:
         self.run, self.jobs, self.phases, self.observer = run, jobs, phases, observer
         self._asked = time.monotonic()
         self._gone: float | None = None
-        self._queued = self._told = ""
+        self._queued: tuple[Job, tuple[str, ...]] | None = None
+        self._told: set[tuple[Job, tuple[str, ...]]] = set()
         self._ended: defaultdict[Job, Counter[str]] = defaultdict(Counter)
         """How elements ended, as far as it was seen: Slurm forgets them after minutes."""
 
@@ -132,10 +133,10 @@ class Follower:
     def _tell_queued(self, state: JobState) -> None:
         """Say what the current job waits for, once, when it has waited since the last look."""
         is_queued = state.reasons and (state.is_held or not state.is_working)
-        queued = f"job {state.job.number} ({state.job.phase}): {state.words}" if is_queued else ""
-        if queued and queued == self._queued and queued != self._told:
-            self._told = queued
-            self.observer.notes(queued)
+        queued = (state.job, state.reasons) if is_queued else None
+        if queued is not None and queued == self._queued and queued not in self._told:
+            self._told.add(queued)
+            self.observer.notes(f"job {state.job.number} ({state.job.phase}): {state.words}")
         self._queued = queued
 
     def _has_failed(self, phase: Phase | None) -> bool:

@@ -213,7 +213,7 @@ def job_states(jobs: Sequence[Job]) -> list[JobState]:
     for line in asked.stdout.splitlines():
         number, state, reason = line.split("|", 2)
         elements.setdefault(number, Counter())[state] += 1
-        if state == "PENDING":
+        if state == "PENDING" and reason != "None":  # not looked at by the scheduler yet
             reasons.setdefault(number, set()).add(reason.replace(" ", "_"))
     return [
         JobState(
