@@ -105,7 +105,7 @@ def print_status(found: Sequence[Prospect]) -> None:
     console().print(table)
 
 
-def print_jobs(jobs: Jobs) -> None:
+def print_jobs(run: RunDirectory, jobs: Jobs) -> None:
     """Print the jobs of a run in Slurm; nothing when it has none."""
     if not jobs.states:
         return
@@ -124,7 +124,11 @@ def print_jobs(jobs: Jobs) -> None:
     if jobs.problem:
         out.print(jobs.problem, markup=False)
     elif not is_alive:
-        out.print("No job is left: they were cancelled, or failed. Run the same command again.")
+        logs = f"{run.store.logs()}/slurm-*.log"
+        out.print(
+            f"No job is left: they were cancelled, or failed. Logs: {logs}. Run the same command "
+            "again.", markup=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def print_failures(notes: Sequence[FailureNote]) -> None:

@@ -92,7 +92,7 @@ def _print_all(run: RunDirectory) -> None:
     from corpuskit.run.status import prospects_of
 
     print_status(prospects_of(run, trust=True))
-    print_jobs(jobs_of(run))
+    print_jobs(run, jobs_of(run))
     print_failures(failures_of(run))
     _print_results(run)
 

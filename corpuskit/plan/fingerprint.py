@@ -98,15 +98,24 @@ def code_digest(name: str) -> str:
     return _hash(sorted([closure.label(file), closure.read(file).digest] for file in files))
 
 
+APART = frozenset({"kernels", "stages", "loader", "cli", "report", "train"})
+"""Folders that are no part of the runner: what stages are made of, which has digests of its own,
+and what no worker loads."""
+
+
 @functools.cache
 def runner_digest() -> str:
     """Return the hash of what is between stages: plan, runner, formats, stores. Not fingerprinted.
 
     Processes of one run must agree on it; results of earlier runs need not.
     """
-    places = [closure.PACKAGE / name for name in ("plan", "run", *sorted(closure.CARRIERS))]
-    files = [f for p in places for f in (sorted(p.rglob("*.py")) if p.is_dir() else [p])]
-    return _hash([[closure.label(file), file.read_text("utf-8")] for file in files])
+    return _hash([[closure.label(file), file.read_text("utf-8")] for file in runner_files()])
+
+
+def runner_files() -> list[Path]:
+    """Return the source files of the runner, sorted."""
+    files = sorted(closure.PACKAGE.rglob("*.py"))
+    return [file for file in files if file.relative_to(closure.PACKAGE).parts[0] not in APART]
 
 
 @functools.cache

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError
 from corpuskit.manifest import Manifest
 from corpuskit.run.failures import failure_error, read_failures
-from corpuskit.run.launch.slurm import JOBS, job_states
+from corpuskit.run.launch.slurm import (
+    CLOSING,
+    ENDED,
+    JOBS,
+    JobState,
+    first_alive,
+    job_states,
+    log_of,
+)
 from corpuskit.run.phase import PhaseWork
 
 if TYPE_CHECKING:
@@ -17,7 +26,7 @@ if TYPE_CHECKING:
 
     from corpuskit.manifest import Seal
     from corpuskit.plan.compile import Phase
-    from corpuskit.run.launch.slurm import Job, JobState
+    from corpuskit.run.launch.slurm import Job
     from corpuskit.run.pipeline import Observer
     from corpuskit.run.rundir import RunDirectory
 
@@ -45,6 +54,10 @@ class Follower:
         self.run, self.jobs, self.phases, self.observer = run, jobs, phases, observer
         self._asked = time.monotonic()
         self._gone: float | None = None
+        self._queued: tuple[Job, tuple[str, ...]] | None = None
+        self._told: set[tuple[Job, tuple[str, ...]]] = set()
+        self._ended: defaultdict[Job, Counter[str]] = defaultdict(Counter)
+        """How elements ended, as far as it was seen: Slurm forgets them after minutes."""
 
     def follow(self) -> list[Seal]:
         """Wait for every phase to be sealed, and for the run to be closed.
@@ -105,12 +118,26 @@ class Follower:
             states = job_states(self.jobs)
         except UsageError:
             return  # the controller is away: jobs go on, and manifests still tell
-        if any(state.is_alive and not state.is_hopeless for state in states):
+        for state in states:
+            ended = {name: num for name, num in state.elements.items() if name in ENDED}
+            self._ended[state.job] |= Counter(ended)
+        current = first_alive(states)
+        if current is not None and not current.is_hopeless:
             self._gone = None
+            self._tell_queued(current)
             return
         self._gone = self._gone or time.monotonic()
         if time.monotonic() - self._gone > PATIENCE_SECONDS or self._has_failed(phase):
             raise self._stopped(phase, states)
+
+    def _tell_queued(self, state: JobState) -> None:
+        """Say what the current job waits for, once, when it has waited since the last look."""
+        is_queued = state.reasons and (state.is_held or not state.is_working)
+        queued = (state.job, state.reasons) if is_queued else None
+        if queued is not None and queued == self._queued and queued not in self._told:
+            self._told.add(queued)
+            self.observer.notes(f"job {state.job.number} ({state.job.phase}): {state.words}")
+        self._queued = queued
 
     def _has_failed(self, phase: Phase | None) -> bool:
         return phase is not None and bool(read_failures(self.run, phase))
@@ -119,17 +146,19 @@ class Follower:
         failures = [] if phase is None else read_failures(self.run, phase)
         if phase is not None and failures:
             return failure_error(phase, failures)
-        blocked = [state for state in states if state.is_hopeless]
-        if blocked:
-            reasons = ", ".join(blocked[0].reasons)
+        if blocked := first_alive(states):
+            reasons = ", ".join(blocked.reasons)
+            alive = " ".join(state.job.number for state in states if state.is_alive)
             return TaskError(
-                f"{self.run.store.address}: job {blocked[0].job.number} ({blocked[0].job.phase}) "
-                f"waits for ever: {reasons}. scancel {' '.join(s.job.number for s in blocked)}, "
-                "then run the same command again."
+                f"{self.run.store.address}: job {blocked.job.number} ({blocked.job.phase}) "
+                f"waits for ever: {reasons}. scancel {alive}, then run the same command again."
             )
-        what = "the run was closed" if phase is None else f"phase {phase.name} was finished"
+        name = CLOSING if phase is None else phase.name
+        [last] = [job for job in self.jobs if job.phase == name]
+        words = JobState(last, dict(self._ended[last]), ()).words
+        what = "close the run" if phase is None else f"finish phase {name}"
         return TaskError(
-            f"{self.run.store.address}: no job is left in Slurm, but not before {what}: they were "
-            f"cancelled, or ended without a word. Logs: {self.run.store.logs()}. Run the same "
-            "command again to continue."
+            f"{self.run.store.address}: no job is left in Slurm to {what}. Job {last.number}: "
+            f"{words.rstrip('.')}. Logs: {log_of(self.run, last)}. Run the same command again to "
+            "continue."
         )

@@ -23,16 +23,7 @@ class Jobs:
 
     def words(self, state: JobState) -> str:
         """Return the state of a job in words."""
-        if self.problem:
-            return "unknown"
-        parts = [f"{num} {name.lower()}" for name, num in sorted(state.elements.items())]
-        said = ", ".join(parts) or "ended"
-        if state.is_hopeless:
-            reasons = ", ".join(state.reasons)
-            return f"{said}: blocked ({reasons}). scancel {state.job.number}, then run again."
-        if state.is_alive and state.reasons:
-            return f"{said} ({', '.join(state.reasons)})"
-        return said
+        return "unknown" if self.problem else state.words
 
     def facts(self) -> dict[str, Any]:
         """Return the same as JSON values."""

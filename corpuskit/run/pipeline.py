@@ -309,6 +309,8 @@ def _forward(observer: Observer) -> Any:
             observer.progress(fields["documents"], fields["bytes"])
         elif kind == "compiling":
             observer.compiling()
+        elif kind == "waits":
+            observer.notes(fields["reason"])
         else:
             observer.task_ends(kind, fields)
 

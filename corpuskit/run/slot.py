@@ -17,9 +17,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.errors import CorpuskitError, DataError, TaskError, describe
+from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError, describe
 from corpuskit.run.failures import note_failures, note_slot
 from corpuskit.run.launch.local import Pool
+from corpuskit.run.launch.slurm import JOBS, seconds_left
 from corpuskit.run.phase import PhaseWork, sweep
 from corpuskit.run.preflight import check
 from corpuskit.run.rundir import RunDirectory, manifest_name
@@ -35,6 +36,9 @@ LEAVE_SECONDS = 10.0
 
 VISIBLE_SECONDS = 60.0
 """How long a network file system may take to show on one node what another has written."""
+
+EARLY_SECONDS = 90.0
+"""How much earlier than asked for Slurm may warn: up to a minute, by its documentation."""
 
 REQUEUE_SECONDS = 180.0
 """How long Slurm may take to end a slot that it has requeued."""
@@ -86,8 +90,6 @@ class Slot:
 
     def close(self) -> int:
         """Seal what is left to seal, delete what no seal names, and forget the jobs."""
-        from corpuskit.run.launch.slurm import JOBS
-
         self.see_sealed(len(self.run.plan.phases) - 1)
         if self.run.plan.until is None:
             sweep(self.run)
@@ -157,13 +159,15 @@ class Slot:
 
     def _hand_over(self, num_tasks: int) -> int:
         """Have Slurm start this slot again, and wait to be ended."""
-        if num_tasks and self.done == 0 and self.restarts:
+        # One element of an array has the array's own number as SLURM_JOB_ID, and `scontrol requeue`
+        # with that number takes all elements out of work.
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+        if num_tasks and self.done == 0 and self.restarts and self._is_limit_near(job):
             _say(
                 "no task was finished within a whole time limit. Raise executor.slurm.time, or "
                 "lower cell_bytes."
             )
             return 1
-        job = os.environ["SLURM_JOB_ID"]
         _say(f"requeue {job} after {self.done} tasks")
         asked = subprocess.run(
             ["scontrol", "requeue", job], text=True, capture_output=True, check=False
@@ -172,6 +176,12 @@ class Slot:
             time.sleep(REQUEUE_SECONDS)  # TERM ends this process meanwhile
         _say(f"requeue failed: {asked.stderr.strip()}. Run the same command again.")
         return 1
+
+    def _is_limit_near(self, job: str) -> bool:
+        """Return whether the time limit caused the warning; preemption may send one, too."""
+        with contextlib.suppress(UsageError):
+            return seconds_left(job) <= self.grace + EARLY_SECONDS
+        return True
 
 
 def _report(failures: Sequence[Failure]) -> int:

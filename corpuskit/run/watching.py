@@ -19,7 +19,7 @@ from corpuskit.errors import DataError, TaskError, UsageError
 from corpuskit.plan.compile import PLAN
 from corpuskit.plan.fingerprint import same_but_code
 from corpuskit.run.failures import read_failures, span
-from corpuskit.run.launch.slurm import JOBS, job_states, read_jobs
+from corpuskit.run.launch.slurm import JOBS, first_alive, job_states, read_jobs
 from corpuskit.run.progress import Tracker
 from corpuskit.run.rundir import RunDirectory
 from corpuskit.storage import LocalStore
@@ -51,10 +51,15 @@ QUIET_SECONDS, QUIET_TASKS = 600.0, 3.0
 
 @dataclasses.dataclass(frozen=True)
 class Pulse:
-    """Whether somebody works on a run: None = it cannot be told from here; and what shows it."""
+    """Whether somebody works on a run: None = it cannot be told from here; and what shows it.
+
+    Attributes:
+        needs_help: it goes on only when a person does something, which `said` names.
+    """
 
     is_alive: bool | None
     said: str
+    needs_help: bool = False
 
 
 class Watcher:
@@ -162,7 +167,9 @@ class Watcher:
         return notes
 
     def _quiet(self, pulse: Pulse) -> str:
-        """Return what there is to say when nothing has changed for long."""
+        """Return what there is to say when nothing changes."""
+        if pulse.needs_help:
+            return pulse.said
         count = self.tracker.count
         if count is None:
             return ""
@@ -203,11 +210,11 @@ class _Heart:
                 states = job_states(jobs)
             except UsageError as error:
                 return Pulse(None, f"Slurm cannot be asked: {error}")
-            if blocked := [one for one in states if one.is_hopeless]:
-                numbers = " ".join(one.job.number for one in blocked)
-                return Pulse(False, f"Job {numbers} waits for ever. Run: scancel {numbers}")
-            alive = sum(one.is_alive for one in states)
-            return Pulse(alive > 0, f"{alive or 'No'} jobs are left in Slurm.")
+            current = first_alive(states)
+            if current is None:
+                return Pulse(False, "No jobs are left in Slurm.")
+            said = f"Job {current.job.number} ({current.job.phase}): {current.words}"
+            return Pulse(not current.is_hopeless, said, needs_help=current.is_held)
         if isinstance(store, LocalStore):
             return _lock(store)
         return self._ask_lease(store)

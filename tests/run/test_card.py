@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from corpuskit.config import read_pipeline
+from corpuskit.manifest import dump_checked, load_checked
 from corpuskit.plan import read_plan
 from corpuskit.report.card.limits import (
     benchmarks_said,
@@ -287,10 +288,11 @@ def test_paragraphs_stay_apart():
 def test_no_card_tells_of_parameters_that_did_not_make_the_data(finished, tmp_path):
     """The plan was edited, and the run stopped before its phase was made again."""
     shutil.copytree(finished.out, tmp_path / "out")
-    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    path = tmp_path / "out/plan.json"
+    plan = load_checked(path.read_bytes(), "plan.json")
     text = json.dumps(plan).replace('"min_words": 30', '"min_words": 31')
     assert text != json.dumps(plan)
-    (tmp_path / "out/plan.json").write_text(text)
+    path.write_bytes(dump_checked(json.loads(text)))
     out = str(tmp_path / "out")
     said = finished.cli("card", out, code=2).stderr
     assert "gopher_quality were made with other parameters" in said

@@ -55,7 +55,7 @@ def arrow(path: Path) -> None:
 FORMATS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a.jsonl": ("jsonl", lambda path: path.write_bytes(LINES)),
     "a.jsonl.gz": ("jsonl", lambda path: path.write_bytes(gzip.compress(LINES))),
-    "large.jsonl.gz": ("jsonl", lambda path: path.write_bytes(gzip.compress(LINES * 150, 1))),
+    "large.jsonl.gz": ("jsonl", lambda path: path.write_bytes(gzip.compress(LINES * 600, 1))),
     "a.jsonl.zst": ("jsonl", lambda path: path.write_bytes(zstandard.compress(LINES))),
     "a.parquet": ("parquet", parquet),
     "a.txt": ("text", lambda path: path.write_bytes(PARAGRAPHS)),

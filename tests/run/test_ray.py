@@ -17,12 +17,14 @@ import pytest
 from corpuskit import registry
 from corpuskit.errors import DataError, TaskError
 from corpuskit.plan import read_plan
+from corpuskit.run.launch import ray as ray_launcher
 from corpuskit.run.launch.contract import Task
 from corpuskit.run.launch.ray import RayLauncher
 from corpuskit.run.pipeline import Observer, run
 from corpuskit.storage import LocalStore, open_store
 from tests.patience import HANG_SECONDS, wait_until
 from tests.run.conftest import ROOT, Lab, corpus, tree
+from tests.run.here import Here
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install -e '.[ray]'")
 
@@ -55,9 +57,21 @@ class Trouble(StreamingStage):
         if self.how == "kill once" and not Path(self.mark).exists():
             Path(self.mark).touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "lose the node":
+            self.lose_the_node()
         if self.how == "wait":
             Path(self.mark).write_text(str(os.getpid()))
             time.sleep(600)
+
+    def lose_the_node(self) -> None:
+        mark = Path(self.mark)
+        end = time.monotonic() + 300
+        while not mark.exists():
+            assert time.monotonic() < end, "no worker of the doomed node got a task"
+            if "DOOMED" in os.environ:
+                mark.touch()
+                os.kill(os.getppid(), signal.SIGKILL)  # the node's raylet, and with it its workers
+            time.sleep(0.05)
 '''
 
 
@@ -210,6 +224,49 @@ def test_few_tasks_in_flight_do_them_all(troubled):
     assert notes.ends.count("done") > 3
 
 
+@pytest.fixture
+def doomed(cluster):
+    """A second node of two CPUs, whose workers know by their environment that they are there."""
+    address = ray.get_runtime_context().gcs_address
+    command = [
+        str(Path(sys.executable).with_name("ray")), "start", f"--address={address}", "--block",
+        "--num-cpus=2", f"--object-store-memory={80 << 20}",
+    ]  # fmt: skip
+    environment = {**os.environ, "DOOMED": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    num = len(alive_nodes())
+    for _ in range(5):  # Ray gives a node 30 seconds to start, which is little on a busy machine
+        node = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_until(lambda node=node: len(alive_nodes()) > num or node.poll() is not None, 300)
+        if node.poll() is None:
+            break
+    assert node.poll() is None, "no second node has started"
+    yield
+    node.terminate()
+    node.wait(HANG_SECONDS)
+
+
+def alive_nodes() -> list[dict]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def test_a_node_that_is_lost_costs_attempts_and_changes_no_byte(troubled, doomed):
+    for document in (documents := corpus(60)):
+        document["text"] += " TROUBLE"
+    troubled.write("web.jsonl", documents)
+    troubled.stage("trouble")["how"] = "lose the node"
+    notes = Notes()
+    run_on_ray(troubled, notes)
+    assert notes.ends.count("retry") in {1, 2}, "what its two CPUs held"
+    assert "NodeDiedError" in notes.errors[0]
+    on_nodes = tree(troubled.out)
+    troubled.pipeline["output"] = str(troubled.folder / "here")
+    troubled.save()
+    run(read_plan(troubled.path), launcher=Here(troubled.out))
+    assert tree(troubled.out) == on_nodes
+
+
 class Impatient(Observer):
     """Presses Ctrl-C once the trouble has begun."""
 
@@ -280,6 +337,23 @@ def test_what_no_node_has_is_named(rayed):
     one = launcher(rayed[0], cpus_per_task=64, memory=1 << 50)
     assert "has the 64 CPUs and 1125899906842624 bytes" in one.lacks_room()
     assert launcher(rayed[0], cpus_per_task=2).lacks_room() == ""
+
+
+def test_a_cluster_without_room_says_so_before_it_gives_up(rayed, monkeypatch):
+    monkeypatch.setattr(ray_launcher, "LACK_SECONDS", 0)
+    monkeypatch.setattr(ray_launcher, "ROOM_SECONDS", 1)
+    heard: list[tuple[str, str]] = []
+    with (
+        launcher(rayed[0], cpus_per_task=64) as one,
+        pytest.raises(TaskError, match="What is done is kept: then run the same command again"),
+    ):
+        one.run(
+            [Task(0, "mark", (0,))], lambda kind, fields: heard.append((kind, fields["reason"]))
+        )
+    [(kind, reason)] = heard
+    assert kind == "waits"
+    assert "has the 64 CPUs that a task reserves" in reason
+    assert "start larger nodes, or those that were lost" in reason
 
 
 @pytest.mark.timeout(180)

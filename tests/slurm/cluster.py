@@ -125,7 +125,7 @@ class Cluster:
     def states(self) -> list[str]:
         """Return the state of every node."""
         with contextlib.suppress(subprocess.CalledProcessError):
-            return self.ask("sinfo", "-h", "-N", "-o", "%T").split()
+            return self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%T").split()
         return []
 
     def jobs(self) -> list[str]:
@@ -200,7 +200,11 @@ MinJobAge={self.job_age_seconds}
 MaxArraySize={self.max_array}
 MaxJobCount=10000
 {nodes}
-PartitionName=main Nodes=n[1-{self.nodes}] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO
+PartitionName=main Default=YES PriorityTier=1
+PartitionName=urgent PriorityTier=2
 """
 
     def _pid_file(self, daemon: str) -> Path:

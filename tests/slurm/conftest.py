@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from corpuskit import registry
+from corpuskit.plan import read_plan
+from corpuskit.run.pipeline import submit
 from tests.run import conftest as lab_fixtures
 from tests.run.conftest import ROOT, Lab, checked, corpus, tree
 from tests.run.here import command_line
@@ -24,6 +27,8 @@ from tests.slurm.cluster import Cluster, missing, search_path, wait_until
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
+
+    from corpuskit.run.pipeline import Observer, Submission
 
 tokenizer = lab_fixtures.tokenizer
 
@@ -126,15 +131,29 @@ class SlurmLab(Lab):
         self.pipeline["stages"] = ["gate", filtered, "pii"]
         self.pipeline["sources"]["web"]["jsonl"] = str(self.inputs / "web*")
 
-    def cli(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Call the command line in this process; what it submits are jobs, which are others."""
-        environment = {
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a user has at the door of the cluster."""
+        return {
             **self.cluster.environment, "OMP_NUM_THREADS": "1", "GATE": str(self.gate),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(self.site)]),
             "PATH": os.pathsep.join([str(self.folder / "bin"), search_path()]),
         }  # fmt: skip
+
+    def cli(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Call the command line in this process; what it submits are jobs, which are others."""
         with installed(self.site):
-            return checked(command_line(self.folder, arguments, environment), code)
+            return checked(command_line(self.folder, arguments, self.environment), code)
+
+    @contextlib.contextmanager
+    def submitted(self, observer: Observer) -> Iterator[Submission]:
+        """Run on the cluster through the Python interface; what it returns can be followed."""
+        self.pipeline["executor"]["kind"] = "slurm"
+        self.save()
+        with pytest.MonkeyPatch.context() as patch, installed(self.site):
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            yield submit(read_plan(self.path), observer)
 
     def replace_sbatch(self, without: str) -> None:
         """Put a program before sbatch that leaves an option out."""
@@ -173,6 +192,16 @@ class SlurmLab(Lab):
     def held(self) -> int:
         """Return how many workers stand at the gate."""
         return len(list(self.gate.glob("held-*")))
+
+    def kill_slot(self, number: int) -> None:
+        """Kill what runs a slot, as the kernel does that is out of memory."""
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                words = (environ.parent / "cmdline").read_bytes().split(b"\0")
+                variables = environ.read_bytes().split(b"\0")
+                is_slot = b"corpuskit.run.slot" in words and str(self.out).encode() in words
+                if is_slot and f"SLURM_ARRAY_TASK_ID={number}".encode() in variables:
+                    os.kill(int(environ.parent.name), signal.SIGKILL)
 
     def break_input(self) -> tuple[Path, bytes]:
         """Cut an input file off in the middle; return it, and what it should be."""

@@ -12,6 +12,9 @@ import time
 
 import pytest
 
+from corpuskit.errors import TaskError
+from corpuskit.run import following
+from corpuskit.run.pipeline import Observer
 from tests.run.conftest import tree
 from tests.slurm.cluster import wait_until
 from tests.slurm.conftest import SlurmLab, numbers
@@ -125,12 +128,83 @@ def test_more_slots_than_an_array_may_have_are_not_asked_for(lab):
 def test_a_warned_slot_hands_over_its_tasks(lab):
     first, *_ = numbers(lab.submit().stdout)
     wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
-    lab.cluster.ask("scancel", "--signal=USR1", "--batch", f"{first}_0")
+    # The last slot, whose job has the number of the whole array.
+    lab.cluster.ask("scancel", "--signal=USR1", "--batch", f"{first}_1")
     wait_until(lambda: "the time limit is near" in lab.logs(), "the slot was warned")
     lab.open_gate()
     lab.wait_until_closed()
     assert tree(lab.out) == lab.expected()
-    assert "requeue" in lab.logs()
+    assert f"requeue {first}_1" in lab.logs()
+    assert lab.logs().count("gopher_quality: slot 1 of 2") == 2
+    assert lab.logs().count("gopher_quality: slot 0 of 2") == 1, "the other slot is left alone"
+
+
+def test_preempted_slots_start_again_and_are_not_taken_for_slow_ones(lab):
+    lab.pipeline["stages"] = ["gate", "pii"]
+    lab.pipeline["executor"]["slurm"]["grace_seconds"] = 20
+    first, *_ = numbers(lab.submit().stdout)
+    wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
+    lab.cluster.ask(
+        "sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null",
+        "--wrap=true",
+    )  # fmt: skip
+    wait_until(lambda: lab.logs().count("DUE TO PREEMPTION") == 2, "both were preempted")
+    wait_until(lambda: lab.held() == 4, "both are at work again")
+    # Clusters with PreemptParameters=send_user_signal warn a slot before they preempt it.
+    lab.cluster.ask("scancel", "--signal=USR1", "--batch", f"{first}_0")
+    wait_until(lambda: "after 0 tasks" in lab.logs() or "no task was" in lab.logs(), "it gave in")
+    lab.open_gate()
+    lab.wait_until_closed()
+    assert tree(lab.out) == lab.expected()
+
+
+class Helper(Observer):
+    """Releases what is said to be held."""
+
+    def __init__(self, lab: SlurmLab) -> None:
+        self.lab = lab
+        self.heard: list[str] = []
+
+    def notes(self, text: str) -> None:
+        _, _, command = text.partition("Held until: ")
+        if command:
+            self.heard.append(text)
+            self.lab.cluster.ask(*command.split())
+
+
+def test_a_slot_that_never_starts_is_named_with_what_starts_it(lab, monkeypatch):
+    monkeypatch.setattr(following, "ASK_SECONDS", 0.5)
+    lab.pipeline["stages"] = ["gate", "pii"]
+    lab.pipeline["executor"]["slurm"]["flags"] = ["--hold"]
+    lab.open_gate()
+    helper = Helper(lab)
+    with lab.submitted(helper) as submission:
+        first, *others = (job.number for job in submission.jobs)
+        lab.cluster.ask("scontrol", "release", f"{first}_0", *others)
+        assert f"Held until: scontrol release {first}" in lab.jobs()[0]["words"]
+        submission.follow(helper)
+    [text] = helper.heard
+    assert text.startswith(f"job {first} (")
+    assert tree(lab.out) == lab.expected()
+
+
+def test_a_slot_that_was_killed_or_cancelled_ends_the_run_with_that_word(lab, monkeypatch):
+    monkeypatch.setattr(following, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr(following, "PATIENCE_SECONDS", 1)
+    lab.pipeline["stages"] = ["gate", "pii"]
+    with lab.submitted(Observer()) as submission:
+        job = submission.jobs[0]
+        wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
+        lab.kill_slot(0)
+        wait_until(lambda: lab.jobs()[0]["elements"].get("FAILED"), "Slurm has noticed")
+        lab.cluster.ask("scancel", f"{job.number}_1")
+        with pytest.raises(TaskError) as caught:
+            submission.follow(Observer())
+    assert "1 cancelled, 1 failed" in str(caught.value)
+    assert f"logs/slurm-{job.phase}-{job.number}_*.log" in str(caught.value)
+    lab.open_gate()
+    lab.wait()
+    assert tree(lab.out) == lab.expected()
 
 
 def test_tasks_that_outlast_the_grace_are_done_again(lab):

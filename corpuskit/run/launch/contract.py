@@ -43,7 +43,8 @@ class Failure:
 
 
 OnEvent = Callable[[str, dict[str, Any]], None]
-"""Called with `progress` (documents, bytes), `done` (cpu, rss), `retry` (error) or `failed`."""
+"""Called with `progress` (documents, bytes), `done` (cpu, rss), `retry` (error), `failed` (error)
+or `waits` (reason: why no task can run now, and what would help)."""
 
 
 class Launcher(ABC):

@@ -93,7 +93,7 @@ def perform(errand: Errand, task: Task) -> dict[str, Any]:
         is_expected = isinstance(error, CorpuskitError)
         message = str(error) if is_expected else describe(error)
         trace = f"on {socket.gethostname()}\n{traceback.format_exc()}"
-        if is_expected and not is_open:
+        if not is_open:  # whatever it is, it would be so for every task
             place = f"Ray node {socket.gethostname()}"
             return {"event": "unfit", "error": f"{place}: {message}", "trace": trace}
         return {

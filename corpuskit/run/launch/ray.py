@@ -43,6 +43,9 @@ COUNT_SECONDS = 5
 ROOM_SECONDS = 300
 """A cluster in which no node is large enough for a task has this long to start one."""
 
+LACK_SECONDS = 10
+"""That there is no such node is said after this long without a result."""
+
 OBJECT_STORE_BYTES = 80 << 20  # near Ray's minimum: tasks exchange files, not objects
 
 
@@ -121,21 +124,25 @@ class RayLauncher(Launcher):
         return _ray().remote(perform).options(max_retries=0, **options)
 
     def lacks_room(self) -> str:
-        """Return what no node of the cluster has enough of, in a sentence; empty if some node does.
+        """Return what no node of the cluster has enough of, and what to do; empty if some node has.
 
         CPUs that are busy count.
         """
-        found = [(node["Resources"].get("CPU", 0), node["Resources"].get("memory", 0))
+        sizes = [(node["Resources"].get("CPU", 0), node["Resources"].get("memory", 0))
                  for node in _nodes()]  # fmt: skip
         memory = self.memory or 0
-        if any(cpus >= self.cpus_per_task and size >= memory for cpus, size in found):
+        if any(cpus >= self.cpus_per_task and size >= memory for cpus, size in sizes):
             return ""
         asked = f"{self.cpus_per_task:g} CPUs" + (f" and {memory} bytes of memory" * bool(memory))
-        cpus, size = max(found, default=(0, 0))
+        cpus, size = max(sizes, default=(0, 0))
+        if self._is_ours and self.address in (None, "local"):
+            advice = "raise executor.workers"
+        else:
+            advice = "start larger nodes, or those that were lost"
         return (
-            f"no node of the Ray cluster has the {asked} that a task reserves; the largest has "
-            f"{cpus:g} and {size:.0f}. Lower executor.ray.cpus_per_task or executor.ray.memory, or "
-            "raise executor.workers where Ray is started on this machine."
+            f"no node of the Ray cluster has the {asked} that a task reserves; the largest of "
+            f"{len(sizes)} has {cpus:g} CPUs and {size:.0f} bytes. Lower "
+            f"executor.ray.cpus_per_task or executor.ray.memory, or {advice}."
         )
 
     def _connect(self) -> None:
@@ -218,6 +225,7 @@ class _Round:
         self.failures: list[Failure] = []
         self.unfit = ""
         self._limit, self._counted, self._landed = 0, 0.0, time.monotonic()
+        self._looked, self._lacking = self._landed, 0.0
 
     def run(self) -> list[Failure]:
         """Keep the cluster fed until every task is done or has failed for good."""
@@ -282,15 +290,29 @@ class _Round:
             self.on_event("failed", fields)
 
     def _check_room(self) -> None:
-        """Stop when Ray would wait for ever: no node is large enough, and none is being started.
+        """Say that no node is large enough; stop when none has been started for long.
+
+        Ray itself would wait for ever.
 
         Raises:
             TaskError: the cluster has no room for a task.
         """
-        if time.monotonic() - self._landed > ROOM_SECONDS:
-            if lack := self.launcher.lacks_room():
-                raise TaskError(f"executor: {lack}")
-            self._landed = time.monotonic()
+        now = time.monotonic()
+        if now - max(self._landed, self._looked) < LACK_SECONDS:
+            return
+        self._looked = now
+        lack = self.launcher.lacks_room()
+        if not lack:
+            self._lacking = 0.0
+        elif not self._lacking:
+            self._lacking = now
+            self.on_event(
+                "waits", {"reason": f"executor: {lack} Waiting {ROOM_SECONDS} s for such a node."}
+            )
+        elif now - self._lacking > ROOM_SECONDS:
+            raise TaskError(
+                f"executor: {lack} What is done is kept: then run the same command again."
+            )
 
     def _cancel(self) -> None:
         """Stop what is in flight, and wait until it has stopped."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -33,7 +35,15 @@ CLOSING = "closing"
 """What the last job is called, which seals and tidies up."""
 
 HOPELESS = ("DependencyNeverSatisfied", "BadConstraints", "launch_failed_requeued_held")
-"""Reasons for which a pending job waits for ever; one on hold waits for a person."""
+"""Reasons for which a pending job waits for ever."""
+
+HELD = ("JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue")
+"""Reasons for which a pending job waits for a person."""
+
+ENDED = frozenset({
+    "CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL",
+    "DEADLINE", "PREEMPTED", "REVOKED",
+})  # fmt: skip
 
 ASK_SECONDS = 60
 
@@ -49,7 +59,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class JobState:
-    """What Slurm says of a job: state -> elements; empty when it has ended or was forgotten.
+    """What Slurm says of a job: state -> elements; it forgets those that ended some minutes ago.
 
     Attributes:
         reasons: why elements are pending.
@@ -62,14 +72,61 @@ class JobState:
     @property
     def is_alive(self) -> bool:
         """Whether some element waits or works."""
-        ended = {"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY",
-                 "BOOT_FAIL", "DEADLINE", "PREEMPTED", "REVOKED"}  # fmt: skip
-        return any(state not in ended for state in self.elements)
+        return not ENDED.issuperset(self.elements)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether some element is at work, or about to end."""
+        return not ENDED.union({"PENDING"}).issuperset(self.elements)
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it waits for something that will not come by itself."""
-        return self.is_alive and any(reason in HOPELESS for reason in self.reasons)
+        """Whether all that is left of it waits for something that will not come by itself."""
+        is_waiting = self.is_alive and not self.is_working
+        return is_waiting and any(reason in HOPELESS for reason in self.reasons)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether some element waits for a person to release it."""
+        return any(reason in HELD for reason in self.reasons)
+
+    @property
+    def words(self) -> str:
+        """What its elements do, and what to do about it."""
+        parts = [f"{num} {name.lower()}" for name, num in sorted(self.elements.items())]
+        words = ", ".join(parts) or "ended"
+        reasons = ", ".join(self.reasons)
+        if self.is_hopeless:
+            return f"{words}: blocked ({reasons}). scancel {self.job.number}, then run again."
+        if self.is_held:
+            return f"{words} ({reasons}). Held until: scontrol release {self.job.number}"
+        if self.elements.get("OUT_OF_MEMORY"):
+            return f"{words}. Raise executor.slurm.mem, or lower executor.workers."
+        return f"{words} ({reasons})" if self.is_alive and reasons else words
+
+
+def log_of(run: RunDirectory, job: Job) -> str:
+    """Return the pattern of the log files of a job's slots."""
+    return f"{run.store.logs()}/slurm-{job.phase}-{job.number}_*.log"
+
+
+def seconds_left(element: str) -> float:
+    """Return the seconds that are left to a running element (`4711_3`); inf without a limit.
+
+    Raises:
+        UsageError: Slurm cannot be asked from here.
+    """
+    asked = _ask(["squeue", "-h", "-j", element, "-o", "%L"])
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", asked.stdout.strip())
+    if match is None:
+        return math.inf if asked.stdout.strip() == "UNLIMITED" else 0.0
+    days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def first_alive(states: Sequence[JobState]) -> JobState | None:
+    """Return the first job that has not ended: each waits for the one before."""
+    return next((state for state in states if state.is_alive), None)
 
 
 def submit(
@@ -148,7 +205,7 @@ def job_states(jobs: Sequence[Job]) -> list[JobState]:
     if not jobs:
         return []
     numbers = ",".join(job.number for job in jobs)
-    asked = _ask(["squeue", "-a", "-h", "-r", "-j", numbers, "-o", "%F|%T|%r"])
+    asked = _ask(["squeue", "-a", "-h", "-r", "-t", "all", "-j", numbers, "-o", "%F|%T|%r"])
     if asked.returncode and "Invalid job id" not in asked.stderr:
         raise UsageError(f"squeue: {_last_line(asked.stderr)} Ask on a node that reaches Slurm.")
     elements: dict[str, Counter[str]] = {}
@@ -156,7 +213,7 @@ def job_states(jobs: Sequence[Job]) -> list[JobState]:
     for line in asked.stdout.splitlines():
         number, state, reason = line.split("|", 2)
         elements.setdefault(number, Counter())[state] += 1
-        if state == "PENDING":
+        if state == "PENDING" and reason != "None":  # not looked at by the scheduler yet
             reasons.setdefault(number, set()).add(reason.replace(" ", "_"))
     return [
         JobState(
