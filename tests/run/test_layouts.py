@@ -82,7 +82,7 @@ def test_inputs_inside_the_output_are_refused(lab):
     lab.run("--until", "gopher_quality")
     inside = lab.out / "documents" / "web9.jsonl"
     inside.parent.mkdir(exist_ok=True)
-    inside.write_text('{"text": "mine"}\n')
+    inside.write_text('{"id": "9", "text": "mine"}\n')
     lab.pipeline["sources"]["web"]["jsonl"] = str(lab.out / "documents" / "*.jsonl")
     assert "inside the output" in lab.run(code=2).stderr
     assert inside.exists()

@@ -103,11 +103,6 @@ BAD_STAGES = {
         stages("language: {keep: [en, de]}",
                "fineweb_quality: {words: whitespace, per_language: configs}"),
         "configs", "no file for 'de'"),
-    "fineweb labels": (
-        stages("language: {model: own.ftz}",
-               "fineweb_quality: {words: whitespace, per_language: configs, "
-               "unknown_language: drop}"),
-        "configs", "no file for 'deu_Latn', 'eng_Latn'"),
     "gopher_quality languages": (
         stages("language: {keep: [en, fr]}",
                "gopher_quality: {words: whitespace, per_language: configs}"),
