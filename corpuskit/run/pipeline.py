@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit import registry
 from corpuskit.errors import UsageError
+from corpuskit.kernels.cache import cache_dir
 from corpuskit.plan.compile import DOCUMENTS_BELOW_BYTES, PLAN, Plan
 from corpuskit.plan.fingerprint import code_digest
 from corpuskit.plan.inputs import INPUTS, find_inputs, save_inputs
@@ -210,6 +211,8 @@ def prepared(plan: Plan, observer: Observer) -> Iterator[RunDirectory]:
     Raises:
         UsageError: nothing may be run there.
     """
+    if plan.settings.executor.kind == "local":
+        cache_dir()  # or every task fails for want of it
     _pin_code(plan)
     store = open_store(plan.settings.output)
     _refuse_foreign(store)
