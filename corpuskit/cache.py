@@ -13,13 +13,29 @@ from pathlib import Path
 
 from corpuskit.errors import UsageError
 
+ADVICE = "Set XDG_CACHE_HOME, or CORPUSKIT_CACHE_DIR alone, to a folder that you can write to."
+
 
 def cache_dir() -> Path:
-    """Return the folder of compiled kernels."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    root = Path(os.environ.get("CORPUSKIT_CACHE_DIR") or Path(home) / "corpuskit")
+    """Return the folder of compiled kernels.
+
+    Raises:
+        UsageError: it cannot be written, or others can write to it.
+    """
+    root = Path(os.environ.get("CORPUSKIT_CACHE_DIR") or _home() / "corpuskit")
     _check_owner(root)
     return root
+
+
+def _home() -> Path:
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given)
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError:  # no HOME, and a user without a name
+        raise UsageError(
+            f"user {os.getuid()} has no home directory to keep compiled kernels in. {ADVICE}"
+        ) from None
 
 
 @functools.cache
@@ -27,15 +43,23 @@ def _check_owner(root: Path) -> None:
     """Refuse a folder that others can write to: what lies there is unpickled, that is, run.
 
     Raises:
-        UsageError: its owner or its mode lets somebody else put code there.
+        UsageError: others can put code there, or this user cannot write there.
     """
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = root.stat()
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = root.stat()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"{root}: compiled kernels cannot be kept here: {reason}. {ADVICE}"
+        ) from None
     if found.st_uid not in {0, os.getuid()} or found.st_mode & 0o002:
         raise UsageError(
             f"{root}: others can put code into the cache of kernels. Run: chmod o-w, or set "
             "CORPUSKIT_CACHE_DIR to a folder of your own."
         )
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise UsageError(f"{root}: compiled kernels cannot be kept here: not writable. {ADVICE}")
 
 
 @functools.cache

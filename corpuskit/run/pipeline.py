@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corpuskit.cache import cache_dir
 from corpuskit.errors import UsageError
 from corpuskit.plan.compile import DOCUMENTS_BELOW_BYTES, PLAN, Plan
 from corpuskit.plan.fingerprint import code_digest
@@ -69,8 +70,13 @@ class RunResult:
     reused: tuple[bool, ...]
 
 
-def open_run(plan: Plan, observer: Observer | None = None) -> RunDirectory:
+def open_run(
+    plan: Plan, observer: Observer | None = None, store: Store | None = None
+) -> RunDirectory:
     """Find the inputs of a plan; nothing is written.
+
+    Args:
+        store: the run directory, where its lock is held.
 
     Raises:
         UsageError: a pattern matches nothing.
@@ -78,14 +84,14 @@ def open_run(plan: Plan, observer: Observer | None = None) -> RunDirectory:
     """
     observer = observer or Observer()
     settings = plan.settings
-    store = open_store(settings.output)
+    store = store or open_store(settings.output)
     inputs = find_inputs(
         store, plan.file.sources, settings.cell_bytes, on_file=observer.reading_inputs
     )
     if settings.documents is None:
         is_small = inputs.size_bytes() < DOCUMENTS_BELOW_BYTES
         plan = plan.with_documents(is_small)
-    return RunDirectory(plan, inputs)
+    return RunDirectory(plan, inputs, store)
 
 
 def prospects(plan: Plan, *, accept_code: bool = False) -> tuple[RunDirectory, list[Prospect]]:
@@ -209,12 +215,14 @@ def prepared(plan: Plan, observer: Observer) -> Iterator[RunDirectory]:
     Raises:
         UsageError: nothing may be run there.
     """
+    if plan.settings.executor.kind == "local":
+        cache_dir()  # or every task fails for want of it
     _pin_code(plan)
     store = open_store(plan.settings.output)
     _refuse_foreign(store)
     with store.lock():
         slurm.refuse_live_jobs(store)
-        directory = open_run(plan, observer)
+        directory = open_run(plan, observer, store)
         _refuse_inputs_inside(directory)
         directory.store.clear_scratch()
         directory.save()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from corpuskit.manifest import Part, Parts, RoleParts
     from corpuskit.run.launch.contract import Task
+    from corpuskit.storage import Store
 
 WORTH_A_LISTING = 32
 """So many files of a folder are looked up by listing it; fewer are asked for one by one."""
@@ -38,11 +39,12 @@ class RunDirectory:
     Args:
         plan: the compiled pipeline.
         inputs: the input files of this run.
+        store: the one whose lock is held: only that one knows when it is lost.
     """
 
-    def __init__(self, plan: Plan, inputs: Inputs) -> None:
+    def __init__(self, plan: Plan, inputs: Inputs, store: Store | None = None) -> None:
         self.plan, self.inputs = plan, inputs
-        self.store = open_store(plan.settings.output)
+        self.store = store or open_store(plan.settings.output)
         self._seals: dict[int, Seal] = {}
         self._marks: dict[int, str] = {}
         self._sizes: dict[str, dict[str, int]] = {}

@@ -299,3 +299,18 @@ def test_a_finished_run_needs_nothing(finished):
     run = open_run(read_plan(finished.path))
     found = preflight(run, prospects_of(run))
     assert (found.needs, found.problems) == ((), ())
+
+
+@pytest.mark.parametrize("name", ["CORPUSKIT_CACHE_DIR", "XDG_CACHE_HOME", "HOME"])
+def test_a_run_that_cannot_keep_kernels_is_not_begun(
+    lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "file").touch()
+    for variable in ("CORPUSKIT_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, str(tmp_path / "file" / "cache"))
+    line = lab.run(code=2).stderr
+    assert line.startswith(f"error: {tmp_path}/file/cache")
+    assert "compiled kernels cannot be kept here: not a directory. Set XDG_CACHE_HOME" in line
+    assert line.count("\n") == 1
+    assert not lab.out.exists()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,3 +153,47 @@ def test_whoever_watches_a_run_in_object_storage_sees_its_lease(far: Lab, s3: S3
     assert watcher.look().state == "running"  # not believed at once
     now[0] += 20.0
     assert watcher.look().state == "stopped"
+
+
+STOPPED = """
+import os, signal, sys
+from corpuskit.cli.main import main
+from corpuskit.storage import faults, remote
+
+def stop(step, name):
+    if step == "list:before" and name.startswith(sys.argv[1]):
+        faults.arm(None)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+remote.RemoteStore.__init__.__kwdefaults__.update(renew_seconds=0.3, lease_seconds=3.0)
+if sys.argv[1]:
+    faults.arm(stop)
+main(sys.argv[2:])
+"""
+"""Runs a command with a short lease, and stops itself before it lists a folder."""
+
+
+def test_a_driver_that_slept_longer_than_its_lease_changes_nothing_more(far: Lab, s3: S3Server):
+    far.pipeline["stages"] = [{"exact_dedup": {}}]
+    far.save()
+    start = functools.partial(
+        subprocess.Popen, cwd=far.folder, env={**os.environ, "PYTHONPATH": os.getcwd()},
+        text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    command = ["run", str(far.path), "--workers", "1"]
+    script = [sys.executable, "-c", STOPPED]
+    sleeper = start([*script, "manifests/exact_dedup.group", *command])
+    assert os.WIFSTOPPED(os.waitpid(sleeper.pid, os.WUNTRACED)[1]), "it was to stop, not to end"
+    with start([*script, "", *command]) as other:
+        errors = other.communicate()[1]
+        assert other.returncode == 0, errors
+    store = open_store(far.pipeline["output"])
+    left = store.sizes("")
+    s3.requests()
+    sleeper.send_signal(signal.SIGCONT)
+    errors = sleeper.communicate()[1]
+    assert (sleeper.returncode, errors.count("\n")) == (1, 1), errors
+    assert "another one may have taken over. Nothing more is written" in errors
+    changed = [path for method, path in s3.requests() if method not in ("GET", "HEAD")]
+    assert all(path.endswith("/out/lock") for path in changed), changed
+    assert store.sizes("") == left
