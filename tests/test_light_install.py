@@ -26,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    return next(folder.glob("corpuskit-*.whl"))
+    return next(folder.glob("corpuskit*.whl"))
 
 
 @pytest.fixture(scope="module")

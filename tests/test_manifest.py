@@ -147,7 +147,7 @@ def test_an_edited_seal_is_noticed(old, new):
 def test_an_edited_counter_of_a_seal_is_noticed():
     seal = Seal.merge("read", "f.c", [manifest(1)])
     content = dataclasses.replace(seal, counters={"rows/web": 7}).to_json()
-    with pytest.raises(DataError, match="s: damaged"):
+    with pytest.raises(DataError, match="s: is damaged"):
         Seal.from_json(content.replace(b'"rows/web":7', b'"rows/web":8'), "s")
 
 

@@ -184,7 +184,7 @@ def test_a_place_that_can_not_be_written_is_named(corpus, tmp_path):
 
 
 def test_a_column_that_is_not_there_names_the_option(corpus, tmp_path):
-    with pytest.raises(DataError, match="Set --text-column"):
+    with pytest.raises(UsageError, match="Set --text-column"):
         train_tokenizer([corpus[0]], tmp_path / "t", vocab_size=300, text_column="body")
 
 

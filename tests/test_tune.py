@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from corpuskit import registry
 from corpuskit.config import PipelineFile, read_pipeline, step_yaml
 from corpuskit.errors import DataError, UsageError
-from corpuskit.manifest import Part
+from corpuskit.manifest import Part, dump_checked, load_checked
 from corpuskit.plan.compile import Plan
 from corpuskit.plan.inputs import Inputs
 from corpuskit.report.binned import failing
@@ -342,15 +342,15 @@ def test_without_measures_it_says_how_to_get_them(measured, tmp_path):
 
 @pytest.mark.slow
 def test_measures_of_other_parameters_are_refused(measured):
-    plan = json.loads((measured.out / "plan.json").read_text())
-    edited = json.loads(json.dumps(plan))
+    plan = (measured.out / "plan.json").read_bytes()
+    edited = load_checked(plan, "plan.json")
     step = next(step for step in edited["steps"] if step["label"] == "gopher_quality")
     step["params"]["min_words"] = 60
     try:
-        (measured.out / "plan.json").write_text(json.dumps(edited))
+        (measured.out / "plan.json").write_bytes(dump_checked(edited))
         assert "was made with other parameters" in tuned(measured, code=2)
     finally:
-        (measured.out / "plan.json").write_text(json.dumps(plan))
+        (measured.out / "plan.json").write_bytes(plan)
 
 
 # Curves.
@@ -492,7 +492,7 @@ def test_documents_next_to_the_line_are_the_nearest_of_both_sources(measured):
 def stored(tmp_path, stage, **columns) -> Measured:
     """Return measures that lie in two files, as a run would have stored them."""
     plan = Plan(PipelineFile("p.yaml", Pipeline(output=str(tmp_path)), (), ()), (), {})
-    run = RunDirectory(plan, Inputs((), ()))
+    run = RunDirectory(plan, Inputs((), (), ()))
     num = len(columns["code"])
     fixed = {
         "key": pa.array(range(num), pa.int64()), "id": pa.array(map(str, range(num))),
@@ -668,7 +668,7 @@ def test_a_mapping_is_given_whole_on_the_command_line(tmp_path):
     other = step.stage.model_copy(update={"max_top_ngram_ratios": {2: 0.5, 3: 0.18, 4: 0.16}})
     settings = Pipeline(output=str(tmp_path / "out"))
     plan = Plan(PipelineFile("p q.yaml", settings, (), (step,)), (), {})
-    run = RunDirectory(plan, Inputs((), ()))
+    run = RunDirectory(plan, Inputs((), (), ()))
     line, shown = to_paste(run, step.label, other, ["max_top_ngram_ratios.2"])
     assert line == (
         "- gopher_repetition: {max_top_ngram_ratios: {2: 0.5, 3: 0.18, 4: 0.16}, words: whitespace}"

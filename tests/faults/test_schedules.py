@@ -81,7 +81,9 @@ def test_numbers_of_files_that_are_remembered_are_found(
             for file in inputs.files
         ]
         order = sorted(range(len(files)), key=lambda i: files[i].ordinal)
-        return Inputs(tuple(files[i] for i in order), tuple(inputs.slices[i] for i in order))
+        slices = tuple(inputs.slices[i] for i in order)
+        begins = tuple(range(sum(map(len, slices))))
+        return Inputs(tuple(files[i] for i in order), slices, begins)
 
     monkeypatch.setattr(pipeline, "find_inputs", remembering)
     schedules = (home.draw(seed, is_history=True) for seed in range(HISTORIES))

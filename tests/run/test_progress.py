@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from corpuskit.cli._live import draw
 from corpuskit.cli._progress import LineObserver, TrackingObserver, minute_line
+from corpuskit.manifest import dump_checked, load_checked
 from corpuskit.plan import read_plan
 from corpuskit.run import watching
 from corpuskit.run.counting import StageSoFar
@@ -213,10 +214,10 @@ def test_a_run_that_is_planned_anew_is_opened_anew(copied, finished):
     watcher = Watcher(str(copied), clock=lambda: now[0])
     assert watcher.look().state == "finished"
     path = copied / "plan.json"
-    plan = json.loads(path.read_bytes())
+    plan = load_checked(path.read_bytes(), "plan.json")
     step = next(one for one in plan["steps"] if one["name"] == "gopher_quality")
     step["params"]["min_words"] = 31
-    path.write_text(json.dumps(plan))
+    path.write_bytes(dump_checked(plan))
     now[0] = 2 * watching.PLAN_SECONDS
     assert watcher.look().current.name == "gopher_quality"
 

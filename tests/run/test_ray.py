@@ -16,6 +16,7 @@ import pytest
 
 from corpuskit import registry
 from corpuskit.errors import DataError, TaskError
+from corpuskit.manifest import dump_checked, load_checked
 from corpuskit.plan import read_plan
 from corpuskit.run.launch import ray as ray_launcher
 from corpuskit.run.launch.contract import Task
@@ -317,9 +318,9 @@ def test_a_node_that_sees_another_plan_ends_the_run(rayed):
 
 
 def test_workers_refuse_other_code(rayed, tmp_path):
-    plan = json.loads((rayed[0].out / "plan.json").read_text())
+    plan = load_checked((rayed[0].out / "plan.json").read_bytes(), "plan.json")
     plan["code"]["exact_dedup"] = "other"
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "plan.json").write_bytes(dump_checked(plan))
     task = Task(0, "mark", (0,))
     with (
         RayLauncher(LocalStore(tmp_path)) as one,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from corpuskit.errors import UsageError
 from corpuskit.plan.fingerprint import fingerprint
-from corpuskit.stages.filters import _language_codes
+from corpuskit.stages import _language_codes
 from corpuskit.stages.filters.fineweb_quality import FinewebQuality
 from corpuskit.stages.filters.gopher_quality import GopherQuality
 from corpuskit.stages.filters.gopher_repetition import GopherRepetition

@@ -101,8 +101,9 @@ def train_tokenizer(
     counted = _Counted(progress)
     try:
         content = _train(counted.texts(files, text_column, max_bytes), vocab_size, special)
-    except DataError as error:  # sources know the parameters of pipelines
-        raise DataError(str(error).replace("sources.input.text_column", "--text-column")) from None
+    except (DataError, UsageError) as error:  # sources know the parameters of pipelines
+        message = str(error).replace("sources.input.text_column", "--text-column")
+        raise type(error)(message.removeprefix("text_column: ")) from None
     if counted.num_docs == 0:
         names = ", ".join(str(one) for one in inputs)
         raise UsageError(f"{names}: no text to train on. Set --text-column.")

@@ -196,7 +196,7 @@ class Parquet(Source):
             meta = reader.metadata.row_group(group)
             leaves = range(meta.num_columns)
             stored += int(sum(meta.column(leaf).total_compressed_size for leaf in leaves))
-        share = FREE_BYTES * (piece.end - piece.begin) // int(reader.num_row_groups)
+        share = FREE_BYTES * (piece.end - piece.begin) // max(int(reader.num_row_groups), 1)
         return share + self.max_expansion * min(stored, file.size_bytes)
 
     def _batches(
