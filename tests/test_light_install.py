@@ -75,7 +75,11 @@ import json
 from importlib.metadata import distributions
 print(json.dumps(sorted(found.name for found in distributions())))
 """
-    assert json.loads(run_light(light_python, program)) == ["corpuskit", "numpy", "pyarrow"]
+    assert json.loads(run_light(light_python, program)) == [
+        "corpuskit-pretrain",
+        "numpy",
+        "pyarrow",
+    ]
 
 
 def test_the_wheel_streams_the_batches_of_a_full_environment(
