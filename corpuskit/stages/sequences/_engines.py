@@ -9,6 +9,7 @@ import importlib.util
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
+from corpuskit.cache import cache_dir
 from corpuskit.distribution import install_command
 from corpuskit.errors import CorpuskitError, UsageError, reason_of
 from corpuskit.stages._derived import Derived, derived
@@ -68,6 +69,11 @@ def check_engine(
         return Derived({"opens": True}, {})
 
     stamp = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+    try:
+        cache_dir()
+    except UsageError:  # nowhere to remember it; a run says so in words of its own
+        make()
+        return
     derived("tokenizer", stamp, __file__, make)
 
 
