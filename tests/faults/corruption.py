@@ -206,9 +206,14 @@ class Case:
                 break
             self.strike()  # the run ended before its moment came
         else:
-            is_named = any(name in messages[-1] for name in self.names)
-            return "refused" if is_named else "SILENT", messages[-1]
-        if self.laboratory.is_clean():
+            return "refused" if self._is_named(messages[-1]) else "SILENT", messages[-1]
+        try:
+            is_clean = self.laboratory.is_clean()
+        except CorpuskitError as error:  # a record that the run no longer needed, and `status` does
+            self.laboratory.play()
+            is_right = self._is_named(str(error)) and self.laboratory.is_clean()
+            return "named" if is_right else "SILENT", str(error)
+        if is_clean:
             is_healed = messages or self._is_changed_back()
             return "healed" if is_healed else "identical", " | ".join(messages)
         return self._verified()
@@ -258,6 +263,9 @@ class Case:
             other = path.with_name("other")
             other.write_bytes(b"".join(lines[2:]))
             os.replace(other, path)
+
+    def _is_named(self, message: str) -> bool:
+        return any(name in message for name in self.names)
 
     def _verified(self) -> tuple[str, str]:
         """Delete what `verify` names, run again, and see whether that is right."""
