@@ -171,7 +171,12 @@ class RunDirectory:
         [content] = self.store.read_each([name])
         if content is not None:
             with contextlib.suppress(OtherFormatError):
-                return Seal.from_json(content, self.store.where(name))
+                seal = Seal.from_json(content, self.store.where(name))
+                if seal.phase != phase.name:
+                    raise DataError(
+                        f"{self.store.where(name)}: is the seal of {seal.phase}. Run again."
+                    )
+                return seal
         return None
 
     def usable_seal(self, phase: Phase) -> Seal | None:
@@ -253,6 +258,8 @@ class RunDirectory:
             if content is None:
                 return None
             manifest = Manifest.from_json(content, self.store.where(name))
+            if not name.startswith(f"manifests/{manifest.phase}/{manifest.fingerprint}/task-"):
+                return None  # whole, but of another phase or plan
             parts = (part for part in manifest.parts if not part.role.startswith("file:"))
             if all(map(self._is_there, parts)):
                 return manifest

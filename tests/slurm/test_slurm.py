@@ -7,7 +7,9 @@ CORPUSKIT_SLURM_ALL=1 is set.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 import time
 
 import pytest
@@ -169,7 +171,8 @@ class Helper(Observer):
         _, _, command = text.partition("Held until: ")
         if command:
             self.heard.append(text)
-            self.lab.cluster.ask(*command.split())
+            with contextlib.suppress(subprocess.CalledProcessError):  # of an element that has ended
+                self.lab.cluster.ask(*command.split())
 
 
 def test_a_slot_that_never_starts_is_named_with_what_starts_it(lab, monkeypatch):
