@@ -285,8 +285,8 @@ def _refuse_foreign(store: Store) -> None:
     found = store.top()
     if PLAN not in found and (strange := sorted(found - {"lock", "logs", SCRATCH, INPUTS})):
         raise UsageError(
-            f"{store.address}: not a run directory, but it holds {strange[0]!r}. A run deletes "
-            "what is not its own: set another output, or empty it."
+            f"{store.address}: not a run directory (no {PLAN}), but it holds {strange[0]!r}. A run "
+            "deletes what is not its own: set another output, or empty it."
         )
 
 
