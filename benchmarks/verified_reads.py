@@ -77,7 +77,7 @@ def main() -> None:
                 context.digest_part = timed(
                     "parts written", store.digest_part if is_verified else digest_file
                 )
-                store.digest_footer = timed(
+                store.digest_footer = context.digest_footer = timed(
                     "footers", digest_footer if is_verified else lambda _: ""
                 )
                 exchange.crc32 = timed("batches", check_batch if is_verified else lambda _: 0)
