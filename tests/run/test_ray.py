@@ -72,6 +72,7 @@ class Trouble(StreamingStage):
             if "DOOMED" in os.environ:
                 mark.touch()
                 os.kill(os.getppid(), signal.SIGKILL)  # the node's raylet, and with it its workers
+                time.sleep(60)  # so that this one is not done before it dies
             time.sleep(0.05)
 '''
 
@@ -259,9 +260,8 @@ def test_a_node_that_is_lost_costs_attempts_and_changes_no_byte(troubled, doomed
     troubled.stage("trouble")["how"] = "lose the node"
     notes = Notes()
     run_on_ray(troubled, notes)
-    # What its two CPUs held; nothing, where Ray gave it no task before the others were done.
-    assert notes.ends.count("retry") <= 2
-    assert all("NodeDiedError" in error for error in notes.errors)
+    assert notes.ends.count("retry") in {1, 2}, "what its two CPUs held"
+    assert "NodeDiedError" in notes.errors[0]
     on_nodes = tree(troubled.out)
     troubled.pipeline["output"] = str(troubled.folder / "here")
     troubled.save()
