@@ -26,18 +26,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from dedup_peers import DATA, edited
 
+from corpuskit.engine.cutting import cut_units
+from corpuskit.engine.executors.contract import Launcher
+from corpuskit.engine.pipeline import run
+from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.rundir import RunDirectory
+from corpuskit.engine.task import run_task
 from corpuskit.errors import TaskError
-from corpuskit.plan.compile import read_plan
-from corpuskit.run.cutting import cut_units
-from corpuskit.run.launch.contract import Launcher
-from corpuskit.run.pipeline import run
-from corpuskit.run.rundir import RunDirectory
-from corpuskit.run.task import run_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.run.launch.contract import Failure, OnEvent, Task
+    from corpuskit.engine.executors.contract import Failure, OnEvent, Task
 
 STAGES = ("exact_dedup", "minhash_dedup", "substring_dedup", "line_dedup")
 COLOURS = ("#1b6ca8", "#c0392b", "#7d3c98", "#1e8449", "#b9770e", "#566573")

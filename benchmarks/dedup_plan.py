@@ -20,13 +20,13 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from corpuskit.plan.compile import read_plan
-from corpuskit.plan.inputs import Inputs
-from corpuskit.run.cutting import MIN_TASKS, TASK_BYTES
-from corpuskit.run.needs import Need, needs_of
-from corpuskit.run.preflight import Preflight, find_problems, size_words
-from corpuskit.run.room import Room
-from corpuskit.run.rundir import RunDirectory
+from corpuskit.engine.cutting import MIN_TASKS, TASK_BYTES
+from corpuskit.engine.needs import Need, needs_of
+from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.plan.inputs import Inputs
+from corpuskit.engine.preflight import Preflight, find_problems, size_words
+from corpuskit.engine.room import Room
+from corpuskit.engine.rundir import RunDirectory
 from corpuskit.stage import InputFile, Slice
 
 STAGES = ("exact_dedup", "minhash_dedup", "substring_dedup", "line_dedup")

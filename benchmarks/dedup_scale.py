@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.exchange import read_run, read_runs, write_run
+from corpuskit.formats.exchange import read_run, read_runs, write_run
+from corpuskit.formats.manifest import Part
 from corpuskit.kernels.unionfind import connect, first_of_group
-from corpuskit.manifest import Part
 from corpuskit.stage import PassContext, PassPlan, Unit
 from corpuskit.stages.dedup.minhash_dedup import MinhashDedup
 

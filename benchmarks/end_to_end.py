@@ -119,8 +119,8 @@ def main() -> None:
 
 def report(output: Path, printed: str, size: int, workers: int) -> None:
     """Print the funnel, the accounts, and the cost of each stage."""
-    from corpuskit.run.rundir import RunDirectory
-    from corpuskit.run.status import accounts, funnel, overheads, run_facts
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import accounts, funnel, overheads, run_facts
 
     opened = RunDirectory.open(str(output))
     print(printed[printed.index("Funnel") :])

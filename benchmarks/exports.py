@@ -31,11 +31,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from corpuskit.formats.shards import token_schema, write_tokens
 from corpuskit.integrations.export import Request, export
 from corpuskit.kernels.packing import best_fit, lay_out
 from corpuskit.loader import plan_hash, read_mix
 from corpuskit.loader.index import PLAN_FORMAT
-from corpuskit.shards import token_schema, write_tokens
 from corpuskit.stages.sequences._rows import row_bytes
 
 if TYPE_CHECKING:

@@ -85,7 +85,7 @@ def corpuskit(
     )
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
 
     run = RunDirectory.open(str(output))
     found = {}
@@ -138,8 +138,8 @@ def cuts(output: Path) -> dict[str, list[tuple[int, int]]]:
 
 def floor(output: Path) -> tuple[float, float]:
     """Return the CPU seconds of reading the shards once, and of that with hashing all bytes."""
-    from corpuskit.batch import utf8
-    from corpuskit.shards import read_documents
+    from corpuskit.formats.batch import utf8
+    from corpuskit.formats.shards import read_documents
 
     paths = sorted((output / "work").rglob("*.parquet"))
     best = [float("inf")] * 2

@@ -30,13 +30,13 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.integrations.datasketch import hash_function, shingle_bytes
 from corpuskit.kernels.minhash import permutations, polynomials, smallest
 from corpuskit.kernels.sketch import sketch
 from corpuskit.kernels.wordhash import BYTE_KINDS, characters, word_edges, word_hashes
+from corpuskit.stage.view import View
 from corpuskit.stages.dedup import _schemes
-from corpuskit.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,10 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpuskit.batch import utf8
-from corpuskit.exchange import write_run
+from corpuskit.formats.batch import utf8
+from corpuskit.formats.exchange import write_run
+from corpuskit.formats.shards import token_schema
 from corpuskit.kernels.packing import best_fit, cut_documents, fill_rows, lay_out
-from corpuskit.shards import token_schema
 from corpuskit.stage import Unit, View
 from corpuskit.stages.mixing.upsample import QualityCurve, Upsample
 from corpuskit.stages.sequences._rows import Documents, cut, groups, row_tables, windows

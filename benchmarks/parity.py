@@ -21,7 +21,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpuskit import registry
+from corpuskit.engine import registry
 from corpuskit.errors import UsageError
 from corpuskit.stage import StreamingStage, View
 from corpuskit.stages._words import check_language

@@ -76,7 +76,7 @@ def main() -> None:
 
 def compare(planned: list[dict], output: Path) -> None:
     """Print what was said and what was taken."""
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
 
     run = RunDirectory.open(str(output))
     print(f"{'':24}{'memory MB':>20}{'disk MB':>26}{'CPU s':>24}")

@@ -56,12 +56,12 @@ def main() -> None:
     if not DATA.is_dir():
         sys.exit(f"{DATA}: not there. Set CORPUSKIT_SHARED_DATA to a folder of real texts.")
 
-    from corpuskit.plan import read_plan
-    from corpuskit.run import pipeline, stream
-    from corpuskit.run.identity import Identities
-    from corpuskit.run.profile import Profile
-    from corpuskit.run.status import funnel
-    from tests.run.here import launcher_here
+    from corpuskit.engine import pipeline, stream
+    from corpuskit.engine.identity import Identities
+    from corpuskit.engine.plan import read_plan
+    from corpuskit.engine.profile import Profile
+    from corpuskit.engine.status import funnel
+    from tests.engine.here import launcher_here
 
     spent = {"Profile": 0.0, "Identities": 0.0}
     spent_in(Profile, ["passed", "applied", "write"], spent)

@@ -14,14 +14,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corpuskit.plan import read_plan
-from corpuskit.run.launch.local import Pool
-from corpuskit.run.launch.ray import RayLauncher
-from corpuskit.run.pipeline import Observer, run
+from corpuskit.engine.executors.local import Pool
+from corpuskit.engine.executors.ray import RayLauncher
+from corpuskit.engine.pipeline import Observer, run
+from corpuskit.engine.plan import read_plan
 from corpuskit.storage import open_store
 
 if TYPE_CHECKING:
-    from corpuskit.run.launch.contract import Launcher
+    from corpuskit.engine.executors.contract import Launcher
 
 
 class Clock(Observer):

@@ -36,20 +36,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from simulated_run import HALF, U64, Sealed, build
 
-from corpuskit.plan.compile import read_plan
-from corpuskit.report.why.history import Histories
-from corpuskit.run.context import PassWork, cell_sidecars
-from corpuskit.run.cutting import cut_units
-from corpuskit.run.phase import PhaseWork, sweep
-from corpuskit.run.pipeline import Observer, open_run, prepared
-from corpuskit.run.pipeline import run as run_plan
-from corpuskit.run.rundir import RunDirectory, manifest_name
-from corpuskit.run.status import prospects_of, run_facts
+from corpuskit.engine.context import PassWork, cell_sidecars
+from corpuskit.engine.cutting import cut_units
+from corpuskit.engine.phase import PhaseWork, sweep
+from corpuskit.engine.pipeline import Observer, open_run, prepared
+from corpuskit.engine.pipeline import run as run_plan
+from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.rundir import RunDirectory, manifest_name
+from corpuskit.engine.status import prospects_of, run_facts
+from corpuskit.inspect.why.history import Histories
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corpuskit.plan.compile import Phase
+    from corpuskit.engine.plan.compile import Phase
 
 RERUN_TASKS = 10_000
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.exchange import read_run, write_run
-from corpuskit.manifest import Part
-from corpuskit.shards import write_token_tables, write_tokens
+from corpuskit.formats.exchange import read_run, write_run
+from corpuskit.formats.manifest import Part
+from corpuskit.formats.shards import write_token_tables, write_tokens
 from corpuskit.stage import Unit
 from corpuskit.stages.sequences._rows import Documents, cut, packed_schema, row_tables, windows
 from corpuskit.stages.sequences.shuffle import Shuffle, _read_rows

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from corpuskit.manifest import Manifest, Part, Seal
-from corpuskit.plan.compile import read_plan
-from corpuskit.run.context import unit_name
-from corpuskit.run.phase import PhaseWork
-from corpuskit.run.pipeline import Observer, prepared
-from corpuskit.run.rundir import RunDirectory, manifest_name
+from corpuskit.engine.context import unit_name
+from corpuskit.engine.phase import PhaseWork
+from corpuskit.engine.pipeline import Observer, prepared
+from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.rundir import RunDirectory, manifest_name
+from corpuskit.formats.manifest import Manifest, Part, Seal
 from corpuskit.storage.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corpuskit.plan.compile import Phase
-    from corpuskit.run.launch.contract import Task
+    from corpuskit.engine.executors.contract import Task
+    from corpuskit.engine.plan.compile import Phase
     from corpuskit.stage import Unit
 
 ROOT = Path(__file__).resolve().parents[1]

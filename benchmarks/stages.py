@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from corpuskit import registry
+from corpuskit.engine import registry
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:

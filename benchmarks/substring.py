@@ -31,19 +31,19 @@ import pyarrow.parquet as pq
 from dedup_memory import Forked
 from dedup_peers import DATA
 
-from corpuskit.batch import list_spans, utf8
+from corpuskit.engine.cutting import cut_units
+from corpuskit.engine.pipeline import run
+from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.rundir import RunDirectory
+from corpuskit.engine.task import run_task
+from corpuskit.formats.batch import list_spans, utf8
+from corpuskit.formats.shards import read_documents, read_sidecars
 from corpuskit.kernels.hashing import hash_texts
-from corpuskit.plan.compile import read_plan
-from corpuskit.run.cutting import cut_units
-from corpuskit.run.pipeline import run
-from corpuskit.run.rundir import RunDirectory
-from corpuskit.run.task import run_task
-from corpuskit.shards import read_documents, read_sidecars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.run.launch.contract import Failure, OnEvent, Task
+    from corpuskit.engine.executors.contract import Failure, OnEvent, Task
 
 ENGINES = ("suffix_array", "partitioned")
 FEW = "few"

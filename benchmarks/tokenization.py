@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpuskit.exchange import write_run
+from corpuskit.formats.exchange import write_run
 from corpuskit.stage import Unit, View
 from corpuskit.stages.sequences._patterns import PRESETS
 from corpuskit.stages.sequences.pack import Pack

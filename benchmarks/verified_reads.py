@@ -53,13 +53,13 @@ def main() -> None:
     if not DATA.is_dir():
         sys.exit(f"{DATA}: not there. Set CORPUSKIT_SHARED_DATA to a folder of real texts.")
 
-    from corpuskit import exchange, shards
-    from corpuskit.plan import read_plan
-    from corpuskit.run import context
-    from corpuskit.run import pipeline as runner
+    from corpuskit.engine import context
+    from corpuskit.engine import pipeline as runner
+    from corpuskit.engine.plan import read_plan
+    from corpuskit.formats import exchange, shards
     from corpuskit.stages.sequences import shuffle
     from corpuskit.storage import Stored, digest_file, open_place, store
-    from tests.run.here import launcher_here
+    from tests.engine.here import launcher_here
 
     runner.open_launcher = launcher_here
     digest_footer, check_batch = store.digest_footer, exchange.crc32

@@ -11,8 +11,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "read_plan": "corpuskit.plan",
-    "run": "corpuskit.run.pipeline",
+    "read_plan": "corpuskit.engine.plan",
+    "run": "corpuskit.engine.pipeline",
     "StreamingLoader": "corpuskit.loader",
     "StreamingStage": "corpuskit.stage",
     "CellStage": "corpuskit.stage",

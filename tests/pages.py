@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.conftest import ROOT
+from tests.engine.here import command_line
 from tests.patience import HANG_SECONDS
-from tests.run.here import command_line
 
 if TYPE_CHECKING:
     from pathlib import Path

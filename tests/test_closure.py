@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from corpuskit import closure, registry
+from corpuskit import closure
 from corpuskit.closure import CARRIERS, PACKAGE
+from corpuskit.engine import registry
 from tests.conftest import ROOT
 
 # Each child imports one stage into an interpreter that has nothing of ours.

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from corpuskit import registry
-from corpuskit.config import read_model, read_pipeline
+from corpuskit.engine import registry
+from corpuskit.engine.config import read_model, read_pipeline
+from corpuskit.engine.settings import Pipeline
 from corpuskit.errors import ConfigError, UsageError
-from corpuskit.settings import Pipeline
 from corpuskit.stages.filters import _languages
 from corpuskit.train.settings import EvaluateSettings
 from corpuskit.train.settings import TrainSettings as TrainingSettings
@@ -146,7 +146,7 @@ def test_a_card_is_read(tmp_path):
 
 
 def test_the_schema_for_editors_covers_the_card():
-    from corpuskit.report.catalogue import pipeline_schema
+    from corpuskit.inspect.catalogue import pipeline_schema
 
     schema = pipeline_schema()
     assert schema["properties"]["card"]["$ref"] == "#/$defs/Card"

@@ -13,13 +13,13 @@ import sys
 import pytest
 import yaml
 
-from corpuskit.config import read_model, read_pipeline
-from corpuskit.plan import read_plan
+from corpuskit.engine.config import read_model, read_pipeline
+from corpuskit.engine.plan import read_plan
 from corpuskit.train.settings import TrainSettings
 from tests.conftest import ROOT
+from tests.engine.here import command_line
 from tests.pages import SHELLS, Reader, blocks_of, commands_of, missing, pages
 from tests.patience import HANG_SECONDS
-from tests.run.here import command_line
 
 README = ROOT / "README.md"
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit import exchange
 from corpuskit.errors import DataError
+from corpuskit.formats import exchange
 
 U64 = st.integers(0, 2**64 - 1) | st.integers(0, 5) | st.integers(2**64 - 4, 2**64 - 1)
 

@@ -23,7 +23,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.integrations import datasketch as ours
 from corpuskit.stages.dedup._signatures import read_settings
 from tests.conftest import ROOT
-from tests.run.conftest import article
+from tests.engine.conftest import article
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

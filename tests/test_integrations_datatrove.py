@@ -19,12 +19,12 @@ from datatrove.pipeline import filters, formatters
 from datatrove.pipeline.filters import GopherQualityFilter
 from datatrove.utils.word_tokenizers import WordTokenizer
 
-from corpuskit import registry
+from corpuskit.engine import registry
 from corpuskit.errors import DataError, UsageError
 from corpuskit.integrations.datatrove import CorpuskitFilter
 from tests.conftest import ROOT
 from tests.contract.strategies import rules, view
-from tests.run.conftest import corpus
+from tests.engine.conftest import corpus
 
 QUALITY = {"words": "whitespace", "min_words": 30}
 

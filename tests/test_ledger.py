@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpuskit.ledger import SAMPLE_BYTES, Entries, LedgerWriter, sampled
+from corpuskit.formats.ledger import SAMPLE_BYTES, Entries, LedgerWriter, sampled
 
 
 def entries(keys: list[int], **more: object) -> Entries:
@@ -34,7 +34,7 @@ def test_rows_are_sorted_by_key_and_keep_the_order_of_stages(tmp_path):
 
 
 def writer_spans() -> pa.DataType:
-    from corpuskit.ledger import SPAN
+    from corpuskit.formats.ledger import SPAN
 
     return pa.list_(SPAN)
 

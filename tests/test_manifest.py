@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpuskit.errors import DataError
-from corpuskit.manifest import (
+from corpuskit.formats.manifest import (
     Manifest,
     OtherFormatError,
     Part,

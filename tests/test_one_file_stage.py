@@ -80,7 +80,7 @@ def test_it_is_listed_and_described(tree):
 def test_it_is_in_the_schema_and_in_the_readme_table(tree):
     schema = json.loads(python(tree, "-m", "corpuskit", "schema"))
     assert '"max_bytes"' in json.dumps(schema["properties"]["stages"])
-    code = "from corpuskit.report.catalogue import stage_table; print(stage_table())"
+    code = "from corpuskit.inspect.catalogue import stage_table; print(stage_table())"
     assert "`max_bytes`" in python(tree, "-c", code)
 
 

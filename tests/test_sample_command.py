@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from corpuskit.cli.sample import command
-from corpuskit.config import read_pipeline
+from corpuskit.engine.config import read_pipeline
 from corpuskit.errors import UsageError
 from corpuskit.stage import InputFile
 from corpuskit.stages.sources import _machine

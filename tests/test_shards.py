@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corpuskit import shards
-from corpuskit.batch import document_schema, span_lists
 from corpuskit.errors import DataError
+from corpuskit.formats import shards
+from corpuskit.formats.batch import document_schema, span_lists
 
 SCHEMA = document_schema({}, {})
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.shards import token_schema, write_token_tables, write_tokens
+from corpuskit.formats.shards import token_schema, write_token_tables, write_tokens
 from corpuskit.stages.sequences._rows import row_bytes
 
 SCHEMA = token_schema(3, "uint16", {"source": "web"})

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from corpuskit.cli.tokenizer import command
 from corpuskit.errors import DataError, UsageError
-from corpuskit.manifest import Manifest, Part, Seal
+from corpuskit.formats.manifest import Manifest, Part, Seal
 from corpuskit.stages.sequences._train import find_files, train_tokenizer
 
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import UsageError
-from corpuskit.loader.shares import SourceShare
-from corpuskit.report.training.training import (
+from corpuskit.inspect.training.training import (
     MOST_BUCKETS,
     MOST_SOURCES,
     Curve,
@@ -22,6 +21,7 @@ from corpuskit.report.training.training import (
     training_section,
     write_page,
 )
+from corpuskit.loader.shares import SourceShare
 from corpuskit.train.exits import Ending, note_ending
 from corpuskit.train.metrics import Journal, Progress, SourceLoss
 

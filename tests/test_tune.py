@@ -17,24 +17,24 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from corpuskit import registry
-from corpuskit.config import PipelineFile, read_pipeline, step_yaml
+from corpuskit.engine import registry
+from corpuskit.engine.config import PipelineFile, read_pipeline, step_yaml
+from corpuskit.engine.plan.compile import Plan
+from corpuskit.engine.plan.inputs import Inputs
+from corpuskit.engine.profile import bins
+from corpuskit.engine.rundir import RunDirectory
+from corpuskit.engine.settings import Pipeline
 from corpuskit.errors import DataError, UsageError
-from corpuskit.manifest import Part, dump_checked, load_checked
-from corpuskit.plan.compile import Plan
-from corpuskit.plan.inputs import Inputs
-from corpuskit.report.binned import failing
-from corpuskit.report.tune.curve import Curve, SourceCurve, curve, curve_of, kept_at
-from corpuskit.report.tune.measured import Measured, decide, with_changes
-from corpuskit.report.tune.near import Near
-from corpuskit.report.tune.swept import Swept, even_values, quantile_values
-from corpuskit.report.tune.tune import to_paste
-from corpuskit.run.profile import bins
-from corpuskit.run.rundir import RunDirectory
-from corpuskit.settings import Pipeline
+from corpuskit.formats.manifest import Part, dump_checked, load_checked
+from corpuskit.inspect.binned import failing
+from corpuskit.inspect.tune.curve import Curve, SourceCurve, curve, curve_of, kept_at
+from corpuskit.inspect.tune.measured import Measured, decide, with_changes
+from corpuskit.inspect.tune.near import Near
+from corpuskit.inspect.tune.swept import Swept, even_values, quantile_values
+from corpuskit.inspect.tune.tune import to_paste
 from corpuskit.stage import Outcome, StreamingStage
 from tests.contract.strategies import _numeric, _ties, make, of_kind, texts, view
-from tests.run.conftest import Lab, corpus
+from tests.engine.conftest import Lab, corpus
 
 STAGES = [param for param in of_kind(StreamingStage) if "measures" in param.values[0].model_fields]
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from english import SOURCES as LEARNED
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.stages.annotators._fasttext import Model, open_model
 from corpuskit.stages.annotators.language import EMBEDDED_PATH
 

@@ -52,7 +52,7 @@ def run(path: Path, until: str) -> None:
 def phases(output: Path) -> dict[str, dict[str, float]]:
     """Return CPU seconds, peak memory and bytes written by phase, as its seal says."""
     sys.path.insert(0, str(ROOT))
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
 
     run = RunDirectory.open(str(output))
     found = {}

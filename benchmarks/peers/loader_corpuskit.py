@@ -226,7 +226,7 @@ def write_lookups(run: Path, documents: Mapping[str, Mapping[str, NDArray[Any]]]
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from corpuskit.exchange import write_run
+    from corpuskit.formats.exchange import write_run
 
     found = []
     (run / "work").mkdir()

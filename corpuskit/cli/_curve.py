@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from corpuskit.cli._tables import PlainConsole
-    from corpuskit.report.tune.curve import Curve, SourceCurve
-    from corpuskit.report.tune.near import Near
+    from corpuskit.inspect.tune.curve import Curve, SourceCurve
+    from corpuskit.inspect.tune.near import Near
 
 ROWS = 18
 """Thresholds shown; JSON has all."""

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-    from corpuskit.report.diff.compare import Change, Comparison, Fate
-    from corpuskit.report.diff.plans import FunnelPair, PlanChange, SourcePair
-    from corpuskit.report.diff.samples import ChangedDocument, DocumentSide
+    from corpuskit.inspect.diff.compare import Change, Comparison, Fate
+    from corpuskit.inspect.diff.plans import FunnelPair, PlanChange, SourcePair
+    from corpuskit.inspect.diff.samples import ChangedDocument, DocumentSide
 
 SHOWN_CHARS = 300
 SHOWN_PLACES = 3

@@ -14,7 +14,7 @@ from corpuskit.cli._plain import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from corpuskit.report.why.lookup import Hits
+    from corpuskit.inspect.why.lookup import Hits
 
 _COLOURS = {
     "kept": "green", "dropped": "red", "held out": "yellow", "cut": "yellow", "replaced": "yellow",

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from corpuskit.cli._plain import one_line
-from corpuskit.run.eta import in_words
+from corpuskit.engine.eta import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.run.counting import StageSoFar
-    from corpuskit.run.progress import PhaseProgress, Progress
+    from corpuskit.engine.counting import StageSoFar
+    from corpuskit.engine.progress import PhaseProgress, Progress
 
 BAR_WIDTH = 32
 FUNNEL_LINES, NUMBER_LINES = 3, 2

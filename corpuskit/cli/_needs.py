@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from corpuskit.cli._tables import console
-from corpuskit.run.preflight import all_memory, peak_disk, size_words
+from corpuskit.engine.preflight import all_memory, peak_disk, size_words
 
 if TYPE_CHECKING:
-    from corpuskit.run.needs import Need
-    from corpuskit.run.preflight import Preflight
-    from corpuskit.run.room import Room
+    from corpuskit.engine.needs import Need
+    from corpuskit.engine.preflight import Preflight
+    from corpuskit.engine.room import Room
 
 
 def print_needs(flight: Preflight) -> None:

@@ -17,19 +17,19 @@ from rich.text import Text
 from corpuskit.cli._live import draw, duration, kept, numbers, size
 from corpuskit.cli._plain import echo, one_line
 from corpuskit.cli._screen import Screen
+from corpuskit.engine.eta import in_words
+from corpuskit.engine.pipeline import Observer
+from corpuskit.engine.progress import Tracker
 from corpuskit.errors import CorpuskitError
-from corpuskit.run.eta import in_words
-from corpuskit.run.pipeline import Observer
-from corpuskit.run.progress import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corpuskit.manifest import Seal
-    from corpuskit.plan.compile import Phase
-    from corpuskit.run.phase import Prospect
-    from corpuskit.run.progress import Progress
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.phase import Prospect
+    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.progress import Progress
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.formats.manifest import Seal
 
 COMPILING = "compiling kernels (first run on this machine)"
 

@@ -8,14 +8,14 @@ from rich.text import Text
 
 from corpuskit.cli._plain import one_line
 from corpuskit.cli._sides import Indented, sides
-from corpuskit.report.inspect.samples import excerpts
+from corpuskit.inspect.samples.samples import excerpts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import RenderableType
 
-    from corpuskit.report.inspect.samples import Sample, Samples
+    from corpuskit.inspect.samples.samples import Sample, Samples
 
 MARGIN = 80
 """Bytes shown on both sides of a span."""

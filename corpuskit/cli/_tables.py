@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from corpuskit.run.failures import FailureNote
-    from corpuskit.run.jobs import Jobs
-    from corpuskit.run.mixture import Mixture, MixtureRow
-    from corpuskit.run.phase import Prospect
-    from corpuskit.run.rundir import RunDirectory
-    from corpuskit.run.status import FunnelRow
+    from corpuskit.engine.failures import FailureNote
+    from corpuskit.engine.jobs import Jobs
+    from corpuskit.engine.mixture import Mixture, MixtureRow
+    from corpuskit.engine.phase import Prospect
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import FunnelRow
 
 _WORDS = {"reuse": "reuse", "run": "RUN", "continue": "CONTINUE", "later": "later"}
 
@@ -133,7 +133,7 @@ def print_jobs(run: RunDirectory, jobs: Jobs) -> None:
 
 def print_failures(notes: Sequence[FailureNote]) -> None:
     """Print the tasks that failed and have not succeeded since."""
-    from corpuskit.run.failures import span
+    from corpuskit.engine.failures import span
 
     out = console()
     for note in notes:

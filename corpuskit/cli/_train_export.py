@@ -130,7 +130,7 @@ def _find_stage(run_dir: str) -> Tokenize:
     Raises:
         CorpuskitError: there is no plan of a pipeline, or no such stage in it.
     """
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
     from corpuskit.stages.sequences.tokenize import Tokenize
 
     for step in RunDirectory.open(run_dir).plan.file.steps:

@@ -19,10 +19,10 @@ from corpuskit.cli._progress import (
     terminal,
 )  # fmt: skip
 from corpuskit.cli._screen import Screen
-from corpuskit.run.watching import Watcher
+from corpuskit.engine.watching import Watcher
 
 if TYPE_CHECKING:
-    from corpuskit.run.progress import Progress
+    from corpuskit.engine.progress import Progress
 
 MOVING = ("seconds", "quiet_seconds", "phase_seconds_left", "seconds_left", "bytes_per_second")
 """What changes by itself."""

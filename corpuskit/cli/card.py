@@ -21,9 +21,9 @@ def command(directory: str, output: str | None, as_json: bool) -> None:
     from pathlib import Path
 
     from corpuskit.cli._plain import echo
-    from corpuskit.report.card.card import card_facts
-    from corpuskit.report.card.page import card_page, metadata
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.inspect.card.card import card_facts
+    from corpuskit.inspect.card.page import card_page, metadata
 
     run = RunDirectory.open(directory)
     facts = card_facts(run)

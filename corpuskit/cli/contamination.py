@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.report.contamination import Contamination
+    from corpuskit.inspect.contamination import Contamination
 
 
 @click.command("contamination")
@@ -30,8 +30,8 @@ def command(
     import json
 
     from corpuskit.cli._plain import echo
-    from corpuskit.report.contamination import contamination_report
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.inspect.contamination import contamination_report
 
     run = RunDirectory.open(directory)
     found = contamination_report(run, benchmark=benchmark, examples=examples)

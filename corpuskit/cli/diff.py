@@ -37,8 +37,8 @@ def command(
     import json
 
     from corpuskit.cli._plain import echo
-    from corpuskit.report.diff.compare import compare
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.inspect.diff.compare import compare
 
     one, other = RunDirectory.open(directory_a), RunDirectory.open(directory_b)
     found = compare(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.report.inspect.samples import Band, Samples
+    from corpuskit.inspect.samples.samples import Band, Samples
 
 ACTIONS = ("drop", "cut", "replace", "kept")
 
@@ -76,9 +76,9 @@ def _find(
     directory: str, stage: str, rule: str, source: str, action: str, band: Band | None,
     samples: int, seed: int,
 ) -> Samples:  # fmt: skip
-    from corpuskit.report.inspect.kept import find_kept
-    from corpuskit.report.inspect.samples import find_samples
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.inspect.samples.kept import find_kept
+    from corpuskit.inspect.samples.samples import find_samples
 
     run = RunDirectory.open(directory)
     if action == "kept":
@@ -91,7 +91,7 @@ def _find(
 def _band(between: str | None, near: str | None) -> Band | None:
     """Return the band that two options name together, None without them."""
     from corpuskit.errors import UsageError
-    from corpuskit.report.inspect.samples import Band
+    from corpuskit.inspect.samples.samples import Band
 
     if between is None and near is None:
         return None

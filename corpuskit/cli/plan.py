@@ -34,11 +34,11 @@ def command(
 
     from corpuskit.cli._needs import print_needs
     from corpuskit.cli._tables import print_mixture, print_prospects
-    from corpuskit.plan import read_plan
-    from corpuskit.run.mixture import MIX, mixture
-    from corpuskit.run.pipeline import prospects
-    from corpuskit.run.preflight import preflight
-    from corpuskit.run.status import prospect_facts
+    from corpuskit.engine.mixture import MIX, mixture
+    from corpuskit.engine.pipeline import prospects
+    from corpuskit.engine.plan import read_plan
+    from corpuskit.engine.preflight import preflight
+    from corpuskit.engine.status import prospect_facts
 
     plan = read_plan(pipeline, overrides, until=until)
     run, found = prospects(plan, accept_code=accept_code_change)

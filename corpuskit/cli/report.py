@@ -40,10 +40,10 @@ def command(
     import json
 
     from corpuskit.cli._plain import echo, one_line
-    from corpuskit.report.facts import gather
-    from corpuskit.report.page.place import find_trainings, place_of, write
-    from corpuskit.report.training.training import training_section
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.inspect.facts import gather
+    from corpuskit.inspect.page.place import find_trainings, place_of, write
+    from corpuskit.inspect.training.training import training_section
 
     run = RunDirectory.open(directory)
     if as_json:

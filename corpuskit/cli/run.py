@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.run.pipeline import RunResult, Submission
+    from corpuskit.engine.pipeline import RunResult, Submission
 
 
 @click.command("run")
@@ -62,9 +62,9 @@ def command(
 
     from corpuskit.cli._progress import observer
     from corpuskit.cli._streams import end_unread
-    from corpuskit.plan import read_plan
-    from corpuskit.run.pipeline import run, submit
-    from corpuskit.run.status import run_facts
+    from corpuskit.engine.pipeline import run, submit
+    from corpuskit.engine.plan import read_plan
+    from corpuskit.engine.status import run_facts
 
     more = [f"executor.workers={workers}"] if workers else []
     more += [f"executor.kind={executor}"] if executor else []
@@ -95,9 +95,9 @@ def _print_results(result: RunResult) -> None:
     """Print the funnel, what packing did, and the mixture."""
     from corpuskit.cli._packing import print_packing
     from corpuskit.cli._tables import print_funnel, print_mixture
-    from corpuskit.run.mixture import mixture
-    from corpuskit.run.packing import packing
-    from corpuskit.run.status import funnel, overheads
+    from corpuskit.engine.mixture import mixture
+    from corpuskit.engine.packing import packing
+    from corpuskit.engine.status import funnel, overheads
 
     finished = list(zip(result.run.plan.phases, result.seals, strict=True))
     print_funnel(result.run, funnel(result.run, finished), overheads(result.run, finished))

@@ -16,6 +16,6 @@ def command() -> None:
     """
     import json
 
-    from corpuskit.report.catalogue import pipeline_schema
+    from corpuskit.inspect.catalogue import pipeline_schema
 
     click.echo(json.dumps(pipeline_schema(), indent=1))

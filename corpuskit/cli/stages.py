@@ -12,10 +12,10 @@ def command(name: str | None, as_json: bool) -> None:
     """List all stages by kind, or show the stage NAME with its parameters, rules and examples."""
     import json
 
-    from corpuskit import registry
+    from corpuskit.engine import registry
 
     if name is not None:
-        from corpuskit.report.catalogue import stage_page, stage_schema
+        from corpuskit.inspect.catalogue import stage_page, stage_schema
 
         text = json.dumps(stage_schema(name), indent=1) if as_json else stage_page(name)
         click.echo(text)

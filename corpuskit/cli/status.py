@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
 
 
 @click.command("status")
@@ -35,7 +35,7 @@ def command(directory: str, seconds: float | None, watch: bool, as_json: bool) -
     """
     import json
 
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
 
     if watch:
         _watch(directory, seconds or 2.0, as_json=as_json)
@@ -44,8 +44,8 @@ def command(directory: str, seconds: float | None, watch: bool, as_json: bool) -
         raise click.UsageError(f"Got {seconds:g}, but not --watch.")
     run = RunDirectory.open(directory)
     if as_json:
-        from corpuskit.run.jobs import failures_of, jobs_of
-        from corpuskit.run.status import run_facts
+        from corpuskit.engine.jobs import failures_of, jobs_of
+        from corpuskit.engine.status import run_facts
 
         facts = {**run_facts(run), **jobs_of(run).facts()}
         facts["failures"] = [note.__dict__ for note in failures_of(run)]
@@ -61,8 +61,8 @@ def _watch(directory: str, seconds: float, *, as_json: bool) -> None:
     from corpuskit.cli._plain import echo
     from corpuskit.cli._tables import print_failures
     from corpuskit.cli._watch import watch
-    from corpuskit.run.jobs import failures_of
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.jobs import failures_of
+    from corpuskit.engine.rundir import RunDirectory
 
     try:
         progress, code = watch(directory, seconds, as_json=as_json)
@@ -88,8 +88,8 @@ def _watch(directory: str, seconds: float, *, as_json: bool) -> None:
 
 def _print_all(run: RunDirectory) -> None:
     from corpuskit.cli._tables import print_failures, print_jobs, print_status
-    from corpuskit.run.jobs import failures_of, jobs_of
-    from corpuskit.run.status import prospects_of
+    from corpuskit.engine.jobs import failures_of, jobs_of
+    from corpuskit.engine.status import prospects_of
 
     print_status(prospects_of(run, trust=True))
     print_jobs(run, jobs_of(run))
@@ -101,9 +101,9 @@ def _print_results(run: RunDirectory) -> None:
     """Print funnel, packing and mixture, as far as there are any."""
     from corpuskit.cli._packing import print_packing
     from corpuskit.cli._tables import print_funnel, print_mixture
-    from corpuskit.run.mixture import mixture
-    from corpuskit.run.packing import packing
-    from corpuskit.run.status import funnel, overheads, sealed
+    from corpuskit.engine.mixture import mixture
+    from corpuskit.engine.packing import packing
+    from corpuskit.engine.status import funnel, overheads, sealed
 
     finished = sealed(run)
     rows = funnel(run, finished)

@@ -83,7 +83,7 @@ def command(
       corpuskit train t.yaml --export exported/
       corpuskit train t.yaml --sbatch --nodes 4 --gpus-per-node 8 --time 1-0 > train.sh
     """
-    from corpuskit.config import read_model
+    from corpuskit.engine.config import read_model
     from corpuskit.train.settings import TrainSettings
 
     given = read_model(settings, TrainSettings, overrides)
@@ -121,7 +121,7 @@ def _do(task: str, settings: TrainSettings, folder: str | None, asked: dict[str,
 
         print_status(settings)
     elif task == "--report":
-        from corpuskit.report.training.training import write_page
+        from corpuskit.inspect.training.training import write_page
 
         echo(f"wrote {write_page(settings.output)}")
     elif folder is not None:
@@ -136,7 +136,7 @@ def _print_script(
     path: str, overrides: tuple[str, ...], settings: TrainSettings, asked: dict[str, Any]
 ) -> None:
     """Print the batch script."""
-    from corpuskit.run.launch.train_script import Allocation, train_script
+    from corpuskit.engine.executors.train_script import Allocation, train_script
 
     named = [name for name in ("time", "partition", "account") if name in asked]
     options = [f"--{name}={asked.pop(name)}" for name in named] + [*asked.pop("flags", ())]

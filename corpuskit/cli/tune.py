@@ -8,9 +8,9 @@ import click
 
 if TYPE_CHECKING:
     from corpuskit.cli._tables import PlainConsole
-    from corpuskit.report.tune.alone import Alone
-    from corpuskit.report.tune.tune import Sample, Share, SweepRow, Tuning
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.inspect.tune.alone import Alone
+    from corpuskit.inspect.tune.tune import Sample, Share, SweepRow, Tuning
 
 
 @click.command("tune")
@@ -38,9 +38,9 @@ def command(
     import json
 
     from corpuskit.cli._plain import echo
+    from corpuskit.engine.rundir import RunDirectory
     from corpuskit.errors import UsageError
-    from corpuskit.report.tune.measured import find_bounded
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.inspect.tune.measured import find_bounded
 
     if swept and sweep:
         raise UsageError("--curve and --sweep show the same thing in two ways. Give one.")
@@ -62,9 +62,9 @@ def _exact(
 
     from corpuskit.cli._curve import print_curve, print_near
     from corpuskit.cli._tables import console
-    from corpuskit.report.tune.curve import curve
-    from corpuskit.report.tune.tune import sweep as sweep_values
-    from corpuskit.report.tune.tune import tune
+    from corpuskit.inspect.tune.curve import curve
+    from corpuskit.inspect.tune.tune import sweep as sweep_values
+    from corpuskit.inspect.tune.tune import tune
 
     # Beside a curve the documents next to its line are shown, not those that move.
     found = tune(run, stage, changes, samples=0 if swept else samples)
@@ -94,7 +94,7 @@ def _alone(
     from corpuskit.cli._curve import print_curve
     from corpuskit.cli._tables import console
     from corpuskit.errors import UsageError
-    from corpuskit.report.tune.alone import curve_alone, rules_alone
+    from corpuskit.inspect.tune.alone import curve_alone, rules_alone
 
     found = rules_alone(run, stage)
     if changes and not swept:

@@ -19,8 +19,8 @@ def command(directory: str, as_json: bool) -> None:
     """
     import json
 
-    from corpuskit.run.rundir import RunDirectory
-    from corpuskit.run.status import verify
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import verify
 
     found = verify(RunDirectory.open(directory))
     if as_json:

@@ -11,8 +11,8 @@ def command() -> None:
 
     Run it once per kind of machine before many tasks start there at the same time.
     """
+    from corpuskit.engine.warmup import warm_up
     from corpuskit.kernels.jit import cache_dir
-    from corpuskit.run.warmup import warm_up
 
     for name, seconds in warm_up():
         click.echo(f"  {name:20} {seconds:6.2f} s")

@@ -11,7 +11,7 @@ from corpuskit.cli._ramp import RampType
 
 if TYPE_CHECKING:
     from corpuskit.cli._ramp import BatchSize
-    from corpuskit.report.why.lookup import Kind
+    from corpuskit.inspect.why.lookup import Kind
 
 _SHOWN = 5
 """Documents told of where several have the id, URL or text."""
@@ -70,10 +70,10 @@ def command(
     kind, value = _asked(document, key, url, text, text_file, containing)
     if training is not None and global_batch_rows is not None:
         raise UsageError("why: --training knows its batch size. Leave --global-batch-rows out.")
-    from corpuskit.report.why.history import Histories
-    from corpuskit.report.why.lookup import find
-    from corpuskit.report.why.sightings import read_training
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.inspect.why.history import Histories
+    from corpuskit.inspect.why.lookup import find
+    from corpuskit.inspect.why.sightings import read_training
 
     trained = None if training is None else read_training(training)
     histories = Histories(RunDirectory.open(directory))

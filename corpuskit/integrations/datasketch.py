@@ -9,10 +9,10 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any
 
+from corpuskit.engine.rundir import RunDirectory
+from corpuskit.engine.status import sealed
 from corpuskit.errors import UsageError, suggest
-from corpuskit.run.rundir import RunDirectory
-from corpuskit.run.status import sealed
-from corpuskit.shards import open_parquet
+from corpuskit.formats.shards import open_parquet
 from corpuskit.stages.dedup._signatures import ROLE, Settings, read_settings, read_signatures
 from corpuskit.storage import open_place
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datasketch import MinHash, MinHashLSH
     from numpy.typing import NDArray
 
-    from corpuskit.manifest import Part
+    from corpuskit.formats.manifest import Part
     from corpuskit.storage import Readable
 
 

@@ -15,9 +15,9 @@ from datatrove.pipeline.filters.base_filter import BaseFilter
 from datatrove.utils.logging import logger
 from pydantic import ValidationError
 
-from corpuskit import registry
-from corpuskit.batch import ORIGIN
+from corpuskit.engine import registry
 from corpuskit.errors import DataError, UsageError, suggest
+from corpuskit.formats.batch import ORIGIN
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:

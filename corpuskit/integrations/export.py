@@ -311,7 +311,7 @@ def _check_room(store: LocalStore, work: Export, record: dict[str, Any]) -> None
 
 def _tokenizer_name(run_dir: str) -> str | None:
     """Return the tokenizer's file as the pipeline names it; None where there is no pipeline."""
-    from corpuskit.run.rundir import RunDirectory
+    from corpuskit.engine.rundir import RunDirectory
 
     try:
         steps = RunDirectory.open(run_dir).plan.file.steps

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from corpuskit.manifest import Part
+    from corpuskit.formats.manifest import Part
     from corpuskit.stage import PassContext
 
 MAX_OPENS = 1 << 20

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from corpuskit import registry
-from corpuskit.batch import ORIGIN, make_keys
+from corpuskit.engine import registry
 from corpuskit.errors import UsageError
+from corpuskit.formats.batch import ORIGIN, make_keys
 from corpuskit.stage import Outcome, Source, Stage, StreamingStage, View
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from corpuskit.batch import REQUIRED
 from corpuskit.errors import DataError
+from corpuskit.formats.batch import REQUIRED
 from corpuskit.stage import InputFile, Slice, Source
 from tests.contract.strategies import make, of_kind
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from corpuskit import registry
+from corpuskit.engine import registry
 from corpuskit.stage import CellStage, GlobalStage, Source, Stage, StreamingStage
 from tests.contract.strategies import make, of_kind, reload
 

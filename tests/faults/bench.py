@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from corpuskit.plan import read_plan
+from corpuskit.engine.plan import read_plan
+from tests.engine.conftest import corpus
 from tests.faults.history import Arrangement, history
-from tests.run.conftest import corpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corpuskit.plan import Plan
+    from corpuskit.engine.plan import Plan
     from corpuskit.storage import Store
 
 FOLDERS = ("documents", "holdout", "ledger", "mix", "tokens")

@@ -27,20 +27,20 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from corpuskit.engine.pipeline import Observer, run
+from corpuskit.engine.rundir import RunDirectory
+from corpuskit.engine.status import funnel, verify
 from corpuskit.errors import CorpuskitError
-from corpuskit.run.pipeline import Observer, run
-from corpuskit.run.rundir import RunDirectory
-from corpuskit.run.status import funnel, verify
 from corpuskit.storage import open_store
+from tests.engine.here import Here
 from tests.faults.bench import Bench, contents, open_bench
-from tests.run.here import Here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from corpuskit.manifest import Seal
-    from corpuskit.plan.compile import Phase
+    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.formats.manifest import Seal
 
 ATTEMPTS = 4
 TASKS = 3

@@ -13,11 +13,11 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from corpuskit.engine.pipeline import Observer, run
+from corpuskit.engine.rundir import RunDirectory
+from corpuskit.engine.status import verify
+from corpuskit.engine.task import run_task
 from corpuskit.errors import CorpuskitError
-from corpuskit.run.pipeline import Observer, run
-from corpuskit.run.rundir import RunDirectory
-from corpuskit.run.status import verify
-from corpuskit.run.task import run_task
 from corpuskit.storage import faults, open_store
 from corpuskit.storage.faults import Death
 from tests.faults import objects
@@ -29,9 +29,9 @@ from tests.faults.workers import BenchLauncher, DriverDeath, Hanging, PowerLoss
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from corpuskit.manifest import Seal
-    from corpuskit.plan.compile import Phase, Plan
-    from corpuskit.run.launch.contract import Task
+    from corpuskit.engine.executors.contract import Task
+    from corpuskit.engine.plan.compile import Phase, Plan
+    from corpuskit.formats.manifest import Seal
     from corpuskit.stage import Unit
     from tests.faults.bench import Bench
     from tests.faults.schedule import Fault

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from corpuskit.plan.inputs import INPUTS, Inputs, find_inputs
-from corpuskit.run import pipeline
+from corpuskit.engine import pipeline
+from corpuskit.engine.plan.inputs import INPUTS, Inputs, find_inputs
 from corpuskit.storage import local
 from tests.faults.bench import open_bench
 from tests.faults.runner import Outcome, Range

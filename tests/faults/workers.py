@@ -7,17 +7,17 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from corpuskit.engine.cutting import cut_units
+from corpuskit.engine.executors.contract import Failure, Launcher
+from corpuskit.engine.rundir import RunDirectory
+from corpuskit.engine.task import run_task
 from corpuskit.errors import CorpuskitError
-from corpuskit.run.cutting import cut_units
-from corpuskit.run.launch.contract import Failure, Launcher
-from corpuskit.run.rundir import RunDirectory
-from corpuskit.run.task import run_task
 from corpuskit.storage.faults import Death
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.run.launch.contract import OnEvent, Task
+    from corpuskit.engine.executors.contract import OnEvent, Task
     from corpuskit.stage import Unit
     from tests.faults.runner import Player
     from tests.faults.schedule import Zombie

@@ -315,7 +315,7 @@ def _fasttext_seeds() -> Sequence[bytes]:
 def _fasttext(path: Path, good: bytes, bad: bytes) -> int:
     import pyarrow as pa
 
-    from corpuskit.batch import utf8
+    from corpuskit.formats.batch import utf8
     from corpuskit.stages.annotators._fasttext import open_model
 
     model = open_model(path)

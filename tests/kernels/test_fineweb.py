@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.filters.fineweb import MEASURES, count_newlines, measure_lines
 from corpuskit.kernels.punctuation import TERMINAL
 from tests.contract.strategies import texts, view

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.foldedwords import fold_all, fold_words, folded_characters, hash_words
 from corpuskit.kernels.wordhash import BYTE_KINDS
 from tests.kernels.test_wordhash import TRAPS, plain_hash, plain_words

@@ -7,7 +7,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.hashing import hash_texts, mix64, xxh64
 from corpuskit.kernels.jit import kernel
 

@@ -87,7 +87,7 @@ def _plain(value: int) -> int:
 def test_importing_stages_loads_no_compiler_and_calling_a_kernel_does():
     program = """
 import sys
-from corpuskit import registry
+from corpuskit.engine import registry
 for name in ("jsonl", "gopher_quality", "minhash_dedup", "pii", "tokenize", "pack"):
     registry.load(name)
 before = "numba" in sys.modules

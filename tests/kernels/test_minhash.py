@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.minhash import (
     PRIME,
     distinct_shingles,

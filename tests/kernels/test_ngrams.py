@@ -10,7 +10,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.ngrams import Joined, hash_ngrams, join_words, lower_words
 from corpuskit.kernels.words.lexicon import Lexicon
 from tests.kernels.test_wordhash import plain_words, texts

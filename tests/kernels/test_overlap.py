@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.foldedwords import fold_all, folded_characters
 from corpuskit.kernels.overlap import align, gather
 from corpuskit.kernels.wordhash import BYTE_KINDS

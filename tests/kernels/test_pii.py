@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.pii.addresses import RESERVED_V4, RESERVED_V6
 from corpuskit.kernels.pii.scan import KINDS, find_pii
 from corpuskit.stages.rewriters._pii_addresses import is_public

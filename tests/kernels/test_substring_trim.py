@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.substring.trim import CHAR, LINE, WORD, char_kinds, trim_spans
 from tests.contract.strategies import PIECES
 

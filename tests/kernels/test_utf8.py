@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels import utf8 as kernels
 from tests.contract.strategies import texts, view
 

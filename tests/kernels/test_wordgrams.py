@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.foldedwords import folded_characters
 from corpuskit.kernels.wordgrams import fill_table, gram_hashes, scan
 from corpuskit.kernels.wordhash import BYTE_KINDS

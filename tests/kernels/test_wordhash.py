@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.wordhash import BYTE_KINDS, characters, fold_texts, word_edges, word_hashes
 
 MASK = 2**64 - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.words.lexicon import Lexicon, Words
 from tests.contract.strategies import view
 

@@ -1,5 +1,5 @@
 """Fixtures for runs over crafted corpora."""
 
-from tests.run.conftest import tokenizer
+from tests.engine.conftest import tokenizer
 
 __all__ = ["tokenizer"]

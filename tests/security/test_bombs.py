@@ -196,7 +196,7 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 from tests.security.test_bombs import read
-from corpuskit import registry
+from corpuskit.engine import registry
 from corpuskit.errors import DataError
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corpuskit import exchange
-from corpuskit.batch import POSITION_BITS
 from corpuskit.errors import DataError, UsageError
-from corpuskit.exchange import read_run, write_run
+from corpuskit.formats import exchange
+from corpuskit.formats.batch import POSITION_BITS
+from corpuskit.formats.exchange import read_run, write_run
 from corpuskit.stages.sources.jsonl import Jsonl
 from corpuskit.stages.sources.parquet import Parquet
 from tests.security import thrift

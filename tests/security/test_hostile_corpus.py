@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.run.conftest import Lab, article, corpus
+from tests.engine.conftest import Lab, article, corpus
 
 RAW = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c\ud800-\udfff]"

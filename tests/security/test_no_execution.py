@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from corpuskit.config import read_pipeline
+from corpuskit.engine.config import read_pipeline
 from corpuskit.errors import ConfigError
 from tests.conftest import ROOT
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corpuskit import registry
+from corpuskit.engine import registry
 from corpuskit.errors import CorpuskitError, DataError, UsageError
 from corpuskit.loader import StreamingLoader, plan_hash, read_mix
 from tests.loader.loader_runs import write_plan, write_shards

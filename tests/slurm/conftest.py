@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from corpuskit import registry
-from corpuskit.plan import read_plan
-from corpuskit.run.pipeline import submit
-from tests.run import conftest as lab_fixtures
-from tests.run.conftest import ROOT, Lab, checked, corpus, tree
-from tests.run.here import command_line
+from corpuskit.engine import registry
+from corpuskit.engine.pipeline import submit
+from corpuskit.engine.plan import read_plan
+from tests.engine import conftest as lab_fixtures
+from tests.engine.conftest import ROOT, Lab, checked, corpus, tree
+from tests.engine.here import command_line
 from tests.slurm.cluster import Cluster, missing, search_path, wait_until
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from corpuskit.run.pipeline import Observer, Submission
+    from corpuskit.engine.pipeline import Observer, Submission
 
 tokenizer = lab_fixtures.tokenizer
 
@@ -199,7 +199,7 @@ class SlurmLab(Lab):
             with contextlib.suppress(OSError):
                 words = (environ.parent / "cmdline").read_bytes().split(b"\0")
                 variables = environ.read_bytes().split(b"\0")
-                is_slot = b"corpuskit.run.slot" in words and str(self.out).encode() in words
+                is_slot = b"corpuskit.engine.slot" in words and str(self.out).encode() in words
                 if is_slot and f"SLURM_ARRAY_TASK_ID={number}".encode() in variables:
                     os.kill(int(environ.parent.name), signal.SIGKILL)
 

@@ -14,10 +14,10 @@ import time
 
 import pytest
 
+from corpuskit.engine import following
+from corpuskit.engine.pipeline import Observer
 from corpuskit.errors import TaskError
-from corpuskit.run import following
-from corpuskit.run.pipeline import Observer
-from tests.run.conftest import tree
+from tests.engine.conftest import tree
 from tests.slurm.cluster import wait_until
 from tests.slurm.conftest import SlurmLab, numbers
 

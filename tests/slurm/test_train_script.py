@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.run.conftest import ROOT
+from tests.engine.conftest import ROOT
 from tests.slurm.cluster import wait_until
 
 pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[train]'")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import REQUIRED
-from corpuskit.exchange import read_runs, write_run
-from corpuskit.ledger import LedgerWriter
-from corpuskit.manifest import Part
-from corpuskit.shards import read_sidecars, write_sidecar
+from corpuskit.formats.batch import REQUIRED
+from corpuskit.formats.exchange import read_runs, write_run
+from corpuskit.formats.ledger import LedgerWriter
+from corpuskit.formats.manifest import Part
+from corpuskit.formats.shards import read_sidecars, write_sidecar
 from corpuskit.stage import PassContext, PassPlan, Unit, View
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.ledger import Entries
+    from corpuskit.formats.ledger import Entries
     from corpuskit.stage import GlobalStage, Pass
 
 FIRST_KEY, KEY_STEP = 3 << 40, 7

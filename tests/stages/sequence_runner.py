@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpuskit.batch import make_keys
-from corpuskit.exchange import read_run, write_run
-from corpuskit.manifest import Part
+from corpuskit.formats.batch import make_keys
+from corpuskit.formats.exchange import read_run, write_run
+from corpuskit.formats.manifest import Part
 from corpuskit.stage import PassContext, PassPlan, Unit, View
 from corpuskit.stages.mixing.mix import Mix
 from corpuskit.stages.sequences.pack import Pack

@@ -19,15 +19,15 @@ from datatrove.pipeline.filters.base_filter import BaseFilter
 from datatrove.pipeline.formatters.base import BaseFormatter
 from pydantic import ValidationError
 
-from corpuskit.batch import ORIGIN
-from corpuskit.config import read_pipeline
+from corpuskit.engine.config import read_pipeline
 from corpuskit.errors import ConfigError
+from corpuskit.formats.batch import ORIGIN
 from corpuskit.stage import View
 from corpuskit.stages.filters import _steps
 from corpuskit.stages.filters.datatrove import Datatrove
 from tests.conftest import ROOT
 from tests.contract.strategies import view
-from tests.run.conftest import Lab, tree
+from tests.engine.conftest import Lab, tree
 
 if TYPE_CHECKING:
     from datatrove.data import Document

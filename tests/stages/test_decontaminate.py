@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from corpuskit.batch import utf8
 from corpuskit.cli.contamination import command
+from corpuskit.engine.plan import read_plan
+from corpuskit.engine.rundir import RunDirectory
 from corpuskit.errors import ConfigError, UsageError
-from corpuskit.plan import read_plan
-from corpuskit.report.contamination import contamination_report
-from corpuskit.run.rundir import RunDirectory
+from corpuskit.formats.batch import utf8
+from corpuskit.inspect.contamination import contamination_report
 from corpuskit.stage import Known, View
 from corpuskit.stages.dedup import _contamination
 from corpuskit.stages.dedup._benchmark_items import (
@@ -37,7 +37,7 @@ from corpuskit.stages.dedup._contamination_spans import REACH_BYTES, merge_spans
 from corpuskit.stages.dedup.decontaminate import MAX_NAMED, Decontaminate
 from tests.conftest import ROOT
 from tests.contract.strategies import plain, view
-from tests.run.conftest import Lab
+from tests.engine.conftest import Lab
 
 SAMPLE = "sample_data/benchmark.jsonl"
 FERRY = (

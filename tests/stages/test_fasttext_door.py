@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
 from corpuskit.errors import DataError, UsageError
+from corpuskit.formats.batch import utf8
 from corpuskit.stages.annotators._fasttext import (
     Model,
     Settings,

@@ -14,8 +14,8 @@ import pytest
 from pydantic import ValidationError
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.manifest import Part, Parts, Seal
-from corpuskit.shards import DocumentWriter
+from corpuskit.formats.manifest import Part, Parts, Seal
+from corpuskit.formats.shards import DocumentWriter
 from corpuskit.stages.sequences import _heldout
 from corpuskit.stages.sequences._definition import Named, define
 from corpuskit.stages.sequences._heldout import HeldOutRun, find_spelling, open_held_out
@@ -23,7 +23,7 @@ from corpuskit.stages.sequences._ranks import NAMES_OF_BYTES
 from corpuskit.stages.sequences.holdout import Holdout
 from corpuskit.stages.sequences.tokenize import Tokenize
 from tests.contract.strategies import plain, view
-from tests.run.conftest import Lab, corpus
+from tests.engine.conftest import Lab, corpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import InputFile
 from corpuskit.stages.sources._datasets import choose, format_of
 from corpuskit.stages.sources.huggingface import Huggingface
-from tests.run.conftest import Lab
+from tests.engine.conftest import Lab
 
 COMMIT = "a" * 40
 NAMES = ["README.md", "data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet",

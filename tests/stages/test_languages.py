@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from corpuskit.engine.plan.fingerprint import fingerprint
 from corpuskit.errors import UsageError
-from corpuskit.plan.fingerprint import fingerprint
 from corpuskit.stages import _language_codes
 from corpuskit.stages.filters.fineweb_quality import FinewebQuality
 from corpuskit.stages.filters.gopher_quality import GopherQuality

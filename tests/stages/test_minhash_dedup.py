@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.batch import utf8
 from corpuskit.errors import TaskError
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.minhash import shingle_hashes
 from corpuskit.kernels.wordhash import BYTE_KINDS, characters, word_hashes
 from corpuskit.stage import View

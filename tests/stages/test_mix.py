@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from corpuskit.engine.mixture import mixture_table, mixture_totals
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader import StreamingLoader, plan_hash
 from corpuskit.loader.index import file_digest
 from corpuskit.loader.order import apportion
-from corpuskit.run.mixture import mixture_table, mixture_totals
 from corpuskit.stages.mixing.mix import Mix
 from corpuskit.stages.sequences.shuffle import Shuffle
 from tests.stages.sequence_runner import mixed_run, rows_of, save_byte_tokenizer, token_matrix

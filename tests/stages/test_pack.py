@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.batch import make_keys
-from corpuskit.exchange import read_run
+from corpuskit.formats.batch import make_keys
+from corpuskit.formats.exchange import read_run
 from corpuskit.kernels.packing import CONTINUES, GOES_ON, PADDING
 from corpuskit.stages.sequences.pack import Pack
 from corpuskit.stages.sequences.tokenize import Tokenize

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.exchange import read_run
+from corpuskit.formats.exchange import read_run
 from corpuskit.kernels.packing import PADDING
 from corpuskit.loader.order import permute
 from corpuskit.stages.sequences.pack import Bands, Pack

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from source_reading import batches, input_file, read, read_slice
 
-from corpuskit.batch import utf8
 from corpuskit.errors import DataError, UsageError
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.thrift import FIELDS, SHORT, STRANGE, read_header
 from corpuskit.stage import Slice
 from corpuskit.stages.sources._extra import json_objects, quote

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.manifest import Part
+from corpuskit.formats.manifest import Part
 from corpuskit.stage import Unit
 from corpuskit.stages import _routing
 from corpuskit.stages._routing import MAX_OPENS, cut_routes

@@ -15,12 +15,12 @@ import xxhash
 from datasketch import MinHash
 from datatrove.utils.text import simplify_text
 
-from corpuskit.batch import utf8
 from corpuskit.errors import UsageError
+from corpuskit.formats.batch import utf8
 from corpuskit.integrations.datasketch import hash_function, shingle_bytes
+from corpuskit.stage.view import View
 from corpuskit.stages.dedup import _schemes
 from corpuskit.stages.dedup._simplify import simplify_texts
-from corpuskit.view import View
 
 IS_PLAIN = os.environ.get("NUMBA_DISABLE_JIT") == "1"
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import DataError
-from corpuskit.exchange import read_run
+from corpuskit.formats.exchange import read_run
+from corpuskit.formats.shards import TOKEN_GROUP_ROWS
 from corpuskit.loader.order import permute
-from corpuskit.shards import TOKEN_GROUP_ROWS
 from corpuskit.stages import _routing
 from corpuskit.stages.sequences import shuffle as module
 from corpuskit.stages.sequences._rows import packed_schema

@@ -23,8 +23,8 @@ from tokenizers import (
     trainers,
 )
 
-from corpuskit.batch import utf8
 from corpuskit.errors import DataError, UsageError
+from corpuskit.formats.batch import utf8
 from corpuskit.stage import View
 from corpuskit.stages.sequences._definition import Named, define
 from corpuskit.stages.sequences._tokenizer import ReferenceEncoder

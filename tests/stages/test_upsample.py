@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from corpuskit.batch import make_keys
 from corpuskit.errors import UsageError
-from corpuskit.ledger import sampled
+from corpuskit.formats.batch import make_keys
+from corpuskit.formats.ledger import sampled
 from corpuskit.stage import Known, View
 from corpuskit.stages.mixing._curves import integral, power_exponential
 from corpuskit.stages.mixing.upsample import QualityCurve, Upsample

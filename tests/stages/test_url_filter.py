@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from corpuskit.batch import ORIGIN
 from corpuskit.errors import UsageError
+from corpuskit.formats.batch import ORIGIN
 from corpuskit.stage import View
 from corpuskit.stages.filters import _url_lists
 from corpuskit.stages.filters.url_filter import UrlFilter

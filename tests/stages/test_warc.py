@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from source_reading import batches, read
 from web_archives import PAGE, http, members, pages, record, response, taken_apart
 
+from corpuskit.engine.plan.compile import read_plan
 from corpuskit.errors import ConfigError, CorpuskitError, DataError, UsageError
-from corpuskit.plan.compile import read_plan
 from corpuskit.stage import Known
 from corpuskit.stages.sources import _extract, _warc
 from corpuskit.stages.sources._archive import Archive

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit import closure
-from corpuskit.batch import utf8
 from corpuskit.errors import UsageError
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.punctuation import TERMINAL
 from corpuskit.stages import _derived, _spacy
 from corpuskit.stages._words import Splitter, _assignments, check_language, splitter

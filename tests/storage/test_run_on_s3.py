@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from corpuskit.run.rundir import RunDirectory
-from corpuskit.run.watching import Watcher
+from corpuskit.engine.rundir import RunDirectory
+from corpuskit.engine.watching import Watcher
 from corpuskit.storage import faults, open_store
-from tests.run.conftest import Lab, tree
-from tests.run.conftest import finished as finished  # noqa: PLC0414 - fixtures
-from tests.run.conftest import lab as lab  # noqa: PLC0414
-from tests.run.conftest import tokenizer as tokenizer  # noqa: PLC0414
+from tests.engine.conftest import Lab, tree
+from tests.engine.conftest import finished as finished  # noqa: PLC0414 - fixtures
+from tests.engine.conftest import lab as lab  # noqa: PLC0414
+from tests.engine.conftest import tokenizer as tokenizer  # noqa: PLC0414
 from tests.s3_server import Fault, S3Server
 
 if TYPE_CHECKING:

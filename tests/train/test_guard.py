@@ -18,8 +18,8 @@ from corpuskit.train.guard import GuardError, SpikeGuard, document_losses
 from corpuskit.train.loop import train
 from corpuskit.train.parallel import join
 from corpuskit.train.settings import GuardSettings, TrainSettings
-from tests.run import conftest as lab_fixtures
-from tests.run.conftest import Lab
+from tests.engine import conftest as lab_fixtures
+from tests.engine.conftest import Lab
 
 if TYPE_CHECKING:
     from corpuskit.train.metrics import TrainResult

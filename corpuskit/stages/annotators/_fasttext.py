@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.batch import Utf8
+    from corpuskit.formats.batch import Utf8
 
 PREFIX = "__label__"
 DECIMALS = 4

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corpuskit.batch import Utf8
 from corpuskit.errors import DataError, UsageError
+from corpuskit.formats.batch import Utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

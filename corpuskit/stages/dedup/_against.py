@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import MAX_ORDINAL, POSITION_BITS, numbers
 from corpuskit.errors import UsageError
-from corpuskit.exchange import read_run
-from corpuskit.manifest import OtherFormatError, Seal
+from corpuskit.formats.batch import MAX_ORDINAL, POSITION_BITS, numbers
+from corpuskit.formats.exchange import read_run
+from corpuskit.formats.manifest import OtherFormatError, Seal
 from corpuskit.stage import Unit
 from corpuskit.storage import open_store
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from corpuskit.manifest import RoleParts
+    from corpuskit.formats.manifest import RoleParts
     from corpuskit.storage import Store
 
 IDS = pa.schema([("key", pa.int64()), ("id", pa.string())])

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.batch import numbers
+from corpuskit.formats.batch import numbers
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, GlobalStage, Pass
 from corpuskit.stages._numbers import check_numbers

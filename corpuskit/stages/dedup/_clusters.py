@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import numbers
 from corpuskit.errors import DataError
-from corpuskit.exchange import hash_ranges
-from corpuskit.ledger import Entries
+from corpuskit.formats.batch import numbers
+from corpuskit.formats.exchange import hash_ranges
+from corpuskit.formats.ledger import Entries
 from corpuskit.stage import Cost, Unit
 from corpuskit.stages import _routing
 

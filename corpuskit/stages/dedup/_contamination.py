@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import large_strings, utf8
 from corpuskit.closure import closure
+from corpuskit.formats.batch import large_strings, utf8
 from corpuskit.kernels.foldedwords import fold_all, folded_characters
 from corpuskit.kernels.jit import cache_dir
 from corpuskit.kernels.overlap import Parts

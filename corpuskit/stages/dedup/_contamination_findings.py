@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.batch import Utf8
+    from corpuskit.formats.batch import Utf8
     from corpuskit.stages.dedup._contamination import Index
 
     Numbers = NDArray[np.int64]

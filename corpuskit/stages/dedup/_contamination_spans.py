@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from corpuskit.batch import Utf8
+    from corpuskit.formats.batch import Utf8
 
     Numbers = NDArray[np.int64]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import numbers, utf8
+from corpuskit.formats.batch import numbers, utf8
 from corpuskit.kernels.substring.compare import flag_windows
 from corpuskit.kernels.substring.contexts import (
     Contexts,

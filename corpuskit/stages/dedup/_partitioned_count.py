@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import numbers
 from corpuskit.errors import DataError
+from corpuskit.formats.batch import numbers
 from corpuskit.kernels.substring.contexts import (
     Contexts,
     find_equal,

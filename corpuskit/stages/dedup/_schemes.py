@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from corpuskit.batch import Utf8
 from corpuskit.errors import UsageError
+from corpuskit.formats.batch import Utf8
 from corpuskit.kernels import affine
 from corpuskit.kernels.minhash import distinct_shingles, permutations
 from corpuskit.kernels.ngrams import Joined, hash_ngrams, join_words, lower_words
@@ -19,7 +19,7 @@ from corpuskit.stages.dedup._simplify import simplify_texts
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from corpuskit.view import View
+    from corpuskit.stage.view import View
 
     Offsets = NDArray[np.int64]
     Hashes = NDArray[np.uint64]

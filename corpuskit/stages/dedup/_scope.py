@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.stages._numbers import check_strings, to_strings
 

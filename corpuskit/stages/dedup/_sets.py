@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import numbers, utf8
 from corpuskit.errors import DataError
+from corpuskit.formats.batch import numbers, utf8
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.jaccard import similarities
 from corpuskit.kernels.unionfind import first_of_group

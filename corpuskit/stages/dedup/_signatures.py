@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import UnitContext
+    from corpuskit.stage.view import View
     from corpuskit.stages.dedup._schemes import Scheme, Signatures, Signing
-    from corpuskit.view import View
 
 ROLE = "signatures:"
 """Role of the parts of a stage, without its label."""

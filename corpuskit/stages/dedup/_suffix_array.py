@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import numbers, utf8
 from corpuskit.distribution import install_command
 from corpuskit.errors import TaskError, UsageError
-from corpuskit.exchange import hash_ranges
+from corpuskit.formats.batch import numbers, utf8
+from corpuskit.formats.exchange import hash_ranges
 from corpuskit.kernels.substring.plcp import flag_all, flag_later, link_windows
 from corpuskit.kernels.substring.spans import flagged_spans
 from corpuskit.stage import Cost, Unit

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import numbers
 from corpuskit.errors import TaskError
-from corpuskit.exchange import hash_ranges
+from corpuskit.formats.batch import numbers
+from corpuskit.formats.exchange import hash_ranges
 from corpuskit.kernels.jaccard import similarities
 from corpuskit.kernels.singlelink import LINK_BYTES, single_link
 from corpuskit.kernels.unionfind import connect

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import Utf8, numbers, utf8
+from corpuskit.formats.batch import Utf8, numbers, utf8
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.kernels.wordhash import fold_texts

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.batch import numbers, span_lists
+from corpuskit.formats.batch import numbers, span_lists
+from corpuskit.formats.ledger import Entries
 from corpuskit.kernels.lines import cut_units
 from corpuskit.kernels.unionfind import first_of_group
-from corpuskit.ledger import Entries
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup import _clusters, _lines
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.batch import Number
-    from corpuskit.manifest import Part
+    from corpuskit.formats.batch import Number
+    from corpuskit.formats.manifest import Part
     from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
 
 _UNITS = pa.schema([("hash", pa.uint64()), ("hash_low", pa.uint32()), ("count", pa.uint32())])

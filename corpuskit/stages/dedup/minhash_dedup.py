@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.batch import numbers
 from corpuskit.errors import TaskError
+from corpuskit.formats.batch import numbers
 from corpuskit.kernels.unionfind import connect, first_of_group
 from corpuskit.stage import Cost, Pass, Unit
 from corpuskit.stages.dedup import _clusters, _schemes, _sets, _verify

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from corpuskit.batch import SPAN, span_lists
+from corpuskit.formats.batch import SPAN, span_lists
+from corpuskit.formats.ledger import Entries
 from corpuskit.kernels.substring import trim as trims
 from corpuskit.kernels.substring.spans import join_spans
-from corpuskit.ledger import Entries
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, GlobalStage, Pass
 from corpuskit.stages.dedup import _partitioned, _suffix_array

@@ -21,9 +21,9 @@ from pydantic import ValidationError
 
 from corpuskit import yamlreader
 from corpuskit.errors import UsageError, listing, suggest
+from corpuskit.stage.view import Outcome
 from corpuskit.stages._language_codes import same_language
 from corpuskit.stages._numbers import check_strings
-from corpuskit.view import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import Known
-    from corpuskit.view import View
+    from corpuskit.stage.view import View
 
 LABEL = "language.label"
 UNKNOWN = "unknown_language"

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpuskit.batch import utf8
 from corpuskit.errors import UsageError
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.filters.urls import (
     END,
     EXCEPTION,

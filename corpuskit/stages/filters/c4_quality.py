@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import Field, model_validator
 
-from corpuskit.batch import Utf8
+from corpuskit.formats.batch import Utf8
 from corpuskit.kernels.filters.c4 import rewrite_lines, strip_texts
 from corpuskit.kernels.filters.c4lines import RULES, LineTests
 from corpuskit.kernels.filters.sentences import UNKNOWN, count_breaks, sentence_edges

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from corpuskit.batch import utf8
 from corpuskit.errors import UsageError
+from corpuskit.formats.batch import utf8
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.filters import _steps
 

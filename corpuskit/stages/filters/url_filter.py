@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.kernels.filters.urls import decide_urls, find_bodies, find_domains, find_hosts
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage

@@ -28,7 +28,7 @@ from corpuskit.stages.mixing._shortages import problem_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corpuskit.manifest import Part
+    from corpuskit.formats.manifest import Part
     from corpuskit.stage import Known, PassContext, PassPlan, Volume
 
 INDEX = pa.schema(

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from corpuskit.batch import numbers, utf8
 from corpuskit.errors import TaskError
-from corpuskit.exchange import hash_ranges
+from corpuskit.formats.batch import numbers, utf8
+from corpuskit.formats.exchange import hash_ranges
+from corpuskit.formats.ledger import Entries
 from corpuskit.kernels.hashing import hash_texts
-from corpuskit.ledger import Entries
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.batch import Utf8
+from corpuskit.formats.batch import Utf8
 from corpuskit.kernels.pii.scan import Found
 from corpuskit.kernels.spans import replace_spans
 

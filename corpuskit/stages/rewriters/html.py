@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import Field
 
-from corpuskit.batch import Utf8
+from corpuskit.formats.batch import Utf8
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.sources._extract import (
     CHILD_BYTES,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from corpuskit.batch import Utf8
+from corpuskit.formats.batch import Utf8
 from corpuskit.kernels.filters import linerules
 from corpuskit.kernels.spans import replace_spans
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from corpuskit.batch import Utf8, large_strings, utf8
+from corpuskit.formats.batch import Utf8, large_strings, utf8
 from corpuskit.kernels.pii.scan import KINDS, find_pii
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.rewriters import _pii_actions as actions

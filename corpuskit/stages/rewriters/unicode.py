@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from corpuskit.batch import Utf8
+from corpuskit.formats.batch import Utf8
 from corpuskit.kernels.gates import hold_any
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.rewriters._forms import normalize

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpuskit.batch import utf8
 from corpuskit.errors import DataError
+from corpuskit.formats.batch import utf8
 from corpuskit.stages.sequences._tokenizer import Ids, ReferenceEncoder, same, to_text
 from corpuskit.stages.sequences._unicode import disputed, find_disputed
 

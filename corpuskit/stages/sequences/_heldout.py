@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.batch import numbers, utf8
 from corpuskit.errors import DataError, UsageError
-from corpuskit.manifest import Seal
-from corpuskit.shards import read_documents
+from corpuskit.formats.batch import numbers, utf8
+from corpuskit.formats.manifest import Seal
+from corpuskit.formats.shards import read_documents
 from corpuskit.stage import View
 from corpuskit.stages.sequences._definition import define, identify
 from corpuskit.stages.sequences._offsets import token_edges
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.manifest import Part
+    from corpuskit.formats.manifest import Part
     from corpuskit.storage import Store
 
 ROLE = "aside:holdout"

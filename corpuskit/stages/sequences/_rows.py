@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from corpuskit.formats.shards import token_schema
 from corpuskit.kernels.packing import PADDING, best_fit, cut_documents, fill_rows, lay_out
-from corpuskit.shards import token_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

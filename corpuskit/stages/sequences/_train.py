@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.manifest import Seal
+from corpuskit.formats.manifest import Seal
 from corpuskit.stage import InputFile
 from corpuskit.stages.sources.jsonl import Jsonl
 from corpuskit.stages.sources.parquet import Parquet

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from corpuskit.batch import numbers
+from corpuskit.formats.batch import numbers
+from corpuskit.formats.shards import write_token_tables
 from corpuskit.kernels.packing import CONTINUES, GOES_ON
-from corpuskit.shards import write_token_tables
 from corpuskit.stage import CellStage, Cost, Parameters
 from corpuskit.stages._numbers import check_numbers, to_numbers
 from corpuskit.stages.sequences._rows import (

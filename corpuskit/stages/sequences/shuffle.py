@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.batch import numbers
 from corpuskit.errors import DataError, UsageError
+from corpuskit.formats.batch import numbers
+from corpuskit.formats.shards import TOKEN_GROUP_ROWS, open_parquet, write_tokens
 from corpuskit.loader.order import permute
-from corpuskit.shards import TOKEN_GROUP_ROWS, open_parquet, write_tokens
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages import _routing
 from corpuskit.stages.sequences._rows import packed_schema, packed_size

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator
 
-from corpuskit.batch import REQUIRED
+from corpuskit.formats.batch import REQUIRED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpuskit.batch import large_strings, utf8
+from corpuskit.formats.batch import large_strings, utf8
 from corpuskit.kernels.jit import kernel
 from corpuskit.stages.sources._scan import PLAIN
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corpuskit.batch import POSITION_BITS
+from corpuskit.formats.batch import POSITION_BITS
 from corpuskit.kernels.jit import kernel
 from corpuskit.stage import Slice
 from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream, compression

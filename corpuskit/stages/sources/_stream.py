@@ -6,8 +6,8 @@ import os
 import zlib
 from typing import TYPE_CHECKING
 
-from corpuskit.batch import POSITION_BITS
 from corpuskit.errors import DataError
+from corpuskit.formats.batch import POSITION_BITS
 from corpuskit.storage import open_input
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from corpuskit.batch import make_keys
 from corpuskit.errors import DataError
+from corpuskit.formats.batch import make_keys
 from corpuskit.stage import Cost, Slice, Source
 from corpuskit.stages.sources._arrow import open_stream, read_batches
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types

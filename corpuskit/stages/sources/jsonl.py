@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.batch import utf8
+from corpuskit.formats.batch import utf8
 from corpuskit.stage import Cost, Reject, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types
 from corpuskit.stages.sources._findings import Findings, pick

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from corpuskit.batch import make_keys, utf8
 from corpuskit.errors import DataError, UsageError, reason_of
+from corpuskit.formats.batch import make_keys, utf8
 from corpuskit.stage import Cost, Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types, as_strings, is_textual
 from corpuskit.stages.sources._extra import decoded_bytes, distinct, in_known_zone, json_objects
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
-    from corpuskit.batch import Utf8
+    from corpuskit.formats.batch import Utf8
     from corpuskit.stage import InputFile, Volume
 
 BUFFER_BYTES = 1 << 20

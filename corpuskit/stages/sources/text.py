@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from corpuskit.batch import POSITION_BITS, large_strings
+from corpuskit.formats.batch import POSITION_BITS, large_strings
 from corpuskit.stage import Cost, Reject, Source, SourceBatch
 from corpuskit.stages.sources._columns import is_utf8
 from corpuskit.stages.sources._findings import Findings

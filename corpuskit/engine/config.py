@@ -1,0 +1,445 @@
+"""Reads YAML into typed models; every error names file, line and column, and what to do.
+
+Values are checked by pydantic in strict mode: `"80"` is no number
+and `true` is no integer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from corpuskit import yamlreader
+from corpuskit.engine import registry
+from corpuskit.engine.settings import Pipeline, keys_at
+from corpuskit.errors import ConfigError, UsageError, suggest
+from corpuskit.stage import Source, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Model = TypeVar("Model", bound=BaseModel)
+Place = tuple[str | int, ...]
+MATERIALIZE = "materialize"
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One configured stage, where the file mentions it, and what the file says besides."""
+
+    label: str
+    name: str
+    stage: Stage
+    where: str
+    materialize: bool = False
+    places: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """Where the value of each parameter stands that the file gives; empty in a worker."""
+
+    def where_of(self, message: str) -> str:
+        """Return the place of what a message begins with, else that of the stage.
+
+        That is a parameter, with or without the stage in front of it, or the value of one.
+        """
+        name = re.match(rf"(?:{re.escape(self.name)}\.)?(\w+)", message)
+        if name and name[1] in self.places:
+            return self.places[name[1]]
+        for parameter, place in self.places.items():
+            given = getattr(self.stage, parameter, None)
+            values = given.values() if isinstance(given, dict) else given
+            for value in values if isinstance(values, Iterable) else (values,):
+                if (
+                    isinstance(value, str)
+                    and value.strip("@")
+                    and message.startswith(value.removeprefix("@"))
+                ):
+                    return place
+        return self.where
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineFile:
+    """A pipeline file, read and checked."""
+
+    path: str
+    settings: Pipeline
+    sources: tuple[Step, ...]
+    steps: tuple[Step, ...]
+    places: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """Where the value of each setting stands that the file gives, as in `executor.kind`."""
+
+
+def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFile:
+    """Read a pipeline file.
+
+    Args:
+        path: the YAML file.
+        overrides: `a.b=value` each, as given to `--set`; stages are addressed by name.
+
+    Raises:
+        ConfigError: the file, a stage or a parameter is wrong.
+    """
+    document = _Document.open(Path(path))
+    for override in overrides:
+        document.override(override)
+    top = document.value
+    given = {key: top[key] for key in top if key not in {"sources", "stages"}}
+    settings = document.check(Pipeline, given, (), "", {"sources", "stages"})
+    if not settings.name:
+        settings = settings.model_copy(update={"name": re.sub(r"[^\w.-]+", "-", Path(path).stem)})
+    sources = tuple(_sources(document))
+    names = [step.label for step in sources]
+    for name in settings.card.sources:
+        if name not in names:
+            where = document.where(("card", "sources", name), key=True)
+            raise ConfigError(where, f"card: there is no source {name!r}.", suggest(name, names))
+    places = document.places(())
+    return PipelineFile(str(path), settings, sources, tuple(_steps(document)), places)
+
+
+def step_yaml(step: Step) -> str:
+    """Return a stage as one line of a pipeline file, with all parameters that are no defaults."""
+    return f"- {_flow(_entry(step))}"
+
+
+def pipeline_yaml(file: PipelineFile) -> str:
+    """Return a pipeline file that says the same; defaults and comments are left out."""
+    settings = file.settings.model_dump(mode="json", exclude_defaults=True)
+    lines = [f"{_flow({key: value})}" for key, value in settings.items() if key != "card"]
+    lines.append("sources:")
+    for step in file.sources:
+        params = step.stage.model_dump(mode="json", exclude_defaults=True)
+        paths = params.pop("paths")
+        given = {step.name: paths[0] if len(paths) == 1 else paths, **params}
+        lines.append(f"  {_flow({step.label: given})}")
+    lines.append("stages:")
+    lines += [f"  {step_yaml(step)}" for step in file.steps]
+    return "\n".join(lines) + "\n"
+
+
+def dump_yaml(value: Any) -> str:
+    """Return plain values as YAML in block style, as the head of a dataset card has them."""
+    return str(yaml.safe_dump(value, allow_unicode=True, sort_keys=False, width=1 << 20))
+
+
+def dump_value(value: Any) -> str:
+    """Return one plain value as it stands in YAML, on one line."""
+    plain = _plain_keys(value)
+    text: str = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=1 << 20)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _plain_keys(value: Any) -> Any:
+    """Return a value whose keys that are numbers are written as such; files may have either."""
+    if isinstance(value, dict):
+        return {int(k) if k.isdecimal() else k: _plain_keys(v) for k, v in value.items()}
+    return [_plain_keys(item) for item in value] if isinstance(value, list) else value
+
+
+def _entry(step: Step) -> Any:
+    params = step.stage.model_dump(mode="json", exclude_defaults=True)
+    params |= {MATERIALIZE: True} if step.materialize else {}
+    return {step.name: params} if params else step.name
+
+
+def _flow(entry: Any) -> str:
+    """Return an entry of a list or mapping on one line; a mapping without its outer braces."""
+    if isinstance(entry, dict):
+        [(name, value)] = entry.items()
+        return f"{dump_value(name)}: {dump_value(value)}"
+    return dump_value(entry)
+
+
+def read_model(path: str | Path, model: type[Model], overrides: Sequence[str] = ()) -> Model:
+    """Read a YAML file whose top-level keys are the fields of `model`.
+
+    Raises:
+        ConfigError: the file or a value is wrong.
+    """
+    document = _Document.open(Path(path))
+    for override in overrides:
+        document.override(override)
+    return document.check(model, document.value, (), "")
+
+
+def _sources(document: _Document) -> Iterable[Step]:
+    given = document.value.get("sources")
+    if not isinstance(given, dict) or not given:
+        raise ConfigError(
+            document.where(("sources",)), "sources must name at least one source.",
+            'For example: sources: {web: {jsonl: "data/*.jsonl"}}.',
+        )  # fmt: skip
+    formats = registry.names("sources")
+    for name, value in given.items():
+        place: Place = ("sources", name)
+        if not isinstance(value, dict):
+            raise ConfigError(document.where(place), f"source {name!r} must be a mapping.",
+                              'For example: {jsonl: "data/*.jsonl"}.')  # fmt: skip
+        if not str(name).replace("-", "_").isidentifier():
+            raise ConfigError(document.where(place, key=True), f"source name {name!r} must be made "
+                              "of letters, digits, - and _.", "It names a folder.")  # fmt: skip
+        known = [key for key in value if key in formats]
+        if len(known) != 1:
+            wrong = next((key for key in value if key not in formats), name)
+            hint = suggest(str(wrong), formats)
+            raise ConfigError(document.where(place), f"source {name!r} must name one format.", hint)
+        kind = known[0]
+        if "paths" in value:
+            where = document.where((*place, "paths"), key=True)
+            raise ConfigError(where, f"sources.{name} has no parameter 'paths'.",
+                              f"Files stand behind {kind!r}.")  # fmt: skip
+        paths = value[kind] if isinstance(value[kind], list) else [value[kind]]
+        params = {"paths": paths, **{k: v for k, v in value.items() if k != kind}}
+        model = registry.load(kind)
+        stage = document.check(model, params, place, f"sources.{name}", rename={"paths": kind})
+        assert isinstance(stage, Source), f"{kind} is in stages/sources but is no Source"
+        places = document.places(place)
+        yield Step(str(name), kind, stage, document.where(place, key=True), places=places)
+
+
+def _steps(document: _Document) -> Iterable[Step]:
+    given = document.value.get("stages") or []
+    if not isinstance(given, list):
+        raise ConfigError(document.where(("stages",)), "stages must be a list.",
+                          "For example: stages: [gopher_quality, exact_dedup].")  # fmt: skip
+    seen: dict[str, int] = {}
+    name: Any
+    params: Any
+    for index, item in enumerate(given):
+        place: Place = ("stages", index)
+        if isinstance(item, str):
+            name, params = item, {}
+        elif isinstance(item, dict) and len(item) == 1:
+            name, params = next(iter(item.items()))
+            place = (*place, name)
+            params = {} if params is None else params
+        else:
+            raise ConfigError(document.where(place), "a stage must be a name or `name: {...}`.")
+        where = document.where(place, key=True)
+        if name not in registry.modules() or registry.kind_of(name) == "sources":
+            known = [one for one in registry.names() if registry.kind_of(one) != "sources"]
+            raise ConfigError(where, f"there is no stage {name!r}.", suggest(str(name), known))
+        if not isinstance(params, dict):
+            raise ConfigError(document.where(place), f"{name} must be followed by a mapping.")
+        materialize = params.pop(MATERIALIZE, False)
+        if not isinstance(materialize, bool):
+            raise ConfigError(document.where((*place, MATERIALIZE)),
+                              f"{name}.{MATERIALIZE} must be true or false.")  # fmt: skip
+        stage = document.check(registry.load(name), params, place, name, {MATERIALIZE})
+        places = document.places(place)
+        yield Step(_label(name, seen), name, stage, where, materialize, places)
+
+
+class _Document:
+    """A YAML file as plain values, with the line and column of every key and value."""
+
+    def __init__(self, path: Path, value: Any, places: dict[Place, tuple[str, str]]) -> None:
+        self.path, self.value, self._places = path, value, places
+
+    @classmethod
+    def open(cls, path: Path) -> _Document:
+        try:
+            text = path.read_text("utf-8")
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UsageError(f"{path}: cannot be read: {reason}.") from None
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path}: byte {error.start} is not UTF-8.") from None
+        root = yamlreader.compose(text, str(path))
+        places: dict[Place, tuple[str, str]] = {}
+        if not isinstance(root, yaml.MappingNode):
+            raise ConfigError(f"{path}:1:1", "the file must be a mapping of names to values.")
+        value = _plain(root, path, (), places)
+        return cls(path, value, places)
+
+    def where(self, place: Place, *, key: bool = False) -> str:
+        """Return `file:line:column` of a value (or its key), or of what encloses it."""
+        while place not in self._places:
+            if not place:
+                return f"{self.path}:1:1"
+            place = place[:-1]
+        return self._places[place][0 if key else 1]
+
+    def places(self, place: Place) -> dict[str, str]:
+        """Return key -> `file:line:column` of the values inside a mapping, as in `slurm.mem`."""
+        deep = len(place)
+        return {
+            ".".join(map(str, found[deep:])): value
+            for found, (_, value) in self._places.items()
+            if len(found) > deep and found[:deep] == place
+        }
+
+    def override(self, text: str) -> None:
+        """Apply one `a.b=value`; list items that are stages are addressed by their name."""
+        target, equals, raw = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: must look like stage.parameter=value.")
+        try:
+            value = yamlreader.load(raw, "value")
+        except ConfigError as error:
+            reason = error.problem.rstrip(".")
+            raise UsageError(f"--set {text}: {raw!r} is no YAML value: {reason}.") from None
+        keys = target.split(".")
+        if len(keys) > yamlreader.MOST_DEPTH:
+            raise UsageError(f"--set: {len(keys)} names with dots between them. Check the name.")
+        stages = self.value.get("stages")
+        if isinstance(stages, list) and keys[0] in _labels(stages):
+            keys.insert(0, "stages")
+        node: Any = self.value
+        place: Place = ()
+        for key in keys[:-1]:
+            node, place = self._enter(node, key, place, text)
+        if not isinstance(node, dict):
+            raise UsageError(f"--set {text}: {'.'.join(keys[:-1])} is not a mapping.")
+        node[keys[-1]] = value
+        self._places[(*place, keys[-1])] = (f"--set {text}", f"--set {text}")
+
+    def _enter(self, node: Any, key: str, place: Place, text: str) -> tuple[Any, Place]:
+        if isinstance(node, list):
+            labels = _labels(node)
+            if key not in labels:
+                known = [label for label in labels if label]
+                raise UsageError(f"--set {text}: no stage {key!r}. {suggest(key, known)}")
+            index = labels.index(key)
+            name = str(_stage_name(node[index]))
+            if isinstance(node[index], str):
+                node[index] = {name: {}}
+            elif node[index][name] is None:
+                node[index][name] = {}
+            return node[index][name], (*place, index, name)
+        if isinstance(node, dict):
+            self._places.setdefault((*place, key), (f"--set {text}", f"--set {text}"))
+            return node.setdefault(key, {}), (*place, key)
+        raise UsageError(f"--set {text}: {key!r} is not a mapping.")
+
+    def check(
+        self,
+        model: type[Model],
+        values: Mapping[str, Any],
+        place: Place,
+        label: str,
+        also: Iterable[str] = (),
+        rename: Mapping[str, str] | None = None,
+    ) -> Model:
+        """Validate values found at `place`; report the first error in the order of the file.
+
+        Args:
+            label: what the user calls the thing, for messages; empty for the file itself.
+            also: keys that are legal here but not fields of the model.
+            rename: field -> the key that the file uses for it.
+        """
+        try:
+            return model.model_validate_json(json.dumps(values, default=str), strict=True)
+        except ValidationError as error:
+            rename = rename or {}
+            known = [rename.get(f, f) for f in model.model_fields] + list(also)
+            # A misspelt key makes another one missing: what is missing is said last. Where a value
+            # may be of several types, what is wrong with it as one says more than that it is none.
+            first = min(
+                (
+                    (e["type"] == "missing", _order(self.where((*place, *e["loc"][:1])))),
+                    (e["type"] != "value_error", _order(found.where), index),
+                    found,
+                )
+                for index, e in enumerate(error.errors())
+                for found in [self._explain(model, e, place, label, known, rename)]
+            )
+            raise first[-1] from None
+        except UsageError as error:  # a check that stages share
+            message = str(error)
+            name = re.match(r"\w+", message)
+            where = self.where((*place, name[0] if name else ""))
+            raise ConfigError(where, f"{label}: {message}" if label else message) from None
+
+    def _explain(
+        self, model: type[BaseModel], error: Any, place: Place, label: str, known: list[str],
+        rename: Mapping[str, str],
+    ) -> ConfigError:  # fmt: skip
+        # Pydantic names which of several types it tried, as in `dict[str,float]`.
+        parts = (part for part in error["loc"] if "[" not in str(part))
+        loc: Place = tuple(rename.get(str(part), part) for part in parts)
+        name = ".".join([label, *(str(part) for part in loc)]).lstrip(".")
+        full = (*place, *loc)
+        kind = error["type"]
+        if kind == "extra_forbidden":
+            where = self.where(full, key=True)
+            key = str(loc[-1])
+            owner = ".".join([label, *map(str, loc[:-1])]).strip(".") or "the file"
+            known = known if len(loc) == 1 else keys_at(model, loc[:-1])
+            hint = suggest(key, known) if known else ""
+            return ConfigError(where, f"{owner} has no parameter {key!r}.", hint)
+        if kind == "missing":
+            return ConfigError(self.where(place), f"{name} is missing.", "Set it.")
+        message = str(error["msg"]).removeprefix("Value error, ")
+        named = re.match(r"(\w+)[:,.]", message)
+        if not loc and named:  # a check of the whole model that says which parameter it is
+            full = (*place, rename.get(named[1], named[1]))
+        message = message.replace("Input should be", "must be").replace("a valid ", "a ")
+        message = message.replace("a integer", "an integer")
+        if not message.startswith("must be"):
+            return ConfigError(self.where(full), f"{name}: {message}")
+        return ConfigError(self.where(full), f"{name} {message}, got {error['input']!r}.")
+
+
+def _plain(node: yaml.Node, path: Path, place: Place, places: dict[Place, tuple[str, str]]) -> Any:
+    """Turn YAML nodes into plain values and note where each one stands."""
+    here = f"{path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+    if not str(node.tag).startswith("tag:yaml.org,2002:") or "python" in str(node.tag):
+        raise ConfigError(here, f"the tag {node.tag!r} is not allowed.", "Write plain values.")
+    places.setdefault(place, (here, here))
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, path, (*place, i), places) for i, item in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        return _scalar(node, here)
+    values: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else ""
+        at = f"{path}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
+        if not key or key == "<<":
+            raise ConfigError(at, "a key must be plain text.", "Merge keys are not supported.")
+        if key in values:
+            raise ConfigError(at, f"{key!r} is given twice.", "Remove one.")
+        mark = value_node.start_mark
+        places[(*place, key)] = (at, f"{path}:{mark.line + 1}:{mark.column + 1}")
+        values[key] = _plain(value_node, path, (*place, key), places)
+    return values
+
+
+def _scalar(node: yaml.Node, where: str) -> Any:
+    try:
+        return yamlreader.scalar(node)
+    except ValueError:
+        raise ConfigError(where, f"{node.value!r} is no {node.tag.rpartition(':')[2]}.") from None
+
+
+def _stage_name(item: Any) -> str | None:
+    if isinstance(item, str):
+        return item
+    return next(iter(item), None) if isinstance(item, dict) else None
+
+
+def _label(name: str, seen: dict[str, int]) -> str:
+    """Return what a stage is called: its name, `name_2` if it is the second of that name."""
+    seen[name] = seen.get(name, 0) + 1
+    return name if seen[name] == 1 else f"{name}_{seen[name]}"
+
+
+def _labels(items: list[Any]) -> list[str]:
+    """Return the labels of the stages of a file; "" for what is none."""
+    seen: dict[str, int] = {}
+    names = [_stage_name(item) for item in items]
+    return [_label(name, seen) if isinstance(name, str) else "" for name in names]
+
+
+def _order(where: str) -> tuple[int, int]:
+    """Return (line, column) of a place; command-line overrides come first."""
+    parts = where.rsplit(":", 2)
+    if len(parts) != 3 or not parts[1].isdigit():
+        return (-1, -1)
+    return int(parts[1]), int(parts[2])

@@ -1,0 +1,317 @@
+"""What a stage may touch while it works on one unit, and the parts that come of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from corpuskit.cpu import cpu_seconds
+from corpuskit.engine.identity import ROLE as IDS
+from corpuskit.engine.identity import Identities
+from corpuskit.engine.measures import ROLE, Measures
+from corpuskit.engine.profile import ROLE as PROFILE
+from corpuskit.engine.profile import Profile, rule_of
+from corpuskit.engine.rundir import file_copy
+from corpuskit.formats.exchange import read_runs, write_run
+from corpuskit.formats.ledger import LedgerWriter, sampled
+from corpuskit.formats.manifest import Part
+from corpuskit.formats.shards import open_parquet, read_documents, read_sidecars, write_sidecar
+from corpuskit.kernels.jit import compile_seconds
+from corpuskit.stage import PassContext, UnitContext, View
+from corpuskit.storage import digest_footer, digest_part, open_place
+from corpuskit.storage.faults import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.formats.ledger import Entries
+    from corpuskit.formats.manifest import RoleParts
+    from corpuskit.stage import Unit
+    from corpuskit.storage import Readable
+
+
+COMPILING = "cpu_seconds/compiling"
+"""Counter of the CPU seconds in which kernels were compiled or loaded."""
+
+
+class UnitWork(UnitContext):
+    """Collects parts, counters and ledger rows of one unit; publishes parts under hashed names.
+
+    Args:
+        scratch: a private folder on the file system of the run directory.
+    """
+
+    def __init__(self, run: RunDirectory, phase: Phase, unit: Unit, scratch: Path) -> None:
+        self.run, self.phase, self.unit, self.scratch = run, phase, unit, scratch
+        settings = run.plan.settings
+        self.label = phase.labels[-1] if phase.labels else ""
+        self.seed = settings.seed
+        self.given = run.given(phase)
+        self.counted: Counter[str] = Counter()
+        self.timing: defaultdict[str, float] = defaultdict(float)
+        self.published: list[Part] = []
+        self.measures = Measures(self._scratch_path)
+        self.profile = Profile(unit.source)
+        self.ids = Identities(unit.source)
+        self._written = 0
+        self._ledger = LedgerWriter(
+            seed=settings.seed, keep_text=settings.ledger.keep_text, mask=_mask_texts
+        )
+
+    def count(self, name: str, value: int = 1) -> None:
+        self.counted[name] += int(value)
+
+    def add_ledger(self, entries: Entries) -> None:
+        self._ledger.add(entries)
+        pairs = pa.table({"rule": entries.rules, "source": entries.sources})
+        grouped = pairs.group_by(["rule", "source"], use_threads=False).aggregate(
+            [([], "count_all")]
+        )
+        kind = "dropped" if entries.action == "drop" else entries.action
+        for row in grouped.to_pylist():
+            rule = rule_of(row["rule"])
+            self.count(f"{kind}/{entries.stage}/{rule}/{row['source']}", row["count_all"])
+
+    def keeps_text(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+        settings = self.run.plan.settings
+        if settings.ledger.keep_text:
+            return np.ones(len(keys), np.bool_)
+        return sampled(keys, settings.seed)
+
+    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
+        first = next(iter(columns.values()))
+        if len(first) == 0:
+            return
+        written: list[pa.Table] = []
+
+        def write(path: Path) -> None:
+            written.append(write_run(path, columns, is_sorted=is_sorted))
+
+        path = self._scratch_path(".arrow")
+        write(path)
+        keys = written[0].column(0)
+        self._publish(
+            path, f"run:{name}", f"work/{self.phase.name}", prefix=f"{name.replace('/', '-')}-",
+            rows=written[0].num_rows, first=keys[0].as_py(), last=keys[-1].as_py(),
+            source=self.unit.source,
+        )  # fmt: skip
+
+    def write_part(
+        self,
+        role: str,
+        folder: str,
+        write: Callable[[Path], None],
+        *,
+        suffix: str = ".parquet",
+        source: str = "",
+        rows: int = 0,
+        first: int = 0,
+        last: int = -1,
+    ) -> None:
+        path = self._scratch_path(suffix)
+        write(path)
+        self._publish(path, role, folder, source=source, rows=rows, first=first, last=last)
+
+    def write_ledger(self) -> None:
+        """Publish the ledger part of this unit, if it has rows."""
+        if not self._ledger.rows:
+            return
+        path = self._scratch_path(".parquet")
+        table = self._ledger.write(path)
+        keys = table.column("doc_key")
+        self._publish(
+            path, "ledger", "ledger", prefix=f"{self.phase.name}-",
+            rows=table.num_rows, first=keys[0].as_py(), last=keys[-1].as_py(),
+        )  # fmt: skip
+        self._ledger = LedgerWriter()
+
+    def write_measures(self) -> None:
+        """Publish what the stages of this unit measured."""
+        for found in self.measures.finished():
+            self._publish(
+                found.path, f"{ROLE}{found.label}", f"measures/{found.label}", rows=found.rows,
+                text_bytes=found.text_bytes, first=found.first, last=found.last,
+                source=self.unit.source,
+            )  # fmt: skip
+
+    def write_profile(self) -> None:
+        """Publish what was counted in this unit, and under which ids and URLs it is found."""
+        path = self._scratch_path(".parquet")
+        if rows := self.profile.write(path):
+            self._publish(
+                path, PROFILE, PROFILE, prefix=f"{self.phase.name}-", rows=rows,
+                source=self.unit.source,
+            )  # fmt: skip
+        path = self._scratch_path(".arrow")
+        if rows := self.ids.write(path):
+            self._publish(path, IDS, IDS, rows=rows, source=self.unit.source)
+
+    def publish_documents(
+        self, path: Path, role: str, folder: str, *, unit: int, rows: int, text_bytes: int,
+        first: int, last: int, source: str,
+    ) -> None:  # fmt: skip
+        """Publish a document shard of a cell (`unit` may differ from the unit of work: slices)."""
+        self._publish(
+            path, role, folder, unit=unit, rows=rows, text_bytes=text_bytes,
+            first=first, last=last, source=source,
+        )  # fmt: skip
+
+    def _publish(
+        self, path: Path, role: str, folder: str, *, prefix: str = "", unit: int | None = None,
+        **fields: Any,
+    ) -> None:  # fmt: skip
+        reach("write:after", str(path))
+        number = self.unit.number if unit is None else unit
+        digest = digest_part(path)
+        with open_place(path) as file:
+            footer = digest_footer(file)
+        name = f"{folder}/{prefix}part-{unit_name(number)}-{digest[:12]}{path.suffix}"
+        size = path.stat().st_size
+        self.run.store.publish(path, name)
+        self.published.append(
+            Part(number, role, name, size_bytes=size, digest=digest, footer=footer, **fields)
+        )
+
+    def _scratch_path(self, suffix: str) -> Path:
+        self._written += 1
+        path = self.scratch / f"{self.unit.number}-{self._written}{suffix}"
+        reach("write:before", str(path))
+        return path
+
+
+class PassWork(UnitWork, PassContext):
+    """What a pass of a global stage may touch."""
+
+    def __init__(self, run: RunDirectory, phase: Phase, unit: Unit, scratch: Path) -> None:
+        super().__init__(run, phase, unit, scratch)
+        self.memory_bytes = run.plan.settings.task_memory_bytes
+
+    def sidecar_paths(self) -> list[Readable]:
+        """Return the sidecars of this unit's part, oldest first."""
+        return cell_sidecars(self.run, self.phase, self.unit)
+
+    def read(self, *columns: str, keys: NDArray[np.int64] | None = None) -> Iterator[View]:
+        if self.unit.part is None:
+            return
+        wanted = ["key", *(name for name in columns if name != "key")]
+        path = self.path(self.unit.part)
+        for batch in read_documents(path, wanted, sidecars=self.sidecar_paths(), keys=keys):
+            view = View(batch)
+            if "text" in wanted:
+                size = int(view.text.sizes().sum())
+                self.timing["text_bytes"] += size
+                self.timing[f"source_bytes/{self.unit.source}"] += size
+            yield view
+
+    def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        assert self.unit.part is not None, "only cells have a part"
+        path = self.path(self.unit.part)
+        with open_place(path) as source, open_parquet(source, path) as file:
+            table = file.read(columns=["key"], use_threads=False)
+        keys = table.column("key").to_numpy()
+        keep = read_sidecars(self.sidecar_paths()).keep
+        return keys, np.ones(len(keys), np.bool_) if keep is None else keep
+
+    def run_range(
+        self,
+        name: str,
+        low: int | None,
+        high: int | None,
+        schema: pa.Schema,
+        producers: tuple[int, int] | None = None,
+    ) -> pa.Table:
+        parts = self.parts(name)
+        if producers is not None:
+            parts = parts[slice(*producers)]
+        paths = [self.path(part) for part in parts.within(low, high)]
+        return read_runs(paths, schema, low, high)
+
+    def parts(self, name: str) -> RoleParts:
+        return self.run.find_parts(self.phase, name)
+
+    def counters(self, name: str) -> Mapping[str, int]:
+        return self.run.find_counters(self.phase, name)
+
+    def path(self, part: Part) -> Readable:
+        return self.run.at(part)
+
+    def write_file(self, name: str, content: bytes) -> None:
+        path = self._scratch_path(".fixed")
+        path.write_bytes(content)
+        reach("write:after", str(path))
+        digest = digest_part(path)
+        # Under its own name it would replace that of a newer plan, if this worker is a late one:
+        # whoever seals the phase puts it there.
+        copy = file_copy(self.phase, name, digest)
+        self.run.store.publish(path, copy)
+        number, size = self.unit.number, len(content)
+        self.published += [
+            Part(number, f"file:{name}", name, size_bytes=size, digest=digest),
+            Part(number, f"copy:{name}", copy, size_bytes=size, digest=digest),
+        ]
+
+    def write_sidecar(
+        self,
+        keep: NDArray[np.bool_],
+        columns: Mapping[str, pa.Array] | None = None,
+        cuts: pa.ListArray | None = None,
+    ) -> None:
+        named = {f"{self.label}.{field}": values for field, values in (columns or {}).items()}
+        path = self._scratch_path(".arrow")
+        write_sidecar(path, keep, named, cuts)
+        self._publish(
+            path, "sidecar", f"work/{self.phase.name}", prefix="sidecar-", rows=len(keep),
+            first=self.unit.low, last=self.unit.high - 1, source=self.unit.source,
+        )  # fmt: skip
+
+
+def cell_sidecars(run: RunDirectory, phase: Phase, unit: Unit) -> list[Readable]:
+    """Return the sidecars that apply to a cell, oldest first."""
+    found: list[Readable] = []
+    for index in phase.sidecars:
+        found += [run.at(part) for part in run.sidecars(index, unit.number)]
+    return found
+
+
+def unit_name(number: int) -> str:
+    """Return the form of a unit's number in file names: slice and cell within it."""
+    return f"{number >> 16:06d}-{number & 0xFFFF:04d}"
+
+
+class Stopwatch:
+    """Adds the CPU seconds between calls to named counters; compilation has a counter of its own.
+
+    It happens once on a machine: a stage that is charged for it seems many times slower than it is.
+    Child processes count.
+
+    Args:
+        timing: counters of one piece of work; set `timing` to go on with those of the next one.
+    """
+
+    def __init__(self, timing: defaultdict[str, float]) -> None:
+        self.timing, self._last = timing, cpu_seconds()
+        self._compiled = compile_seconds()
+
+    def lap(self, name: str) -> None:
+        """Charge the time since the last lap to `name`."""
+        now, compiled = cpu_seconds(), compile_seconds()
+        spent = compiled - self._compiled
+        self.timing[f"cpu_seconds/{name}"] += max(now - self._last - spent, 0.0)
+        if spent:
+            self.timing[COMPILING] += spent
+        self._last, self._compiled = now, compiled
+
+
+def _mask_texts(texts: pa.Array) -> pa.Array:
+    """Mask personal data in sampled texts; imported late because it compiles kernels."""
+    from corpuskit.stages.rewriters.pii import mask_texts
+
+    return mask_texts(texts)

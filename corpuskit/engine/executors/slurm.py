@@ -1,0 +1,326 @@
+"""The Slurm launcher: one job array per phase, all submitted up front, each after the one before.
+
+An array has as many elements as there are places to work (slots), whatever the number of tasks, so
+MaxArraySize does not matter. What is done is known from manifests; Slurm is asked only which jobs
+live. `sacct` is never needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.closure import PACKAGE
+from corpuskit.errors import DataError, TaskError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.storage import Store
+
+JOBS = "jobs.json"
+CLOSING = "closing"
+"""What the last job is called, which seals and tidies up."""
+
+HOPELESS = ("DependencyNeverSatisfied", "BadConstraints", "launch_failed_requeued_held")
+"""Reasons for which a pending job waits for ever."""
+
+HELD = ("JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue")
+"""Reasons for which a pending job waits for a person."""
+
+ENDED = frozenset({
+    "CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL",
+    "DEADLINE", "PREEMPTED", "REVOKED",
+})  # fmt: skip
+
+ASK_SECONDS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A submitted array: the phase it works on (or CLOSING), its id, its slots."""
+
+    phase: str
+    number: str
+    slots: int
+
+
+@dataclasses.dataclass(frozen=True)
+class JobState:
+    """What Slurm says of a job: state -> elements; it forgets those that ended some minutes ago.
+
+    Attributes:
+        reasons: why elements are pending.
+    """
+
+    job: Job
+    elements: dict[str, int]
+    reasons: tuple[str, ...]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether some element waits or works."""
+        return not ENDED.issuperset(self.elements)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether some element is at work, or about to end."""
+        return not ENDED.union({"PENDING"}).issuperset(self.elements)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether all that is left of it waits for something that will not come by itself."""
+        is_waiting = self.is_alive and not self.is_working
+        return is_waiting and any(reason in HOPELESS for reason in self.reasons)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether some element waits for a person to release it."""
+        return any(reason in HELD for reason in self.reasons)
+
+    @property
+    def words(self) -> str:
+        """What its elements do, and what to do about it."""
+        parts = [f"{num} {name.lower()}" for name, num in sorted(self.elements.items())]
+        words = ", ".join(parts) or "ended"
+        reasons = ", ".join(self.reasons)
+        if self.is_hopeless:
+            return f"{words}: blocked ({reasons}). scancel {self.job.number}, then run again."
+        if self.is_held:
+            return f"{words} ({reasons}). Held until: scontrol release {self.job.number}"
+        if self.elements.get("OUT_OF_MEMORY"):
+            return f"{words}. Raise executor.slurm.mem, or lower executor.workers."
+        return f"{words} ({reasons})" if self.is_alive and reasons else words
+
+
+def log_of(run: RunDirectory, job: Job) -> str:
+    """Return the pattern of the log files of a job's slots."""
+    return f"{run.store.logs()}/slurm-{job.phase}-{job.number}_*.log"
+
+
+def seconds_left(element: str) -> float:
+    """Return the seconds that are left to a running element (`4711_3`); inf without a limit.
+
+    Raises:
+        UsageError: Slurm cannot be asked from here.
+    """
+    asked = _ask(["squeue", "-h", "-j", element, "-o", "%L"])
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", asked.stdout.strip())
+    if match is None:
+        return math.inf if asked.stdout.strip() == "UNLIMITED" else 0.0
+    days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def first_alive(states: Sequence[JobState]) -> JobState | None:
+    """Return the first job that has not ended: each waits for the one before."""
+    return next((state for state in states if state.is_alive), None)
+
+
+def submit(
+    run: RunDirectory, phases: Sequence[Phase], *, accept_code: bool = False, force: bool = False
+) -> list[Job]:
+    """Submit the jobs of a run that is planned, saved and locked.
+
+    Args:
+        phases: those to run, in order; what can be reused is left out by the caller.
+
+    Raises:
+        TaskError: Slurm refused a job; those before it were cancelled.
+    """
+    settings = run.plan.settings.executor.slurm
+    slots = min(settings.slots, max_array_size())
+    steps = [(phase.name, phase.index, slots) for phase in phases]
+    steps.append((CLOSING, len(run.plan.phases), 1))
+    jobs: list[Job] = []
+    try:
+        for name, index, num in steps:
+            options = _options(run, name, num, after=jobs[-1].number if jobs else None)
+            done = _ask(["sbatch", *options], _script(run, index, accept_code, force))
+            if done.returncode:
+                raise TaskError(
+                    f"sbatch refused phase {name}: {_last_line(done.stderr)} Correct "
+                    "executor.slurm and run again."
+                )
+            jobs.append(Job(name, done.stdout.strip().partition(";")[0], num))
+            _save(run.store, jobs)  # whoever dies here leaves a record of what is in the queue
+    except BaseException:
+        _withdraw(run.store, jobs)
+        raise
+    return jobs
+
+
+def _save(store: Store, jobs: Sequence[Job]) -> None:
+    content = {"format": 1, "jobs": [dataclasses.astuple(job) for job in jobs]}
+    store.put(JOBS, json.dumps(content).encode())
+
+
+def _withdraw(store: Store, jobs: Sequence[Job]) -> None:
+    """Take back what was submitted; if that fails, the record of it stays."""
+    if not jobs:
+        return
+    with contextlib.suppress(UsageError, OSError):
+        # The last one first: none may start because another one ended.
+        done = _ask(["scancel", *(job.number for job in reversed(jobs))])
+        if done.returncode == 0:
+            store.delete([JOBS])
+
+
+def read_jobs(store: Store) -> list[Job]:
+    """Return the jobs of the run as they were submitted; none if it was not, or is finished.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    if not store.exists(JOBS):
+        return []
+    try:
+        content = json.loads(store.read(JOBS))
+        jobs = [Job(str(phase), str(number), int(n)) for phase, number, n in content["jobs"]]
+        if content["format"] != 1 or not all(job.number.isdigit() for job in jobs):
+            raise ValueError("not of format 1")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{store.where(JOBS)}: cannot be read: {error!r}. Delete it.") from None
+    return jobs
+
+
+def job_states(jobs: Sequence[Job]) -> list[JobState]:
+    """Ask Slurm about jobs.
+
+    Raises:
+        UsageError: it cannot be asked from here.
+    """
+    if not jobs:
+        return []
+    numbers = ",".join(job.number for job in jobs)
+    asked = _ask(["squeue", "-a", "-h", "-r", "-t", "all", "-j", numbers, "-o", "%F|%T|%r"])
+    if asked.returncode and "Invalid job id" not in asked.stderr:
+        raise UsageError(f"squeue: {_last_line(asked.stderr)} Ask on a node that reaches Slurm.")
+    elements: dict[str, Counter[str]] = {}
+    reasons: dict[str, set[str]] = {}
+    for line in asked.stdout.splitlines():
+        number, state, reason = line.split("|", 2)
+        elements.setdefault(number, Counter())[state] += 1
+        if state == "PENDING" and reason != "None":  # not looked at by the scheduler yet
+            reasons.setdefault(number, set()).add(reason.replace(" ", "_"))
+    return [
+        JobState(
+            job, dict(elements.get(job.number, {})), tuple(sorted(reasons.get(job.number, ())))
+        )
+        for job in jobs
+    ]
+
+
+def refuse_live_jobs(store: Store) -> None:
+    """Refuse to touch a run directory that jobs are working in; forget jobs that have ended.
+
+    Raises:
+        UsageError: some are alive, or it cannot be found out.
+    """
+    jobs = read_jobs(store)
+    if not jobs:
+        return
+    try:
+        alive = [state.job.number for state in job_states(jobs) if state.is_alive]
+    except UsageError as error:
+        raise UsageError(
+            f"{store.address}: jobs {', '.join(job.number for job in jobs)} of this run may still "
+            f"be in Slurm. {error} If they are gone, delete {store.where(JOBS)}."
+        ) from None
+    if alive:
+        raise UsageError(
+            f"{store.address}: this run is in Slurm already. Wait for it "
+            f"(corpuskit status {store.address}), or: scancel {' '.join(alive)}"
+        )
+    store.delete([JOBS])
+
+
+def max_array_size() -> int:
+    """Return how many elements an array may have here."""
+    asked = _ask(["scontrol", "show", "config"])
+    for line in asked.stdout.splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "MaxArraySize" and value.strip().isdigit():
+            return max(int(value), 1)
+    if asked.returncode:
+        raise UsageError(
+            f"scontrol: {_last_line(asked.stderr)} Submit from a node that reaches Slurm."
+        )
+    return 1001  # Slurm's own default
+
+
+def _options(run: RunDirectory, name: str, slots: int, *, after: str | None) -> list[str]:
+    settings = run.plan.settings.executor.slurm
+    log = run.store.logs().absolute() / f"slurm-{name}-%A_%a.log"
+    options = [
+        "--parsable", f"--job-name=corpuskit-{run.plan.settings.name}-{name}",
+        f"--array=0-{slots - 1}", "--requeue", "--open-mode=append",
+        f"--signal=B:USR1@{settings.grace_seconds}", "--kill-on-invalid-dep=yes",
+        f"--output={log}", "--nodes=1", "--ntasks=1",
+    ]  # fmt: skip
+    cpus = settings.cpus or run.plan.settings.executor.workers
+    options.append(f"--cpus-per-task={1 if name == CLOSING else cpus}")
+    if after is not None:
+        options.append(f"--dependency=afterok:{after}")
+    for option in ("partition", "account", "qos", "time", "mem", "constraint"):
+        value = getattr(settings, option)
+        if value is not None:
+            options.append(f"--{option}={value}")
+    return [*options, *settings.flags]
+
+
+def _script(run: RunDirectory, index: int, accept_code: bool, force: bool) -> str:
+    """Return the batch script: `exec`, so that Slurm's signals reach Python itself."""
+    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+    command = [sys.executable, "-m", "corpuskit.engine.slot", _absolute(run.store), str(index)]
+    command += ["--accept-code-change"] if accept_code else []
+    command += ["--force"] if force else []
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"export PYTHONPATH={shlex.quote(os.pathsep.join(p for p in paths if p))}",
+            "trap '' USR1  # until Python has a handler: a warning while it starts must not end it",
+            f"exec {shlex.join(command)}",
+            "",
+        ]
+    )
+
+
+def _absolute(store: Store) -> str:
+    return store.address if store.is_remote else os.path.abspath(store.address)
+
+
+def _ask(command: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command of Slurm's.
+
+    Raises:
+        UsageError: it is not installed here, or does not answer.
+    """
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"{command[0]} is not installed here. Submit from a login node of Slurm.")
+    try:
+        return subprocess.run(
+            command, input=text, text=True, capture_output=True, check=False, timeout=ASK_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"{command[0]} has not answered for {ASK_SECONDS} s. Look at squeue (jobs are called "
+            "corpuskit-NAME-PHASE), and try again."
+        ) from None
+
+
+def _last_line(text: str) -> str:
+    lines: list[Any] = text.strip().splitlines() or ["no reason given"]
+    return str(lines[-1]).rstrip(".") + "."

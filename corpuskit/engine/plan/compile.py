@@ -1,0 +1,370 @@
+"""Steps become phases: streaming stages are fused, global stages expand into their passes.
+
+A plan is a function of the pipeline file alone; which files there are, how they are cut, and what
+can be reused is found when it runs. Workers rebuild it from `plan.json`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.engine import registry
+from corpuskit.engine.config import PipelineFile, Step, read_pipeline
+from corpuskit.engine.plan.checks import check_place, check_stages, declared_columns, located
+from corpuskit.engine.settings import Pipeline
+from corpuskit.errors import ConfigError, DataError, UsageError, suggest
+from corpuskit.formats.batch import document_schema
+from corpuskit.stage import CellStage, GlobalStage, Pass, Source, StreamingStage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+PLAN = "plan.json"
+DOCUMENTS_BELOW_BYTES = 100_000_000_000
+"""`documents/` is written by default below this size of the input."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """N independent units of work between two barriers.
+
+    Attributes:
+        index: place in the plan.
+        name: of its manifests, ledger parts and work folder.
+        labels: the steps it runs: fused streaming stages, or the one global stage.
+        pass_name: of a global stage; empty for a streaming phase.
+        base: the phase whose parts are the cells; None = the input files.
+        role: of those parts.
+        sidecars: phases whose sidecars apply to those parts, oldest first.
+        earlier: earlier passes of the same global stage.
+        waits: all phases whose seals decide what this one writes.
+        folder: where a streaming phase puts document parts.
+        owns: what only this phase writes; the rest there is deleted when it is sealed.
+        columns: annotation columns of the documents it writes.
+    """
+
+    index: int
+    name: str
+    labels: tuple[str, ...]
+    pass_name: str
+    base: int | None
+    role: str
+    sidecars: tuple[int, ...]
+    earlier: tuple[int, ...]
+    waits: tuple[int, ...]
+    folder: str
+    owns: tuple[str, ...]
+    columns: Mapping[str, pa.DataType]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the phase runs fused streaming stages."""
+        return not self.pass_name
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A compiled pipeline.
+
+    Attributes:
+        given: what each stage provides for later ones (`tokenizer`, `packing`), as JSON values.
+        until: the last stage that runs; None = the whole pipeline.
+    """
+
+    file: PipelineFile
+    phases: tuple[Phase, ...]
+    given: Mapping[str, Mapping[str, Any]]
+    until: str | None = None
+
+    @property
+    def settings(self) -> Pipeline:
+        """The settings of the pipeline file."""
+        return self.file.settings
+
+    def step(self, label: str) -> Step:
+        """Return a step by its label."""
+        return next(step for step in self.file.steps if step.label == label)
+
+    def source(self, label: str) -> Source:
+        """Return the configured format of a source."""
+        stage = next(step.stage for step in self.file.sources if step.label == label)
+        assert isinstance(stage, Source), "config.py makes sure of it"
+        return stage
+
+    def current_pass(self, phase: Phase) -> Pass:
+        """Return the pass that a phase of a global stage runs."""
+        stage = self.step(phase.labels[0]).stage
+        assert isinstance(stage, GlobalStage), "compile makes sure of it"
+        return next(one for one in stage.passes() if one.name == phase.pass_name)
+
+    def given_to(self, phase: Phase) -> dict[str, Any]:
+        """Return what the stages up to a phase provide; a pass at the end gets everything."""
+        labels = [step.label for step in self.file.steps]
+        at_end = bool(phase.pass_name) and self.current_pass(phase).at_end
+        last = len(labels) if at_end else max(map(labels.index, phase.labels), default=-1) + 1
+        return {k: v for label in labels[:last] for k, v in self.given.get(label, {}).items()}
+
+    @functools.cached_property
+    def declared(self) -> Mapping[str, pa.DataType]:
+        """The columns that sources declare; documents of other sources have null there."""
+        return {k: v for s in self.file.sources for k, v in declared_columns(s).items()}
+
+    def schema(self, phase: Phase) -> pa.Schema:
+        """Return the schema of the documents that a streaming phase writes."""
+        return document_schema(self.declared, phase.columns)
+
+    def with_documents(self, is_wanted: bool) -> Plan:
+        """Return the plan that does, or does not, write `documents/`."""
+        settings = self.settings.model_copy(update={"documents": is_wanted})
+        file = dataclasses.replace(self.file, settings=settings)
+        return dataclasses.replace(self, file=file, phases=_phases(file, self.until))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` needs."""
+        return {
+            "format": 1,
+            "path": self.file.path,
+            "settings": self.settings.model_dump(mode="json"),
+            "sources": [_dump(step) for step in self.file.sources],
+            "steps": [_dump(step) for step in self.file.steps],
+            "given": dict(self.given),
+            "until": self.until,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], where: str) -> Plan:
+        """Rebuild a plan; nothing in it is executed but stages found by name.
+
+        Raises:
+            DataError: it was written by another version.
+        """
+        if content.get("format") != 1:
+            raise DataError(f"{where}: not a plan of format 1.")
+        file = PipelineFile(
+            content["path"],
+            Pipeline.model_validate_json(json.dumps(content["settings"])),
+            tuple(_load(entry) for entry in content["sources"]),
+            tuple(_load(entry) for entry in content["steps"]),
+        )
+        until = content["until"]
+        return cls(file, _phases(file, until), content["given"], until)
+
+
+def read_plan(path: str | Path, overrides: Sequence[str] = (), *, until: str | None = None) -> Plan:
+    """Read a pipeline file and compile it; nothing is run and no input is opened.
+
+    Args:
+        until: the last stage that runs; a phase that would go on after it ends there.
+
+    Raises:
+        ConfigError: the file, a stage, a parameter or the order of stages is wrong.
+    """
+    file = read_pipeline(path, overrides)
+    file = dataclasses.replace(file, steps=_with_implied(file.steps))
+    labels = [step.label for step in file.steps]
+    if until is not None and until not in labels:
+        raise UsageError(f"--until {until}: no such stage here. {suggest(until, labels)}")
+    check_place(file)
+    check_stages(file)
+    phases = _phases(file, until)
+    given: dict[str, dict[str, Any]] = {}
+    known: dict[str, Any] = {}
+    for step in file.steps:
+        with located(step):
+            given[step.label] = dict(step.stage.provides(known))
+            known.update(given[step.label])
+    return Plan(file, phases, given, until)
+
+
+def _with_implied(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Append what `pack` cannot do without: an order of rows, and the loader's plan."""
+    names = [step.name for step in steps]
+    if "pack" not in names:
+        return steps
+    where = steps[names.index("pack")].where
+    added: list[Step] = []
+    if "shuffle" not in names:
+        stage = registry.load("shuffle").model_validate({"order": "as_read"})
+        added.append(Step("shuffle", "shuffle", stage, where))
+    if "mix" not in names:
+        added.append(Step("mix", "mix", registry.load("mix").model_validate({}), where))
+    return (*steps, *added)
+
+
+class _Builder:
+    """Collects phases while the steps go by.
+
+    Args:
+        until: a streaming stage that ends its phase. That phase is named after it, so it is another
+            one than that of the whole plan, and neither takes the place of the other.
+    """
+
+    def __init__(self, file: PipelineFile, until: str | None) -> None:
+        self.file, self.until = file, until
+        self.phases: list[Phase] = []
+        self.group: list[Step] = []
+        self.base: int | None = None
+        self.role = "documents"
+        self.sidecars: list[int] = []
+        self.columns: dict[str, pa.DataType] = {}
+
+    def add(
+        self, name: str, labels: tuple[str, ...], *, pass_name: str = "",
+        earlier: tuple[int, ...] = (), owns: tuple[str, ...] = (), folder: str = "",
+        waits: tuple[int, ...] = (),
+    ) -> int:  # fmt: skip
+        """Append a phase that reads the current documents; return its index."""
+        index = len(self.phases)
+        base = () if self.base is None else (self.base,)
+        depends = tuple(sorted({*base, *self.sidecars, *earlier, *waits}))
+        own = (f"work/{name}/", f"ledger/{name}-part-", f"profile/{name}-part-", *owns)
+        phase = Phase(
+            index, name, labels, pass_name, self.base, self.role, tuple(self.sidecars),
+            earlier, depends, folder or f"work/{name}", own, dict(self.columns),
+        )  # fmt: skip
+        self.phases.append(phase)
+        return index
+
+    def flush(self, *, name: str = "", folder: str = "") -> None:
+        """End the current streaming phase; with a `name`, even if no stage is in it.
+
+        A phase is called after its last stage, so that appending stages changes no earlier name.
+        """
+        if not (self.group or name or self.base is None):
+            return
+        labels = tuple(step.label for step in self.group)
+        found = {s.label: s.stage for s in self.group if isinstance(s.stage, StreamingStage)}
+        owns = [f"{one}/" for one in sorted({stage.diverts for stage in found.values()} - {""})]
+        owns += [f"measures/{label}/part-" for label in found]
+        owns += ["ids/"] if self.base is None else []
+        owns += [f"{folder}/"] if folder else []
+        default = name or "read"
+        is_packed = bool(self.group) and isinstance(self.group[-1].stage, CellStage)
+        stem = labels[-1] if labels else default
+        self.base = self.add(stem, labels, owns=tuple(owns), folder=folder)
+        self.role = "packed" if is_packed else "documents"
+        self.group, self.sidecars = [], []
+
+    def append(self, step: Step) -> None:
+        """Append a streaming stage, or the cell stage that ends the streaming phase."""
+        if self.role != "documents":
+            raise ConfigError(
+                step.where,
+                f"{step.label} works on documents, but an earlier stage has packed them.",
+                "Move it before pack.",
+            )
+        self.group.append(step)
+        self.columns |= {f"{step.label}.{f}": kind for f, kind in step.stage.adds().items()}
+        is_end = step.materialize or step.label == self.until
+        if is_end or isinstance(step.stage, CellStage):
+            self.flush()
+
+    def expand(self, step: Step, stage: GlobalStage) -> None:
+        """Append the passes of a global stage."""
+        if stage.reads == "documents":
+            self.flush()
+        if self.role != stage.reads:
+            wanted = "after pack" if stage.reads == "packed" else "before pack"
+            raise ConfigError(step.where, f"{step.label} must stand {wanted}.")
+        earlier: tuple[int, ...] = ()
+        for one in stage.passes():
+            waits = tuple(range(len(self.phases))) if one.at_end else ()
+            name = f"{step.label}.{one.name}"
+            owns = tuple(folder.replace("{label}", step.label) for folder in one.owns)
+            index = self.add(
+                name, (step.label,), pass_name=one.name, earlier=earlier, owns=owns, waits=waits
+            )
+            earlier = (*earlier, index)
+        for field, kind in stage.adds().items():
+            self.columns[f"{step.label}.{field}"] = kind
+        if stage.reads == "documents":
+            self.sidecars.append(earlier[-1])
+        elif stage.reads == "packed":
+            self.base, self.role, self.sidecars = earlier[-1], "tokens", []
+
+    def is_written(self) -> bool:
+        """Whether the documents lie there as they are, without pending stages or masks."""
+        pending = self.group or self.sidecars or self.base is None
+        return not pending and self.phases[self.base or 0].is_stream
+
+    def write_documents(self) -> None:
+        """See to it that what survived lies in `documents/`."""
+        if self.is_written():
+            last = self.phases[-1]
+            owns = (*last.owns, "documents/")
+            self.phases[-1] = dataclasses.replace(last, folder="documents", owns=owns)
+        else:
+            self.flush(name="documents", folder="documents")
+
+
+def _phases(file: PipelineFile, until: str | None) -> tuple[Phase, ...]:
+    build = _Builder(file, until)
+    at_end: list[tuple[Step, GlobalStage]] = []
+    is_text = True
+    for step in file.steps:
+        if is_text and step.name == "tokenize":
+            is_text = False
+            if file.settings.documents is not False:
+                build.write_documents()
+        if not isinstance(step.stage, GlobalStage):
+            build.append(step)
+        elif step.stage.reads == "tokens":
+            at_end.append((step, step.stage))
+        else:
+            build.expand(step, step.stage)
+    if is_text:
+        build.write_documents()
+    elif build.role == "documents":
+        last = next(step for step in file.steps if step.name == "tokenize")
+        raise ConfigError(last.where, "tokenize must be followed by pack.", "Add `- pack`.")
+    for step, stage in at_end:
+        if build.role != "tokens":
+            raise ConfigError(step.where, f"{step.label} needs packed rows.", "Add `- pack`.")
+        build.expand(step, stage)
+    _check_ownership(file, build.phases)
+    stop = max((p.index for p in build.phases if until in p.labels), default=len(build.phases))
+    return tuple(build.phases[: stop + 1])
+
+
+def _check_ownership(file: PipelineFile, phases: Sequence[Phase]) -> None:
+    """Check that no two phases, and no two stages of one, write to the same folder."""
+    owner: dict[str, str] = {}
+    for phase in phases:
+        for prefix in phase.owns:
+            if prefix in owner:
+                step = next(s for s in file.steps if s.label == phase.labels[-1])
+                raise ConfigError(
+                    step.where,
+                    f"{step.label} writes to {prefix}, and so does {owner[prefix]}.",
+                    "Keep one of them.",
+                )
+            owner[prefix] = phase.name
+    folders: set[str] = set()
+    for step in file.steps:
+        folder = step.stage.diverts if isinstance(step.stage, StreamingStage) else ""
+        if folder in folders:
+            raise ConfigError(
+                step.where, f"{step.label} is the second stage that writes {folder}/."
+            )
+        folders |= {folder} - {""}
+
+
+def _dump(step: Step) -> dict[str, Any]:
+    return {
+        "label": step.label,
+        "name": step.name,
+        "params": step.stage.model_dump(mode="json"),
+        "where": step.where,
+        "materialize": step.materialize,
+    }
+
+
+def _load(entry: Mapping[str, Any]) -> Step:
+    stage = registry.load(entry["name"]).model_validate_json(json.dumps(entry["params"]))
+    return Step(entry["label"], entry["name"], stage, entry["where"], entry["materialize"])

@@ -1,0 +1,410 @@
+"""The run directory as the runner sees it: plan, seals, manifests, units."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.engine.plan.compile import PLAN, Phase, Plan
+from corpuskit.engine.plan.fingerprint import code_digest, fingerprint, runner_digest
+from corpuskit.engine.plan.inputs import Inputs
+from corpuskit.errors import DataError, TaskError, UsageError
+from corpuskit.formats.manifest import Manifest, OtherFormatError, Seal, dump_checked, load_checked
+from corpuskit.stage import InputFile, Slice, Unit
+from corpuskit.storage import DamagedError, Stored, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from corpuskit.engine.executors.contract import Task
+    from corpuskit.formats.manifest import Part, Parts, RoleParts
+    from corpuskit.storage import Store
+
+WORTH_A_LISTING = 32
+"""So many files of a folder are looked up by listing it; fewer are asked for one by one."""
+
+CELLS_PER_UNIT = 1 << 16
+"""What cannot be split before it is read becomes several cells: number = unit * this + i."""
+
+_FILE = attrgetter(*(field.name for field in dataclasses.fields(InputFile)))
+_SLICE = attrgetter(*(field.name for field in dataclasses.fields(Slice)))
+
+
+class RunDirectory:
+    """A run directory and the plan it executes.
+
+    Args:
+        plan: the compiled pipeline.
+        inputs: the input files of this run.
+        store: the one whose lock is held: only that one knows when it is lost.
+    """
+
+    def __init__(self, plan: Plan, inputs: Inputs, store: Store | None = None) -> None:
+        self.plan, self.inputs = plan, inputs
+        self.store = store or open_store(plan.settings.output)
+        self._seals: dict[int, Seal] = {}
+        self._marks: dict[int, str] = {}
+        self._sizes: dict[str, dict[str, int]] = {}
+        self._lists = False
+        self._code: dict[str, str] = {}
+        self.folder = os.getcwd()
+        """The working directory of the run: relative paths of the plan start there."""
+
+    def save(self) -> None:
+        """Write `plan.json`, from which workers rebuild this object."""
+        files = [_FILE(file) for file in self.inputs.files]
+        slices = [[_SLICE(piece) for piece in cut] for cut in self.inputs.slices]
+        content = {
+            **self.plan.to_json(), "files": files, "slices": slices, "begins": self.inputs.begins,
+            "code": self.code(), "folder": os.getcwd(),
+        }  # fmt: skip
+        self.store.put(PLAN, dump_checked(content))
+
+    def code(self) -> dict[str, str]:
+        """Return digests of the code of every source and stage, and of what runs them, as it is."""
+        steps = (*self.plan.file.sources, *self.plan.file.steps)
+        stages = {step.name: code_digest(step.name) for step in steps}
+        return {**stages, "corpuskit itself": runner_digest()}
+
+    def check_code(self) -> None:
+        """Refuse to work with other code than the run was planned with.
+
+        Raises:
+            TaskError: corpuskit was edited since, or another version is installed here.
+        """
+        here = self.code()
+        changed = [name for name, digest in self._code.items() if here.get(name) != digest]
+        if changed:
+            raise TaskError(
+                f"{self.store.address}: the code of {', '.join(changed)} is not what this run was "
+                "planned with. Install the same version everywhere, or run the pipeline again."
+            )
+
+    @classmethod
+    def open(cls, address: str) -> RunDirectory:
+        """Open the run directory at a path or address as its last run planned it.
+
+        Raises:
+            UsageError: there is no run there.
+        """
+        store = open_store(address)
+        path = store.where(PLAN)
+        if not store.exists(PLAN):
+            raise UsageError(f"{address}: not a run directory, it has no {PLAN}.")
+        content = load_checked(store.read(PLAN), path)
+        try:
+            return cls._from_json(content, path, address)
+        except (KeyError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())  # pydantic's is several lines
+            raise DataError(
+                f"{path}: was written by another version, or damaged: {type(error).__name__}: "
+                f"{reason}. Run the pipeline again."
+            ) from None
+
+    @classmethod
+    def _from_json(cls, content: dict[str, Any], where: str, address: str) -> RunDirectory:
+        plan = Plan.from_json(content, where)
+        settings = plan.settings.model_copy(update={"output": address})
+        plan = dataclasses.replace(plan, file=dataclasses.replace(plan.file, settings=settings))
+        files = tuple(InputFile(*row) for row in content["files"])
+        slices = tuple(tuple(Slice(*s) for s in cut) for cut in content["slices"])
+        run = cls(plan, Inputs(files, slices, tuple(content["begins"])))
+        run._code, run.folder = dict(content["code"]), str(content["folder"])
+        return run
+
+    def at(self, part: Part) -> Stored:
+        """Return a part as something to read, to be compared with what its seal says of it."""
+        return self.store.at(part.path, digest=part.digest, footer=part.footer)
+
+    def read_file(self, phase: str, name: str) -> bytes:
+        """Return a file with a fixed name, compared with the seal of the phase that wrote it.
+
+        Raises:
+            DataError: the phase is not finished, or the file is not what it wrote.
+        """
+        [part] = self.seal(self._named(phase)).by_role(f"file:{name}")
+        content = self.store.read(name)
+        if self.store.digest(name) != part.digest:
+            raise DamagedError(self.at(part))
+        return content
+
+    def without(self, error: DamagedError) -> DataError:
+        """Delete a damaged part of this run, so that the next run makes it again.
+
+        Only a part that is damaged at a second look is deleted. Its name holds the hash of what it
+        must contain, so there is no other plan or attempt for which it would be whole.
+
+        Returns:
+            What to tell the user: the file, the phase that wrote it, and what to do.
+        """
+        place = error.place
+        if not isinstance(place, Stored) or place.store.address != self.store.address:
+            return error
+        writer = next(
+            (phase.name for phase in self.plan.phases if place.name.startswith(phase.owns)), "?"
+        )
+        is_there = self.store.exists(place.name)
+        if is_there and self.store.digest(place.name) == place.digest:
+            return DataError(f"{place}: could not be read whole once, but is whole now. Run again.")
+        self.store.delete([place.name])
+        what = (
+            f"its content is not what phase {writer} wrote: the file was changed, or the disk "
+            "damaged it. It is deleted"
+            if is_there
+            else f"phase {writer} wrote this file, but it is missing"
+        )
+        return DataError(f"{place}: {what}; run the same command again, and it is made again.")
+
+    def seal_name(self, phase: Phase) -> str:
+        """Return the name of a phase's seal."""
+        return f"manifests/{phase.name}/seal.json"
+
+    def read_seal(self, phase: Phase) -> Seal | None:
+        """Return the seal of a phase as it lies on disk, None if there is none.
+
+        One that another version wrote is none: the phase is to be made again.
+        """
+        name = self.seal_name(phase)
+        [content] = self.store.read_each([name])
+        if content is not None:
+            with contextlib.suppress(OtherFormatError):
+                seal = Seal.from_json(content, self.store.where(name))
+                if seal.phase != phase.name:
+                    raise DataError(
+                        f"{self.store.where(name)}: is the seal of {seal.phase}. Run again."
+                    )
+                return seal
+        return None
+
+    def usable_seal(self, phase: Phase) -> Seal | None:
+        """Return the seal of a phase; None if there is none, or if it cannot be read.
+
+        What cannot be read is made again: the work is the same, and so are the bytes.
+        """
+        with contextlib.suppress(DataError):
+            return self.read_seal(phase)
+        return None
+
+    def seal(self, index: int) -> Seal:
+        """Return the seal of a finished phase; remembered.
+
+        Raises:
+            DataError: the phase is not sealed.
+        """
+        if index not in self._seals:
+            found = self.read_seal(self.plan.phases[index])
+            if found is None:
+                raise DataError(f"phase {self.plan.phases[index].name} is not finished.")
+            self._seals[index] = found
+        return self._seals[index]
+
+    def set_seal(self, phase: Phase, seal: Seal) -> None:
+        """Remember the current seal of a phase."""
+        self._seals[phase.index] = seal
+
+    def manifest_names(self, phase: Phase, mark: str) -> list[str]:
+        """Return the names of the manifests that the folder of a phase lists."""
+        listed = self.store.list(f"manifests/{phase.name}/{mark}")
+        return [name for name in listed if "/task-" in name]
+
+    def manifests(
+        self,
+        phase: Phase,
+        mark: str,
+        tasks: Iterable[Task] = (),
+        known: Mapping[str, Manifest] | None = None,
+    ) -> dict[str, Manifest]:
+        """Return the usable manifests of a phase with this fingerprint; no unit is in two of them.
+
+        Args:
+            tasks: whose manifests are asked for by name, should the listing lack them.
+            known: what an earlier call found; it is not read again.
+
+        Where units are in two, `known` comes before `tasks`, and these before what is listed: a
+        late worker of a run that cut otherwise must not displace them.
+        """
+        listed = self.manifest_names(phase, mark)
+        known = known or {}
+        asked = (manifest_name(phase, task) for task in tasks)
+        names = dict.fromkeys([*known, *asked, *listed])
+        found: dict[str, Manifest] = {}
+        seen: set[int] = set()
+        self._sizes = {}  # what was listed earlier lacks what was written since
+        self._lists = len(names) >= WORTH_A_LISTING
+        contents = self.store.read_each([name for name in names if name not in known])
+        for name in names:
+            manifest = known.get(name) or self._usable(name, next(contents))
+            if manifest is not None and seen.isdisjoint(manifest.units):
+                seen.update(manifest.units)
+                found[name] = manifest
+        self._lists, self._sizes = False, {}
+        return found
+
+    def read_manifest(self, name: str) -> Manifest | None:
+        """Return a manifest whose parts are all there; None if it cannot be used.
+
+        Files with fixed names are put there when the phase is sealed.
+
+        What cannot be used is made again: the work is the same, and so are the bytes.
+        """
+        [content] = self.store.read_each([name])
+        return self._usable(name, content)
+
+    def _usable(self, name: str, content: bytes | None) -> Manifest | None:
+        with contextlib.suppress(DataError):
+            if content is None:
+                return None
+            manifest = Manifest.from_json(content, self.store.where(name))
+            if not name.startswith(f"manifests/{manifest.phase}/{manifest.fingerprint}/task-"):
+                return None  # whole, but of another phase or plan
+            parts = (part for part in manifest.parts if not part.role.startswith("file:"))
+            if all(map(self._is_there, parts)):
+                return manifest
+        return None
+
+    def has_parts(self, parts: Parts) -> bool:
+        """Return whether all files that a seal names are there in their full size."""
+        return all(map(self._has_role, parts.roles()))
+
+    def _has_role(self, parts: RoleParts) -> bool:
+        if len(parts) < WORTH_A_LISTING or parts.role.startswith("file:"):
+            return all(map(self._is_there, parts))
+        listed: dict[str, int] = {}
+        for folder in {path.rpartition("/")[0] for path in parts.paths()}:
+            listed.update(self._listing(folder))
+        wanted = zip(parts.paths(), parts.column("size_bytes").tolist(), strict=True)
+        return all(
+            listed.get(path) == size or self.store.size(path) == size for path, size in wanted
+        )
+
+    def _listing(self, folder: str) -> dict[str, int]:
+        """Return name -> size of the files of a folder; `ledger/`, which phases share, stays."""
+        if folder in self._sizes:
+            return self._sizes[folder]
+        found = self.store.sizes(folder)
+        if folder == "ledger":
+            self._sizes[folder] = found
+        return found
+
+    def _is_there(self, part: Part) -> bool:
+        if not part.role.startswith("file:"):
+            return self._size(part.path) == part.size_bytes
+        # Other names hold the hash of their content; these are fixed.
+        is_sized = self.store.size(part.path) == part.size_bytes
+        return is_sized and self.store.digest(part.path) == part.digest
+
+    def _size(self, name: str) -> int | None:
+        """Return a size: from the listing of the folder while many are asked for.
+
+        Only the holder of the run deletes parts, so what was there still is.
+        """
+        folder = name.rpartition("/")[0]
+        if self._lists and folder not in self._sizes:
+            self._sizes[folder] = self.store.sizes(folder)
+        found = self._sizes.get(folder, {}).get(name)
+        return self.store.size(name) if found is None else found
+
+    def fingerprint(self, phase: Phase) -> str:
+        """Return the fingerprint of a phase; the phases it waits for must be sealed."""
+        settings = self.plan.settings
+        labels = set(phase.labels)
+        facts: dict[str, Any] = {
+            "phase": phase.name,
+            "pass": phase.pass_name,
+            "folder": phase.folder,
+            "seed": settings.seed,
+            "ledger": settings.ledger.model_dump(),
+            "inputs": self.input_contents(phase),
+            "given": self.given(phase),
+            "columns": {name: str(kind) for name, kind in phase.columns.items()},
+        }
+        stages = [(s.label, s.name, s.stage) for s in self.plan.file.steps if s.label in labels]
+        if phase.base is None:
+            facts["files"] = self.inputs.facts()
+            facts["max_document_bytes"] = settings.max_document_bytes
+            facts["cell_bytes"] = settings.cell_bytes
+            stages += [(s.label, s.name, s.stage) for s in self.plan.file.sources]
+        if phase.pass_name:
+            facts["task_memory_bytes"] = settings.task_memory_bytes
+        return fingerprint(facts, stages)
+
+    def check_mark(self, phase: Phase, mark: str) -> None:
+        """Refuse a task that is not of this plan and of what is sealed now.
+
+        A late worker of an earlier plan would read what a newer one has sealed, and commit it under
+        the old fingerprint. What was read here is remembered, so it is also what the task reads.
+
+        Raises:
+            TaskError: the plan was edited since the task was cut.
+        """
+        if phase.index not in self._marks:
+            self._marks[phase.index] = self.fingerprint(phase)
+        if self._marks[phase.index] != mark:
+            raise TaskError(
+                f"{self.store.address}: phase {phase.name}: the plan, its files or the libraries "
+                "here are not those that this task was cut for. Run the same command again."
+            )
+
+    def input_contents(self, phase: Phase) -> tuple[str, ...]:
+        """Return the content hashes of the seals that a phase waits for."""
+        return tuple(self.seal(index).content() for index in phase.waits)
+
+    def cells(self, phase: Phase) -> list[Unit]:
+        """Return the cells that a phase reads, in key order."""
+        assert phase.base is not None, "the reading phase has slices, not cells"
+        return [
+            Unit(p.unit, p.source, p.first, p.last + 1, p.rows, p.text_bytes, p)
+            for p in self.seal(phase.base).by_role(phase.role)
+        ]
+
+    def sidecars(self, index: int, cell: int) -> RoleParts:
+        """Return the sidecars of a finished phase that belong to a cell."""
+        return self.seal(index).by_role("sidecar").of_unit(cell)
+
+    def given(self, phase: Phase) -> Mapping[str, Any]:
+        """Return what earlier stages provide, with the table of input files for the mixture."""
+        if not (phase.pass_name and self.plan.current_pass(phase).at_end):
+            return self.plan.given_to(phase)
+        return {
+            **self.plan.given_to(phase),
+            "name": self.plan.settings.name,
+            "sources": [step.label for step in self.plan.file.sources],
+            "files": [
+                {"ordinal": file.ordinal, "source": file.source, "path": file.name}
+                for file in self.inputs.files
+            ],
+        }
+
+    def find_parts(self, phase: Phase, name: str) -> RoleParts:
+        """Return parts by `<pass>/<run>` of the same stage, or `<phase>/<role>` of another."""
+        first, _, rest = name.partition("/")
+        for index in phase.earlier:
+            if self.plan.phases[index].pass_name == first:
+                return self.seal(index).by_role(f"run:{rest}")
+        return self.seal(self._named(first)).by_role(rest)
+
+    def find_counters(self, phase: Phase, name: str) -> Mapping[str, int]:
+        """Return the counters of an earlier pass of the same stage, or of another phase."""
+        for index in phase.earlier:
+            if self.plan.phases[index].pass_name == name:
+                return self.seal(index).counters
+        return self.seal(self._named(name)).counters
+
+    def _named(self, name: str) -> int:
+        for phase in self.plan.phases:
+            if phase.name == name:
+                return phase.index
+        raise DataError(f"there is no phase {name!r} in this plan.")
+
+
+def manifest_name(phase: Phase, task: Task) -> str:
+    """Return the name of a task's manifest."""
+    return f"manifests/{phase.name}/{task.mark}/task-{task.name}.json"
+
+
+def file_copy(phase: Phase, name: str, digest: str) -> str:
+    """Return where a file with a fixed name lies until its phase is sealed."""
+    return f"work/{phase.name}/{digest[:12]}-{name.rpartition('/')[2]}"

@@ -1,0 +1,237 @@
+"""What an element of a Slurm array runs: `python -m corpuskit.engine.slot RUN_DIR PHASE_INDEX`.
+
+Slot k of S runs the tasks k, k + S, ... of the phase that have no manifest yet, in as many worker
+processes as the plan says. The tasks are cut anew here, from the seals of the phases before, so a
+phase can be submitted before it is known what it will have to do. An index behind the last phase
+closes the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.engine.executors.local import Pool
+from corpuskit.engine.executors.slurm import JOBS, seconds_left
+from corpuskit.engine.failures import note_failures, note_slot
+from corpuskit.engine.phase import PhaseWork, sweep
+from corpuskit.engine.preflight import check
+from corpuskit.engine.rundir import RunDirectory, manifest_name
+from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corpuskit.engine.executors.contract import Failure, Task
+
+LINE_SECONDS = 60.0
+LEAVE_SECONDS = 10.0
+"""What is left of the grace after the tasks in hand were killed."""
+
+VISIBLE_SECONDS = 60.0
+"""How long a network file system may take to show on one node what another has written."""
+
+EARLY_SECONDS = 90.0
+"""How much earlier than asked for Slurm may warn: up to a minute, by its documentation."""
+
+REQUEUE_SECONDS = 180.0
+"""How long Slurm may take to end a slot that it has requeued."""
+
+
+class Slot:
+    """One place of a job array at work.
+
+    Args:
+        number, num: which slot, of how many.
+        restarts: how often Slurm has started this slot before.
+    """
+
+    def __init__(
+        self, run: RunDirectory, number: int, num: int, restarts: int, *, accept_code: bool,
+        force: bool,
+    ) -> None:  # fmt: skip
+        self.run, self.number, self.num, self.restarts = run, number, num, restarts
+        self.accept_code, self.force = accept_code, force
+        self.documents = self.size = self.done = 0
+        self._last = time.monotonic()
+        executor = run.plan.settings.executor
+        self.grace = executor.slurm.grace_seconds
+        self.pool = Pool(run.store, executor.workers, executor.retries)
+
+    def work(self, index: int) -> int:
+        """Run this slot's share of a phase; return the exit code."""
+        self.see_sealed(index - 1)
+        work = PhaseWork(self.run, self.run.plan.phases[index], accept_code=self.accept_code)
+        if work.reused is not None:
+            work.finish()
+            return 0
+        if note := check(work, force=self.force, is_started=True, in_slot=True):
+            _say(note)
+        tasks = self._share(work)
+        _say(f"{work.phase.name}: slot {self.number} of {self.num}, {len(tasks)} tasks to do")
+        with self.pool:
+            failures = self.pool.run(tasks, self._on_event)
+        note_failures(self.run, work.phase, failures)
+        if self.pool.deadline is not None and self._share(work):
+            return self._hand_over(len(tasks))
+        if failures:
+            return _report(failures)
+        if work.is_done():
+            with contextlib.suppress(DataError):  # a manifest is to be made again, by its own slot
+                work.finish()
+                _say(f"{work.phase.name}: sealed")
+        return 0
+
+    def close(self) -> int:
+        """Seal what is left to seal, delete what no seal names, and forget the jobs."""
+        self.see_sealed(len(self.run.plan.phases) - 1)
+        if self.run.plan.until is None:
+            sweep(self.run)
+        self.run.store.clear_scratch()
+        self.run.store.delete([JOBS])
+        _say("the run is finished")
+        return 0
+
+    def see_sealed(self, index: int) -> None:
+        """See to it that a phase is sealed: its last two slots may each have missed the other.
+
+        Raises:
+            TaskError: tasks of it are missing although its jobs have ended.
+        """
+        if index < 0:
+            return
+        phase = self.run.plan.phases[index]
+        seal = self.run.usable_seal(phase)
+        if seal is not None and seal.fingerprint == self.run.fingerprint(phase):
+            self.run.set_seal(phase, seal)
+            return
+        work = PhaseWork(self.run, phase, accept_code=self.accept_code)
+        end = time.monotonic() + VISIBLE_SECONDS
+        while not self._seals(work):
+            if time.monotonic() > end:
+                raise TaskError(
+                    f"phase {work.phase.name}: not all of its tasks are done, although its jobs "
+                    "have ended. Run the same command again."
+                )
+            time.sleep(1)
+
+    def _seals(self, work: PhaseWork) -> bool:
+        if work.reused is None and not work.is_done():
+            return False
+        try:
+            work.finish()
+        except DataError:
+            return False
+        return True
+
+    def _share(self, work: PhaseWork) -> list[Task]:
+        """Return this slot's tasks that have no usable manifest."""
+        mine = work.all_tasks[self.number :: self.num]
+        listed = work.run.store.list(f"manifests/{work.phase.name}/{work.mark}")
+        names = {manifest_name(work.phase, task) for task in work.all_tasks}
+        if any("/task-" in name and name not in names for name in listed):
+            return PhaseWork(work.run, work.phase).tasks(mine)  # begun by a run that cut otherwise
+        return [t for t in mine if self.run.read_manifest(manifest_name(work.phase, t)) is None]
+
+    def _on_event(self, kind: str, fields: dict[str, Any]) -> None:
+        if kind == "progress":
+            self.documents += fields["documents"]
+            self.size += fields["bytes"]
+        elif kind != "compiling":
+            self.done += kind == "done"
+            if kind != "done":
+                _say(f"task {kind}: {fields.get('error', '')}")
+        if time.monotonic() - self._last >= LINE_SECONDS:
+            self._last = time.monotonic()
+            _say(f"{self.done} tasks, {self.documents:,} documents, {self.size / 1e6:,.1f} MB")
+
+    def on_warning(self, *_: object) -> None:
+        """Take the warning that the time limit is near: finish what is in hand, begin nothing."""
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a second one must not disturb the first
+        _say("the time limit is near: finishing the tasks in hand")
+        self.pool.deadline = time.monotonic() + self.grace - LEAVE_SECONDS
+
+    def _hand_over(self, num_tasks: int) -> int:
+        """Have Slurm start this slot again, and wait to be ended."""
+        # One element of an array has the array's own number as SLURM_JOB_ID, and `scontrol requeue`
+        # with that number takes all elements out of work.
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+        if num_tasks and self.done == 0 and self.restarts and self._is_limit_near(job):
+            _say(
+                "no task was finished within a whole time limit. Raise executor.slurm.time, or "
+                "lower cell_bytes."
+            )
+            return 1
+        _say(f"requeue {job} after {self.done} tasks")
+        asked = subprocess.run(
+            ["scontrol", "requeue", job], text=True, capture_output=True, check=False
+        )
+        if asked.returncode == 0:
+            time.sleep(REQUEUE_SECONDS)  # TERM ends this process meanwhile
+        _say(f"requeue failed: {asked.stderr.strip()}. Run the same command again.")
+        return 1
+
+    def _is_limit_near(self, job: str) -> bool:
+        """Return whether the time limit caused the warning; preemption may send one, too."""
+        with contextlib.suppress(UsageError):
+            return seconds_left(job) <= self.grace + EARLY_SECONDS
+        return True
+
+
+def _report(failures: Sequence[Failure]) -> int:
+    for failure in failures:
+        _say(f"failed: units {failure.task.units[0]}...: {failure.error} log: {failure.log}")
+    return 3 if all(failure.code == 3 for failure in failures) else 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one slot; return the exit code."""
+    parser = argparse.ArgumentParser(prog="corpuskit.engine.slot")
+    parser.add_argument("directory")
+    parser.add_argument("phase", type=int)
+    parser.add_argument("--accept-code-change", action="store_true")
+    parser.add_argument("--force", action="store_true")
+    given = parser.parse_args(arguments)
+    facts = os.environ
+    first = int(facts.get("SLURM_ARRAY_TASK_MIN", "0"))
+    number = int(facts.get("SLURM_ARRAY_TASK_ID", "0")) - first
+    num = int(facts.get("SLURM_ARRAY_TASK_COUNT", "1"))
+    run = None
+    try:
+        run = RunDirectory.open(given.directory)
+        os.chdir(run.folder)
+        run.check_code()
+        if run.store.is_remote:
+            run.store.clear_scratch()  # of workers that were killed on this node
+        slot = Slot(
+            run, number, num, int(facts.get("SLURM_RESTART_COUNT", "0")),
+            accept_code=given.accept_code_change, force=given.force,
+        )  # fmt: skip
+        signal.signal(signal.SIGUSR1, slot.on_warning)
+        is_last = given.phase >= len(run.plan.phases)
+        return slot.close() if is_last else slot.work(given.phase)
+    except (CorpuskitError, OSError) as error:
+        if isinstance(error, CorpuskitError):
+            message, code = str(error), error.exit_code
+        else:
+            message, code = describe(error), 1
+        _say(f"error: {message}")
+        if run is not None:
+            phase = run.plan.phases[min(given.phase, len(run.plan.phases) - 1)]
+            note_slot(run, phase, number, message, code)
+        return code
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,435 @@
+"""Runs fused streaming stages over one unit: a slice of an input file, or a cell of documents."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from corpuskit.engine.context import Stopwatch, UnitWork, cell_sidecars
+from corpuskit.engine.plan.inputs import check_unchanged
+from corpuskit.engine.profile import LEFT, READ, measuring
+from corpuskit.engine.rundir import CELLS_PER_UNIT
+from corpuskit.errors import DataError, noting
+from corpuskit.formats.batch import MAX_POSITION, POSITION_BITS, utf8
+from corpuskit.formats.ledger import Entries
+from corpuskit.formats.shards import DocumentWriter, read_documents
+from corpuskit.stage import CellStage, Source, StreamingStage, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from corpuskit.engine.config import Step
+    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.stage import InputFile, Outcome, Slice, SourceBatch, Stage, Unit
+
+
+BATCH_ROWS = 4096
+BATCH_BYTES = 4 << 20
+"""Small batches of a source are joined up to so many rows and bytes, columns of all kinds."""
+
+
+class Stream:
+    """A fused phase at work on one unit.
+
+    Args:
+        progress: called with (documents, bytes of text) as they are read.
+    """
+
+    def __init__(
+        self, run: RunDirectory, phase: Phase, unit: Unit, scratch: Path,
+        progress: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
+        self.run, self.phase, self.unit = run, phase, unit
+        self.scratch, self.progress = scratch, progress
+        self._reading = ""
+        steps = [run.plan.step(label) for label in phase.labels]
+        found = [(step, step.stage) for step in steps]
+        self.steps = [
+            (step, measuring(stage) if run.plan.settings.measure_rules else stage)
+            for step, stage in found
+            if isinstance(stage, StreamingStage)
+        ]
+        self.last = next((s.stage for s in steps if isinstance(s.stage, CellStage)), None)
+        self.last_label = phase.labels[-1] if self.last else ""
+        self.schema = run.plan.schema(phase)
+        self._watch = Stopwatch(defaultdict(float))
+        """From here on, so that what is read before there is a cell to charge it to counts, too."""
+
+    def cells(self) -> Iterator[UnitWork]:
+        """Work through the unit and yield what came of each of its cells."""
+        if self.phase.base is not None:
+            work = self._work(self.unit)
+            self._cell(work, self._documents(work))
+            yield work
+            return
+        for index, group in enumerate(_grouped(self._read(), self.run.plan.settings.cell_bytes)):
+            if index >= CELLS_PER_UNIT:
+                limit = f"more than {CELLS_PER_UNIT} cells in one file that cannot be split"
+                path = self.run.inputs.units[self.unit.number][0][0].path
+                raise DataError(f"{path}: {limit}. Raise cell_bytes or split the file.")
+            number = self.unit.number * CELLS_PER_UNIT + index
+            work = self._work(dataclasses.replace(self.unit, number=number))
+            self._cell(work, _joined(self._ingest(work, group)))
+            yield work
+
+    def _work(self, unit: Unit) -> UnitWork:
+        return UnitWork(self.run, self.phase, unit, self.scratch)
+
+    def _cell(self, work: UnitWork, batches: Iterator[pa.RecordBatch]) -> None:
+        """Run all stages over the batches of one cell and write its parts."""
+        watch = self._watch
+        watch.timing = work.timing
+        with work.measures:
+            views = self._staged(work, batches, watch)
+            if self.last is not None:
+                self.last.collect(views, work)
+                watch.lap(self.last_label)
+            else:
+                self._write(work, "documents", self.phase.folder, views, watch)
+        for label in sorted({s.diverts for _, s in self.steps if s.diverts}):
+            self._write_diverted(work, label)
+        work.write_ledger()
+        work.write_measures()
+        work.write_profile()
+        watch.lap("write")
+
+    def _staged(
+        self, work: UnitWork, batches: Iterator[pa.RecordBatch], watch: Stopwatch
+    ) -> Iterator[View]:
+        self._aside: dict[str, list[pa.RecordBatch]] = {}
+        for batch in batches:
+            view = View(batch)
+            if self.phase.base is None:
+                work.profile.passed(READ, view)
+                work.ids.add(batch)
+            watch.lap("read")
+            for step, stage in self.steps:
+                work.timing[f"text_bytes/{step.label}"] += int(view.text.sizes().sum())
+                view = self._apply(work, step, stage, view)
+                watch.lap(step.label)
+                if view.num_docs == 0:
+                    break
+            if view.num_docs:
+                work.profile.passed(LEFT, view)
+                yield view
+                watch.lap(self.last_label or "write")
+
+    def _apply(self, work: UnitWork, step: Step, stage: StreamingStage, view: View) -> View:
+        """Apply one stage: ledger rows for what it did, and the view for the next stage."""
+        ids = view.column("id")
+        with noting(f"stage {step.label}, documents {ids[0]} to {ids[-1]}"):
+            outcome = stage.apply(view)
+        work.profile.applied(step.label, stage, view, outcome)
+        if outcome.measures and getattr(step.stage, "measures", False):
+            work.measures.add(step.label, view, outcome)
+        if outcome.spans is not None and len(outcome.spans.rows):
+            work.add_ledger(_span_entries(step, stage, view, outcome))
+        changed = view if outcome.text is None else view.with_text(outcome.text, outcome.facts)
+        if outcome.columns:
+            changed = changed.with_columns(
+                {f"{step.label}.{name}": values for name, values in outcome.columns.items()}
+            )
+        if outcome.codes is None or not outcome.codes.any():
+            return changed
+        dropped = np.flatnonzero(outcome.codes)
+        work.add_ledger(_drop_entries(step, stage, view, outcome, dropped))
+        if stage.diverts:
+            aside = changed.select(dropped).batch
+            self._aside.setdefault(stage.diverts, []).append(aside)
+        return changed.select(np.flatnonzero(outcome.codes == 0))
+
+    def _write(
+        self, work: UnitWork, role: str, folder: str, views: Iterator[View], watch: Stopwatch
+    ) -> None:
+        path = self.scratch / f"{role}-{work.unit.number}.parquet"
+        with DocumentWriter(path, self.schema) as writer:
+            for view in views:
+                writer.write(_conform(view.batch, self.schema))
+                watch.lap("write")
+        self._publish(work, role, folder, writer)
+        watch.lap("write")
+        work.count(f"kept/{work.unit.source}", writer.rows)
+        work.count(f"kept_bytes/{work.unit.source}", writer.text_bytes)
+
+    def _write_diverted(self, work: UnitWork, folder: str) -> None:
+        path = self.scratch / f"{folder}-{work.unit.number}.parquet"
+        with DocumentWriter(path, self.schema) as writer:
+            for batch in self._aside.get(folder, ()):
+                writer.write(_conform(batch, self.schema))
+        self._publish(work, f"aside:{folder}", folder, writer)
+
+    def _publish(self, work: UnitWork, role: str, folder: str, writer: DocumentWriter) -> None:
+        if writer.rows:
+            work.publish_documents(
+                writer.path, role, folder, unit=work.unit.number, rows=writer.rows,
+                text_bytes=writer.text_bytes, first=writer.first, last=writer.last,
+                source=work.unit.source,
+            )  # fmt: skip
+
+    def _documents(self, work: UnitWork) -> Iterator[pa.RecordBatch]:
+        """Yield the documents of a cell, masks applied."""
+        assert self.unit.part is not None, "only cells have a part"
+        path = self.run.at(self.unit.part)
+        sidecars = cell_sidecars(self.run, self.phase, self.unit)
+        for batch in read_documents(path, sidecars=sidecars):
+            size = int(View(batch).text.sizes().sum())
+            work.count(f"read/{self.unit.source}", len(batch))
+            work.count(f"read_bytes/{self.unit.source}", size)
+            self.progress(len(batch), size)
+            yield batch
+
+    def _read(self) -> Iterator[SourceBatch]:
+        """Yield what the slices of the unit hold; positions are keys.
+
+        Raises:
+            DataError: a file is broken, or changed since the plan was made.
+        """
+        source, most = self.run.plan.source(self.unit.source), self.run.plan.settings
+        batches = source.read_keyed(self._slices(), most.max_document_bytes)
+        while True:
+            try:
+                with noting(f"source {self.unit.source}, file {self._reading}"):
+                    batch = next(batches, None)
+            except Exception:
+                for file, _ in self.run.inputs.units[self.unit.number]:
+                    check_unchanged(file)  # a change is the better reason
+                raise
+            if batch is None:
+                return
+            yield batch
+
+    def _slices(self) -> Iterator[tuple[InputFile, Slice]]:
+        """Yield the slices of the unit; a source asks for the next when it has read one."""
+        for file, piece in self.run.inputs.units[self.unit.number]:
+            self._reading = file.path
+            check_unchanged(file)
+            yield file, piece
+            check_unchanged(file)
+
+    def _ingest(self, work: UnitWork, batches: Iterator[SourceBatch]) -> Iterator[pa.RecordBatch]:
+        """Give documents their ids; rejected ones go to the ledger."""
+        source = self.run.plan.source(work.unit.source)
+        names = _FileNames(self.run.inputs.units[self.unit.number])
+        for found in batches:
+            num, rejected = len(found.positions), len(found.rejects)
+            size = _text_bytes(found)
+            work.count(f"read/{work.unit.source}", num + rejected)
+            work.count(f"read_bytes/{work.unit.source}", size)
+            batch = _identified(work.unit.source, names, found, self.run.plan.declared)
+            _note_rejects(work, source, names, found, batch)
+            self.progress(num + rejected, size)
+            if num:
+                yield batch
+
+
+class _FileNames:
+    """The names of the input files of a unit, by the ordinals in keys."""
+
+    def __init__(self, pieces: Iterable[tuple[InputFile, Slice]]) -> None:
+        files = {file.ordinal: file.name for file, _ in pieces}
+        self._ordinals = np.array(list(files), np.int64)
+        self._names = pa.array(list(files.values()), pa.string())
+
+    def of(self, keys: NDArray[np.int64]) -> pa.StringArray:
+        """Return the file of each key, (N,)."""
+        places = np.searchsorted(self._ordinals, keys >> POSITION_BITS)
+        return self._names.take(pa.array(places))
+
+
+def _identified(
+    source: str, names: _FileNames, found: SourceBatch, declared: Mapping[str, pa.DataType]
+) -> pa.RecordBatch:
+    """Return documents as a phase of the input has them.
+
+    Args:
+        declared: columns of any source; those that this one lacks are null.
+    """
+    num = len(found.positions)
+    nulls = pa.nulls(num, pa.string())
+    files = names.of(found.positions)
+    positions = found.positions & MAX_POSITION
+    origin = pa.StructArray.from_arrays(
+        [
+            files,
+            pa.array(positions),
+            nulls if found.urls is None else found.urls,
+            nulls if found.dates is None else found.dates,
+        ],
+        names=["file", "position", "url", "date"],
+    )
+    ids = found.ids
+    if ids is None or ids.null_count:
+        derived = _derived_ids(source, files, positions)
+        ids = derived if ids is None else pc.coalesce(ids, derived)
+    columns: dict[str, pa.Array] = {
+        "key": pa.array(found.positions),
+        "id": ids,
+        "text": found.texts,
+        "source": pa.repeat(pa.scalar(source, pa.string()), num),
+        "origin": origin,
+        **{
+            name: found.columns[name] if name in found.columns else pa.nulls(num, kind)
+            for name, kind in declared.items()
+        },
+        "extra": nulls if found.extra is None else found.extra,
+    }
+    return pa.record_batch(columns)
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches up to BATCH_BYTES and BATCH_ROWS: stages have a cost per batch, too."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        rows, size = rows + len(batch), size + batch.nbytes
+        is_full = rows > BATCH_ROWS or size > BATCH_BYTES
+        if waiting and (is_full or batch.schema != waiting[0].schema):
+            yield pa.concat_batches(waiting)
+            waiting, rows, size = [], len(batch), batch.nbytes
+        waiting.append(batch)
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _grouped(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterator[SourceBatch]]:
+    """Group batches into cells of about `cell_bytes` of text as it was read.
+
+    The cut depends on the input alone. Each group must be consumed before the next is asked for.
+    """
+    waiting = next(batches, None)
+
+    def group() -> Iterator[SourceBatch]:
+        nonlocal waiting
+        size = 0
+        while waiting is not None:
+            current = waiting
+            size += max(_text_bytes(current), 1)
+            waiting = next(batches, None)
+            yield current
+            if size >= cell_bytes:
+                return
+
+    while waiting is not None:
+        yield group()
+
+
+def _text_bytes(found: SourceBatch) -> int:
+    return int(utf8(found.texts).sizes().sum())
+
+
+def _derived_ids(source: str, files: pa.Array, positions: NDArray[np.int64]) -> pa.StringArray:
+    """Return `<source>/<file>#<position>`, the ids of documents that have none."""
+    names = pc.binary_join_element_wise(pa.scalar(f"{source}/", pa.string()), files, "")
+    return pc.binary_join_element_wise(names, pa.array(positions).cast(pa.string()), "#")
+
+
+def _note_rejects(
+    work: UnitWork, source: Source, names: _FileNames, found: SourceBatch, batch: pa.RecordBatch
+) -> None:
+    """Write what a source rejected or repaired to the ledger."""
+    stage, rejects = source.stage_name(), found.rejects
+    if rejects:
+        keys = np.array([one.position for one in rejects], np.int64)
+        ids = _derived_ids(work.unit.source, names.of(keys), keys & MAX_POSITION)
+        work.add_ledger(
+            Entries(
+                keys, ids, _same(work.unit.source, len(ids)), stage,
+                pa.array([one.rule for one in rejects]), "drop",
+                np.array([one.value for one in rejects], np.float64),
+                np.array([one.threshold for one in rejects], np.float64),
+                texts=pa.array([one.text for one in rejects], pa.large_string()),
+            )
+        )  # fmt: skip
+    for rule, rows in {"lone_surrogate": found.replaced, **found.noted}.items():
+        if not rows:
+            continue
+        part = batch.take(pa.array(rows, pa.int64()))
+        work.add_ledger(
+            Entries(
+                part.column("key").to_numpy(), part.column("id"), part.column("source"), stage,
+                _same(rule, len(part)), "replace",
+            )
+        )  # fmt: skip
+
+
+def _drop_entries(
+    step: Step, stage: Stage, view: View, outcome: Outcome, rows: NDArray[np.int64]
+) -> Entries:
+    assert outcome.codes is not None, "only called when something was dropped"
+    codes = outcome.codes[rows].astype(np.int64) - 1
+    bounds = np.array([stage.threshold(rule) for rule in stage.rules])[codes]
+    if outcome.bounds is not None:
+        bounds = outcome.bounds[rows]
+    part = view.batch.take(pa.array(rows))
+    return Entries(
+        part.column("key").to_numpy(), part.column("id"), part.column("source"), step.label,
+        outcome.reasons_of(rows, stage.rules), "drop",
+        None if outcome.values is None else outcome.values[rows],
+        bounds, spans=_dropped_spans(outcome, rows), texts=part.column("text"),
+    )  # fmt: skip
+
+
+def _dropped_spans(outcome: Outcome, rows: NDArray[np.int64]) -> pa.Array | None:
+    """Return the spans for which each dropped document was dropped, null where there are none."""
+    spans = outcome.spans
+    if spans is None or outcome.codes is None:
+        return None
+    mine = np.flatnonzero(spans.codes == outcome.codes[spans.rows])
+    mine = mine[np.lexsort((spans.starts[mine], spans.rows[mine]))]
+    counts = np.bincount(spans.rows[mine], minlength=len(outcome.codes))[rows]
+    offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(spans.starts[mine]), pa.array(spans.ends[mine])], names=["start", "end"]
+    )
+    bounds = pa.array(offsets, mask=np.append(counts == 0, False))
+    return pa.ListArray.from_arrays(bounds, pairs)
+
+
+def _span_entries(step: Step, stage: Stage, view: View, outcome: Outcome) -> Entries:
+    """One ledger row per document that stays and rule, with its spans."""
+    spans = outcome.spans
+    assert spans is not None, "only called when there are spans"
+    order = np.lexsort((spans.starts, spans.codes, spans.rows))
+    if outcome.codes is not None:
+        order = order[outcome.codes[spans.rows[order]] == 0]
+    rows, codes = spans.rows[order], spans.codes[order]
+    new = np.ones(len(rows), np.bool_)
+    new[1:] = (rows[1:] != rows[:-1]) | (codes[1:] != codes[:-1])
+    begins = np.flatnonzero(new)
+    offsets = pa.array(np.append(begins, len(rows)).astype(np.int32))
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(spans.starts[order]), pa.array(spans.ends[order])], names=["start", "end"]
+    )
+    part = view.batch.take(pa.array(rows[begins]))
+    names = pa.array(stage.rules).take(pa.array(codes[begins].astype(np.int64) - 1))
+    return Entries(
+        part.column("key").to_numpy(), part.column("id"), part.column("source"), step.label,
+        names, spans.action, values=np.diff(offsets.to_numpy()).astype(np.float64),
+        spans=pa.ListArray.from_arrays(offsets, pairs), texts=part.column("text"),
+    )  # fmt: skip
+
+
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Bring a batch to the schema of the shard: its order, nulls for columns of other sources."""
+    columns = []
+    for field in schema:
+        place = batch.schema.get_field_index(field.name)
+        if place < 0:
+            columns.append(pa.nulls(len(batch), field.type))
+        else:
+            column = batch.column(place)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _same(value: str, num: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string()), num)

@@ -1,0 +1,106 @@
+"""Runs one task: its units one after another, then the manifest that makes them count."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from corpuskit.cpu import cpu_seconds
+from corpuskit.engine.compiling import note_compiled
+from corpuskit.engine.context import PassWork, Stopwatch
+from corpuskit.engine.rundir import manifest_name
+from corpuskit.engine.stream import Stream
+from corpuskit.formats.manifest import Manifest, Part
+from corpuskit.kernels.jit import load_compiler
+from corpuskit.storage import DamagedError
+from corpuskit.storage.faults import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from corpuskit.engine.context import UnitWork
+    from corpuskit.engine.executors.contract import Task
+    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.stage import Unit
+
+
+def run_task(
+    run: RunDirectory,
+    task: Task,
+    units: Sequence[Unit],
+    progress: Callable[[int, int], None] = lambda documents, size: None,
+) -> Manifest:
+    """Run a phase over some of its units and commit the manifest.
+
+    Of two attempts at the same task, one commits; the other finds its own parts named there.
+
+    Args:
+        units: those of the task.
+        progress: called with (documents, bytes of text) as they are read.
+
+    Returns:
+        The manifest, which is on disk by then.
+
+    Raises:
+        TaskError: the plan was edited since the task was cut.
+        DataError: an input is broken, or a file of the run is damaged and was deleted.
+    """
+    phase = run.plan.phases[task.phase]
+    run.check_mark(phase, task.mark)
+    counters: Counter[str] = Counter()
+    timing: defaultdict[str, float] = defaultdict(float)
+    parts: list[Part] = []
+    load_compiler()
+    began_cpu, began = cpu_seconds(), time.perf_counter()
+    try:
+        with run.store.scratch() as scratch:
+            for unit in units:
+                for work in _work(run, phase, unit, scratch, progress):
+                    counters.update(work.counted)
+                    for name, value in work.timing.items():
+                        timing[name] += value
+                    parts += work.published
+    except DamagedError as error:
+        raise run.without(error) from None
+    note_compiled(run.plan, phase)
+    measured = dict(timing)
+    measured["cpu_seconds"] = cpu_seconds() - began_cpu
+    measured["wall_seconds"] = time.perf_counter() - began
+    measured["peak_rss_bytes"] = float(peak_rss_bytes())
+    manifest = Manifest(phase.name, task.mark, task.units, tuple(parts), dict(counters), measured)
+    name = manifest_name(phase, task)
+    reach("task:manifest", name)
+    if run.store.put_new(name, manifest.to_json()):
+        return manifest
+    winner = run.read_manifest(name)
+    if winner is not None:
+        return winner
+    run.store.put(name, manifest.to_json())  # what was there cannot be used
+    return manifest
+
+
+def _work(
+    run: RunDirectory, phase: Phase, unit: Unit, scratch: Path,
+    progress: Callable[[int, int], None],
+) -> Iterator[UnitWork]:  # fmt: skip
+    if phase.is_stream:
+        yield from Stream(run, phase, unit, scratch, progress).cells()
+        return
+    work = PassWork(run, phase, unit, scratch)
+    watch = Stopwatch(work.timing)
+    run.plan.current_pass(phase).run(work)
+    work.write_ledger()
+    watch.lap(phase.name)
+    progress(unit.rows, unit.text_bytes)
+    yield work
+
+
+def peak_rss_bytes() -> int:
+    """Return the most memory this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,316 @@
+"""Document and token shards as Parquet files: written in scratch, read in bounded batches."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from corpuskit.errors import DataError
+from corpuskit.formats.batch import large_strings, list_spans, numbers, utf8
+from corpuskit.storage import Stored, open_place, open_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from corpuskit.storage import Readable
+
+BATCH_TEXT_BYTES = 8 << 20
+"""Text per row group and per batch: bounds the memory of a worker."""
+
+TOKEN_GROUP_ROWS = 64
+
+
+class DocumentWriter:
+    """Writes one document shard; row groups hold about BATCH_TEXT_BYTES of text.
+
+    The cut depends on the rows alone, never on how they arrived. Used as a context manager: left
+    through an exception it closes the file without a footer, so nothing that looks whole remains.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path, self.schema = path, schema
+        self.rows = self.text_bytes = 0
+        self.first, self.last = 0, -1
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = pq.ParquetWriter(
+            self._file,
+            schema,
+            compression="zstd",
+            compression_level=3,
+            use_dictionary=_repetitive(schema),
+            # Statistics of texts are whole texts, twice; keys find a row group.
+            write_statistics=["key"],
+            write_page_checksum=True,
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows; their columns must be those of the schema."""
+        if len(batch) == 0:
+            return
+        if self.rows == 0:
+            self.first = batch.column("key")[0].as_py()
+        self.last = batch.column("key")[-1].as_py()
+        self.rows += len(batch)
+        sizes = np.diff(_offsets(batch.column("text")))
+        self.text_bytes += int(sizes.sum())
+        begin = 0
+        for end in _cuts(sizes, self._waiting_bytes):
+            self._waiting.append(batch.slice(begin, end - begin))
+            self._flush()
+            begin = end
+        self._waiting.append(batch.slice(begin))
+        self._waiting_bytes += int(sizes[begin:].sum())
+
+    def _flush(self) -> None:
+        table = pa.Table.from_batches(self._waiting, self.schema).combine_chunks()
+        self._waiting, self._waiting_bytes = [], 0
+        if table.num_rows:
+            self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def __enter__(self) -> DocumentWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._flush()
+            self._writer.close()
+        else:
+            self._writer.is_open = False  # pyarrow would write a footer over half a file
+        self._file.close()
+
+
+def read_documents(
+    path: Readable,
+    columns: Sequence[str] | None = None,
+    *,
+    sidecars: Sequence[Readable] = (),
+    keys: NDArray[np.int64] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield a document shard batch by batch, masks and cuts applied, sidecar columns appended.
+
+    Args:
+        path: the part.
+        columns: which to read, sidecar columns included; None reads all.
+        sidecars: what global stages decided about this part, oldest first.
+        keys: read only row groups that may hold one of these, ascending; None reads all.
+
+    Raises:
+        DataError: the file is no Parquet file, or a sidecar does not match it.
+    """
+    keep, added, cuts = read_sidecars(sidecars)
+    wanted = None if columns is None else [name for name in columns if name not in added]
+    total = row = 0
+    for row, total, batch in _batches(path, wanted, keys):
+        rows = slice(row, row + len(batch))
+        for name, values in added.items():
+            if columns is None or name in columns:
+                batch = batch.append_column(name, values[rows])
+        if keep is not None:
+            if total != len(keep):
+                break
+            for spans in cuts if "text" in batch.schema.names else ():
+                batch = _cut_texts(batch, spans[rows])
+            if not keep[rows].all():
+                batch = batch.filter(pa.array(keep[rows]))
+        if len(batch):
+            yield batch
+    if keep is not None and total != len(keep) and (total or keys is None):
+        raise DataError(f"{path}: {total} rows, but its sidecar has {len(keep)}. Run again.")
+
+
+class Sidecars(NamedTuple):
+    """What global stages decided about the rows of a part.
+
+    Attributes:
+        keep: (N,) which rows stay; None = all.
+        columns: what they added.
+        cuts: per stage that cut, oldest first: lists of SPAN, each in bytes of what the stages
+            before left of the text.
+    """
+
+    keep: NDArray[np.bool_] | None
+    columns: dict[str, pa.Array]
+    cuts: tuple[pa.ListArray, ...]
+
+
+def read_sidecars(sidecars: Sequence[Readable]) -> Sidecars:
+    """Return what the sidecars of a part say together."""
+    keep: NDArray[np.bool_] | None = None
+    added: dict[str, pa.Array] = {}
+    cuts: list[pa.ListArray] = []
+    for path in sidecars:
+        try:
+            with open_whole(path) as file:
+                table = pa.ipc.open_file(file).read_all()
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{path}: not a sidecar: {error}.") from None
+        for name in table.column_names:
+            values = table.column(name).combine_chunks()
+            if name == "cuts":
+                cuts.append(values)
+            elif name == "keep":
+                mask = numbers(values).astype(np.bool_)
+                keep = mask if keep is None else keep & mask
+            else:
+                added[name] = values
+    return Sidecars(keep, added, tuple(cuts))
+
+
+def write_sidecar(
+    path: Path,
+    keep: NDArray[np.bool_],
+    columns: dict[str, pa.Array] | None = None,
+    cuts: pa.ListArray | None = None,
+) -> None:
+    """Write what a global stage decided about each row of a part."""
+    decided = {"keep": pa.array(keep)} | ({} if cuts is None else {"cuts": cuts})
+    table = pa.table(decided | (columns or {}))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def token_schema(seq_len: int, dtype: str, footer: dict[str, object]) -> pa.Schema:
+    """Return the schema of packed token shards, with the footer metadata in it."""
+    width = (seq_len + 1) * np.dtype(dtype).itemsize
+    fields = [
+        pa.field("tokens", pa.binary(width), nullable=False),
+        pa.field("doc_starts", pa.list_(pa.int32())),
+        pa.field("doc_keys", pa.list_(pa.int64())),
+        pa.field("text_bytes", pa.list_(pa.int32())),
+        pa.field("flags", pa.list_(pa.uint8())),
+    ]
+    content = {"format": 1, "seq_len": seq_len, "dtype": dtype, **footer}
+    return pa.schema(fields, metadata={"corpuskit": json.dumps(content, sort_keys=True)})
+
+
+def write_tokens(path: Path, table: pa.Table) -> None:
+    """Write packed rows: plain, uncompressed, 64 rows per row group, page CRCs, one page each."""
+    write_token_tables(path, table.schema, [table])
+
+
+def write_token_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """Write packed rows that come table by table, as `write_tokens` would write them at once.
+
+    A table may lie in memory that the next one overwrites.
+    """
+    options = {
+        "compression": "none",
+        "use_dictionary": False,
+        "write_statistics": False,
+        "column_encoding": "PLAIN",
+        "write_page_checksum": True,
+        "data_page_size": 1 << 28,
+    }
+    held = schema.empty_table()
+    with pa.OSFile(str(path), "wb") as file, pq.ParquetWriter(file, schema, **options) as writer:
+        for table in tables:
+            rows = pa.concat_tables([held, table])
+            whole = len(rows) - len(rows) % TOKEN_GROUP_ROWS
+            if whole:
+                writer.write_table(rows.slice(0, whole), row_group_size=TOKEN_GROUP_ROWS)
+            held = rows.slice(whole).take(pa.array(range(len(rows) - whole), pa.int64()))
+        if len(held):
+            writer.write_table(held, row_group_size=TOKEN_GROUP_ROWS)
+
+
+def open_parquet(source: pa.NativeFile, path: Readable) -> pq.ParquetFile:
+    """Open a Parquet part whose pages are checked as they are read.
+
+    Over a network the column chunks of a row group are fetched in few large requests.
+
+    Raises:
+        pa.ArrowInvalid: it is no whole Parquet file.
+    """
+    is_remote = isinstance(path, Stored) and path.is_remote
+    return pq.ParquetFile(source, pre_buffer=is_remote, page_checksum_verification=True)
+
+
+def _batches(
+    path: Readable, columns: list[str] | None, keys: NDArray[np.int64] | None
+) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    """Yield (first row, rows of the file, batch), one batch per row group.
+
+    So memory is bounded by the writer's BATCH_TEXT_BYTES.
+    """
+    try:
+        opened = open_whole(path) if keys is None else open_place(path)
+        with opened as source, open_parquet(source, path) as file:
+            row, place = 0, file.schema_arrow.get_field_index("key")
+            for group in range(file.num_row_groups):
+                stored = file.metadata.row_group(group)
+                if keys is None or _may_hold(stored.column(place).statistics, keys):
+                    table = file.read_row_group(group, columns=columns, use_threads=False)
+                    begin = row
+                    for batch in table.combine_chunks().to_batches():
+                        yield begin, file.metadata.num_rows, batch
+                        begin += len(batch)
+                row += stored.num_rows
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(f"{path}: not a whole document shard: {error}.") from None
+
+
+def _cut_texts(batch: pa.RecordBatch, cuts: pa.ListArray) -> pa.RecordBatch:
+    """Return the batch with its texts cut; spans of a row are sorted and disjoint.
+
+    Raises:
+        DataError: a span lies outside of its text.
+    """
+    from corpuskit.kernels.spans import replace_spans  # kernels load numba, the loader does not
+
+    rows, starts, ends = list_spans(cuts)
+    if len(rows) == 0:
+        return batch
+    place = batch.schema.get_field_index("text")
+    text = utf8(batch.column(place))
+    before = np.where(rows == np.append(-1, rows[:-1]), np.append(0, ends[:-1]), 0)
+    if ((starts < before) | (ends < starts) | (ends > text.sizes()[rows])).any():
+        raise DataError("a sidecar cuts outside of a text. Run again.")
+    codes = np.zeros(len(rows), np.uint8)
+    offsets, data = replace_spans(*text, rows, starts, ends, codes, [b""])
+    return batch.set_column(place, "text", large_strings(offsets, data))
+
+
+def _may_hold(bounds: pq.Statistics | None, keys: NDArray[np.int64]) -> bool:
+    if bounds is None or not bounds.has_min_max:
+        return True
+    return bool(np.searchsorted(keys, bounds.min) < np.searchsorted(keys, bounds.max, "right"))
+
+
+def _repetitive(schema: pa.Schema) -> list[str]:
+    """Return the columns worth a dictionary: texts and ids hardly ever repeat."""
+    once = {"key", "id", "text", "origin", "extra"}
+    return ["origin.file", *(name for name in schema.names if name not in once)]
+
+
+def _offsets(column: pa.Array) -> NDArray[np.int64]:
+    if len(column) == 0:
+        return np.zeros(1, np.int64)
+    return np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, 8 * column.offset)
+
+
+def _cuts(sizes: NDArray[np.int64], waiting: int) -> list[int]:
+    """Return the rows before which a row group is full: when its text reaches the target."""
+    cuts: list[int] = []
+    for row, size in enumerate(sizes.tolist()):
+        if waiting and waiting + size > BATCH_TEXT_BYTES:
+            cuts.append(row)
+            waiting = 0
+        waiting += size
+    return cuts

@@ -1,0 +1,171 @@
+"""JSON Schema and Markdown of stages and pipeline files, both derived from the classes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.engine import registry
+from corpuskit.engine.config import MATERIALIZE
+from corpuskit.engine.settings import Pipeline
+from corpuskit.train.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def stage_schema(name: str) -> dict[str, Any]:
+    """Return the JSON Schema of one stage's parameters."""
+    stage = registry.load(name)
+    schema = stage.model_json_schema()
+    schema["description"] = inspect.getdoc(stage) or ""
+    if registry.kind_of(name) != "sources":
+        schema["properties"] = {
+            **schema.get("properties", {}),
+            MATERIALIZE: {"type": "boolean", "default": False,
+                          "description": "End a phase here, so that edits behind it reuse it."},
+        }  # fmt: skip
+    return schema
+
+
+def pipeline_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a pipeline file."""
+    steps: list[dict[str, Any]] = []
+    sources: list[dict[str, Any]] = []
+    definitions: dict[str, Any] = {}
+    for name in registry.names():
+        schema = stage_schema(name)
+        definitions.update(schema.pop("$defs", {}))
+        if registry.kind_of(name) == "sources":
+            paths = schema["properties"].pop("paths")
+            one = {"type": "string", "description": paths.get("description", "")}
+            many = {"type": "array", "items": {"type": "string"}}
+            schema["properties"] = {name: {"anyOf": [one, many]}, **schema["properties"]}
+            schema["required"] = [name]
+            sources.append(schema)
+            continue
+        steps.append({"const": name, "description": registry.summary(name)})
+        schema_or_null = {"anyOf": [schema, {"type": "null"}]}
+        steps.append({"type": "object", "properties": {name: schema_or_null}, "required": [name],
+                      "additionalProperties": False})  # fmt: skip
+    top = Pipeline.model_json_schema()
+    definitions.update(top.pop("$defs", {}))
+    top["properties"]["sources"] = {
+        "type": "object",
+        "description": "Named inputs; each names one format and its files.",
+        "additionalProperties": {"anyOf": sources},
+    }
+    top["properties"]["stages"] = {
+        "type": "array",
+        "description": "The stages, in order.",
+        "items": {"anyOf": steps},
+    }
+    top["required"] = [*top.get("required", []), "sources"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "$defs": definitions}
+
+
+def stage_page(name: str) -> str:
+    """Return the Markdown page of one stage."""
+    stage = registry.load(name)
+    parts = [f"# {name}", f"*{registry.kind_of(name)}*", inspect.getdoc(stage) or ""]
+    schema = stage_schema(name)
+    rows = [
+        f"| `{key}` | {_type(spec)} | {_default(spec)} | {_cell(spec.get('description', ''))} |"
+        for key, spec in schema.get("properties", {}).items()
+    ]
+    if rows:
+        header = "| parameter | type | default | meaning |\n|---|---|---|---|\n"
+        parts.append(header + "\n".join(rows))
+    if stage.rules:
+        bounds = stage.bounds
+        lines = [f"- `{r}`" + (f" (`{bounds[r]}`)" if r in bounds else "") for r in stage.rules]
+        title = "Rules (reasons in the ledger, with the parameter that bounds them):"
+        parts.append("\n\n".join([title, "\n".join(lines)]))
+    if stage.examples:
+        parts.append("Examples:\n\n" + "\n".join(_example(one) for one in stage.examples))
+    return "\n\n".join(parts) + "\n"
+
+
+def stage_table() -> str:
+    """Return the Markdown table of all stages, for the index of their pages."""
+    rows = [
+        f"| {kind} | [`{name}`]({name}.md) | {registry.summary(name)} |"
+        for kind in registry.KINDS
+        for name in registry.names(kind)
+    ]
+    return "| kind | stage | what it does |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def stage_names() -> str:
+    """Return the names of all stages by kind as a Markdown table, for the README."""
+    rows = []
+    for kind in registry.KINDS:
+        links = (f"[{name}](docs/stages/{name}.md)" for name in registry.names(kind))
+        rows.append(f"| {kind} | {', '.join(links)} |")
+    return "| | |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def training_page() -> str:
+    """Return the keys of a training file as Markdown, section by section."""
+    top = TrainSettings.model_json_schema()
+    sections = top.get("$defs", {})
+    lines = ["# Keys of a training file", "", _FROM_CLASSES, ""]
+    plain = {key: one for key, one in top["properties"].items() if not _section(one)}
+    lines += _keys(plain, top.get("required", []))
+    for key, one in top["properties"].items():
+        if name := _section(one):
+            section = sections[name]
+            lines += ["", f"## {key}", "", " ".join(section["description"].split()), ""]
+            lines += _keys(section["properties"], section.get("required", []))
+    return "\n".join(lines) + "\n"
+
+
+_FROM_CLASSES = "Made from `corpuskit/train/settings.py`; see [training](training.md)."
+
+
+def _section(spec: dict[str, Any]) -> str | None:
+    """Return the name of the class that a key is a section of."""
+    choices = [spec, *spec.get("anyOf", []), *spec.get("allOf", [])]
+    found = (one["$ref"].rpartition("/")[2] for one in choices if "$ref" in one)
+    return next(found, None)
+
+
+def _keys(properties: dict[str, Any], required: Sequence[str]) -> list[str]:
+    rows = [
+        f"| `{key}` | {_type(one)} | {'required' if key in required else _default(one)} | "
+        f"{_cell(one.get('description', ''))} |"
+        for key, one in properties.items()
+    ]
+    return ["| key | type | default | |", "|---|---|---|---|", *rows]
+
+
+def _example(example: Any) -> str:
+    text = example.text if len(example.text) <= 80 else example.text[:77] + "..."
+    params = f" with `{json.dumps(dict(example.params))}`" if example.params else ""
+    result = f"`{example.rule}`" if example.rule else "kept"
+    becomes = f", becomes `{example.becomes!r}`" if example.becomes is not None else ""
+    return f"- `{text!r}`{params}: {result}{becomes}"
+
+
+def _type(spec: dict[str, Any]) -> str:
+    if "enum" in spec:
+        return " or ".join(f"`{value}`" for value in spec["enum"])
+    if "const" in spec:
+        return f"`{spec['const']}`"
+    if "anyOf" in spec:
+        return " or ".join(_type(one) for one in spec["anyOf"])
+    kind = str(spec.get("type", "mapping"))
+    low = spec.get("minimum", spec.get("exclusiveMinimum"))
+    high = spec.get("maximum", spec.get("exclusiveMaximum"))
+    if low is not None or high is not None:
+        return f"{kind} [{'' if low is None else low}, {'' if high is None else high}]"
+    return kind
+
+
+def _default(spec: dict[str, Any]) -> str:
+    return f"`{json.dumps(spec['default'])}`" if "default" in spec else "required"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

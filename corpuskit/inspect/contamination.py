@@ -1,0 +1,166 @@
+"""Which benchmark items a run found in which documents."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from corpuskit.engine.status import sealed
+from corpuskit.errors import UsageError, suggest
+from corpuskit.formats.shards import read_documents
+from corpuskit.stages.dedup.decontaminate import SEPARATOR, Decontaminate
+from corpuskit.storage import open_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.formats.manifest import Seal
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """A document that holds something of an item.
+
+    Attributes:
+        action: `drop`, `cut` or `annotate`.
+        rule: that found it; of documents that stay, that which the spans were cut for.
+        value: what the rule measured in a dropped document; of others the largest score.
+        spans: bytes of the text that the stage saw.
+    """
+
+    id: str
+    key: int
+    source: str
+    stage: str
+    action: str
+    rule: str | None
+    value: float | None
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass
+class ItemHits:
+    """The documents that hold something of one item, by rule; `examples` are the first of them."""
+
+    item: str
+    documents: int = 0
+    rules: dict[str, int] = dataclasses.field(default_factory=dict)
+    examples: list[Hit] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Contamination:
+    """What was found, of all stages that look for benchmark items.
+
+    Attributes:
+        documents: that hold something of any item, of those that `contamination_report` counts.
+        benchmarks: name -> documents that hold something of its items.
+        items: those with most documents first.
+    """
+
+    documents: int
+    benchmarks: dict[str, int]
+    items: list[ItemHits]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return dataclasses.asdict(self)
+
+
+def contamination_report(
+    run: RunDirectory, *, benchmark: str | None = None, examples: int = 5
+) -> Contamination:
+    """Return which items were found, in how many documents, and some of those.
+
+    A document names up to 20 items. All documents that the stage dropped are counted, but of those
+    that it cut or annotated only the ones that its phase kept: what a later stage of the same phase
+    dropped left no items behind. What later phases dropped is counted.
+
+    Args:
+        run: the run.
+        benchmark: look at the items of this one only.
+        examples: documents to keep of each item.
+
+    Raises:
+        UsageError: no finished phase looked for items, or there is no such benchmark.
+    """
+    labels = [s.label for s in run.plan.file.steps if isinstance(s.stage, Decontaminate)]
+    if not labels:
+        raise UsageError(f"{run.store.address} has no stage `decontaminate`.")
+    found: dict[str, ItemHits] = {}
+    benchmarks: Counter[str] = Counter()
+    documents = 0
+    is_finished = False
+    for phase, seal in sealed(run):
+        for label in (name for name in phase.labels if name in labels):
+            is_finished = True
+            for hit, items in _hits(run, phase, seal, label):
+                documents += 1
+                benchmarks.update({item.partition("/")[0] for item in items})
+                for item in items:
+                    _count(found.setdefault(item, ItemHits(item)), hit, examples)
+    if not is_finished:
+        raise UsageError(f"{labels[0]}: its phase is not finished. Run the pipeline first.")
+    if benchmark is not None:
+        if benchmark not in benchmarks:
+            known = suggest(benchmark, benchmarks) if benchmarks else "Nothing was found at all."
+            raise UsageError(f"nothing was found of a benchmark {benchmark!r}. {known}")
+        found = {k: v for k, v in found.items() if k.partition("/")[0] == benchmark}
+    order = sorted(found.values(), key=lambda one: (-one.documents, one.item))
+    return Contamination(documents, dict(sorted(benchmarks.items())), order)
+
+
+def _count(one: ItemHits, hit: Hit, examples: int) -> None:
+    one.documents += 1
+    rule = hit.rule or hit.action
+    one.rules[rule] = one.rules.get(rule, 0) + 1
+    if len(one.examples) < examples:
+        one.examples.append(hit)
+
+
+def _hits(
+    run: RunDirectory, phase: Phase, seal: Seal, label: str
+) -> Iterator[tuple[Hit, list[str]]]:
+    """Yield the documents of a stage that hold something of items, and the items."""
+    cuts: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+    for part in seal.by_role("ledger"):
+        with open_whole(run.at(part)) as source:
+            table = pq.read_table(source, filters=pc.field("stage") == label, partitioning=None)
+        for row in table.drop_columns(["text"]).to_pylist():
+            if row["action"] != "drop":
+                cuts[row["doc_key"]].append(row)
+                continue
+            rule, _, names = row["rule"].partition(": ")
+            hit = Hit(
+                row["doc_id"], row["doc_key"], row["source"], label, "drop", rule, row["value"],
+                _spans(row["spans"]),
+            )  # fmt: skip
+            yield hit, names.split(SEPARATOR)
+    stage = run.plan.step(label).stage
+    assert isinstance(stage, Decontaminate), "the caller looked"
+    if stage.action == "drop":
+        return
+    action = stage.action
+    names = [f"{label}.{name}" for name in stage.adds()]
+    for part in seal.by_role("documents"):
+        columns = ["key", "id", "source", *names]
+        for batch in read_documents(run.at(part), columns):
+            held = batch.filter(pc.greater(pc.list_value_length(batch.column(f"{label}.items")), 0))
+            for row in held.to_pylist():
+                rows = sorted(cuts[row["key"]], key=lambda cut: stage.rules.index(cut["rule"]))
+                spans = row.get(f"{label}.spans") or [s for cut in rows for s in cut["spans"] or ()]
+                hit = Hit(
+                    row["id"], row["key"], row["source"], label, action,
+                    rows[0]["rule"] if rows else None, row[f"{label}.score"], _spans(spans),
+                )  # fmt: skip
+                yield hit, row[f"{label}.items"]
+
+
+def _spans(rows: list[dict[str, int]] | None) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted((row["start"], row["end"]) for row in rows or ()))

@@ -1,0 +1,271 @@
+"""How much text there was in front of each stage, by source: counted where it was, else estimated.
+
+Documents are always exact: read, less what the ledger has. Bytes of text are exact wherever a phase
+read or wrote them, or a stage was seen at work; in between they are documents times the mean size
+at the place before. Tokens are exact where they were packed, else bytes times tokens per byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+from corpuskit.engine import registry
+from corpuskit.engine.estimate import PACK
+from corpuskit.stage import CellStage, GlobalStage
+from corpuskit.stages.sequences._rows import TOKENS_PER_BYTE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from corpuskit.engine.config import Step
+    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import Sealed
+    from corpuskit.inspect.facts.counts import Counts
+
+How = Literal["exact", "estimated", "unknown"]
+
+_ORDER: tuple[How, ...] = ("exact", "estimated", "unknown")
+
+Counted = Counter[tuple[str, str, str, str]]
+"""(dropped, cut or replace; stage; rule; source) -> documents."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Volume:
+    """Documents and what is in them; None = not known."""
+
+    documents: int | None = None
+    text_bytes: int | None = None
+    text_bytes_how: How = "unknown"
+    tokens: int | None = None
+    tokens_how: How = "unknown"
+
+
+def total(volumes: Iterable[Volume]) -> Volume:
+    """Return the sum of volumes, as exact as the least exact one that has documents."""
+    found = [one for one in volumes if one.documents != 0]
+    if any(one.documents is None for one in found):
+        return Volume()
+    documents = sum(one.documents or 0 for one in found)
+    text, text_how = _sum([(one.text_bytes, one.text_bytes_how) for one in found])
+    tokens, tokens_how = _sum([(one.tokens, one.tokens_how) for one in found])
+    return Volume(documents, text, text_how, tokens, tokens_how)
+
+
+def _sum(values: list[tuple[int | None, How]]) -> tuple[int | None, How]:
+    if any(value is None for value, _ in values):
+        return None, "unknown"
+    how: How = max((how for _, how in values), key=_ORDER.index, default="exact")
+    return sum(value or 0 for value, _ in values), how
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """What went through the stages.
+
+    Attributes:
+        labels: of formats and stages, in the order of the plan.
+        volumes: label -> source -> in front of it; of "" behind the last one.
+        counted: documents by action, stage, rule and source.
+        notes: what figures rest on.
+    """
+
+    labels: tuple[str, ...]
+    volumes: Mapping[str, Mapping[str, Volume]]
+    counted: Counted
+    notes: tuple[str, ...]
+
+    def before(self, label: str) -> Mapping[str, Volume]:
+        """Return what came to a stage, by source."""
+        return self.volumes[label]
+
+    def behind(self, label: str) -> Mapping[str, Volume]:
+        """Return what a stage left, by source."""
+        place = self.labels.index(label) + 1
+        return self.volumes[self.labels[place] if place < len(self.labels) else ""]
+
+
+def flow(run: RunDirectory, finished: Sealed, counts: Counts) -> Flow:
+    """Return documents, bytes and tokens in front of each stage, as far as they are known."""
+    formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
+    steps = {step.label: step for step in run.plan.file.steps}
+    labels = (*formats, *steps)
+    counted = _counted(finished)
+    lost: Counter[tuple[str, str]] = Counter()
+    for (kind, label, _, source), num in counted.items():
+        lost[label, source] += num if kind == "dropped" else 0
+    places = {label: place for place, label in enumerate(labels)}
+    seen = _observed(run, finished, counts, places)
+    tokens = _Tokens(run, finished)
+    done = {phase.index for phase, _ in finished}
+    reached = _reached(run, done, labels, len(formats))
+    volumes: dict[str, dict[str, Volume]] = {label: {} for label in (*labels, "")}
+    for source in (step.label for step in run.plan.file.sources):
+        documents = sum(s.counters.get(f"read/{source}", 0) for p, s in finished if p.base is None)
+        size: int | None = None
+        how: How = "exact"
+        mean = 0.0
+        for place, label in enumerate((*labels, "")):
+            if place > reached:
+                volumes[label][source] = Volume()
+                continue
+            size, how = _size(seen, place, source, documents, size, how, mean)
+            mean = size / documents if size is not None and documents else mean
+            is_packed = place > places.get("tokenize", len(labels))
+            volume = Volume(documents, size, how)
+            volumes[label][source] = tokens.added(volume, source, is_packed=is_packed)
+            documents -= lost[label, source]
+            if lost[label, source] or _changes(steps.get(label), source, counted, counts):
+                how = "estimated"
+    return Flow(labels, volumes, counted, tuple(tokens.notes))
+
+
+def _size(
+    seen: Mapping[tuple[int, str], int], place: int, source: str, documents: int,
+    size: int | None, how: How, mean: float,
+) -> tuple[int | None, How]:  # fmt: skip
+    """Return bytes in front of a stage: as observed, as before, or from the mean size."""
+    if documents == 0:
+        return 0, "exact"
+    if (place, source) in seen:
+        return seen[place, source], "exact"
+    if size is None:
+        return None, "unknown"
+    return (size, how) if how == "exact" else (round(documents * mean), "estimated")
+
+
+def _counted(finished: Sealed) -> Counted:
+    found: Counted = Counter()
+    for _, seal in finished:
+        for name, value in seal.counters.items():
+            kind, _, rest = name.partition("/")
+            if kind in ("dropped", "cut", "replace"):
+                stage, rule, source = rest.split("/", 2)
+                found[kind, stage, rule, source] += value
+    return found
+
+
+def _observed(
+    run: RunDirectory, finished: Sealed, counts: Counts, places: Mapping[str, int]
+) -> dict[tuple[int, str], int]:
+    """Return (place, source) -> bytes of text, where somebody has counted all of them."""
+    found: dict[tuple[int, str], int] = {}
+    cursor = len({step.name for step in run.plan.file.sources})
+    for phase, seal in finished:
+        mine = [places[label] for label in phase.labels if label in places]
+        if phase.is_stream:
+            first = mine[0] if mine else cursor
+            begin = 0 if phase.base is None else first  # what a source rejects has no bytes
+            for place in range(begin, first + 1):
+                _note(found, place, _by_source(seal.counters, "read_bytes/"))
+            cursor = mine[-1] + 1 if mine else cursor
+            _note(found, cursor, _by_source(seal.counters, "kept_bytes/"))
+            if phase.name not in counts.coverage.missing and counts.coverage.sampled is None:
+                _note(found, cursor, _sizes(counts.left_of(phase.name)))
+                for label in phase.labels:
+                    _note(found, places[label], _sizes(counts.by_source(label, "seen")))
+        elif _reads_all(run, phase) and mine:
+            timing = {name: round(value) for name, value in seal.timing.items()}
+            _note(found, mine[0], _by_source(timing, "source_bytes/"))
+            cursor = max(cursor, mine[0] + 1)
+        elif mine and _has_documents(run, phase):
+            cursor = max(cursor, mine[0] + 1)
+    return found
+
+
+def _note(found: dict[tuple[int, str], int], place: int, sizes: Mapping[str, int]) -> None:
+    for source, size in sizes.items():
+        found.setdefault((place, source), size)
+
+
+def _sizes(pairs: Mapping[str, Any]) -> dict[str, int]:
+    return {source: pair.text_bytes for source, pair in pairs.items()}
+
+
+def _by_source(values: Mapping[str, int], prefix: str) -> dict[str, int]:
+    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+
+
+def _has_documents(run: RunDirectory, phase: Phase) -> bool:
+    stage = run.plan.step(phase.labels[0]).stage
+    return isinstance(stage, GlobalStage) and stage.reads == "documents"
+
+
+def _reads_all(run: RunDirectory, phase: Phase) -> bool:
+    """Return whether a pass is the first of a stage on documents: that one reads all of them."""
+    return _has_documents(run, phase) and not phase.earlier
+
+
+def _changes(step: Step | None, source: str, counted: Counted, counts: Counts) -> bool:
+    """Return whether a stage changed texts of a source, or may have."""
+    if step is None:
+        return False
+    if any(k != "dropped" and (a, c) == (step.label, source) for k, a, _, c in counted):
+        return True
+    if isinstance(step.stage, GlobalStage | CellStage):
+        return False  # those that cut say so in the ledger
+    if counts.is_whole and counts.has(step.label):
+        return source in counts.by_source(step.label, "rewritten")
+    return registry.kind_of(step.name) not in ("annotators", "filters", "sequences")
+
+
+def _reached(run: RunDirectory, done: set[int], labels: Sequence[str], num: int) -> int:
+    """Return the last place that is known: in front of the first stage with an open phase."""
+    if 0 not in done:
+        return -1
+    for place, label in enumerate(labels):
+        phases = [phase for phase in run.plan.phases if label in phase.labels]
+        is_open = any(phase.index not in done for phase in phases)
+        if place >= num and (is_open or not phases):  # `until` leaves the last stages out
+            return place
+    return len(labels)
+
+
+class _Tokens:
+    """Tokens of texts, by what packing counted of each source."""
+
+    def __init__(self, run: RunDirectory, finished: Sealed) -> None:
+        self._counters = next((s.counters for p, s in finished if p.name == PACK), None)
+        self._is_planned = any(step.name == "tokenize" for step in run.plan.file.steps)
+        self._ratios = {
+            step.label: ratio
+            for step in run.plan.file.sources
+            if (
+                ratio := self._of("tokens", step.label) / max(self._of("text_bytes", step.label), 1)
+            )
+        }
+        self.notes = [self._note()] if self._is_planned else []
+
+    def added(self, volume: Volume, source: str, *, is_packed: bool) -> Volume:
+        """Return a volume with its tokens."""
+        if not self._is_planned or volume.text_bytes is None:
+            return volume
+        if volume.documents == 0:
+            return dataclasses.replace(volume, tokens=0, tokens_how="exact")
+        is_once = self._of("copies", source) == self._of("documents", source) > 0
+        if is_packed and is_once:
+            num = self._of("tokens", source)
+            return dataclasses.replace(volume, tokens=num, tokens_how="exact")
+        num = round(volume.text_bytes * self._ratio(source))
+        return dataclasses.replace(volume, tokens=num, tokens_how="estimated")
+
+    def _of(self, name: str, source: str) -> int:
+        return 0 if self._counters is None else self._counters.get(f"{name}/{source}", 0)
+
+    def _ratio(self, source: str) -> float:
+        if source in self._ratios:
+            return self._ratios[source]
+        known = list(self._ratios.values())
+        return sum(known) / len(known) if known else TOKENS_PER_BYTE
+
+    def _note(self) -> str:
+        if not self._ratios:
+            return f"Tokens are estimated: {TOKENS_PER_BYTE} per byte of text assumed."
+        said = ", ".join(f"{name} {ratio:.3f}" for name, ratio in self._ratios.items())
+        return (
+            f"Tokens before packing are estimated: bytes of text times the tokens per byte that "
+            f"packing counted ({said})."
+        )

@@ -1,0 +1,256 @@
+"""What cell stages and passes of global stages work on, and all that they may touch."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from corpuskit.formats.ledger import Entries
+    from corpuskit.formats.manifest import Part
+    from corpuskit.stage.view import View
+    from corpuskit.storage import Readable
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """What a pass works on: a cell of the documents, or a key range `[low, high)`.
+
+    Attributes:
+        number: names parts; units are ordered by it.
+        source: of a cell.
+        low, high: range of keys (cells: first and last key + 1) or of hashes.
+        rows, text_bytes: of a cell's part before masks.
+        part: of a cell: the part that holds its documents or packed rows.
+        producers: of a range that is routed: which parts of the run it reads.
+    """
+
+    number: int
+    source: str = ""
+    low: int = 0
+    high: int = 0
+    rows: int = 0
+    text_bytes: int = 0
+    part: Part | None = None
+    producers: tuple[int, int] | None = None
+
+
+class UnitContext(ABC):
+    """All that a cell stage or a pass may touch while it works on one unit."""
+
+    unit: Unit
+    label: str
+    """What the stage is called in this pipeline: its name, or `name_2` where it stands twice."""
+    seed: int
+    given: Mapping[str, Any]
+    """What earlier stages provide (`tokenizer`, `packing`)."""
+
+    @abstractmethod
+    def count(self, name: str, value: int = 1) -> None:
+        """Add to a counter of the manifest; counters are part of what a phase decided."""
+
+    @abstractmethod
+    def add_ledger(self, entries: Entries) -> None:
+        """Add rows to the ledger part of this unit."""
+
+    @abstractmethod
+    def keeps_text(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return of which documents the ledger keeps the text: others need not be read."""
+
+    @abstractmethod
+    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
+        """Write an exchange run, sorted by its first column; an empty one is not written."""
+
+    @abstractmethod
+    def write_part(
+        self,
+        role: str,
+        folder: str,
+        write: Callable[[Path], None],
+        *,
+        suffix: str = ".parquet",
+        source: str = "",
+        rows: int = 0,
+        first: int = 0,
+        last: int = -1,
+    ) -> None:
+        """Publish a file that `write(scratch path)` creates, as `<folder>/part-<unit>-<hash>`."""
+
+
+class PassContext(UnitContext):
+    """What a pass of a global stage may touch besides."""
+
+    memory_bytes: int
+    """The most memory that one task should use."""
+
+    @abstractmethod
+    def read(self, *columns: str, keys: NDArray[np.int64] | None = None) -> Iterator[View]:
+        """Yield the documents of this cell that are still alive, with `key` and these columns.
+
+        Args:
+            keys: documents wanted, ascending; others come along, if it is cheaper to read them.
+        """
+
+    @abstractmethod
+    def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the keys of all rows of this cell's part, and which are still alive."""
+
+    @abstractmethod
+    def run_range(
+        self,
+        name: str,
+        low: int | None,
+        high: int | None,
+        schema: pa.Schema,
+        producers: tuple[int, int] | None = None,
+    ) -> pa.Table:
+        """Return the rows in `[low, high)` of a run that an earlier pass of this stage wrote.
+
+        Rows come producer by producer (in unit order), each producer's sorted.
+
+        Args:
+            name: `<pass>/<run>`, as in `sign/bands`.
+            producers: read the first to the last (exclusive) of the run's parts only.
+        """
+
+    @abstractmethod
+    def path(self, part: Part) -> Readable:
+        """Return the file of a part, for `shards.open_parquet` and its like."""
+
+    @abstractmethod
+    def parts(self, name: str) -> Sequence[Part]:
+        """Return parts of finished phases; see PassPlan.parts."""
+
+    @abstractmethod
+    def counters(self, name: str) -> Mapping[str, int]:
+        """Return counters of a finished phase; see PassPlan.counters."""
+
+    @abstractmethod
+    def write_file(self, name: str, content: bytes) -> None:
+        """Write a file of a fixed name inside the run directory (`mix/plan.json`)."""
+
+    @abstractmethod
+    def write_sidecar(
+        self,
+        keep: NDArray[np.bool_],
+        columns: Mapping[str, pa.Array] | None = None,
+        cuts: pa.ListArray | None = None,
+    ) -> None:
+        """Write what was decided about each row of this cell's part.
+
+        Args:
+            keep: False drops the row.
+            columns: as in `adds()`.
+            cuts: spans to cut from the texts that the stage saw (`batch.span_lists`); whatever
+                comes next reads the texts without them.
+        """
+
+
+class PassPlan(ABC):
+    """What a pass may ask when its units are cut: finished phases, never a running one."""
+
+    seed: int
+    given: Mapping[str, Any]
+    memory_bytes: int
+
+    @abstractmethod
+    def cells(self) -> list[Unit]:
+        """Return the cells of the documents (or packed rows) that the stage reads, in order."""
+
+    @abstractmethod
+    def parts(self, name: str) -> Sequence[Part]:
+        """Return parts of finished phases in unit order.
+
+        `<pass>/<run>`: the run of an earlier pass of this stage (`sign/bands`).
+        `<phase>/<role>`: a role of another phase: `pack/run:ids`, `shuffle.gather/tokens`.
+        """
+
+    @abstractmethod
+    def counters(self, name: str) -> Mapping[str, int]:
+        """Return the counters of an earlier pass of this stage (`sign`), or of a phase (`pack`)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Volume:
+    """How much a stage will have to work on, as far as it is known before: rather more than less.
+
+    Attributes:
+        documents, text_bytes: of all cells.
+        cells: how many there are; `cell_bytes`: text of the largest.
+        packed_bytes: size of the packed rows; 0 while there are none.
+        task_memory_bytes: the most that one task of a global stage may plan with.
+        given: what earlier stages provide.
+    """
+
+    documents: int
+    text_bytes: int
+    cells: int = 1
+    cell_bytes: int = 0
+    packed_bytes: int = 0
+    task_memory_bytes: int = 1 << 30
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def cell_documents(self) -> int:
+        """Documents in the largest cell, if all are of mean length."""
+        return -(-self.documents * self.cell_bytes // max(self.text_bytes, 1))
+
+    @property
+    def mean_document_bytes(self) -> int:
+        """Mean text of a document."""
+        return self.text_bytes // max(self.documents, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What a stage, or one pass of it, needs for a Volume; nothing here changes an output byte.
+
+    The figures behind it are measured: docs/concepts.md says how, and how near they come.
+
+    Attributes:
+        cpu_seconds: for all of it.
+        start_seconds: for each process that works on it, once (opening a model).
+        resident_bytes: memory that each process holds from then on.
+        unit_bytes: memory for the unit in hand, besides a batch of a few MB.
+        disk_bytes: written to the run directory, all of it; documents and packed rows that a later
+            phase reads are counted by whoever writes them.
+        units: how many units there are; None = one per cell.
+        must_fit: `unit_bytes` is for one task that cannot be cut, and fails if that is more than
+            `task_memory_bytes`.
+    """
+
+    cpu_seconds: float = 0.0
+    start_seconds: float = 0.0
+    resident_bytes: int = 0
+    unit_bytes: int = 0
+    disk_bytes: int = 0
+    units: int | None = None
+    must_fit: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """One pass of a global stage.
+
+    Attributes:
+        name: short; the phase is called `<stage>.<name>`.
+        run: works on one unit; a bound method.
+        units: cuts the work; None = one unit per cell of the input.
+        at_end: the pass waits for all other phases of the plan (the mixture's table).
+        owns: folders of the run directory that only this pass writes (`tokens/`); `{label}` stands
+            for what the stage is called in the pipeline.
+    """
+
+    name: str
+    run: Callable[[PassContext], None]
+    units: Callable[[PassPlan], list[Unit]] | None = None
+    at_end: bool = False
+    owns: tuple[str, ...] = ()

@@ -1,0 +1,66 @@
+"""CPU time of child processes: in the accounts of the stage that they work for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+
+import pytest
+
+from corpuskit.cpu import cpu_seconds
+from corpuskit.engine.context import Stopwatch
+from corpuskit.stages.sources._extract import Page, Settings, _Service
+from tests.engine.here import command_line
+
+HEAVY = b"<p>word word word</p>" * 100_000
+
+
+def test_a_child_that_ended_counts():
+    before = cpu_seconds()
+    subprocess.run([sys.executable, "-c", "for i in range(10**7): pass"], check=True)
+    assert cpu_seconds() - before > 0.1
+
+
+def test_an_extractor_counts_while_it_lives_and_once_only_when_it_ends():
+    pytest.importorskip("resiliparse")
+    service, timing = _Service(), defaultdict(float)
+    service.extract([Page(b"<p>Loads.</p>")], Settings())
+    watch = Stopwatch(timing)
+    service.extract([Page(HEAVY)] * 3, Settings())
+    watch.lap("html")
+    alone = timing["cpu_seconds/html"]
+    assert alone > 0.1
+    service._stop()
+    watch.lap("end")
+    assert timing["cpu_seconds/end"] < alone / 3
+
+
+def test_a_page_that_is_ended_counts_as_long_as_it_took():
+    pytest.importorskip("resiliparse")
+    service, timing = _Service(), defaultdict(float)
+    service.extract([Page(b"<p>Loads.</p>")], Settings())
+    watch = Stopwatch(timing)
+    (found,) = service.extract([Page(b"<div>" * 200_000)], Settings(page_seconds=0.5))
+    watch.lap("html")
+    assert found.rule == "extraction_timeout"
+    assert timing["cpu_seconds/html"] > 0.3  # the timer of the limit has ticks of its own
+    service._stop()
+
+
+def test_the_funnel_shows_what_the_extractor_of_a_stage_took(tmp_path):
+    pytest.importorskip("resiliparse")
+    lines = [json.dumps({"text": HEAVY.decode()}) for _ in range(4)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "p.yaml").write_text(
+        "output: out\nmax_document_bytes: 4000000\n"
+        "sources:\n  web: {jsonl: a.jsonl}\nstages:\n  - html\n"
+    )
+    done = command_line(tmp_path, ["run", "p.yaml"])
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(command_line(tmp_path, ["status", "out", "--json"]).stdout)
+    (stage,) = [row for row in facts["funnel"] if row["stage"] == "html"]
+    # Parsing 1.9 MB of tiny elements takes 0.06 CPU s and more; handing them over 0.01.
+    assert stage["cpu_seconds"] > 0.2
+    assert facts["cpu_seconds"]["cpu_seconds"] >= stage["cpu_seconds"]

@@ -1,0 +1,178 @@
+"""The pool survives its workers; a task that fails for good leaves the others alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from corpuskit.engine.pipeline import Observer, run
+from corpuskit.engine.plan import read_plan
+from tests.engine.conftest import corpus
+from tests.patience import wait_until
+
+POISON = """
+from corpuskit.stage import Outcome, StreamingStage, View
+import numpy as np, os, signal, sys
+
+
+class Poison(StreamingStage):
+    \"\"\"Kill or fail on the document that says so.\"\"\"
+
+    how: str = "raise"
+
+    def apply(self, view: View) -> Outcome:
+        texts = view.column("text").to_pylist()
+        if any("POISON" in text for text in texts):
+            if self.how == "raise":
+                raise ValueError("a poisoned document")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Outcome(codes=np.zeros(len(texts), np.uint8))
+"""
+
+
+@pytest.fixture
+def lab(lab):
+    """The lab, with two workers: one goes on when the other is gone."""
+    lab.pipeline["executor"] = {"workers": 2}
+    lab.cli = lab.cli_apart  # the workers are the point
+    return lab
+
+
+@pytest.fixture
+def poisoned(lab, monkeypatch, tmp_path):
+    """A lab with a third-party stage that fails on one document."""
+    package = tmp_path / "site"
+    (package / "poison-1.0.dist-info").mkdir(parents=True)
+    (package / "poison.py").write_text(POISON)
+    (package / "poison-1.0.dist-info" / "METADATA").write_text("Name: poison\nVersion: 1.0\n")
+    entry = "[corpuskit.stages]\npoison = poison\n"
+    (package / "poison-1.0.dist-info" / "entry_points.txt").write_text(entry)
+    monkeypatch.setattr("tests.engine.conftest.ROOT", f"{_root()}:{package}")
+    documents = corpus(60)
+    documents[30]["text"] += " POISON"
+    for path in lab.inputs.iterdir():
+        path.unlink()
+    lab.write("web.jsonl", documents)
+    lab.pipeline["sources"] = {"web": {"jsonl": str(lab.inputs / "web*"), "id_column": "id"}}
+    lab.pipeline["cell_bytes"] = 4000
+    return lab
+
+
+def _root() -> str:
+    from tests.engine.conftest import ROOT
+
+    return str(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raise", "ValueError: a poisoned document (stage poison, documents doc"),
+        ("kill", "was killed by SIGKILL"),
+    ],
+)
+def test_a_failing_task_is_retried_then_reported_and_the_others_finish(poisoned, how, message):
+    poisoned.pipeline["stages"] = [{"poison": {"how": how}}, "exact_dedup"]
+    done = poisoned.run(code=1)
+    assert message in done.stderr
+    assert done.stderr.count("task retry") == 1
+    assert "1 of its tasks failed" in done.stderr
+    assert "exact_dedup" not in done.stdout  # dependants do not start
+    rows = poisoned.facts()["phases"]
+    assert rows[0]["state"] == "continue"
+    assert rows[0]["units_left"] <= 2
+    cured = poisoned.inputs / "web.jsonl"
+    assert "POISON" in cured.read_text()
+
+
+def test_the_log_of_a_failed_task_has_its_traceback(poisoned):
+    poisoned.pipeline["stages"] = ["poison"]
+    error = poisoned.run(code=1).stderr
+    log = next(line.split("log: ")[1] for line in error.splitlines() if "log: " in line)
+    with open(log) as file:
+        assert "Traceback" in file.read()
+
+
+class Killer(Observer):
+    """Kills a worker whenever a phase makes progress, a few times."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+        self.killed = 0
+
+    def progress(self, documents: int, size_bytes: int) -> None:
+        self.kill()
+
+    def task_ends(self, event: str, fields: dict) -> None:
+        if event == "done":
+            self.kill()
+
+    def kill(self) -> None:
+        import subprocess
+
+        found = subprocess.run(
+            ["pgrep", "-P", str(os.getpid()), "-f", "corpuskit.engine.worker"],
+            text=True, capture_output=True, check=False,
+        )  # fmt: skip
+        if self.left and (pids := found.stdout.split()):
+            self.left -= 1
+            os.kill(int(pids[-1]), signal.SIGKILL)
+            self.killed += 1
+
+
+def test_killed_workers_cost_one_attempt_each(lab, monkeypatch):
+    monkeypatch.chdir(lab.folder)
+    lab.pipeline["executor"]["retries"] = 10
+    lab.pipeline["stages"] = lab.pipeline["stages"][:3]
+    lab.save()
+    killer = Killer(3)
+    result = run(read_plan(lab.path), killer)
+    assert killer.killed == 3
+    assert not any(result.reused)
+
+
+def test_workers_die_with_their_parent(lab):
+    import subprocess
+    import sys
+
+    from tests.engine.conftest import ROOT
+
+    lab.save()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "corpuskit", "run", str(lab.path)], cwd=lab.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    pids: list[str] = []
+
+    def has_workers() -> bool:
+        found = subprocess.run(
+            ["pgrep", "-P", str(process.pid)], text=True, capture_output=True, check=False
+        )
+        pids[:] = found.stdout.split()
+        return bool(pids)
+
+    wait_until(has_workers)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(_is_alive(pid) for pid in pids))
+
+
+def _is_alive(pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_no_thread_is_left_behind(lab, monkeypatch):
+    monkeypatch.chdir(lab.folder)
+    lab.pipeline["stages"] = lab.pipeline["stages"][:1]
+    lab.save()
+    before = threading.active_count()
+    run(read_plan(lab.path))
+    assert threading.active_count() == before

@@ -1,7 +1,0 @@
-"""The run that tests of `corpuskit why` share."""
-
-from __future__ import annotations
-
-from tests.report.why.lab import tokenizer, whys
-
-__all__ = ["tokenizer", "whys"]
