@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parent
 
 CARRIERS = frozenset({
-    "__init__.py", "cache.py", "closure.py", "distribution.py", "errors.py", "exchange.py",
-    "ledger.py", "manifest", "shards.py", "storage",
+    "__init__.py", "cache.py", "closure.py", "distribution.py", "errors.py",
+    "formats/__init__.py", "formats/exchange.py", "formats/ledger.py", "formats/manifest/",
+    "formats/shards.py", "storage/",
 })  # fmt: skip
 """Parts of corpuskit that a stage may import and that decide nothing about a document.
 
@@ -39,6 +40,7 @@ the fingerprints is raised instead. If they counted, each edit of the object sto
 make every result of every user again. `__init__.py` holds the version.
 """
 
+_CARRIER_FOLDERS = tuple(name for name in CARRIERS if name.endswith("/"))
 _SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, *importlib.machinery.SOURCE_SUFFIXES)
 _MOST_KEPT = 20_000
 """Files that the cache remembers, about 400 bytes each; the oldest are forgotten first."""
@@ -224,8 +226,8 @@ def _packages(folder: str) -> tuple[str, ...]:
 
 
 def _carries(file: str) -> bool:
-    ours = f"{PACKAGE}/"
-    return file.startswith(ours) and file.removeprefix(ours).partition("/")[0] in CARRIERS
+    inside = file.removeprefix(f"{PACKAGE}/")
+    return inside in CARRIERS or inside.startswith(_CARRIER_FOLDERS)
 
 
 def _below(base: str, module: str, names: Iterable[str]) -> Iterator[str]:
