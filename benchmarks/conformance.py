@@ -111,17 +111,17 @@ def markdown(found: dict[str, Any]) -> str:
     lines = [
         "# Loaders: conformance",
         "",
+        "Which training data loaders resume exactly, keep their mixture and notice damage: the same tests",
+        "against every loader, each run in its own process, on 1,024 packed rows in 16 files, batches of 8.",
+        "`refuses`: it raises. Cells that are not a plain `pass` are explained below.",
         "Written by `python benchmarks/conformance.py --write docs/conformance.md`;"
         f" last run {dt.datetime.now(dt.UTC):%Y-%m-%d}.",
-        "The same tests run against every loader, each run in a process of its own: 1,024 packed rows in 16",
-        "files, batches of 8 rows. `refuses`: it raises. What happened where a cell is not a plain `pass`",
-        "stands below.",
         "",
-        "Not every library promises what is tested. LitData, MosaicML (by default) and Hugging Face draw the",
-        "source of each row at random, so their mixtures are right on average. A Hugging Face state is that of",
-        "one rank; here all ranks load that of rank 0. grain's state has another form with worker processes",
-        "than without. MosaicML checks hashes when it fetches a shard from a remote folder, so it has one here.",
-        "datatrove's dataset is addressed by number; what it passes is the work of the caller's sampler.",
+        "Not every library promises what is tested. LitData, MosaicML (by default) and Hugging Face draw each",
+        "row's source at random, so their mixtures are right on average. A Hugging Face state belongs to one",
+        "rank; here all ranks load that of rank 0. grain's state differs with and without worker processes.",
+        "MosaicML checks hashes when it fetches a shard from a remote folder, so it has one here. datatrove's",
+        "dataset is indexed by number: what it passes is the work of the caller's sampler.",
         "",
         "| | " + " | ".join(names) + " |",
         "|---|" + "---|" * len(names),
@@ -134,7 +134,7 @@ def markdown(found: dict[str, Any]) -> str:
         lines += ["", f"## {name}", "", f"{WAYS[name]}. "]
         lines[-1] += ", ".join(f"{key} {value}" for key, value in known.items()) + "."
         notes = [
-            f"- {TESTS[key][0]}: **{cell['kind']}**: `{cell['text']}`"
+            f"- {TESTS[key][0].partition(' (')[0]}: **{cell['kind']}**: `{cell['text']}`"
             for key, cell in found[name]["cells"].items()
             if cell["text"]
         ]
