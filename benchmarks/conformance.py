@@ -19,6 +19,7 @@ import json
 import shutil
 import sys
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,15 +132,19 @@ def markdown(found: dict[str, Any]) -> str:
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     for name in names:
         known = {key: value for key, value in found[name]["versions"].items() if value}
-        lines += ["", f"## {name}", "", f"{WAYS[name]}. "]
-        lines[-1] += ", ".join(f"{key} {value}" for key, value in known.items()) + "."
-        notes = [
-            f"- {TESTS[key][0].partition(' (')[0]}: **{cell['kind']}**: `{cell['text']}`"
-            for key, cell in found[name]["cells"].items()
-            if cell["text"]
-        ]
-        lines += ["", *notes] if notes else []
-    return "\n".join(lines) + "\n"
+        versions = ", ".join(f"{key} {value}" for key, value in known.items())
+        lines += ["", f"## {name}", "", *_wrapped(f"{WAYS[name]}. {versions}."), ""]
+        for key, cell in found[name]["cells"].items():
+            if cell["text"]:
+                title = TESTS[key][0].partition(" (")[0]
+                lines += _wrapped(f"- {title}: **{cell['kind']}**: `{cell['text']}`", "  ")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 if __name__ == "__main__":
