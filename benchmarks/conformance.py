@@ -122,7 +122,7 @@ def markdown(found: dict[str, Any]) -> str:
         "row's source at random, so their mixtures are right on average. A Hugging Face state belongs to one",
         "rank; here all ranks load that of rank 0. grain's state differs with and without worker processes.",
         "MosaicML checks hashes when it fetches a shard from a remote folder, so it has one here. datatrove's",
-        "dataset is indexed by number: what it passes is the work of the caller's sampler.",
+        "dataset is one folder, indexed by number: weights and what it passes are the caller's sampler's.",
         "",
         "| | " + " | ".join(names) + " |",
         "|---|" + "---|" * len(names),
@@ -135,7 +135,7 @@ def markdown(found: dict[str, Any]) -> str:
         versions = ", ".join(f"{key} {value}" for key, value in known.items())
         lines += ["", f"## {name}", "", *_wrapped(f"{WAYS[name]}. {versions}."), ""]
         for key, cell in found[name]["cells"].items():
-            if cell["text"]:
+            if cell["text"] and cell["kind"] not in ("-", "not offered"):
                 title = TESTS[key][0].partition(" (")[0]
                 lines += _wrapped(f"- {title}: **{cell['kind']}**: `{cell['text']}`", "  ")
     return "\n".join(lines).rstrip() + "\n"

@@ -140,7 +140,7 @@ def english(models: dict[str, Model], rows: list[dict]) -> None:
         for name, model in models.items()
     }
     out = []
-    for source, number in [("all", len(rows)), *Counter(sources).most_common(11)]:
+    for source, number in [("all", len(rows)), *Counter(sources).most_common(4)]:
         line = [source, f"{number:,}"]
         for found in judged.values():
             part = found.only([source in ("all", one) for one in sources])
@@ -207,7 +207,7 @@ def code(models: dict[str, Model], folder: Path, part: str) -> None:
     rows = pq.read_table(folder / "code_slice.parquet").to_pylist()
     rows = [row for row in rows if part_of(row, 3) == part]
     out = []
-    for kind, number in [("all", len(rows)), *Counter(row["lang"] for row in rows).most_common(8)]:
+    for kind, number in [("all", len(rows)), *Counter(row["lang"] for row in rows).most_common(4)]:
         texts = [row["text"] for row in rows if kind in ("all", row["lang"])]
         line = [kind, f"{number:,}"]
         for model in models.values():
