@@ -19,6 +19,7 @@ import json
 import shutil
 import sys
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,17 +112,17 @@ def markdown(found: dict[str, Any]) -> str:
     lines = [
         "# Loaders: conformance",
         "",
+        "Which training data loaders resume exactly, keep their mixture and notice damage: the same tests",
+        "against every loader, each run in its own process, on 1,024 packed rows in 16 files, batches of 8.",
+        "`refuses`: it raises. Cells that are not a plain `pass` are explained below.",
         "Written by `python benchmarks/conformance.py --write docs/conformance.md`;"
         f" last run {dt.datetime.now(dt.UTC):%Y-%m-%d}.",
-        "The same tests run against every loader, each run in a process of its own: 1,024 packed rows in 16",
-        "files, batches of 8 rows. `refuses`: it raises. What happened where a cell is not a plain `pass`",
-        "stands below.",
         "",
-        "Not every library promises what is tested. LitData, MosaicML (by default) and Hugging Face draw the",
-        "source of each row at random, so their mixtures are right on average. A Hugging Face state is that of",
-        "one rank; here all ranks load that of rank 0. grain's state has another form with worker processes",
-        "than without. MosaicML checks hashes when it fetches a shard from a remote folder, so it has one here.",
-        "datatrove's dataset is addressed by number; what it passes is the work of the caller's sampler.",
+        "Not every library promises what is tested. LitData, MosaicML (by default) and Hugging Face draw each",
+        "row's source at random, so their mixtures are right on average. A Hugging Face state belongs to one",
+        "rank; here all ranks load that of rank 0. grain's state differs with and without worker processes.",
+        "MosaicML checks hashes when it fetches a shard from a remote folder, so it has one here. datatrove's",
+        "dataset is one folder, indexed by number: weights and what it passes are the caller's sampler's.",
         "",
         "| | " + " | ".join(names) + " |",
         "|---|" + "---|" * len(names),
@@ -131,15 +132,19 @@ def markdown(found: dict[str, Any]) -> str:
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     for name in names:
         known = {key: value for key, value in found[name]["versions"].items() if value}
-        lines += ["", f"## {name}", "", f"{WAYS[name]}. "]
-        lines[-1] += ", ".join(f"{key} {value}" for key, value in known.items()) + "."
-        notes = [
-            f"- {TESTS[key][0]}: **{cell['kind']}**: `{cell['text']}`"
-            for key, cell in found[name]["cells"].items()
-            if cell["text"]
-        ]
-        lines += ["", *notes] if notes else []
-    return "\n".join(lines) + "\n"
+        versions = ", ".join(f"{key} {value}" for key, value in known.items())
+        lines += ["", f"## {name}", "", *_wrapped(f"{WAYS[name]}. {versions}."), ""]
+        for key, cell in found[name]["cells"].items():
+            if cell["text"] and cell["kind"] not in ("-", "not offered"):
+                title = TESTS[key][0].partition(" (")[0]
+                lines += _wrapped(f"- {title}: **{cell['kind']}**: `{cell['text']}`", "  ")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 if __name__ == "__main__":
