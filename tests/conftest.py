@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ if os.environ.get("NUMBA_DISABLE_JIT") == "1":
     # Kernels rely on unsigned wrap-around; as plain Python, NumPy scalars would warn about it.
     np.seterr(over="ignore")
 
+# A shell that starts the tests with `&` lets them ignore Ctrl-C, and their children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROCESSES = (
+    "engine/",
     "faults/",
-    "run/",
     "security/",
     "slurm/",
     "storage/",
