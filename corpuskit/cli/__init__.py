@@ -1,0 +1,1 @@
+"""The commands: one file each, which parses options, makes one library call and prints."""

@@ -1,0 +1,1 @@
+"""From a pipeline file to sealed phases: configuration, plan, fingerprints, tasks, executors."""

@@ -1,0 +1,1 @@
+"""What is on disk: columns of a batch, document shards, ledger, shuffle files, manifests."""

@@ -1,0 +1,1 @@
+"""The training loop, sharded over ranks by PyTorch, with checkpoints, guard and export."""
