@@ -472,6 +472,16 @@ def test_a_renewal_whose_answer_is_lost_is_a_renewal(remote: RemoteStore, s3: S3
     assert remote.list("") == ["a", "lock"]
 
 
+def test_a_write_waits_until_enough_of_the_lease_is_left(bucket: str, s3: S3Server):
+    store = RemoteStore(f"{bucket}/run", renew_seconds=1.3, lease_seconds=2.0)
+    with store.lock():
+        s3.requests()
+        time.sleep(1.1)
+        store.put("a", b"1")
+        puts = [path.rpartition("/")[2] for method, path in s3.requests() if method == "PUT"]
+    assert puts[:2] == ["lock", "a"]
+
+
 # Who is stopped while it holds the lock, and goes on when somebody else does
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from corpuskit.report.facts.standing import is_held
 from corpuskit.run.rundir import RunDirectory
 from corpuskit.run.watching import Watcher
 from corpuskit.storage import faults, open_store
@@ -149,6 +150,8 @@ def test_whoever_watches_a_run_in_object_storage_sees_its_lease(far: Lab, s3: S3
         shown = watcher.look()
         assert (shown.state, shown.current.name) == ("running", last)
         assert shown.current.tasks_done == shown.current.tasks > 0
+        assert is_held(RunDirectory.open(address))
+    assert not is_held(RunDirectory.open(address))
     now[0] += 20.0
     assert watcher.look().state == "running"  # not believed at once
     now[0] += 20.0
