@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ WINDOW_SECONDS = 60.0
 
 SMOOTH_SECONDS = 10.0
 """In so long the end that is told moves two thirds of the way to where it is reckoned now."""
+
+PAUSE_SECONDS, PAUSE_TIMES = 600.0, 10.0
+"""Between two steps so long, and so many times as long as ever before: the machine slept."""
 
 MAX_POINTS = 256
 SLOWEST = 1e-9
@@ -64,12 +68,27 @@ class Pace:
         self._points = [(now, share)]
         self._smoothed = Smoothed()
 
-    def note(self, now: float, share: float) -> None:
-        """Note how much is done; a share that falls back (a task is tried again) is no step."""
-        if share > self._points[-1][1]:
-            self._points.append((now, share))
-            if len(self._points) > MAX_POINTS:
-                del self._points[2:-1:2]
+    def note(self, now: float, share: float) -> float:
+        """Note how much is done; a share that falls back (a task is tried again) is no step.
+
+        Returns:
+            Seconds for which the machine slept before; they are left out of the pace.
+        """
+        if share <= self._points[-1][1]:
+            return 0.0
+        slept = self._slept(now)
+        self._points = [(seen + slept, had) for seen, had in self._points]
+        self._points.append((now, share))
+        if len(self._points) > MAX_POINTS:
+            del self._points[2:-1:2]
+        return slept
+
+    def _slept(self, now: float) -> float:
+        """Return how much longer than the longest step the next one took, if that is absurd."""
+        steps = [after[0] - before[0] for before, after in itertools.pairwise(self._points)]
+        longest = max(steps, default=math.inf)
+        last = now - self._points[-1][0]
+        return last - longest if last > max(PAUSE_SECONDS, PAUSE_TIMES * longest) else 0.0
 
     def left(self, now: float) -> float | None:
         """Return about how many seconds are left; None while that would be a guess."""
@@ -143,7 +162,7 @@ class Forecast:
 
     def note(self, now: float, share: float) -> None:
         """Note how much of the phase is done."""
-        self._pace.note(now, share)
+        self._began += self._pace.note(now, share)
 
     def compiles(self, now: float, share: float) -> None:
         """Note that a worker compiles kernels."""

@@ -23,6 +23,7 @@ from corpuskit.engine.progress import Tracker
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.errors import DataError, TaskError, UsageError
 from corpuskit.storage import LocalStore
+from corpuskit.storage.lease import is_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,7 +222,7 @@ class _Heart:
 
     def _ask_lease(self, store: Store) -> Pulse:
         [content] = store.read_each(["lock"])
-        if content is None:
+        if content is None or is_free(content):
             return Pulse(False, "Nobody holds the lease of the run.")
         if content != self._lease:
             self._lease, self._changed = content, self._clock()

@@ -7,6 +7,7 @@ what to do. Nothing of the request goes into it, so nothing secret does.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import datetime as dt
 import errno
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
+from corpuskit.storage.faults import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +37,9 @@ ATTEMPTS = 3
 WRITER = "corpuskit-writer"
 _process: int | None = None  # that made the first request
 
+FAILED = re.compile(r"status code: (5\d\d|429)|kind: \w")
+"""Failures of servers and networks, which the library repeats unless `Bucket` does."""
+
 METADATA_SERVICE = re.compile(r"169\.254\.169\.254|/latest/api/token|/latest/meta-data")
 
 
@@ -47,6 +52,8 @@ class Patience:
         retry_seconds: from the first try to the last one.
         max_retries: of one request.
         first_pause_seconds: before the first retry; it doubles.
+        repeats_here: requests are repeated by `Bucket`, so that its guard is asked each time, and
+            not by the library: what is sent ends within `answer_seconds`.
     """
 
     answer_seconds: float = 60.0
@@ -54,6 +61,7 @@ class Patience:
     max_retries: int = 8
     first_pause_seconds: float = 0.2
     longest_pause_seconds: float = 15.0
+    repeats_here: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +113,8 @@ class Bucket:
     Keys hold no empty, `.` or `..` segments, and no control characters.
     """
 
+    _guard: Callable[[], None] | None = None
+
     def __init__(self, name: str, patience: Patience) -> None:
         try:
             import obstore
@@ -131,7 +141,7 @@ class Bucket:
                     "connect_timeout": seconds() * min(10.0, patience.answer_seconds),
                 },
                 retry_config={
-                    "max_retries": patience.max_retries,
+                    "max_retries": 0 if patience.repeats_here else patience.max_retries,
                     "retry_timeout": seconds() * patience.retry_seconds,
                     "backoff": {
                         "init_backoff": seconds() * patience.first_pause_seconds,
@@ -145,6 +155,12 @@ class Bucket:
             raise UsageError(
                 f"s3://{name}: {reason.rstrip('.')}. Check the AWS_ variables."
             ) from None
+
+    def guarded(self, guard: Callable[[], None]) -> Bucket:
+        """Return the same bucket; `guard` is called before each request, and may refuse it."""
+        guarded = copy.copy(self)
+        guarded._guard = guard
+        return guarded
 
     def place(self, key: str) -> str:
         """Return the address of an object."""
@@ -222,6 +238,7 @@ class Bucket:
         def request() -> str | None:
             exists = self._library.exceptions.AlreadyExistsError
             for _ in range(ATTEMPTS):
+                reach("send:put", key)
                 with contextlib.suppress(exists):  # also 409: two puts got in each other's way
                     done = self._library.put(
                         self._client, key, content, mode="create", attributes={WRITER: writer},
@@ -245,6 +262,7 @@ class Bucket:
         """
 
         def request() -> str | None:
+            reach("send:put", key)
             try:
                 done = self._library.put(
                     self._client, key, content, mode={"e_tag": tag}, use_multipart=False
@@ -293,22 +311,34 @@ class Bucket:
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects that may exist."""
+
+        def request() -> None:
+            reach("send:delete", keys[0])
+            self._library.delete(self._client, list(keys))
+
         if keys:
-            self._ask(keys[0], lambda: self._library.delete(self._client, list(keys)))
+            self._ask(keys[0], request)
 
     def _ask(self, key: str, request: Callable[[], Answer], *, is_upload: bool = False) -> Answer:
         """Return what a request returns, repeated while that may help; translate its failure."""
         _require_first_process(self.place(key))
-        began, pause = time.monotonic(), self.patience.first_pause_seconds
-        for attempt in range(1, ATTEMPTS + 1):
+        patience = self.patience
+        began, pause = time.monotonic(), patience.first_pause_seconds
+        attempts = patience.max_retries + 1 if patience.repeats_here else ATTEMPTS
+        for attempt in range(1, attempts + 1):
+            if self._guard is not None:
+                self._guard()
             try:
                 return request()
             except (self._library.exceptions.BaseError, FileNotFoundError, ValueError) as error:
-                is_late = time.monotonic() - began > self.patience.retry_seconds
-                if attempt == ATTEMPTS or is_late or not _may_pass(error, is_upload=is_upload):
+                is_late = time.monotonic() - began > patience.retry_seconds
+                may_pass = _may_pass(error, is_upload=is_upload) or (
+                    patience.repeats_here and FAILED.search(str(error)) is not None
+                )
+                if attempt == attempts or is_late or not may_pass:
                     raise self._translate(error, key) from None
             time.sleep(pause)
-            pause *= 2
+            pause = min(2 * pause, patience.longest_pause_seconds)
         raise AssertionError("the last attempt returns or raises")
 
     def _translate(self, error: Exception, key: str) -> OSError:

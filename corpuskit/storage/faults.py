@@ -17,6 +17,7 @@ STEPS = (
     "put:before", "put:written", "put:synced", "put:moved", "put:after",
     "read:before", "size:before", "list:before", "delete:before", "delete:after",
     "clear:before", "clear:after", "folder:made", "task:manifest",
+    "send:put", "send:delete",
 )  # fmt: skip
 """Every step there is; a store reaches those that it has."""
 

@@ -10,6 +10,7 @@ own clock must assume the same, and `check` says so before anything is written o
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -26,24 +27,38 @@ from corpuskit.errors import TaskError, UsageError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from corpuskit.storage.client import Bucket
+    from corpuskit.storage.client import Bucket, Patience
 
 RENEW_SECONDS = 10.0
 LEASE_SECONDS = 60.0
+
+FREE = b'{"owner": ""}'
+"""What a holder leaves: a delete could come late, and take the lease of another one."""
+
+REQUEST_SHARE = 0.5
+"""Of the lease: so long a request may take, and so much must be left when it is sent."""
+
+CONFLICTS = 3
+"""How often a write is repeated that the server refuses although nobody else wrote."""
 
 
 class Lease:
     """The right to be the only one, while it is entered.
 
     Args:
+        bucket: with a patience that fits: see `patient`.
         key: of the object that stands for it.
         address: what the user calls that which is held.
+
+    Attributes:
+        guarded: the bucket, with `check` before each request.
     """
 
     def __init__(
         self, bucket: Bucket, key: str, address: str, renew_seconds: float, lease_seconds: float
     ) -> None:
         self.bucket, self.key, self.address = bucket, key, address
+        self.guarded = bucket.guarded(self.check)
         self.renew_seconds, self.lease_seconds = renew_seconds, lease_seconds
         self._owner, self._beat, self._tag = secrets.token_hex(8), 0, ""
         self._is_lost, self._renewed = False, 0.0
@@ -70,22 +85,68 @@ class Lease:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        if not self._is_lost and self._age() < self.lease_seconds:
-            with contextlib.suppress(OSError):  # it expires by itself; the run is done
-                self.bucket.delete([self.key])
+        with contextlib.suppress(OSError):  # it expires by itself; the run is done
+            self.bucket.replace(self.key, FREE, self._tag)
 
     def check(self) -> None:
-        """Make sure that nobody else has the right.
+        """Return when nobody else has the right, nor gets it while a request takes its time.
 
         Raises:
             TaskError: somebody has, or may have.
         """
-        if self._is_lost or self._age() >= self.lease_seconds:
+        while not self._is_over():
+            if self._age() <= self.lease_seconds * (1 - REQUEST_SHARE):
+                return
+            time.sleep(self.lease_seconds / 100)  # the next renewal is due
+        raise self._lost()
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object over the one that is there now, and over no other one.
+
+        Raises:
+            TaskError: somebody else has the right, or may have.
+        """
+        for _ in range(CONFLICTS):
+            before = self.guarded.read(key)
+            # The check that follows says that the lease was held when this was read.
+            if before is None:
+                done = self.guarded.put_new(key, content)
+            else:
+                done = self.guarded.replace(key, content, before[1].tag)
+            now = None if done else self.guarded.read(key)
+            is_written = done or (now and now[0] == content)  # the latter: the answer was lost
+            if is_written and not self._is_over():
+                return
+            if done and before:  # stopped after the check, while another one left it as it was
+                self.bucket.replace(key, before[0], done)
+            elif now != before:
+                break
+        raise self._lost()
+
+    def delete(self, keys: list[str]) -> None:
+        """Delete objects that may exist, if any.
+
+        Raises:
+            TaskError: somebody else has the right, or may have.
+        """
+        self.check()
+        self.guarded.delete(keys)
+        if self._is_over():
             raise TaskError(
-                f"{self.address}: this run could not renew its lease for "
-                f"{self.lease_seconds:.0f} s, so another one may have taken over. Nothing more is "
-                "written. Run the same command again to continue."
+                f"{self.address}: this run lost its lease while it deleted files that another run "
+                f"may need. `corpuskit verify {self.address}` names what is missing; run the same "
+                "command again to make it again."
             )
+
+    def _is_over(self) -> bool:
+        return self._is_lost or self._age() >= self.lease_seconds
+
+    def _lost(self) -> TaskError:
+        return TaskError(
+            f"{self.address}: this run could not renew its lease for {self.lease_seconds:.0f} s, "
+            "so another one may have taken over. Nothing more is written. Run the same command "
+            "again to continue."
+        )
 
     def _age(self) -> float:
         return _clock() - self._renewed
@@ -98,16 +159,17 @@ class Lease:
             if tag := self.bucket.put_new(self.key, self._content()):
                 return tag
             found = self.bucket.read(self.key)
-            if found is None:  # given back in between
+            if found is None:
                 continue
             holder, tag = _parse(found[0]), found[1].tag
             if holder.get("owner") == self._owner:  # taken over, and the answer was lost
                 return tag
-            if watched and tag != watched:
+            can_take = is_free(found[0]) or _is_dead(holder)
+            if watched and tag != watched and not can_take:
                 raise self._held_by(holder)
             if not watched:
                 watched, since = tag, _clock()
-            if _is_dead(holder) or _clock() - since >= self.lease_seconds:
+            if can_take or _clock() - since >= self.lease_seconds:
                 self._renewed = _clock()
                 if taken := self.bucket.replace(self.key, self._content(), tag):
                     return taken
@@ -171,6 +233,19 @@ class Lease:
     def _content(self) -> bytes:
         holder = {"owner": self._owner, "beat": self._beat, "pid": os.getpid()}
         return json.dumps({**holder, "host": socket.gethostname(), "machine": _machine()}).encode()
+
+
+def patient(patience: Patience, lease_seconds: float) -> Patience:
+    """Return the patience of the holder of a lease: a request that is sent ends before it does."""
+    most = lease_seconds * REQUEST_SHARE
+    return dataclasses.replace(
+        patience, answer_seconds=min(patience.answer_seconds, most), repeats_here=True
+    )
+
+
+def is_free(content: bytes | None) -> bool:
+    """Return whether nobody holds the lease, by the content of its object."""
+    return content is None or content == FREE
 
 
 def _parse(content: bytes) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from corpuskit.errors import DataError, UsageError
 from corpuskit.storage.client import Patience, open_bucket, split
 from corpuskit.storage.faults import Death, reach
-from corpuskit.storage.lease import LEASE_SECONDS, RENEW_SECONDS, Lease
+from corpuskit.storage.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, patient
 from corpuskit.storage.reader import ObjectFile
 from corpuskit.storage.search import find, to_found
 from corpuskit.storage.store import SCRATCH, Store
@@ -122,23 +122,23 @@ class RemoteStore(Store):
 
     def put(self, name: str, content: bytes) -> None:
         key = self._key(name)
-        self._check_held()
         reach("put:before", name)
-        self._bucket.put(key, content)
+        (self._lease or self._bucket).put(key, content)
         reach("put:after", name)
 
     def put_new(self, name: str, content: bytes) -> bool:
         key = self._key(name)
-        self._check_held()
         reach("put:before", name)
-        is_new = self._bucket.put_new(key, content) is not None
+        bucket = self._lease.guarded if self._lease else self._bucket
+        is_new = bucket.put_new(key, content) is not None
         reach("put:after", name)
         return is_new
 
     def publish(self, scratch: Path, name: str) -> None:
         key = self._key(name)
-        self._check_held()
         reach("publish:before", str(scratch))
+        if self._lease:  # once: the name holds the hash of the content, so none is replaced
+            self._lease.check()
         self._bucket.put_file(scratch, key)
         reach("publish:after", name)
         scratch.unlink()
@@ -173,8 +173,7 @@ class RemoteStore(Store):
         self._delete(waiting)
 
     def _delete(self, keys: list[str]) -> None:
-        self._check_held()
-        self._bucket.delete(keys)
+        (self._lease or self._bucket).delete(keys)
         for key in keys:
             reach("delete:after", key)
 
@@ -224,15 +223,13 @@ class RemoteStore(Store):
         be somebody else's.
         """
         key, times = self._key(LOCK), (self._renew, self._lease_time)
-        with Lease(self._bucket, key, self.address, *times) as self._lease:
+        patience = patient(self._patience or Patience(), self._lease_time)
+        bucket = open_bucket(self._bucket.name, patience)
+        with Lease(bucket, key, self.address, *times) as self._lease:
             try:
                 yield
             finally:
                 self._lease = None
-
-    def _check_held(self) -> None:
-        if self._lease is not None:
-            self._lease.check()
 
 
 def open_object(address: str) -> ObjectFile:

@@ -74,6 +74,32 @@ def test_the_end_moves_without_jumps():
     assert pace.left(81) == 0
 
 
+def test_a_machine_that_sleeps_does_not_slow_it_down():
+    # 0.01 every 10 s; after 300 s the clock jumps by 5 h.
+    pace = paced(*((10.0 * n, 0.01 * n) for n in range(1, 31)))
+    assert pace.left(300) == pytest.approx(700)
+    woken = 300.0 + 5 * 3600
+    pace.note(woken + 10, 0.31)
+    assert pace.left(woken + 10) == pytest.approx(690)
+    pace.note(woken + 20, 0.32)
+    assert pace.left(woken + 20) == pytest.approx(680)
+
+
+def test_a_machine_that_sleeps_does_not_make_later_phases_longer():
+    forecast = Forecast(0.0)
+    forecast.expected = {"read": 100.0, "dedup": 100.0}
+    forecast.begin(0.0, "read", 0.0)
+    for step in range(1, 51):
+        forecast.note(2.0 * step + (18_000 if step > 25 else 0), 0.01 * step)
+    # Twice as long as expected is taken.
+    assert forecast.left(18_100, ["dedup"]) == (pytest.approx(100), pytest.approx(300))
+
+
+def test_a_task_that_takes_longer_than_others_is_no_sleep():
+    # In the last half of what was seen 0.1 took 500 s, and 0.7 are left.
+    assert paced((10, 0.1), (20, 0.2), (520, 0.3)).left(520) == pytest.approx(3500)
+
+
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1)), max_size=30))
 def test_whatever_was_seen_time_left_is_never_negative(points):
     pace = Pace(0.0)

@@ -33,7 +33,7 @@ KINDS: dict[str, dict[str, tuple[int, tuple[str, ...]]]] = {
         "short write": (1, ("write:after", "publish:before")),
         "refused": (4, ("request:",)),
         "lost answer": (5, ("request:",)),
-        "sent twice": (3, tuple(f"request:{one}" for one in ("put", "put_new", "delete"))),
+        "sent twice": (3, ("request:put", "request:replace", "request:delete")),
         "slow": (1, ("",)),
     },
 }

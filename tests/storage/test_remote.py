@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -11,17 +12,23 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from corpuskit.distribution import install_command
 from corpuskit.errors import DataError, TaskError, UsageError
-from corpuskit.storage import open_input, open_store
+from corpuskit.storage import faults, open_input, open_store
 from corpuskit.storage.client import Patience, open_bucket, split
+from corpuskit.storage.lease import is_free
 from corpuskit.storage.remote import RemoteStore
 from tests.s3_server import KEY, SECRET, S3Server
 from tests.storage.conftest import HASTY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -377,7 +384,14 @@ def test_a_lock_of_a_dead_process_of_this_machine_is_free_at_once(bucket: str):
     assert store.top() == {"lock"}
     with store.lock():
         assert store.top() == {"lock"}
-    assert store.top() == set()
+
+
+def test_a_lock_that_was_given_back_is_free_at_once(bucket: str):
+    store = RemoteStore(f"{bucket}/run", lease_seconds=1000.0)
+    for _ in range(2):
+        with store.lock():
+            assert not is_free(store.read("lock"))
+        assert is_free(store.read("lock"))
 
 
 def test_a_lock_of_another_machine_is_free_when_it_does_not_stir(remote: RemoteStore):
@@ -390,7 +404,7 @@ def test_a_lock_of_another_machine_is_free_when_it_does_not_stir(remote: RemoteS
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[1]", b'{"pid": "x", "machine": 3}'])
 def test_a_lock_that_makes_no_sense_is_free_when_it_does_not_stir(bucket: str, content: bytes):
-    store = RemoteStore(f"{bucket}/run", renew_seconds=0.1, lease_seconds=0.3)
+    store = RemoteStore(f"{bucket}/run", renew_seconds=0.1, lease_seconds=1.0)
     store.put("lock", content)
     with store.lock():
         assert store.exists("lock")
@@ -400,7 +414,7 @@ def test_a_lock_is_held_longer_than_a_lease(remote: RemoteStore):
     with remote.lock():
         time.sleep(1.3)
         remote.put("a", b"1")
-    assert remote.list("") == ["a"]
+    assert remote.list("") == ["a", "lock"]
 
 
 def test_one_of_two_contenders_takes_over(bucket: str):
@@ -455,7 +469,141 @@ def test_a_renewal_whose_answer_is_lost_is_a_renewal(remote: RemoteStore, s3: S3
         s3.fail("drop", "PUT", "/lock", num=3)
         time.sleep(1.2)
         remote.put("a", b"1")
-    assert remote.list("") == ["a"]
+    assert remote.list("") == ["a", "lock"]
+
+
+def test_a_write_waits_until_enough_of_the_lease_is_left(bucket: str, s3: S3Server):
+    store = RemoteStore(f"{bucket}/run", renew_seconds=1.3, lease_seconds=2.0)
+    with store.lock():
+        s3.requests()
+        time.sleep(1.1)
+        store.put("a", b"1")
+        puts = [path.rpartition("/")[2] for method, path in s3.requests() if method == "PUT"]
+    assert puts[:2] == ["lock", "a"]
+
+
+# Who is stopped while it holds the lock, and goes on when somebody else does
+
+
+@pytest.fixture
+def holder(bucket: str) -> RemoteStore:
+    """A run directory whose holder does not renew its lease: as if it was stopped."""
+    patience = Patience(2.0, 60.0, 1000, 0.05, 0.1)
+    return RemoteStore(f"{bucket}/run", patience=patience, renew_seconds=1e6, lease_seconds=2.0)
+
+
+@pytest.fixture
+def successor(bucket: str) -> RemoteStore:
+    """The same run directory as the next one sees it."""
+    return RemoteStore(f"{bucket}/run", patience=HASTY, renew_seconds=0.2, lease_seconds=2.0)
+
+
+@contextlib.contextmanager
+def stopped(step: str, key: str, meanwhile: Callable[[], object]) -> Iterator[None]:
+    """Stop the next such request when all checks are passed; send it when `meanwhile` is done."""
+    passed: list[str] = []
+
+    def hook(at: str, name: str) -> None:
+        if at == step and name.endswith(key):
+            faults.arm(None)
+            passed.append(name)
+            meanwhile()
+
+    faults.arm(hook)
+    try:
+        yield
+    finally:
+        faults.arm(None)
+    assert passed, "it was never sent"
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "after"),
+    [
+        (b"before", lambda store: store.put("seal.json", b"theirs"), b"theirs"),
+        (b"before", lambda store: store.delete(["seal.json"]), None),
+        (b"before", lambda store: store.list(""), b"before"),
+        (None, lambda store: store.put("seal.json", b"theirs"), b"theirs"),
+    ],
+    ids=["replaced", "deleted", "left", "made"],
+)
+def test_a_late_put_undoes_nothing_of_the_successor(
+    holder: RemoteStore,
+    successor: RemoteStore,
+    before: bytes | None,
+    change: Callable[[RemoteStore], object],
+    after: bytes | None,
+):
+    if before is not None:
+        holder.put("seal.json", before)
+
+    def take_over() -> None:
+        with successor.lock():
+            change(successor)
+
+    def put() -> None:
+        with pytest.raises(TaskError, match="another one may have taken over"):
+            holder.put("seal.json", b"late")
+
+    with holder.lock(), stopped("send:put", "/seal.json", take_over):
+        put()
+    assert next(successor.read_each(["seal.json"])) == after
+
+
+def test_a_late_end_does_not_take_the_lock_of_the_successor(
+    holder: RemoteStore, successor: RemoteStore
+):
+    def take_over() -> None:
+        held.enter_context(successor.lock())
+
+    with contextlib.ExitStack() as held:
+        ending = holder.lock()
+        ending.__enter__()
+        with stopped("send:put", "/lock", take_over):
+            ending.__exit__(None, None, None)
+        successor.put("a", b"1")
+        assert not is_free(successor.read("lock"))
+
+
+def test_a_late_delete_says_that_files_may_be_missing(holder: RemoteStore, successor: RemoteStore):
+    def take_over() -> None:
+        with successor.lock():
+            successor.put("a", b"1")
+
+    def delete() -> None:
+        with pytest.raises(TaskError, match=f"corpuskit verify {holder.address}` names what is"):
+            holder.delete(["a"])
+
+    with holder.lock(), stopped("send:delete", "/a", take_over):
+        delete()
+
+
+@pytest.mark.parametrize(
+    ("method", "act"),
+    [
+        ("PUT", lambda store: store.put("a", b"late")),
+        ("POST", lambda store: store.delete(["a"])),
+        ("PUT", lambda store: store.put_new("b", b"late")),
+    ],
+)
+def test_no_request_is_repeated_when_the_lease_is_over(
+    holder: RemoteStore,
+    successor: RemoteStore,
+    s3: S3Server,
+    method: str,
+    act: Callable[[RemoteStore], object],
+):
+    holder.put("a", b"before")
+    with ThreadPoolExecutor(1) as pool, holder.lock():
+        s3.fail("503", method, r"/run/[ab]$|^/[^/]*/?$", num=10_000)
+        late = pool.submit(act, holder)
+        with successor.lock():
+            assert s3.calm() < 10_000, "it was never sent"
+            successor.put("a", b"theirs")
+            with pytest.raises(TaskError, match="another one may have taken over"):
+                late.result()
+        assert successor.read("a") == b"theirs"
+        assert not successor.exists("b")
 
 
 def test_scratch_of_the_living_is_not_cleared(remote: RemoteStore):

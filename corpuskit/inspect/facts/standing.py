@@ -11,6 +11,7 @@ from corpuskit.engine.failures import read_failures, span
 from corpuskit.engine.jobs import jobs_of
 from corpuskit.engine.status import outdated, prospects_of
 from corpuskit.errors import CorpuskitError
+from corpuskit.storage.lease import is_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -170,7 +171,8 @@ def is_held(run: RunDirectory) -> bool:
     if any(one.is_alive for one in jobs.states) and not jobs.problem:
         return True
     if run.store.is_remote:
-        return run.store.exists(LOCK)
+        [content] = run.store.read_each([LOCK])
+        return not is_free(content)
     try:
         status = os.stat(run.store.where(LOCK))
         with open("/proc/locks", encoding="ascii") as file:
