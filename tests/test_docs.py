@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import re
 import shutil
@@ -52,25 +50,6 @@ def call(folder, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, *arguments], cwd=folder, env=environment, text=True,
         capture_output=True, check=False, timeout=HANG_SECONDS,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def clone(tmp_path_factory):
-    """A folder in which the README was followed to its end, and what went wrong there.
-
-    Made once for all test processes. Its runs must not be changed: copy them.
-    """
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    folder, found = shared / "clone", shared / "clone.json"
-    with (shared / "clone.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.exists():
-            folder.mkdir()
-            wrong = Reader(folder, apart=True).read(README)
-            found.write_text(json.dumps(wrong))
-    return folder, json.loads(found.read_text())
 
 
 def test_the_readme_can_be_followed(clone):
