@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
+from corpuskit.logs import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -307,6 +308,8 @@ class Bucket:
                 is_late = time.monotonic() - began > self.patience.retry_seconds
                 if attempt == ATTEMPTS or is_late or not _may_pass(error, is_upload=is_upload):
                     raise self._translate(error, key) from None
+                answer = _said(str(error))
+                LOG.warning("%s: %s; tried again in %.1f s", self.place(key), answer, pause)
             time.sleep(pause)
             pause *= 2
         raise AssertionError("the last attempt returns or raises")
