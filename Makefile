@@ -1,7 +1,7 @@
 # `make` lists the verbs. They install into .venv and need nothing but make, Python 3.11-3.13 and a C++ compiler;
 # as root on Debian the missing packages are installed too (.ci/setup).
 #
-#   PYTHON=python3.12   another interpreter          EXTRAS=train,dev,ray  other extras
+#   PYTHON=python3.12   another interpreter          EXTRAS=train,ray      other extras
 #   JOBS=4              test processes               BENCH=benchmarks/x.py   one benchmark only
 #   UV_TORCH_BACKEND=cpu  torch without CUDA libraries (several GB) on a Linux machine that has no GPU
 
@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
-EXTRAS ?= train,fast,s3,html,suffix-array,dev
+EXTRAS ?= train,fast,s3,html,suffix-array
 # One more than the cores of a small machine: tests wait for processes, schedulers and servers half of the time.
 JOBS ?= 3
 BENCH ?= $(sort $(wildcard benchmarks/*.py))
