@@ -22,7 +22,7 @@ BIN := .venv/bin
 STAMP := .venv/.done-$(shell { cat pyproject.toml constraints.txt .ci/setup; $(PYTHON) -VV; \
 	echo "$(EXTRAS) $(CURDIR)"; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: help setup lint test soak bench docs demo
+.PHONY: help setup lint test soak bench docs site demo
 
 help:
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -51,6 +51,12 @@ bench: $(STAMP) ## run the benchmarks; each prints its table
 
 docs: $(STAMP) ## write the generated pages and tables anew
 	$(BIN)/python docs/generate.py
+
+site: $(STAMP) ## build the documentation as a website: build/site/html/index.html
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --group docs
+	rm -rf build/site
+	$(BIN)/python docs/website.py build/site
+	cd build/site && ../../$(BIN)/zensical build --strict
 
 demo: $(STAMP) ## raw documents to training steps, on sample_data/
 	$(BIN)/corpuskit run pipelines/quickstart.yaml
