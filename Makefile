@@ -1,7 +1,7 @@
 # `make` lists the verbs. They install into .venv and need nothing but make, Python 3.11-3.13 and a C++ compiler;
 # as root on Debian the missing packages are installed too (.ci/setup).
 #
-#   PYTHON=python3.12   another interpreter          EXTRAS=train,dev,ray  other extras
+#   PYTHON=python3.12   another interpreter          EXTRAS=train,ray      other extras
 #   JOBS=4              test processes               BENCH=benchmarks/x.py   one benchmark only
 #   UV_TORCH_BACKEND=cpu  torch without CUDA libraries (several GB) on a Linux machine that has no GPU
 
@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
-EXTRAS ?= train,fast,s3,html,suffix-array,dev
+EXTRAS ?= train,fast,s3,html,suffix-array
 # One more than the cores of a small machine: tests wait for processes, schedulers and servers half of the time.
 JOBS ?= 3
 BENCH ?= $(sort $(wildcard benchmarks/*.py))
@@ -22,7 +22,7 @@ BIN := .venv/bin
 STAMP := .venv/.done-$(shell { cat pyproject.toml constraints.txt .ci/setup; $(PYTHON) -VV; \
 	echo "$(EXTRAS) $(CURDIR)"; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: help setup lint test soak bench docs demo
+.PHONY: help setup lint test soak bench docs site demo
 
 help:
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -51,6 +51,12 @@ bench: $(STAMP) ## run the benchmarks; each prints its table
 
 docs: $(STAMP) ## write the generated pages and tables anew
 	$(BIN)/python docs/generate.py
+
+site: $(STAMP) ## build the documentation as a website: build/site/html/index.html
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --group docs
+	rm -rf build/site
+	$(BIN)/python docs/website.py build/site
+	cd build/site && ../../$(BIN)/zensical build --strict
 
 demo: $(STAMP) ## raw documents to training steps, on sample_data/
 	$(BIN)/corpuskit run pipelines/quickstart.yaml

@@ -2,14 +2,14 @@
 # What installing corpuskit costs, cold: wall and CPU seconds, size on disk, and whether the result works.
 #
 # Usage: benchmarks/install.sh [PYTHON ...]     (default: python3)
-#        EXTRAS="- train,dev"  sets of extras to install; "-" is the core
+#        EXTRAS="- train"      sets of extras to install; "-" is the core
 #        INSTALLERS="pip uv"   each set is installed with each of them
 #        SCRATCH=/tmp          where the environments live until they were measured
 #
 # Nothing comes from a cache, so a row holds download, build (fasttext) and unpacking. Needs a network.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-sets=${EXTRAS:-"- train,dev"} installers=${INSTALLERS:-pip uv}
+sets=${EXTRAS:-"- train"} installers=${INSTALLERS:-pip uv}
 scratch=$(mktemp -d "${SCRATCH:-/tmp}/corpuskit-install.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 [ $# -gt 0 ] || set -- python3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import signal
 from pathlib import Path
@@ -20,6 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROCESSES = (
     "engine/",
+    "baseline/",
     "faults/",
     "security/",
     "slurm/",
@@ -48,3 +51,23 @@ def shared_data() -> Path:
     if not (folder / "README.md").exists():
         pytest.skip(f"no real data at {folder}: set CORPUSKIT_SHARED_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder in which the README was followed to its end, and what went wrong there.
+
+    Made once for all test processes. Its runs must not be changed: copy them.
+    """
+    from tests.pages import Reader
+
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder, found = shared / "clone", shared / "clone.json"
+    with (shared / "clone.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            folder.mkdir()
+            found.write_text(json.dumps(Reader(folder, apart=True).read(ROOT / "README.md")))
+    return folder, json.loads(found.read_text())

@@ -1,13 +1,18 @@
-"""The house keeps its shape: layers, doors, sizes, and what starting up may cost."""
+"""The code keeps its shape: import layers and circles, sizes, and what starting up may cost.
+
+`python -m tests.test_architecture` lists modules that have one importer, in their own folder.
+"""
 
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import resource
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,10 +32,85 @@ LOADER_DOES_WITHOUT = {
     *("spacy", "tokenizers", "torch", "yaml"),
 }
 
+CIRCLES = {
+    "_gopher_reference gopher_quality gopher_repetition",
+    "_line_rules_reference line_rules",
+    "_pieces _sentencepiece",
+    "_pii_reference pii",
+    "afresh cluster history lookup scan",
+    "compiler jit",
+    "edits files index remote window",
+    "following pipeline",
+    "model tensor_parallel",
+    "page training",
+}
+"""Modules that import each other, by their last names. May only shrink."""
+
+REPEATED_CLASSES = set(
+    "Batch Block Bounds Change Columns Counted Counts Curve DigestedFile Document Documents Draft "
+    "Evaluation Failure Findings Found History Index Joined Kept Language Lines Measured Member "
+    "Memory Mixture Model Page Parameters Part Parts Piece Pieces Pipeline Place Progress Pulse "
+    "Reader Record Room Round Row Rows Sample Screen Seen Sets Settings Source SourceShare Spans "
+    "Standing Stream Tally Text Threshold Volume Whole Window Words Written".split()
+)
+"""Names that several classes have, leading underscores aside. May only shrink."""
+
+Statement = ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@functools.cache
+def statements(module: Path) -> list[Statement]:
+    """Return the imports, classes and functions of a module, at any depth."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, Statement)]
+
+
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    """Return module -> modules of the package that it imports, for types and in functions too."""
+    names = {name_of(module): module for module in MODULES}
+    graph = {}
+    for name, module in names.items():
+        wanted: list[str] = []
+        for node in statements(module):
+            if isinstance(node, ast.Import):
+                wanted += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                # `from package import name`: a module of the package, or something in it.
+                paths = [f"{node.module}.{alias.name}" for alias in node.names]
+                wanted += [path if path in names else str(node.module) for path in paths]
+        graph[name] = (set(wanted) & names.keys()) - {name}
+    return graph
+
+
+def name_of(module: Path) -> str:
+    return ".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def circles(graph: dict[str, set[str]]) -> set[str]:
+    """Return the groups of modules that reach each other, by their last names."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            new = graph[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        return seen
+
+    all_reached = {name: reached(name) for name in graph}
+    groups = {
+        frozenset(other for other in below if name in all_reached[other])
+        for name, below in all_reached.items()
+        if name in below
+    }
+    return {" ".join(sorted(name.rpartition(".")[2] for name in group)) for group in groups}
+
 
 def functions(module: Path) -> Iterator[tuple[str, int, bool]]:
     """Yield where each function of a module is, its length in lines, and whether it is a kernel."""
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    for node in statements(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
             place = f"{module.relative_to(ROOT)}:{node.lineno} {node.name}"
@@ -67,6 +147,24 @@ def test_no_function_is_long() -> None:
         if num_lines > (KERNEL_LINES if is_kernel else FUNCTION_LINES)
     }
     assert too_long == {}
+
+
+def test_no_circle_of_imports_is_new() -> None:
+    assert circles({"a": {"b", "c"}, "b": {"a"}, "c": {"d"}, "d": set()}) == {"a b"}
+    found = circles(imports())
+    assert found - CIRCLES == set(), "new circles"
+    assert CIRCLES - found == set(), "these are cut: take them out of CIRCLES"
+
+
+def test_no_class_name_is_new_in_two_places() -> None:
+    modules = defaultdict(list)
+    for module in MODULES:
+        for node in statements(module):
+            if isinstance(node, ast.ClassDef):
+                modules[node.name.lstrip("_")].append(str(module.relative_to(ROOT)))
+    found = {name: where for name, where in modules.items() if len(where) > 1}
+    assert {name: found[name] for name in found.keys() - REPEATED_CLASSES} == {}
+    assert REPEATED_CLASSES - found.keys() == set(), "take them out of REPEATED_CLASSES"
 
 
 def test_source_is_ascii() -> None:
@@ -117,3 +215,18 @@ def test_no_file_names_a_place_of_one_machine() -> None:
         if name and (path := ROOT / os.fsdecode(name)).is_file() and place.search(path.read_bytes())
     ]
     assert found == []
+
+
+def print_lone_importers() -> None:
+    """Print the modules that only one other imports, from beside them: might the two be one?"""
+    importers = defaultdict(set)
+    for name, below in imports().items():
+        for other in below:
+            importers[other].add(name)
+    for name, (user, *more) in sorted((name, tuple(users)) for name, users in importers.items()):
+        if not more and user.rpartition(".")[0] == name.rpartition(".")[0]:
+            print(f"{name} is imported by {user} alone")  # noqa: T201
+
+
+if __name__ == "__main__":
+    print_lone_importers()

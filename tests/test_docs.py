@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -52,25 +51,6 @@ def call(folder, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, *arguments], cwd=folder, env=environment, text=True,
         capture_output=True, check=False, timeout=HANG_SECONDS,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def clone(tmp_path_factory):
-    """A folder in which the README was followed to its end, and what went wrong there.
-
-    Made once for all test processes. Its runs must not be changed: copy them.
-    """
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    folder, found = shared / "clone", shared / "clone.json"
-    with (shared / "clone.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.exists():
-            folder.mkdir()
-            wrong = Reader(folder, apart=True).read(README)
-            found.write_text(json.dumps(wrong))
-    return folder, json.loads(found.read_text())
 
 
 def test_the_readme_can_be_followed(clone):
@@ -211,12 +191,31 @@ def test_every_stage_page_has_a_source_and_says_what_parameters_mean():
 
 def test_links_in_the_docs_lead_somewhere():
     broken = []
-    for page in [*pages(), *(ROOT / "docs" / "stages").glob("*.md")]:
+    others = [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
+    for page in [*pages(), *others, *(ROOT / "docs" / "stages").glob("*.md")]:
         text = page.read_text("utf-8")
         for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)", text):
             path = page.parent / target if target else page
             if not path.exists() or (anchor and anchor not in anchors_of(path)):
                 broken.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
+    assert not broken
+
+
+def test_the_website_lists_every_page_once_and_its_links_lead_somewhere(tmp_path):
+    website = runpy.run_path(str(ROOT / "docs" / "website.py"))
+    parts = [part for item in website["nav"]() for part in item.items()]
+    assert all(places for _, places in parts), "a part without pages"
+    listed = [place for _, places in parts for place in places]
+    website["gather"](tmp_path)
+    written = [path.relative_to(tmp_path / "docs") for path in tmp_path.glob("docs/**/*.md")]
+    assert sorted(listed) == sorted(path.as_posix() for path in written)
+    broken = [
+        (place, link)
+        for place in listed
+        for page in [tmp_path / "docs" / place]
+        for link in re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text("utf-8"))
+        if not (page.parent / link).is_file()
+    ]
     assert not broken
 
 

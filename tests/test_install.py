@@ -12,16 +12,20 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from corpuskit import distribution
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = PROJECT["optional-dependencies"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+EXTRAS, GROUPS = PROJECT["optional-dependencies"], PYPROJECT["dependency-groups"]
 DECLARED = [
-    Requirement(line) for lines in (PROJECT["dependencies"], *EXTRAS.values()) for line in lines
+    Requirement(line)
+    for lines in (PROJECT["dependencies"], *EXTRAS.values(), *GROUPS.values())
+    for line in lines
 ]
 
 
@@ -35,6 +39,20 @@ def pins() -> dict[str, str]:
 @pytest.mark.parametrize("requirement", DECLARED, ids=lambda r: r.name)
 def test_a_declared_requirement_is_pinned_within_its_bounds(requirement: Requirement) -> None:
     assert pins()[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+def test_tools_of_developers_are_no_extra() -> None:
+    users = {Requirement(line).name for lines in EXTRAS.values() for line in lines}
+    assert users & {"pytest", "ruff", "mypy", "zensical"} == set()
+    assert "dev" not in EXTRAS
+
+
+def test_the_classifiers_name_the_pythons_of_ci() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
+    [matrix] = [job["strategy"]["matrix"] for job in workflow["jobs"].values()]
+    versions = [one.rpartition(":: ")[2] for one in PROJECT["classifiers"] if ":: 3." in one]
+    assert versions == matrix["python"]
+    assert PROJECT["requires-python"] == f">={versions[0]}"
 
 
 def test_constraints_pin_exact_versions_only() -> None:

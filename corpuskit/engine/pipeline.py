@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from corpuskit.engine.preflight import check
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import prospects_of
 from corpuskit.errors import UsageError
+from corpuskit.logs import LOG
 from corpuskit.storage import SCRATCH, Store, is_remote, open_store
 
 if TYPE_CHECKING:
@@ -61,6 +63,37 @@ class Observer:
         """Something that whoever started the run should know."""
 
 
+class LogObserver(Observer):
+    """Writes to the logger `corpuskit`: what a run does that a program starts without observer."""
+
+    def opened(self, run: RunDirectory) -> None:
+        LOG.info("run %s: phases: %d", run.store.address, len(run.plan.phases))
+
+    def phase_starts(self, prospect: Prospect) -> None:
+        self._began = time.monotonic()
+        if prospect.state == "reuse":
+            LOG.info("phase %s: reused", prospect.phase.name)
+        else:
+            LOG.info("phase %s: started, tasks: %d", prospect.phase.name, prospect.tasks or 0)
+
+    def compiling(self) -> None:
+        LOG.debug("a worker compiles kernels")
+
+    def task_ends(self, event: str, fields: dict[str, Any]) -> None:
+        if event == "done":
+            LOG.debug("task done: %.1f CPU s", fields.get("cpu", 0.0))
+        elif event == "retry":
+            LOG.warning("task failed and is tried again: %s", fields.get("error", ""))
+        else:
+            LOG.error("task failed: %s", fields.get("error", ""))
+
+    def phase_ends(self, phase: Phase, seal: Seal) -> None:
+        LOG.info("phase %s: finished in %.1f s", phase.name, time.monotonic() - self._began)
+
+    def notes(self, text: str) -> None:
+        LOG.warning("%s", text)
+
+
 @dataclasses.dataclass(frozen=True)
 class RunResult:
     """What a finished run left: the seals of its phases, and which of them were reused."""
@@ -82,7 +115,7 @@ def open_run(
         UsageError: a pattern matches nothing.
         DataError: a footer cannot be read.
     """
-    observer = observer or Observer()
+    observer = observer or LogObserver()
     settings = plan.settings
     store = store or open_store(settings.output)
     inputs = find_inputs(
@@ -119,7 +152,7 @@ def run(
     Phases whose inputs, parameters, files and code are those of their seal are reused.
 
     Args:
-        observer: is told what happens.
+        observer: is told what happens; when absent, the logger `corpuskit` is.
         accept_code: reuse results that differ in nothing but corpuskit's code.
         force: run although memory or disk seem too small.
         launcher: runs the tasks; that of the plan's executor when absent.
@@ -129,7 +162,7 @@ def run(
         TaskError: tasks failed for good; the others finished.
         DataError: all failed tasks failed for broken data.
     """
-    observer = observer or Observer()
+    observer = observer or LogObserver()
     if launcher is None and plan.settings.executor.kind == "slurm":
         return submit(plan, observer, accept_code=accept_code, force=force).follow(observer)
     with prepared(plan, observer) as directory:
@@ -184,7 +217,7 @@ def submit(
         UsageError: nothing was submitted.
         TaskError: Slurm refused a job; nothing is left in the queue.
     """
-    observer = observer or Observer()
+    observer = observer or LogObserver()
     reused: list[Seal] = []
     with prepared(plan, observer) as directory:
         for phase in directory.plan.phases:

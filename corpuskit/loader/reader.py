@@ -23,6 +23,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.pages import TokenPages
 from corpuskit.loader.parts import READ_ERRORS, TOKEN_COLUMNS
 from corpuskit.loader.window import Planner, Read, Window, ranges
+from corpuskit.logs import LOG
 
 if TYPE_CHECKING:
     from corpuskit.loader.index import MixPlan
@@ -230,6 +231,7 @@ class Reader:
         except READ_ERRORS as reason:
             if not read.is_retry:
                 again = read.one_by_one()
+                LOG.warning("a read of token rows failed and is tried again: %s", reason)
             else:
                 error = reason  # raised when a step that needs these rows is asked for, not before
         window, steps = read.window, read.steps()

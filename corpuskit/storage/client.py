@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
+from corpuskit.logs import LOG
 from corpuskit.storage.faults import reach
 
 if TYPE_CHECKING:
@@ -337,6 +338,8 @@ class Bucket:
                 )
                 if attempt == attempts or is_late or not may_pass:
                     raise self._translate(error, key) from None
+                answer = _said(str(error))
+                LOG.warning("%s: %s; tried again in %.1f s", self.place(key), answer, pause)
             time.sleep(pause)
             pause = min(2 * pause, patience.longest_pause_seconds)
         raise AssertionError("the last attempt returns or raises")

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from corpuskit.engine.pipeline import Observer, run
+from corpuskit.engine.pipeline import LogObserver, run
 from corpuskit.engine.plan import read_plan
 from tests.engine.conftest import corpus
 from tests.patience import wait_until
@@ -96,7 +96,7 @@ def test_the_log_of_a_failed_task_has_its_traceback(poisoned):
         assert "Traceback" in file.read()
 
 
-class Killer(Observer):
+class Killer(LogObserver):
     """Kills a worker whenever a phase makes progress, a few times."""
 
     def __init__(self, times: int) -> None:
@@ -107,6 +107,7 @@ class Killer(Observer):
         self.kill()
 
     def task_ends(self, event: str, fields: dict) -> None:
+        super().task_ends(event, fields)
         if event == "done":
             self.kill()
 
@@ -123,7 +124,7 @@ class Killer(Observer):
             self.killed += 1
 
 
-def test_killed_workers_cost_one_attempt_each(lab, monkeypatch):
+def test_killed_workers_cost_one_attempt_each(lab, monkeypatch, caplog):
     monkeypatch.chdir(lab.folder)
     lab.pipeline["executor"]["retries"] = 10
     lab.pipeline["stages"] = lab.pipeline["stages"][:3]
@@ -131,6 +132,9 @@ def test_killed_workers_cost_one_attempt_each(lab, monkeypatch):
     killer = Killer(3)
     result = run(read_plan(lab.path), killer)
     assert killer.killed == 3
+    retries = [record for record in caplog.records if "is tried again" in record.message]
+    assert 0 < len(retries) <= 3  # a worker may die between two tasks
+    assert {(record.name, record.levelname) for record in retries} == {("corpuskit", "WARNING")}
     assert not any(result.reused)
 
 

@@ -136,7 +136,9 @@ def test_steps_before_a_broken_row_group_are_delivered(own_shards: Shards) -> No
     assert {steps_before_error(run, reader_threads=n)[0] for n in (1, 2, 4)} == {364 // 4}
 
 
-def test_a_part_restored_before_its_second_read_is_read(own_shards: Shards) -> None:
+def test_a_part_restored_before_its_second_read_is_read(
+    own_shards: Shards, caplog: pytest.LogCaptureFixture
+) -> None:
     run = write_plan(own_shards, [(100, {"web": 1})])
     path = part_of(own_shards, 0)
     sound = path.read_bytes()
@@ -150,6 +152,7 @@ def test_a_part_restored_before_its_second_read_is_read(own_shards: Shards) -> N
         copy.replace(path)
         rest = list(batches)
     assert len(rest) == 24
+    assert "a read of token rows failed and is tried again" in caplog.text
 
 
 @pytest.fixture

@@ -55,9 +55,12 @@ def test_a_put_whose_answer_is_lost_is_known_for_ours(remote: RemoteStore, s3: S
     assert not remote.put_new("a", b"mine")
 
 
-def test_a_put_that_hangs_is_sent_again(remote: RemoteStore, s3: S3Server):
+def test_a_put_that_hangs_is_sent_again(
+    remote: RemoteStore, s3: S3Server, caplog: pytest.LogCaptureFixture
+):
     s3.fail("hang", "PUT", seconds=2.5)
     assert remote.put_new("a", b"mine")
+    assert "/a: no answer in time; tried again in" in caplog.text
 
 
 def test_a_lost_answer_does_not_make_a_loser_win(remote: RemoteStore, s3: S3Server):
