@@ -175,7 +175,7 @@ def measure_ranges(folder: Path) -> Callable[[], Any]:
 
     def measured() -> None:
         for _ in range(100):
-            work.run_range("sign/bands", U64, U64, pa.schema([("hash", pa.uint64())]))
+            work.read_shuffle("sign/bands", U64, U64, pa.schema([("hash", pa.uint64())]))
 
     return measured
 

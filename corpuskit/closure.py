@@ -30,8 +30,8 @@ PACKAGE = Path(__file__).parent
 
 CARRIERS = frozenset({
     "__init__.py", "cache.py", "closure.py", "distribution.py", "errors.py",
-    "formats/__init__.py", "formats/exchange.py", "formats/ledger.py", "formats/manifest/",
-    "formats/shards.py", "storage/",
+    "formats/__init__.py", "formats/ledger.py", "formats/manifest.py",
+    "formats/shards.py", "formats/shuffle_files.py", "storage/",
 })  # fmt: skip
 """Parts of corpuskit that a stage may import and that decide nothing about a document.
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from corpuskit.errors import DataError
-from corpuskit.formats.manifest.checked import dump_checked, load_checked
+from corpuskit.formats.manifest import dump_checked, load_checked
 
 FIELDS = {"format": 1, "files": [["a", 1], ["\u00e9", 2]], "a": {"z": None, "b": 0.5}}
 

@@ -15,10 +15,10 @@ from corpuskit.engine.measures import ROLE, Measures
 from corpuskit.engine.profile import ROLE as PROFILE
 from corpuskit.engine.profile import Profile, rule_of
 from corpuskit.engine.rundir import file_copy
-from corpuskit.formats.exchange import read_runs, write_run
 from corpuskit.formats.ledger import LedgerWriter, sampled
 from corpuskit.formats.manifest import Part
 from corpuskit.formats.shards import open_parquet, read_documents, read_sidecars, write_sidecar
+from corpuskit.formats.shuffle_files import read_shuffles, write_shuffle
 from corpuskit.kernels.jit import compile_seconds
 from corpuskit.stage import PassContext, UnitContext, View
 from corpuskit.storage import digest_footer, digest_part, open_place
@@ -86,14 +86,16 @@ class UnitWork(UnitContext):
             return np.ones(len(keys), np.bool_)
         return sampled(keys, settings.seed)
 
-    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
+    def write_shuffle(
+        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
+    ) -> None:
         first = next(iter(columns.values()))
         if len(first) == 0:
             return
         written: list[pa.Table] = []
 
         def write(path: Path) -> None:
-            written.append(write_run(path, columns, is_sorted=is_sorted))
+            written.append(write_shuffle(path, columns, is_sorted=is_sorted))
 
         path = self._scratch_path(".arrow")
         write(path)
@@ -220,7 +222,7 @@ class PassWork(UnitWork, PassContext):
         keep = read_sidecars(self.sidecar_paths()).keep
         return keys, np.ones(len(keys), np.bool_) if keep is None else keep
 
-    def run_range(
+    def read_shuffle(
         self,
         name: str,
         low: int | None,
@@ -232,7 +234,7 @@ class PassWork(UnitWork, PassContext):
         if producers is not None:
             parts = parts[slice(*producers)]
         paths = [self.path(part) for part in parts.within(low, high)]
-        return read_runs(paths, schema, low, high)
+        return read_shuffles(paths, schema, low, high)
 
     def parts(self, name: str) -> RoleParts:
         return self.run.find_parts(self.phase, name)

@@ -1,6 +1,6 @@
 """Under which ids and URLs the documents of a cell are found: `corpuskit why` looks them up here.
 
-One exchange run per cell, sorted by hash. Ids that a source derived from file and position say
+One shuffle file per cell, sorted by hash. Ids that a source derived from file and position say
 where their document lies; they are not in it.
 """
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpuskit.formats.batch import numbers
-from corpuskit.formats.exchange import write_run
+from corpuskit.formats.shuffle_files import write_shuffle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,7 @@ class Identities:
                 "key": np.concatenate(self._keys),
                 "kind": np.concatenate(self._kinds),
             }
-            write_run(path, columns)
+            write_shuffle(path, columns)
         return num
 
     def _add(

@@ -157,7 +157,7 @@ class Stage(Parameters, ABC):
         """
         return {}
 
-    def runs(self) -> tuple[str, ...]:
+    def reference_runs(self) -> tuple[str, ...]:
         """Return directories of other runs that the stage reads; never the run's own."""
         return ()
 

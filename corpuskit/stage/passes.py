@@ -30,7 +30,7 @@ class Unit:
         low, high: range of keys (cells: first and last key + 1) or of hashes.
         rows, text_bytes: of a cell's part before masks.
         part: of a cell: the part that holds its documents or packed rows.
-        producers: of a range that is routed: which parts of the run it reads.
+        producers: of a range that is routed: which of the shuffle files it reads.
     """
 
     number: int
@@ -66,8 +66,10 @@ class UnitContext(ABC):
         """Return of which documents the ledger keeps the text: others need not be read."""
 
     @abstractmethod
-    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
-        """Write an exchange run, sorted by its first column; an empty one is not written."""
+    def write_shuffle(
+        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
+    ) -> None:
+        """Write an shuffle file, sorted by its first column; an empty one is not written."""
 
     @abstractmethod
     def write_part(
@@ -104,7 +106,7 @@ class PassContext(UnitContext):
         """Return the keys of all rows of this cell's part, and which are still alive."""
 
     @abstractmethod
-    def run_range(
+    def read_shuffle(
         self,
         name: str,
         low: int | None,
@@ -112,13 +114,13 @@ class PassContext(UnitContext):
         schema: pa.Schema,
         producers: tuple[int, int] | None = None,
     ) -> pa.Table:
-        """Return the rows in `[low, high)` of a run that an earlier pass of this stage wrote.
+        """Return the rows in `[low, high)` that an earlier pass of this stage wrote.
 
         Rows come producer by producer (in unit order), each producer's sorted.
 
         Args:
-            name: `<pass>/<run>`, as in `sign/bands`.
-            producers: read the first to the last (exclusive) of the run's parts only.
+            name: `<pass>/<name>`, as in `sign/bands`.
+            producers: read the first to the last (exclusive) of its parts only.
         """
 
     @abstractmethod
@@ -169,7 +171,7 @@ class PassPlan(ABC):
     def parts(self, name: str) -> Sequence[Part]:
         """Return parts of finished phases in unit order.
 
-        `<pass>/<run>`: the run of an earlier pass of this stage (`sign/bands`).
+        `<pass>/<name>`: shuffle files of an earlier pass of this stage (`sign/bands`).
         `<phase>/<role>`: a role of another phase: `pack/run:ids`, `shuffle.gather/tokens`.
         """
 

@@ -48,7 +48,7 @@ def check_stages(file: PipelineFile) -> None:
         with located(step):
             _check_integers(step)
             _check_libraries(step)
-            _check_runs(step.stage.runs(), file.settings.output)
+            _check_reference_runs(step.stage.reference_runs(), file.settings.output)
             step.stage.check(Known(names, columns, values))
             for path in step.stage.files():
                 file_digest(path)
@@ -134,7 +134,7 @@ def _check_libraries(step: Step) -> None:
             raise UsageError(f"{name} is not installed here. Run: pip install {name}")
 
 
-def _check_runs(runs: tuple[str, ...], output: str) -> None:
+def _check_reference_runs(runs: tuple[str, ...], output: str) -> None:
     """Check that a stage does not read the run that it is part of: it would find itself there.
 
     Raises:

@@ -20,7 +20,7 @@ from corpuskit.engine.plan.checks import located
 from corpuskit.engine.plan.fingerprint import code_digest
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import MAX_ORDINAL
-from corpuskit.formats.manifest.checked import dump_checked, load_checked
+from corpuskit.formats.manifest import dump_checked, load_checked
 from corpuskit.stage import InputFile, Slice, Source
 from corpuskit.storage import find_files, find_objects, is_remote, look_at
 

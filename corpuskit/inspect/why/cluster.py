@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import CorpuskitError
-from corpuskit.formats.exchange import read_run
+from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.inspect.why.keyed import rows_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _cluster_of(
             row
             for part in runs
             if part.first <= survivor <= part.last
-            for row in read_run(documents.run.at(part), survivor, survivor + 1).to_pylist()
+            for row in read_shuffle(documents.run.at(part), survivor, survivor + 1).to_pylist()
         ]
         if any(row["key"] == key for row in rows):
             return rows

@@ -17,7 +17,7 @@ from corpuskit.engine.identity import ID, ROLE, URL, hash_of
 from corpuskit.engine.profile import ROLE as PROFILE
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import MAX_ORDINAL, POSITION_BITS, make_keys, numbers
-from corpuskit.formats.exchange import read_run
+from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.inspect.why.keyed import first_values, keys_around, rows_of
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Documents:
         wanted, keys = hash_of(name), []
         for part in self.seal.by_role(ROLE):
             try:
-                rows = read_run(self.run.at(part), wanted, wanted + 1)
+                rows = read_shuffle(self.run.at(part), wanted, wanted + 1)
             except FileNotFoundError:  # somebody has deleted it: from now on documents are scanned
                 self._lost = True
                 continue

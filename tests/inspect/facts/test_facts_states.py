@@ -14,8 +14,7 @@ import pytest
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import sealed
 from corpuskit.errors import DataError
-from corpuskit.formats.manifest import Seal
-from corpuskit.formats.manifest.parts import Parts
+from corpuskit.formats.manifest import Parts, Seal
 from corpuskit.inspect.facts import gather
 from corpuskit.inspect.facts.documents import kept_documents
 from corpuskit.inspect.facts.standing import is_held
