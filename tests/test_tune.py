@@ -19,9 +19,9 @@ from pydantic import Field, ValidationError
 
 from corpuskit.engine import registry
 from corpuskit.engine.config import PipelineFile, read_pipeline, step_yaml
-from corpuskit.engine.plan.compile import Plan
-from corpuskit.engine.plan.inputs import Inputs
-from corpuskit.engine.profile import bins
+from corpuskit.engine.inputs import Inputs
+from corpuskit.engine.plan import Plan
+from corpuskit.engine.records import bins
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.settings import Pipeline
 from corpuskit.errors import DataError, UsageError

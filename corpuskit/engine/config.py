@@ -42,6 +42,13 @@ class Step:
     places: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     """Where the value of each parameter stands that the file gives; empty in a worker."""
 
+    @property
+    def kind(self) -> str:
+        """What the step is, in one word: `source`, `filter`, `dedup`, ..."""
+        if isinstance(self.stage, Source):
+            return "source"
+        return registry.KINDS.get(registry.kind_of(self.name), "other")
+
     def where_of(self, message: str) -> str:
         """Return the place of what a message begins with, else that of the stage.
 

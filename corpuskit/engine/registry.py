@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1] / "stages"
 GROUP = "corpuskit.stages"
-KINDS = ("sources", "annotators", "filters", "rewriters", "dedup", "mixing", "sequences")
+KINDS = {
+    "sources": "source", "annotators": "annotator", "filters": "filter", "rewriters": "rewriter",
+    "dedup": "dedup", "mixing": "mixing", "sequences": "sequence",
+}  # fmt: skip
+"""Folder of stages -> what one of them is called."""
+
 THIRD_PARTY = "third-party"
 
 

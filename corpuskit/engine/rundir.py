@@ -8,9 +8,9 @@ import os
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.engine.plan.compile import PLAN, Phase, Plan
-from corpuskit.engine.plan.fingerprint import code_digest, fingerprint, runner_digest
-from corpuskit.engine.plan.inputs import Inputs
+from corpuskit.engine.fingerprint import code_digest, fingerprint, runner_digest
+from corpuskit.engine.inputs import Inputs
+from corpuskit.engine.plan import PLAN, Phase, Plan
 from corpuskit.errors import DataError, TaskError, UsageError
 from corpuskit.formats.manifest import Manifest, OtherFormatError, Seal, dump_checked, load_checked
 from corpuskit.stage import InputFile, Slice, Unit
@@ -19,7 +19,7 @@ from corpuskit.storage import DamagedError, Stored, open_store
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from corpuskit.engine.executors.contract import Task
+    from corpuskit.engine.executors import Task
     from corpuskit.formats.manifest import Part, Parts, RoleParts
     from corpuskit.storage import Store
 
@@ -46,7 +46,7 @@ class RunDirectory:
         self.plan, self.inputs = plan, inputs
         self.store = store or open_store(plan.settings.output)
         self._seals: dict[int, Seal] = {}
-        self._marks: dict[int, str] = {}
+        self._fingerprints: dict[int, str] = {}
         self._sizes: dict[str, dict[str, int]] = {}
         self._lists = False
         self._code: dict[str, str] = {}
@@ -205,15 +205,15 @@ class RunDirectory:
         """Remember the current seal of a phase."""
         self._seals[phase.index] = seal
 
-    def manifest_names(self, phase: Phase, mark: str) -> list[str]:
+    def manifest_names(self, phase: Phase, fingerprint: str) -> list[str]:
         """Return the names of the manifests that the folder of a phase lists."""
-        listed = self.store.list(f"manifests/{phase.name}/{mark}")
+        listed = self.store.list(f"manifests/{phase.name}/{fingerprint}")
         return [name for name in listed if "/task-" in name]
 
     def manifests(
         self,
         phase: Phase,
-        mark: str,
+        fingerprint: str,
         tasks: Iterable[Task] = (),
         known: Mapping[str, Manifest] | None = None,
     ) -> dict[str, Manifest]:
@@ -226,7 +226,7 @@ class RunDirectory:
         Where units are in two, `known` comes before `tasks`, and these before what is listed: a
         late worker of a run that cut otherwise must not displace them.
         """
-        listed = self.manifest_names(phase, mark)
+        listed = self.manifest_names(phase, fingerprint)
         known = known or {}
         asked = (manifest_name(phase, task) for task in tasks)
         names = dict.fromkeys([*known, *asked, *listed])
@@ -331,7 +331,7 @@ class RunDirectory:
             facts["task_memory_bytes"] = settings.task_memory_bytes
         return fingerprint(facts, stages)
 
-    def check_mark(self, phase: Phase, mark: str) -> None:
+    def check_fingerprint(self, phase: Phase, fingerprint: str) -> None:
         """Refuse a task that is not of this plan and of what is sealed now.
 
         A late worker of an earlier plan would read what a newer one has sealed, and commit it under
@@ -340,9 +340,9 @@ class RunDirectory:
         Raises:
             TaskError: the plan was edited since the task was cut.
         """
-        if phase.index not in self._marks:
-            self._marks[phase.index] = self.fingerprint(phase)
-        if self._marks[phase.index] != mark:
+        if phase.index not in self._fingerprints:
+            self._fingerprints[phase.index] = self.fingerprint(phase)
+        if self._fingerprints[phase.index] != fingerprint:
             raise TaskError(
                 f"{self.store.address}: phase {phase.name}: the plan, its files or the libraries "
                 "here are not those that this task was cut for. Run the same command again."
@@ -402,7 +402,7 @@ class RunDirectory:
 
 def manifest_name(phase: Phase, task: Task) -> str:
     """Return the name of a task's manifest."""
-    return f"manifests/{phase.name}/{task.mark}/task-{task.name}.json"
+    return f"manifests/{phase.name}/{task.fingerprint}/task-{task.name}.json"
 
 
 def file_copy(phase: Phase, name: str, digest: str) -> str:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpuskit.engine.context import Stopwatch, UnitWork, cell_sidecars
-from corpuskit.engine.plan.inputs import check_unchanged
-from corpuskit.engine.profile import LEFT, READ, measuring
+from corpuskit.engine.inputs import check_unchanged
+from corpuskit.engine.records import LEFT, READ, measuring
 from corpuskit.engine.rundir import CELLS_PER_UNIT
 from corpuskit.errors import DataError, noting
 from corpuskit.formats.batch import MAX_POSITION, POSITION_BITS, utf8
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.engine.config import Step
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.stage import InputFile, Outcome, Slice, SourceBatch, Stage, Unit
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from corpuskit.engine.measures import FIXED, GROUP_ROWS, Measures
+from corpuskit.engine.records import FIXED, GROUP_ROWS, Measures
 from corpuskit.stage import Outcome, View
 from tests.contract.strategies import view
 from tests.engine.conftest import Lab, corpus, tree

@@ -13,8 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.engine.identity import ID, URL, hash_of
-from corpuskit.engine.profile import LAST, MAX_NAMES, PER_OCTAVE, STEPS, Profile, bins, edges
+from corpuskit.engine.records import (
+    ID,
+    LAST,
+    MAX_NAMES,
+    PER_OCTAVE,
+    STEPS,
+    URL,
+    Profile,
+    bins,
+    edges,
+    hash_of,
+)
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import funnel, sealed, verify
 from corpuskit.formats.shuffle_files import read_shuffle

@@ -20,7 +20,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 from corpuskit.closure import PACKAGE
-from corpuskit.engine.executors.contract import Failure, Launcher, Task
+from corpuskit.engine.executors import Launcher, Task, TaskFailure
 from corpuskit.errors import TaskError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from corpuskit.engine.executors.contract import OnEvent
+    from corpuskit.engine.executors import OnEvent
     from corpuskit.storage import Store
 
 
@@ -78,7 +78,7 @@ class Pool(Launcher):
                 worker.process.wait()
             _close(worker.process.stdout)
 
-    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[Failure]:
+    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[TaskFailure]:
         with selectors.DefaultSelector() as selector:
             return _Round(self, selector, tasks, on_event).run()
 
@@ -100,7 +100,7 @@ class Pool(Launcher):
                 [
                     sys.executable,
                     "-m",
-                    "corpuskit.engine.worker",
+                    "corpuskit.engine.executors.local_worker",
                     self.store.address,
                     str(os.getpid()),
                 ],
@@ -127,10 +127,10 @@ class _Round:
         self.pool, self.selector, self.on_event = pool, selector, on_event
         self.waiting = collections.deque(tasks)
         self.tries: collections.Counter[Task] = collections.Counter()
-        self.failures: list[Failure] = []
+        self.failures: list[TaskFailure] = []
         self.deaths, self.last_death, self.last_log = 0, "", ""
 
-    def run(self) -> list[Failure]:
+    def run(self) -> list[TaskFailure]:
         """Feed the workers until every task is done or has failed for good."""
         for worker in self.pool.workers:
             self.selector.register(_out(worker), selectors.EVENT_READ, worker)
@@ -204,7 +204,7 @@ class _Round:
             self.waiting.append(task)
             self.on_event("retry", fields)
             return
-        failure = Failure(task, fields["error"], str(worker.log), fields.get("code", 1))
+        failure = TaskFailure(task, fields["error"], str(worker.log), fields.get("code", 1))
         self.failures.append(failure)
         self.on_event("failed", fields)
 

@@ -1,8 +1,8 @@
 """The Ray launcher: every task is one plain Ray task, on a cluster or on this machine.
 
-A Ray task returns what became of it as a value, so a failing one never hurts the others. Ray itself
+A Ray task returns its outcome as a value, so a failing one never hurts the others. Ray itself
 retries nothing: a worker that is lost, and an unexpected failure, cost one attempt each out of the
-same few. (Ray alone would try a task that outgrows its node for ever, and tell nobody.)
+same few. (Ray alone would retry a task that outgrows its node for ever, without a message.)
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.closure import PACKAGE
 from corpuskit.distribution import install_command
-from corpuskit.engine.executors.contract import Failure, Launcher
-from corpuskit.engine.executors.errand import PATIENCE_SECONDS, Errand, digest_of, perform
-from corpuskit.engine.plan.compile import PLAN
+from corpuskit.engine.executors import Launcher, TaskFailure
+from corpuskit.engine.executors.ray_worker import (
+    PLAN_SECONDS,
+    WorkerContext,
+    digest_of,
+    run_ray_task,
+)
+from corpuskit.engine.plan import PLAN
 from corpuskit.errors import TaskError, UsageError
 from corpuskit.storage import is_remote
 
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from corpuskit.engine.executors.contract import OnEvent, Task
+    from corpuskit.engine.executors import OnEvent, Task
     from corpuskit.storage import Store
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -40,7 +45,7 @@ CONNECT_SECONDS = 5
 COUNT_SECONDS = 5
 """The CPUs of the cluster are counted this often: an autoscaler adds some."""
 
-ROOM_SECONDS = 300
+NODE_SECONDS = 300
 """A cluster in which no node is large enough for a task has this long to start one."""
 
 LACK_SECONDS = 10
@@ -71,7 +76,7 @@ class RayLauncher(Launcher):
         self.store, self.workers, self.retries = store, workers, retries
         self.address = address or os.environ.get("RAY_ADDRESS") or None
         self.cpus_per_task, self.memory = cpus_per_task, memory
-        self.max_in_flight, self.patience_seconds = max_in_flight, PATIENCE_SECONDS
+        self.max_in_flight, self.plan_seconds = max_in_flight, PLAN_SECONDS
         self.log = store.logs() / f"ray-{socket.gethostname()}-{os.getpid()}.log"
         self._token = uuid.uuid4().hex
         self._is_connected = self._is_ours = False
@@ -89,11 +94,11 @@ class RayLauncher(Launcher):
             _ray().shutdown()
         self._is_connected = self._is_ours = False
 
-    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[Failure]:
+    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[TaskFailure]:
         """Run tasks to their end; return those that failed for good.
 
         Raises:
-            UsageError: there is no Ray, or no room in it for a task; nothing was run.
+            UsageError: there is no Ray, or no node is large enough for a task; nothing was run.
             TaskError: a node cannot work on this run; what was done is kept.
         """
         if not tasks:
@@ -102,13 +107,13 @@ class RayLauncher(Launcher):
             self._connect()
         return _Round(self, tasks, on_event).run()
 
-    def errand(self) -> Errand:
-        """Return what every worker of this run is told."""
+    def context(self) -> WorkerContext:
+        """Return what every worker of this run gets."""
         address = self.store.address
         if not is_remote(address):
             address = os.path.abspath(address)
         digest = digest_of(self.store.read(PLAN))
-        return Errand(address, digest, os.getcwd(), self._token, self.patience_seconds)
+        return WorkerContext(address, digest, os.getcwd(), self._token, self.plan_seconds)
 
     def remote(self) -> Any:
         """Return the remote function, with what it reserves."""
@@ -121,9 +126,9 @@ class RayLauncher(Launcher):
         options = {"num_cpus": self.cpus_per_task, "runtime_env": {"env_vars": environment}}
         if self.memory is not None:
             options["memory"] = self.memory
-        return _ray().remote(perform).options(max_retries=0, **options)
+        return _ray().remote(run_ray_task).options(max_retries=0, **options)
 
-    def lacks_room(self) -> str:
+    def lacking_resources(self) -> str:
         """Return what no node of the cluster has enough of, and what to do; empty if some node has.
 
         CPUs that are busy count.
@@ -161,7 +166,7 @@ class RayLauncher(Launcher):
             self._init()
             self._is_ours = True
             # A cluster may grow when tasks wait; this one will not.
-            if self.address in (None, "local") and (lack := self.lacks_room()):
+            if self.address in (None, "local") and (lack := self.lacking_resources()):
                 raise UsageError(f"executor: {lack}")
         self._is_connected = True
 
@@ -172,7 +177,7 @@ class RayLauncher(Launcher):
         place = self.address or "local"
         options: dict[str, Any] = {}
         if place == "local":
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # tell nobody about the run
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing about the run
             options = {"num_cpus": self.workers, "include_dashboard": False,
                        "object_store_memory": OBJECT_STORE_BYTES}  # fmt: skip
         else:
@@ -218,22 +223,22 @@ class _Round:
 
     def __init__(self, launcher: RayLauncher, tasks: Sequence[Task], on_event: OnEvent) -> None:
         self.launcher, self.on_event = launcher, on_event
-        self.remote, self.errand = launcher.remote(), launcher.errand()
+        self.remote, self.context = launcher.remote(), launcher.context()
         self.waiting = collections.deque(tasks)
-        self.flying: dict[Any, Task] = {}
+        self.in_flight: dict[Any, Task] = {}
         self.tries: collections.Counter[Task] = collections.Counter()
-        self.failures: list[Failure] = []
+        self.failures: list[TaskFailure] = []
         self.unfit = ""
-        self._limit, self._counted, self._landed = 0, 0.0, time.monotonic()
-        self._looked, self._lacking = self._landed, 0.0
+        self._limit, self._counted, self._last_result = 0, 0.0, time.monotonic()
+        self._checked, self._lacking = self._last_result, 0.0
 
-    def run(self) -> list[Failure]:
+    def run(self) -> list[TaskFailure]:
         """Keep the cluster fed until every task is done or has failed for good."""
         try:
-            while self.waiting or self.flying:
+            while self.waiting or self.in_flight:
                 self._submit()
-                self._land()
-                self._check_room()
+                self._collect()
+                self._check_resources()
         finally:
             self._cancel()
         if self.unfit:
@@ -241,10 +246,10 @@ class _Round:
         return self.failures
 
     def _submit(self) -> None:
-        while self.waiting and len(self.flying) < self._max_in_flight():
+        while self.waiting and len(self.in_flight) < self._max_in_flight():
             task = self.waiting.popleft()
             self.tries[task] += 1
-            self.flying[self.remote.remote(self.errand, task)] = task
+            self.in_flight[self.remote.remote(self.context, task)] = task
 
     def _max_in_flight(self) -> int:
         if self.launcher.max_in_flight is not None:
@@ -254,16 +259,16 @@ class _Round:
             self._limit, self._counted = max(1, int(cpus)) * TASKS_PER_CPU, time.monotonic()
         return self._limit
 
-    def _land(self) -> None:
+    def _collect(self) -> None:
         """Take what has ended; wait for it, but not for long."""
-        if not self.flying:
+        if not self.in_flight:
             return
-        ray, refs = _ray(), list(self.flying)
+        ray, refs = _ray(), list(self.in_flight)
         if not ray.wait(refs, num_returns=1, timeout=1)[0]:
             return
         for ref in ray.wait(refs, num_returns=len(refs), timeout=0)[0]:
-            self._take(self.flying.pop(ref), _outcome(ref))
-            self._landed = time.monotonic()
+            self._take(self.in_flight.pop(ref), _outcome(ref))
+            self._last_result = time.monotonic()
 
     def _take(self, task: Task, fields: dict[str, Any]) -> None:
         kind = fields.pop("event")
@@ -285,48 +290,50 @@ class _Round:
         else:
             if kind == "lost":
                 fields["error"] += f" So it went in all {self.tries[task]} attempts."
-            failure = Failure(task, fields["error"], str(self.launcher.log), fields.get("code", 1))
+            failure = TaskFailure(
+                task, fields["error"], str(self.launcher.log), fields.get("code", 1)
+            )
             self.failures.append(failure)
             self.on_event("failed", fields)
 
-    def _check_room(self) -> None:
+    def _check_resources(self) -> None:
         """Say that no node is large enough; stop when none has been started for long.
 
         Ray itself would wait for ever.
 
         Raises:
-            TaskError: the cluster has no room for a task.
+            TaskError: no node of the cluster is large enough for a task.
         """
         now = time.monotonic()
-        if now - max(self._landed, self._looked) < LACK_SECONDS:
+        if now - max(self._last_result, self._checked) < LACK_SECONDS:
             return
-        self._looked = now
-        lack = self.launcher.lacks_room()
+        self._checked = now
+        lack = self.launcher.lacking_resources()
         if not lack:
             self._lacking = 0.0
         elif not self._lacking:
             self._lacking = now
             self.on_event(
-                "waits", {"reason": f"executor: {lack} Waiting {ROOM_SECONDS} s for such a node."}
+                "waits", {"reason": f"executor: {lack} Waiting {NODE_SECONDS} s for such a node."}
             )
-        elif now - self._lacking > ROOM_SECONDS:
+        elif now - self._lacking > NODE_SECONDS:
             raise TaskError(
                 f"executor: {lack} What is done is kept: then run the same command again."
             )
 
     def _cancel(self) -> None:
         """Stop what is in flight, and wait until it has stopped."""
-        if self.flying:
-            ray, refs = _ray(), list(self.flying)
+        if self.in_flight:
+            ray, refs = _ray(), list(self.in_flight)
             with contextlib.suppress(ConnectionError, RuntimeError, ray.exceptions.RayError):
                 for ref in refs:
                     ray.cancel(ref, force=True)
                 ray.wait(refs, num_returns=len(refs), timeout=10)
-            self.flying.clear()
+            self.in_flight.clear()
 
 
 def _outcome(ref: Any) -> dict[str, Any]:
-    """Return what a task returned, or what became of its worker: `lost` or `unfit`."""
+    """Return what a task returned, or that its worker is `lost` or `unfit`."""
     from ray import exceptions
 
     try:

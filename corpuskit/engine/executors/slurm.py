@@ -26,7 +26,7 @@ from corpuskit.errors import DataError, TaskError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.storage import Store
 
@@ -91,18 +91,18 @@ class JobState:
         return any(reason in HELD for reason in self.reasons)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What its elements do, and what to do about it."""
         parts = [f"{num} {name.lower()}" for name, num in sorted(self.elements.items())]
-        words = ", ".join(parts) or "ended"
+        states = ", ".join(parts) or "ended"
         reasons = ", ".join(self.reasons)
         if self.is_hopeless:
-            return f"{words}: blocked ({reasons}). scancel {self.job.number}, then run again."
+            return f"{states}: blocked ({reasons}). scancel {self.job.number}, then run again."
         if self.is_held:
-            return f"{words} ({reasons}). Held until: scontrol release {self.job.number}"
+            return f"{states} ({reasons}). Held until: scontrol release {self.job.number}"
         if self.elements.get("OUT_OF_MEMORY"):
-            return f"{words}. Raise executor.slurm.mem, or lower executor.workers."
-        return f"{words} ({reasons})" if self.is_alive and reasons else words
+            return f"{states}. Raise executor.slurm.mem, or lower executor.workers."
+        return f"{states} ({reasons})" if self.is_alive and reasons else states
 
 
 def log_of(run: RunDirectory, job: Job) -> str:
@@ -284,7 +284,13 @@ def _options(run: RunDirectory, name: str, slots: int, *, after: str | None) -> 
 def _script(run: RunDirectory, index: int, accept_code: bool, force: bool) -> str:
     """Return the batch script: `exec`, so that Slurm's signals reach Python itself."""
     paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
-    command = [sys.executable, "-m", "corpuskit.engine.slot", _absolute(run.store), str(index)]
+    command = [
+        sys.executable,
+        "-m",
+        "corpuskit.engine.executors.slurm_slot",
+        _absolute(run.store),
+        str(index),
+    ]
     command += ["--accept-code-change"] if accept_code else []
     command += ["--force"] if force else []
     return "\n".join(

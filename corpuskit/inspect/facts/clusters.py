@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import RoleParts, Seal

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from corpuskit.engine.profile import rule_of
+from corpuskit.engine.records import rule_of
 from corpuskit.engine.status import sealed
 from corpuskit.errors import UsageError, suggest
 from corpuskit.formats.batch import numbers
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Part, Seal
 

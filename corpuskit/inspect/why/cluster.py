@@ -11,7 +11,7 @@ from corpuskit.inspect.why.keyed import rows_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part, RoleParts
     from corpuskit.inspect.why.lookup import Documents
@@ -107,7 +107,7 @@ def _cluster_of(
 
 def keys_named(documents: Documents, name: str) -> list[int]:
     """Return the keys of documents that can have this id; nothing is scanned."""
-    from corpuskit.engine.identity import ID
+    from corpuskit.engine.records import ID
 
     derived = documents.derived_key(name)
     found = documents.keys_of_hash(name, ID)

@@ -12,12 +12,11 @@ from collections import Counter
 import pytest
 
 from corpuskit.engine.rundir import RunDirectory
-from corpuskit.engine.status import sealed
+from corpuskit.engine.status import is_held, sealed
 from corpuskit.errors import DataError
 from corpuskit.formats.manifest import Parts, Seal
 from corpuskit.inspect.facts import gather
 from corpuskit.inspect.facts.documents import kept_documents
-from corpuskit.inspect.facts.standing import is_held
 from corpuskit.storage import open_store
 from tests.inspect.facts.conftest import FactsLab
 

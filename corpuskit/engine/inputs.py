@@ -16,8 +16,8 @@ import os
 import posixpath
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.engine.plan.checks import located
-from corpuskit.engine.plan.fingerprint import code_digest
+from corpuskit.engine.fingerprint import code_digest
+from corpuskit.engine.plan import located
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import MAX_ORDINAL
 from corpuskit.formats.manifest import dump_checked, load_checked
