@@ -31,10 +31,9 @@ from corpuskit.engine.executors.slurm import (
 from corpuskit.engine.fingerprint import same_but_code
 from corpuskit.engine.phase import PhaseWork, describe_units, failure_error, read_failures
 from corpuskit.engine.plan import PLAN
-from corpuskit.engine.progress import Tracker
+from corpuskit.engine.progress import PhaseCount, Tracker
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError
-from corpuskit.formats.manifest import Manifest
 from corpuskit.storage import LocalStore
 
 if TYPE_CHECKING:
@@ -383,13 +382,11 @@ class SlurmFollower:
     def _phase(self, phase: Phase) -> Seal:
         work = PhaseWork(self.run, phase)
         self.callbacks.phase_starts(work.status())
-        seen = set(self._manifests(work)) if work.reused is None else set()
+        count = PhaseCount(self.run, phase, work.fingerprint)
+        count.look()
         while True:
             seal = self.run.usable_seal(phase)
-            for name in self._manifests(work):
-                if name not in seen:
-                    seen.add(name)
-                    self._report(name)
+            self._report(count)
             if (
                 seal is not None
                 and seal.fingerprint == work.fingerprint
@@ -398,24 +395,19 @@ class SlurmFollower:
                 self.run.set_seal(phase, seal)
                 self.callbacks.phase_ends(phase, seal)
                 return seal
-            self._pause(phase, len(seen) / TASKS_PER_SECOND)
+            self._pause(phase, count.tasks_done / TASKS_PER_SECOND)
 
     def _is_new(self, seal: Seal, work: PhaseWork) -> bool:
         """Return whether a seal is not an old one whose files are gone and are made again now."""
         return seal != work.before or self.run.has_parts(seal.parts)
 
-    def _manifests(self, work: PhaseWork) -> list[str]:
-        listed = self.run.store.list(f"manifests/{work.phase.name}/{work.fingerprint}")
-        return [name for name in listed if "/task-" in name]
-
-    def _report(self, name: str) -> None:
-        """Report what a new manifest says."""
-        with contextlib.suppress(DataError):  # gone or half written: the seal has it
-            counters = Manifest.from_json(self.run.store.read(name), name).counters
-            documents = sum(n for key, n in counters.items() if key.startswith("read/"))
-            size = sum(n for key, n in counters.items() if key.startswith("read_bytes/"))
-            self.callbacks.progress(documents, size)
-        self.callbacks.task_ends("done", {})
+    def _report(self, count: PhaseCount) -> None:
+        """Report the tasks whose manifests are new, and what they read."""
+        tasks, documents, size = count.tasks_done, count.documents, count.text_bytes
+        if count.look():
+            self.callbacks.progress(count.documents - documents, count.text_bytes - size)
+        for _ in range(count.tasks_done - tasks):
+            self.callbacks.task_ends("done", {})
 
     def _pause(self, phase: Phase | None, seconds: float = 0.0) -> None:
         """Wait a little; raise when nobody works on the run any more.

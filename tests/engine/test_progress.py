@@ -157,7 +157,7 @@ def _half_of_gzip(content: bytes) -> bytes:
 def _patiently(watcher: RunMonitor) -> RunProgress:
     """Look until it is believed that nobody is at work."""
     now = [watcher._clock()]
-    watcher._heart._clock = lambda: now[0]
+    watcher._liveness._clock = lambda: now[0]
     watcher.look()
     now[0] += 2 * monitor.GONE_SECONDS
     return watcher.look()

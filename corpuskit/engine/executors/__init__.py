@@ -6,16 +6,19 @@ job arrays whose elements run `slurm_slot`, each with a local pool of its own.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import os
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from corpuskit.closure import PACKAGE
 from corpuskit.errors import CorpuskitError, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
 
@@ -49,6 +52,12 @@ class TaskFailure:
     code: int = 1
 
 
+def python_path() -> str:
+    """Return the PYTHONPATH under which a child finds the corpuskit that is running here."""
+    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+    return os.pathsep.join(path for path in paths if path)
+
+
 def failure_fields(error: Exception) -> dict[str, Any]:
     """Return what a worker reports of a task that raised an error.
 
@@ -67,6 +76,33 @@ def failure_fields(error: Exception) -> dict[str, Any]:
 OnEvent = Callable[[str, dict[str, Any]], None]
 """Called with `progress` (documents, bytes), `done` (cpu, rss), `retry` (error), `failed` (error)
 or `waits` (reason: why no task can run now, and what would help)."""
+
+
+class Round:
+    """The tasks of one phase on their way through an executor.
+
+    A failure that is not `expected`, and a lost worker, are tried again, at most `retries` times.
+    """
+
+    def __init__(self, tasks: Iterable[Task], retries: int, on_event: OnEvent) -> None:
+        self.waiting = collections.deque(tasks)
+        self.retries, self.on_event = retries, on_event
+        self.tries: collections.Counter[Task] = collections.Counter()
+        self.failures: list[TaskFailure] = []
+
+    def may_retry(self, task: Task, fields: Mapping[str, Any]) -> bool:
+        """Return whether a task that failed with `fields` is to be tried again."""
+        return fields.get("kind") != "expected" and self.tries[task] <= self.retries
+
+    def retry(self, task: Task, fields: dict[str, Any]) -> None:
+        """Try a task again, after the others."""
+        self.waiting.append(task)
+        self.on_event("retry", fields)
+
+    def give_up(self, task: Task, fields: dict[str, Any], log: str) -> None:
+        """Report a task as failed for good."""
+        self.failures.append(TaskFailure(task, fields["error"], log, fields.get("code", 1)))
+        self.on_event("failed", fields)
 
 
 class Launcher(ABC):

@@ -1,4 +1,4 @@
-"""The Ray launcher: every task is one plain Ray task, on a cluster or on this machine.
+"""The Ray executor: every task is one plain Ray task, on a cluster or on this machine.
 
 A Ray task returns its outcome as a value, so a failing one never hurts the others. Ray itself
 retries nothing: a worker that is lost, and an unexpected failure, cost one attempt each out of the
@@ -7,7 +7,6 @@ same few. (Ray alone would retry a task that outgrows its node for ever, without
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import logging
 import os
@@ -17,9 +16,8 @@ import urllib.parse
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.closure import PACKAGE
 from corpuskit.distribution import install_command
-from corpuskit.engine.executors import Launcher, TaskFailure
+from corpuskit.engine.executors import Launcher, Round, TaskFailure, python_path
 from corpuskit.engine.executors.ray_worker import (
     PLAN_SECONDS,
     WorkerContext,
@@ -105,7 +103,7 @@ class RayLauncher(Launcher):
             return []
         if not self._is_connected:
             self._connect()
-        return _Round(self, tasks, on_event).run()
+        return _RayRound(self, tasks, on_event).run()
 
     def context(self) -> WorkerContext:
         """Return what every worker of this run gets."""
@@ -120,9 +118,7 @@ class RayLauncher(Launcher):
         environment = dict(ENVIRONMENT)
         hosts = {node["NodeManagerHostname"] for node in _nodes()}
         if hosts == {socket.gethostname()}:
-            # The same corpuskit as here, however it came to be importable.
-            paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
-            environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+            environment["PYTHONPATH"] = python_path()
         options = {"num_cpus": self.cpus_per_task, "runtime_env": {"env_vars": environment}}
         if self.memory is not None:
             options["memory"] = self.memory
@@ -218,16 +214,14 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-class _Round:
+class _RayRound(Round):
     """The tasks of one phase on their way through the cluster."""
 
     def __init__(self, launcher: RayLauncher, tasks: Sequence[Task], on_event: OnEvent) -> None:
-        self.launcher, self.on_event = launcher, on_event
+        super().__init__(tasks, launcher.retries, on_event)
+        self.launcher = launcher
         self.remote, self.context = launcher.remote(), launcher.context()
-        self.waiting = collections.deque(tasks)
         self.in_flight: dict[Any, Task] = {}
-        self.tries: collections.Counter[Task] = collections.Counter()
-        self.failures: list[TaskFailure] = []
         self.unfit = ""
         self._limit, self._counted, self._last_result = 0, 0.0, time.monotonic()
         self._checked, self._lacking = self._last_result, 0.0
@@ -283,18 +277,13 @@ class _Round:
             # It would fail all other tasks, too, and faster than the other nodes do them.
             self.unfit = self.unfit or fields["error"]
             self.waiting.clear()
-        elif fields.get("kind") != "expected" and self.tries[task] <= self.launcher.retries:
+        elif self.may_retry(task, fields):
             if not self.unfit:
-                self.waiting.append(task)
-                self.on_event("retry", fields)
+                self.retry(task, fields)
         else:
             if kind == "lost":
                 fields["error"] += f" So it went in all {self.tries[task]} attempts."
-            failure = TaskFailure(
-                task, fields["error"], str(self.launcher.log), fields.get("code", 1)
-            )
-            self.failures.append(failure)
-            self.on_event("failed", fields)
+            self.give_up(task, fields, str(self.launcher.log))
 
     def _check_resources(self) -> None:
         """Say that no node is large enough; stop when none has been started for long.

@@ -1,4 +1,4 @@
-"""The Slurm launcher: one job array per phase, all submitted up front, each after the one before.
+"""The Slurm executor: one job array per phase, all submitted up front, each after the one before.
 
 An array has as many elements as there are places to work (slots), whatever the number of tasks, so
 MaxArraySize does not matter. What is done is known from manifests; Slurm is asked only which jobs
@@ -20,7 +20,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.closure import PACKAGE
+from corpuskit.engine.executors import python_path
 from corpuskit.errors import DataError, TaskError, UsageError
 
 if TYPE_CHECKING:
@@ -283,7 +283,6 @@ def _options(run: RunDirectory, name: str, slots: int, *, after: str | None) -> 
 
 def _script(run: RunDirectory, index: int, accept_code: bool, force: bool) -> str:
     """Return the batch script: `exec`, so that Slurm's signals reach Python itself."""
-    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     command = [
         sys.executable,
         "-m",
@@ -296,7 +295,7 @@ def _script(run: RunDirectory, index: int, accept_code: bool, force: bool) -> st
     return "\n".join(
         [
             "#!/bin/bash",
-            f"export PYTHONPATH={shlex.quote(os.pathsep.join(p for p in paths if p))}",
+            f"export PYTHONPATH={shlex.quote(python_path())}",
             "trap '' USR1  # until Python has a handler: a warning while it starts must not end it",
             f"exec {shlex.join(command)}",
             "",
