@@ -47,7 +47,7 @@ _MOST_KEPT = 20_000
 
 
 class Import(NamedTuple):
-    """An import as it is written: `from <level dots><module> import <names>`, or `import module`.
+    """An import as written: `from <level dots><module> import <names>`, or `import module`.
 
     Attributes:
         level: leading dots; 0 is absolute.
@@ -76,8 +76,9 @@ class Source(NamedTuple):
 def closure(*paths: Path) -> tuple[Path, ...]:
     """Return files and all source files that they import, directly or not, sorted.
 
-    Followed are: corpuskit without `CARRIERS`; code that is no installed library; inside a library,
-    its own top-level package. Other libraries count by their versions (`Stage.libraries`).
+    Followed are: corpuskit without `CARRIERS`; code that is not an installed library; inside a
+    library, its own top-level package. Other libraries count by their versions
+    (`Stage.libraries`).
     """
     seen: set[Path] = set()
     waiting = list(paths)
@@ -204,7 +205,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 @functools.cache
 def _imported(path: Path) -> list[Path]:
-    """Return what runs before a file, and what its imports lead to, as far as it is followed."""
+    """Return what runs before a file, and the files of its imports that are followed."""
     # Plain strings: with Paths this takes twice as long, at every start.
     files = list(_packages(str(path.parent)))
     for level, module, names in read(path).imports:
@@ -336,10 +337,10 @@ def _place() -> Path:
 
     Raises:
         OSError: there is no folder for it.
-        UsageError: there is none to trust.
+        UsageError: the folder cannot be trusted.
     """
-    mark = hashlib.blake2b(sys.version.encode() + Path(__file__).read_bytes(), digest_size=8)
-    return cache_dir() / f"sources-{mark.hexdigest()}.json"
+    digest = hashlib.blake2b(sys.version.encode() + Path(__file__).read_bytes(), digest_size=8)
+    return cache_dir() / f"sources-{digest.hexdigest()}.json"
 
 
 @functools.cache
@@ -359,7 +360,7 @@ def _kept() -> _Kept:
 
 
 def _save() -> None:
-    """Keep what is new for later processes: whole or not at all; a folder that is full is no error.
+    """Keep what is new for later processes: whole or not at all; a full folder is not an error.
 
     Of two processes that save at once one wins; the other's files are parsed again some day.
     """

@@ -89,8 +89,8 @@ def test_a_file_may_have_any_name(tmp_path):
         ('jsonl: "web/*.jsonl"', 'jsonl: "web/*.jsonl", txt_column: t', "sources.web has no "
          "parameter 'txt_column'. Did you mean 'text_column'?"),
         ("seed: 3", "seed: [3", "not valid YAML"),
-        ("seed: 3", "seed: !!int abc", "p.yaml:2:7: 'abc' is no int."),
-        ("seed: 3", "seed: !!timestamp abc", "p.yaml:2:7: 'abc' is no timestamp."),
+        ("seed: 3", "seed: !!int abc", "p.yaml:2:7: 'abc' is not of type int."),
+        ("seed: 3", "seed: !!timestamp abc", "p.yaml:2:7: 'abc' is not of type timestamp."),
         ("seed: 3", "name: &a [*a]", "p.yaml:2:11: a value holds itself. Write the values out."),
         ("seed: 3", "seed: " + "[" * 3000, "p.yaml:2:70: nested deeper than 64."),
         ("seed: 3", "<<: {seed: 3}", "p.yaml:2:1: a key must be plain text."),

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from corpuskit import closure
-from corpuskit.engine import registry
-from corpuskit.engine.plan import fingerprint
+from corpuskit.engine import fingerprint, registry
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("numba", "spacy", "datatrove", "torch", "fasttext", "tokenizers", "datasketch")

@@ -77,7 +77,7 @@ def file_digest(path: str) -> str:
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # a device never ends
-            raise UsageError(f"{path}: is no regular file. Check the path.")
+            raise UsageError(f"{path}: is not a regular file. Check the path.")
         return _file_digest(path, status.st_size, status.st_mtime_ns)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

@@ -113,7 +113,7 @@ def find_inputs(
     for ordinal, (step, one, name) in enumerate(matches):
         facts = (one.address, name, one.size_bytes, one.stamp, one.state)
         file = InputFile(ordinal, step.label, *facts)
-        cut = known.get(_mark(file, tails[step.label]))
+        cut = known.get(_cut_key(file, tails[step.label]))
         if cut is None or not _is_tiled(file, cut):
             with located(step, UsageError):
                 cut = _cut(step, file, cell_bytes)
@@ -133,7 +133,7 @@ def _cut_units(
 ) -> tuple[int, ...]:
     """Return where units begin: neighbours of a source share one up to `most` bytes of text.
 
-    A file that is added behind the others of its source changes its last unit only.
+    A file that is added after the others of its source changes its last unit only.
     """
     begins: list[int] = []
     held, before = 0, ""
@@ -150,19 +150,19 @@ def save_inputs(store: Store, inputs: Inputs, sources: Iterable[Step], cell_byte
     """Remember how the files were cut."""
     tails = {step.label: _tail(step, cell_bytes) for step in sources}
     cuts = {
-        _mark(file, tails[file.source]): [dataclasses.astuple(piece) for piece in cut]
+        _cut_key(file, tails[file.source]): [dataclasses.astuple(piece) for piece in cut]
         for file, cut in zip(inputs.files, inputs.slices, strict=True)
     }
     store.put(INPUTS, dump_checked({"format": 2, "cuts": cuts}))
 
 
 def _known_cuts(store: Store) -> dict[str, tuple[Slice, ...]]:
-    """Return how files were cut before, by their marks; nothing where that cannot be read."""
+    """Return how files were cut before, by `_cut_key`; nothing where that cannot be read."""
     [content] = store.read_each([INPUTS])
     with contextlib.suppress(DataError, KeyError, TypeError, AttributeError):
         fields = load_checked(content or b"", INPUTS)
         if fields["format"] == 2:
-            return {mark: tuple(Slice(*s) for s in cut) for mark, cut in fields["cuts"].items()}
+            return {key: tuple(Slice(*s) for s in cut) for key, cut in fields["cuts"].items()}
     return {}
 
 
@@ -219,13 +219,13 @@ def _state(size_bytes: int, state: str) -> str:
         return f"{size_bytes:,} bytes (ETag {state})"
 
 
-def _mark(file: InputFile, tail: str) -> str:
+def _cut_key(file: InputFile, tail: str) -> str:
     """Return what must be equal for an earlier cut to serve again."""
     return f"{file.path}|{file.size_bytes}|{file.stamp}|{tail}"
 
 
 def _tail(step: Step, cell_bytes: int) -> str:
-    """Return what marks of all files of a source have in common."""
+    """Return the part of `_cut_key` that all files of a source share."""
     params = step.stage.model_dump_json(exclude={"paths"})
     code = code_digest(step.name)  # decides what a slice's bounds mean
     facts = "|".join([step.name, str(cell_bytes), params, code])
@@ -252,7 +252,7 @@ def _matches(patterns: Sequence[str]) -> list[tuple[Found, str]]:
     """Return the files that patterns match.
 
     Raises:
-        UsageError: one matches nothing, or what is no file.
+        UsageError: one matches nothing, or something that is not a file.
     """
     kinds = {is_remote(pattern) for pattern in patterns}
     if len(kinds) > 1:
@@ -277,7 +277,7 @@ def _matches(patterns: Sequence[str]) -> list[tuple[Found, str]]:
 
 
 def _root(pattern: str, separator: str) -> str:
-    """Return the folder in front of the first wildcard, or of the file."""
+    """Return the folder before the first wildcard, or of the file."""
     parts = pattern.split(separator)
     for index, part in enumerate(parts[:-1]):
         if set(part) & set(_GLOB):

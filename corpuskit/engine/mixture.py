@@ -45,7 +45,7 @@ class MixtureRow:
         epochs: how often that is all that the source has; the whole run may take `max_epochs`.
         planned_ratio: share of the rows that the weights ask for.
         token_ratio: share of the tokens; differs for padding, and as rows are whole.
-        fill_ratio: of the tokens stored those that are no padding.
+        fill_ratio: of the tokens stored those that are not padding.
     """
 
     stage: str
@@ -254,7 +254,7 @@ def _with_edits(run: RunDirectory, plan: dict[str, Any]) -> tuple[dict[str, Any]
 
 
 def lost_edits(run: RunDirectory, phase: str) -> str:
-    """Say what is lost if a phase that has edits behind it makes the mix again, or ""."""
+    """Say what is lost if a phase makes a mix again that has edits, or ""."""
     edits = run.store.list(FOLDER) if phase == MIX else []
     if not edits:
         return ""
@@ -313,7 +313,7 @@ def estimate_counters(
         labels = [label for label in phase.labels if label not in ("tokenize", PACK)]
         if phase.name in seals:
             guessed = [] if phase.is_stream else guessed
-            text = _behind(phase, seals[phase.name].counters, text)
+            text = _left_after(phase, seals[phase.name].counters, text)
         elif labels:
             before = run.usable_seal(phase)
             (unknown if before is None else as_before).update(dict.fromkeys(labels))
@@ -340,8 +340,10 @@ def names_of(names: Iterable[str]) -> str:
     return ", ".join(names[:6] if more else names) + more
 
 
-def _behind(phase: Phase, counters: Mapping[str, int], text: Mapping[str, Text]) -> dict[str, Text]:
-    """Return what is left behind a finished phase."""
+def _left_after(
+    phase: Phase, counters: Mapping[str, int], text: Mapping[str, Text]
+) -> dict[str, Text]:
+    """Return what is left after a finished phase."""
     if phase.is_stream:
         return {
             n: Text(counters.get(f"kept/{n}", 0), counters.get(f"kept_bytes/{n}", 0)) for n in text
@@ -361,8 +363,8 @@ def _as_before(
 ) -> dict[str, Text]:
     """Return what will be left if a phase keeps the share that it kept before."""
     if not phase.is_stream:
-        return _behind(phase, counters, text)
-    kept = _behind(phase, counters, text)
+        return _left_after(phase, counters, text)
+    kept = _left_after(phase, counters, text)
     found = {}
     for name, one in text.items():
         read = counters.get(f"read_bytes/{name}", 0)
@@ -437,7 +439,7 @@ class PackingRow:
 
     @property
     def fill_ratio(self) -> float:
-        """Share of the stored tokens that is no padding."""
+        """Share of the stored tokens that is not padding."""
         return self.tokens / max(self.tokens + self.padding, 1)
 
     @property
@@ -447,7 +449,7 @@ class PackingRow:
 
 
 def packing(finished: Iterable[tuple[Phase, Seal]]) -> list[PackingRow]:
-    """Return a row per source, and behind it one per band; none when nothing is packed yet."""
+    """Return a row per source, each followed by one per band; none before `pack` is done."""
     counters = next((seal.counters for phase, seal in finished if phase.name == "pack"), {})
     prefix = "documents/"
     names = [name.removeprefix(prefix) for name in sorted(counters) if name.startswith(prefix)]

@@ -119,7 +119,7 @@ class RunMonitor:
         address: of the run directory.
 
     Raises:
-        UsageError: there is no run there.
+        UsageError: it is not a run directory.
     """
 
     def __init__(self, address: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -241,7 +241,7 @@ class Liveness:
         self._lease, self._changed = b"", clock()
 
     def look(self, store: Store) -> Heartbeat:
-        """Return whether somebody works on a run; that nobody does is believed after a while."""
+        """Return whether somebody works on a run; only GONE_SECONDS of silence count as no."""
         now = self._clock()
         is_cheap = isinstance(store, LocalStore) and not store.exists(JOBS)
         if is_cheap or self._asked is None or now - self._asked >= ASK_SECONDS or self._gone:

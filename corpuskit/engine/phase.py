@@ -337,7 +337,7 @@ def phase_statuses(
 def sweep(run: RunDirectory) -> None:
     """Delete what no seal names, after all phases of a whole plan are sealed.
 
-    It catches what phases that are no longer in the plan, or were interrupted, left behind.
+    That is what phases left that were interrupted, or are no longer in the plan.
     """
     named = {run.seal_name(phase) for phase in run.plan.phases}
     kept: list[str] = []

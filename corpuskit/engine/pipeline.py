@@ -98,7 +98,7 @@ def run(
     Phases whose inputs, parameters, files and code are those of their seal are reused.
 
     Args:
-        callbacks: is told what happens.
+        callbacks: called as things happen.
         accept_code: reuse results that differ in nothing but corpuskit's code.
         force: run although memory or disk seem too small.
         launcher: runs the tasks; that of the plan's executor when absent.
@@ -154,7 +154,7 @@ def submit(
     accept_code: bool = False,
     force: bool = False,
 ) -> Submission:
-    """Submit a plan to Slurm and return; the jobs need nobody to watch them.
+    """Submit a plan to Slurm and return; the jobs run on their own.
 
     Args:
         force: run although memory or disk seem too small.
@@ -195,7 +195,7 @@ def prepared(plan: Plan, callbacks: RunCallbacks) -> Iterator[RunDirectory]:
         UsageError: nothing may be run there.
     """
     if plan.settings.executor.kind == "local":
-        cache_dir()  # or every task fails for want of it
+        cache_dir()  # without it every task would fail
     _pin_code(plan)
     store = open_store(plan.settings.output)
     _refuse_foreign(store)

@@ -441,7 +441,7 @@ def check_place(file: PipelineFile) -> None:
     """
     output = file.settings.output
     if not is_remote(output) and (problem := _output_problem(output.removeprefix("file://"))):
-        where = file.places.get("output", file.path)
+        where = file.locations.get("output", file.path)
         raise ConfigError(where, f"output: {problem}", "Set another one.")
     kind = file.settings.executor.kind
     missing = hint = ""
@@ -450,7 +450,7 @@ def check_place(file: PipelineFile) -> None:
     if kind == "slurm" and shutil.which("sbatch") is None:
         missing, hint = "sbatch", "Work on a login node of Slurm"
     if missing:
-        where = file.places.get("executor.kind", file.path)
+        where = file.locations.get("executor.kind", file.path)
         problem = f"executor.kind: {missing} is not installed here."
         raise ConfigError(where, problem, f"{hint}, or set executor.kind to local.")
 
@@ -461,7 +461,7 @@ def _output_problem(output: str) -> str:
     while not os.path.lexists(place):
         place = os.path.dirname(place)
     if not os.path.isdir(place):
-        return f"{place} is no folder."
+        return f"{place} is not a folder."
     return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} may not be written to."
 
 
@@ -511,7 +511,7 @@ def _declared(file: PipelineFile) -> Mapping[str, pa.DataType]:
         for name, kind in declared_columns(step).items():
             if types.setdefault(name, kind) != kind:
                 raise ConfigError(
-                    step.places.get(f"columns.{name}", step.where),
+                    step.locations.get(f"columns.{name}", step.where),
                     f"column {name!r} is {kind} here but {types[name]} in another source.",
                     "Declare one type.",
                 )

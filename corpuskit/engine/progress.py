@@ -218,7 +218,7 @@ def _pass(
 
 
 def _weights(run: RunDirectory, phase: Phase, units: Sequence[Unit]) -> list[int]:
-    """Return how much work each unit is: its text; where there is none all are equal."""
+    """Return how much work each unit is: its text; without any text all are equal."""
     if phase.base is None:
         sizes = [
             sum(run.plan.source(file.source).text_size(file, piece)[0] for file, piece in pieces)
@@ -260,7 +260,7 @@ class RunProgress:
         current: the phase that runs, or is about to; None when the run is finished.
         bytes_per_second: of text, in the current phase; 0 = not known.
         seconds: since the run began, as far as that is known.
-        phase_seconds_left, seconds_left: None = nothing can be said yet.
+        phase_seconds_left, seconds_left: None = not known yet.
         quiet_seconds: since a task was finished, or a phase begun.
         note: what else there is to say, in one line.
     """

@@ -42,7 +42,7 @@ START_SECONDS = 2.0
 """CPU seconds to start a worker: imports, and loading kernels."""
 
 DOCUMENT_BYTES = 4000
-"""Text of a document, where nobody has counted them; web pages have 3 to 7 KB."""
+"""Text of a document, before documents are counted; web pages have 3 to 7 KB."""
 
 READ_SPEED, WRITE_SPEED = 600e6, 130e6
 """Bytes of text per CPU second of reading and of writing document shards."""

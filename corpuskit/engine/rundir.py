@@ -64,7 +64,7 @@ class RunDirectory:
         self.store.put(PLAN, dump_checked(content))
 
     def code(self) -> dict[str, str]:
-        """Return digests of the code of every source and stage, and of what runs them, as it is."""
+        """Return digests of the code of every source and stage, and of what runs them, now."""
         steps = (*self.plan.file.sources, *self.plan.file.steps)
         stages = {step.name: code_digest(step.name) for step in steps}
         return {**stages, "corpuskit itself": runner_digest()}
@@ -88,7 +88,7 @@ class RunDirectory:
         """Open the run directory at a path or address as its last run planned it.
 
         Raises:
-            UsageError: there is no run there.
+            UsageError: it is not a run directory.
         """
         store = open_store(address)
         path = store.where(PLAN)
@@ -135,7 +135,7 @@ class RunDirectory:
         """Delete a damaged part of this run, so that the next run makes it again.
 
         Only a part that is damaged at a second look is deleted. Its name holds the hash of what it
-        must contain, so there is no other plan or attempt for which it would be whole.
+        must contain, so no other plan or attempt could use it either.
 
         Returns:
             What to tell the user: the file, the phase that wrote it, and what to do.
@@ -163,9 +163,9 @@ class RunDirectory:
         return f"manifests/{phase.name}/seal.json"
 
     def read_seal(self, phase: Phase) -> Seal | None:
-        """Return the seal of a phase as it lies on disk, None if there is none.
+        """Return the seal of a phase from disk, None if there is none.
 
-        One that another version wrote is none: the phase is to be made again.
+        One that another version wrote counts as none: the phase is made again.
         """
         name = self.seal_name(phase)
         [content] = self.store.read_each([name])

@@ -91,7 +91,7 @@ class Account:
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What `verify` found."""
+    """The result of `verify`."""
 
     num_files: int
     size_bytes: int
@@ -400,7 +400,7 @@ class RunStatus:
         phase: that it is at; None at its end.
         sentence: the same in words.
         began, ended: times of the plan and of the last seal; None in object storage.
-        until: the stage after which the run was told to stop.
+        until: the last stage that the run was to execute.
     """
 
     name: str
@@ -479,7 +479,7 @@ def run_status(run: RunDirectory, finished: Sealed) -> RunStatus:
 
 
 def outdated_phases(run: RunDirectory, finished: Sealed) -> list[Phase]:
-    """Return the phases that were made with other parameters; none where nobody can tell."""
+    """Return the phases that were made with other parameters; none where that cannot be known."""
     try:
         return outdated(run, finished)
     except CorpuskitError:  # a model or an input is gone

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 4096
 BATCH_BYTES = 4 << 20
-"""Small batches of a source are joined up to so many rows and bytes, columns of all kinds."""
+"""Small batches of a source are joined up to these sizes; bytes are those of all columns."""
 
 
 class Stream:

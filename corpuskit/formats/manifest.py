@@ -45,7 +45,7 @@ def load_checked(content: bytes, where: str) -> dict[str, Any]:
         where: the file, for messages.
 
     Raises:
-        DataError: it is no JSON object, or not what was written.
+        DataError: it is not a JSON object, or not what was written.
     """
     try:
         fields = json.loads(content)
@@ -263,7 +263,7 @@ def _texts(values: Any, num: int) -> list[str] | str:
     if isinstance(values, str):
         return values
     if not isinstance(values, list) or len(values) != num or set(map(type, values)) != {str}:
-        raise ValueError("a column of texts is none")
+        raise ValueError("a column of texts holds something else")
     return values
 
 
@@ -408,8 +408,8 @@ class Seal:
         """Return the hash of what later phases may read, free of timing and of tasks.
 
         The ledger, measures, profiles and the counts of the funnel are left out: no later phase
-        reads them, so a phase that drops the same documents for another reason makes nothing behind
-        it run again.
+        reads them, so a phase that drops the same documents for another reason makes no later
+        phase run again.
         """
         return self._content
 
@@ -475,7 +475,7 @@ class Seal:
 
 
 def _not_a_seal(found: Any, where: str) -> DataError:
-    """Return what to raise for JSON that is no seal of this format."""
+    """Return what to raise for JSON that is not a seal of this format."""
     if isinstance(found, dict) and found.get("kind") == "seal":
         number = found.get("format")
         return OtherFormatError(

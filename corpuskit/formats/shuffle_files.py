@@ -66,7 +66,7 @@ def write_shuffle(
         "format": 1,
         "rows": len(first),
         "first": [str(v) for v in first[::step]],
-        # A batch lies in the file just as it is serialized here. CRC-32 (2.4 GB/s) is in every
+        # A batch has the same bytes in the file as here. CRC-32 (2.4 GB/s) is in every
         # Python: the loader, which needs no more than numpy and pyarrow, checks it as well.
         "crc32": [crc32(b.serialize()) for b in table.to_batches(max_chunksize=step)],
     }

@@ -104,7 +104,7 @@ class Stage(Parameters, ABC):
         return cls.__module__.rpartition(".")[2]
 
     def threshold(self, rule: str) -> float:
-        """Return the bound that `rule` compares with, NaN if it has none."""
+        """Return the threshold that `rule` compares with, NaN if it has none."""
         name = self.bounds.get(rule)
         value = None if name is None else getattr(self, name)
         return float("nan") if value is None else float(value)

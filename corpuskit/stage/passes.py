@@ -165,7 +165,7 @@ class PassPlan(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Volume:
-    """How much a stage will have to work on, as far as it is known before: rather more than less.
+    """How much a stage will have to work on: an upper bound until it is known.
 
     Attributes:
         documents, text_bytes: of all cells.
@@ -198,7 +198,7 @@ class Volume:
 class Cost:
     """What a stage, or one pass of it, needs for a Volume; nothing here changes an output byte.
 
-    The figures behind it are measured: docs/concepts.md says how, and how near they come.
+    Its figures are measured: docs/concepts.md says how, and how near they come.
 
     Attributes:
         cpu_seconds: for all of it.

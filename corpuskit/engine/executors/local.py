@@ -142,7 +142,7 @@ class _PoolRound(Round):
             self._check_start()
 
     def _check_start(self) -> None:
-        """Stop when workers die before one of them has said anything: it is not the tasks' fault.
+        """Stop when workers die before one of them has sent anything: tasks are not the cause.
 
         Raises:
             TaskError: workers cannot start here.

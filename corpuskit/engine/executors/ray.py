@@ -47,7 +47,7 @@ NODE_SECONDS = 300
 """A cluster in which no node is large enough for a task has this long to start one."""
 
 LACK_SECONDS = 10
-"""That there is no such node is said after this long without a result."""
+"""The lack of such a node is reported after this long without a result."""
 
 OBJECT_STORE_BYTES = 80 << 20  # near Ray's minimum: tasks exchange files, not objects
 
@@ -195,10 +195,10 @@ _ADVICE = (
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address at which nobody listens: Ray itself would try for minutes.
+    """Refuse an address at which nothing listens: Ray itself would try for minutes.
 
     Raises:
-        UsageError: nobody does.
+        UsageError: nothing does.
     """
     scheme, _, rest = address.rpartition("://")
     if scheme not in ("", "ray") or address == "auto":

@@ -1,7 +1,7 @@
 """What an element of a Slurm array runs: `python -m MODULE RUN_DIR PHASE_INDEX`.
 
 Slot k of S runs the tasks k, k + S, ... of the phase that have no manifest yet, in as many worker
-processes as the plan says. The tasks are cut anew here, from the seals of the phases before, so a
+processes as the plan says. The tasks are cut again here, from the seals of the phases before, so a
 phase can be submitted before it is known what it will have to do. An index after the last
 phase closes the run.
 """

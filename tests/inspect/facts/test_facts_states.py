@@ -11,8 +11,9 @@ from collections import Counter
 
 import pytest
 
+from corpuskit.engine.monitor import heartbeat
 from corpuskit.engine.rundir import RunDirectory
-from corpuskit.engine.status import is_held, sealed
+from corpuskit.engine.status import sealed
 from corpuskit.errors import DataError
 from corpuskit.formats.manifest import Parts, Seal
 from corpuskit.inspect.facts import gather
@@ -114,7 +115,7 @@ def test_a_running_run_says_so(copied):
         pytest.skip("other systems have no table of locks")
     (copied / "manifests" / "pack" / "seal.json").unlink()
     run = RunDirectory.open(str(copied))
-    assert not is_held(run)
+    assert heartbeat(run.store).is_alive is not True
     with open_store(str(copied)).lock():
         found = facts_of(copied)
     assert (found["run"]["state"], found["run"]["phase"]) == ("running", "pack")
