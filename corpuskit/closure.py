@@ -60,7 +60,7 @@ class Import(NamedTuple):
     names: tuple[str, ...]
 
 
-class Source(NamedTuple):
+class SourceFile(NamedTuple):
     """What a source file says.
 
     Attributes:
@@ -125,7 +125,7 @@ def label(path: Path) -> str:
 
 
 @functools.cache
-def read(path: Path) -> Source:
+def read(path: Path) -> SourceFile:
     """Return what a file says, by its content when this process first asks.
 
     A compiled extension, or text that Python cannot parse, imports nothing and counts byte by byte.
@@ -135,7 +135,7 @@ def read(path: Path) -> Source:
     kept = _kept()
     if key not in kept.sources:
         source = _parsed(content) if path.suffix == ".py" else None
-        kept.sources[key] = source or Source((), key)
+        kept.sources[key] = source or SourceFile((), key)
         kept.num_new += 1
     return kept.sources[key]
 
@@ -148,11 +148,13 @@ _UNDECIDING = frozenset({"cost", "oracle", "examples"})
 _FOR_CHECKERS = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
-def _parsed(content: bytes) -> Source | None:
+def _parsed(content: bytes) -> SourceFile | None:
     try:
         tree = ast.parse(content)
         imports = tuple(dict.fromkeys(_imports(tree)))
-        return Source(imports, hashlib.blake2b(_normal(tree).encode(), digest_size=16).hexdigest())
+        return SourceFile(
+            imports, hashlib.blake2b(_normal(tree).encode(), digest_size=16).hexdigest()
+        )
     except (SyntaxError, ValueError, RecursionError):
         return None
 
@@ -327,8 +329,8 @@ def _site(path: Path) -> Path | None:
 # ---------------------------------------------------------------- the cache
 
 
-class _Kept:
-    def __init__(self, sources: dict[str, Source]) -> None:
+class _SourceCache:
+    def __init__(self, sources: dict[str, SourceFile]) -> None:
         self.sources, self.num_new = sources, 0
 
 
@@ -344,19 +346,19 @@ def _place() -> Path:
 
 
 @functools.cache
-def _kept() -> _Kept:
+def _kept() -> _SourceCache:
     try:
         content = _place().read_bytes()
     except (OSError, UsageError):
-        return _Kept({})
+        return _SourceCache({})
     head, _, body = content.partition(b"\n")
     if hashlib.blake2b(body, digest_size=16).hexdigest().encode() != head:
-        return _Kept({})  # damaged
+        return _SourceCache({})  # damaged
     sources = {}
     for key, (rows, digest) in json.loads(body).items():
         imports = tuple(Import(level, module, tuple(names)) for level, module, names in rows)
-        sources[key] = Source(imports, digest)
-    return _Kept(sources)
+        sources[key] = SourceFile(imports, digest)
+    return _SourceCache(sources)
 
 
 def _save() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from corpuskit.engine import registry
 from corpuskit.engine.config import read_model, read_pipeline
-from corpuskit.engine.settings import Pipeline
+from corpuskit.engine.settings import PipelineSettings
 from corpuskit.errors import ConfigError, UsageError
 from corpuskit.stages.filters import _languages
 from corpuskit.train.settings import EvaluateSettings
@@ -58,7 +58,9 @@ def test_a_file_may_have_any_name(tmp_path):
     path.write_text(GOOD)
     settings = read_pipeline(path).settings
     assert settings.name == "my-run-2-"
-    assert Pipeline.model_validate_json(settings.model_dump_json()) == settings  # as workers do
+    assert (
+        PipelineSettings.model_validate_json(settings.model_dump_json()) == settings
+    )  # as workers do
 
 
 @pytest.mark.parametrize(
@@ -339,7 +341,7 @@ params keep_labels remove_labels limits max_epochs name seed name_or_path kind
 def test_every_parameter_that_is_a_string_is_a_path_or_known_to_be_none():
     """A path that is no `PathText` would make a folder called `~`."""
     models = {name: registry.load(name) for name in registry.names()}
-    models |= {"pipeline": Pipeline, "train": TrainingSettings}
+    models |= {"pipeline": PipelineSettings, "train": TrainingSettings}
     models |= {"evaluate": EvaluateSettings}
     unknown = [
         f"{owner}.{name}"

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from corpuskit import yamlreader
 from corpuskit.engine import registry
-from corpuskit.engine.settings import Pipeline, keys_at
+from corpuskit.engine.settings import PipelineSettings, keys_at
 from corpuskit.errors import ConfigError, UsageError, suggest
 from corpuskit.stage import Source, Stage
 
@@ -74,7 +74,7 @@ class PipelineFile:
     """A pipeline file, read and checked."""
 
     path: str
-    settings: Pipeline
+    settings: PipelineSettings
     sources: tuple[Step, ...]
     steps: tuple[Step, ...]
     locations: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
@@ -91,12 +91,12 @@ def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFi
     Raises:
         ConfigError: the file, a stage or a parameter is wrong.
     """
-    document = _Document.open(Path(path))
+    document = _YamlFile.open(Path(path))
     for override in overrides:
         document.override(override)
     top = document.value
     given = {key: top[key] for key in top if key not in {"sources", "stages"}}
-    settings = document.check(Pipeline, given, (), "", {"sources", "stages"})
+    settings = document.check(PipelineSettings, given, (), "", {"sources", "stages"})
     if not settings.name:
         settings = settings.model_copy(update={"name": re.sub(r"[^\w.-]+", "-", Path(path).stem)})
     sources = tuple(_sources(document))
@@ -168,13 +168,13 @@ def read_model(path: str | Path, model: type[Model], overrides: Sequence[str] = 
     Raises:
         ConfigError: the file or a value is wrong.
     """
-    document = _Document.open(Path(path))
+    document = _YamlFile.open(Path(path))
     for override in overrides:
         document.override(override)
     return document.check(model, document.value, (), "")
 
 
-def _sources(document: _Document) -> Iterable[Step]:
+def _sources(document: _YamlFile) -> Iterable[Step]:
     given = document.value.get("sources")
     if not isinstance(given, dict) or not given:
         raise ConfigError(
@@ -209,7 +209,7 @@ def _sources(document: _Document) -> Iterable[Step]:
         yield Step(str(name), kind, stage, document.where(at, key=True), locations=locations)
 
 
-def _steps(document: _Document) -> Iterable[Step]:
+def _steps(document: _YamlFile) -> Iterable[Step]:
     given = document.value.get("stages") or []
     if not isinstance(given, list):
         raise ConfigError(document.where(("stages",)), "stages must be a list.",
@@ -242,14 +242,14 @@ def _steps(document: _Document) -> Iterable[Step]:
         yield Step(_label(name, seen), name, stage, where, materialize, locations)
 
 
-class _Document:
+class _YamlFile:
     """A YAML file as plain values, with the line and column of every key and value."""
 
     def __init__(self, path: Path, value: Any, locations: dict[KeyPath, tuple[str, str]]) -> None:
         self.path, self.value, self._locations = path, value, locations
 
     @classmethod
-    def open(cls, path: Path) -> _Document:
+    def open(cls, path: Path) -> _YamlFile:
         try:
             text = path.read_text("utf-8")
         except OSError as error:

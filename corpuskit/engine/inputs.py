@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from corpuskit.engine.config import Step
-    from corpuskit.storage import Found, Store
+    from corpuskit.storage import FoundFile, Store
 
 INPUTS = "inputs.json"
 _GLOB = "*?["
@@ -98,7 +98,7 @@ def find_inputs(
         DataError: a footer cannot be read.
     """
     known = _known_cuts(store)
-    matches: list[tuple[Step, Found, str]] = []
+    matches: list[tuple[Step, FoundFile, str]] = []
     for step in sources:
         files_of_step = _expand(step)
         assert isinstance(step.stage, Source), "config.py makes sure of it"
@@ -232,7 +232,7 @@ def _tail(step: Step, cell_bytes: int) -> str:
     return hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
 
 
-def _expand(step: Step) -> list[tuple[Found, str]]:
+def _expand(step: Step) -> list[tuple[FoundFile, str]]:
     """Return a source's files, each with its path relative to the source's root, sorted by it.
 
     The root is the deepest folder that is common to all patterns, wildcards left out; so names, and
@@ -248,7 +248,7 @@ def _expand(step: Step) -> list[tuple[Found, str]]:
     return sorted({name: (one, name) for one, name in named}.values(), key=lambda pair: pair[1])
 
 
-def _matches(patterns: Sequence[str]) -> list[tuple[Found, str]]:
+def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:
     """Return the files that patterns match.
 
     Raises:
@@ -259,7 +259,7 @@ def _matches(patterns: Sequence[str]) -> list[tuple[Found, str]]:
         raise UsageError("mixes local paths and addresses. Make two sources of it.")
     remote = kinds.pop()
     bare = [pattern.removeprefix("file://") for pattern in patterns]
-    found: list[Found] = []
+    found: list[FoundFile] = []
     for pattern in bare:
         matches = find_objects(pattern) if remote else find_files(pattern)
         if not matches:

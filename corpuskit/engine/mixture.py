@@ -285,7 +285,7 @@ PACK = "pack"
 """The phase that packs, called after its last stage."""
 
 
-class Text(NamedTuple):
+class SourceText(NamedTuple):
     """What there is of a source."""
 
     documents: int
@@ -306,7 +306,7 @@ def estimate_counters(
     """
     sizes = text_of_sources(run)
     guessed = [name for name, (_, _, is_known) in sizes.items() if not is_known]
-    text = {name: Text(documents, size) for name, (documents, size, _) in sizes.items()}
+    text = {name: SourceText(documents, size) for name, (documents, size, _) in sizes.items()}
     unknown: dict[str, None] = {}
     as_before: dict[str, None] = {}
     for phase in run.plan.phases:
@@ -341,12 +341,13 @@ def names_of(names: Iterable[str]) -> str:
 
 
 def _left_after(
-    phase: Phase, counters: Mapping[str, int], text: Mapping[str, Text]
-) -> dict[str, Text]:
+    phase: Phase, counters: Mapping[str, int], text: Mapping[str, SourceText]
+) -> dict[str, SourceText]:
     """Return what is left after a finished phase."""
     if phase.is_stream:
         return {
-            n: Text(counters.get(f"kept/{n}", 0), counters.get(f"kept_bytes/{n}", 0)) for n in text
+            n: SourceText(counters.get(f"kept/{n}", 0), counters.get(f"kept_bytes/{n}", 0))
+            for n in text
         }
     lost: Counter[str] = Counter()
     for name, value in counters.items():
@@ -359,8 +360,8 @@ def _left_after(
 
 
 def _as_before(
-    phase: Phase, counters: Mapping[str, int], text: Mapping[str, Text]
-) -> dict[str, Text]:
+    phase: Phase, counters: Mapping[str, int], text: Mapping[str, SourceText]
+) -> dict[str, SourceText]:
     """Return what will be left if a phase keeps the share that it kept before."""
     if not phase.is_stream:
         return _left_after(phase, counters, text)
@@ -372,12 +373,12 @@ def _as_before(
     return found
 
 
-def _share(text: Text, share: int, total: int) -> Text:
-    return Text(*(max(value * share // max(total, 1), 0) for value in text))
+def _share(text: SourceText, share: int, total: int) -> SourceText:
+    return SourceText(*(max(value * share // max(total, 1), 0) for value in text))
 
 
 def _packed(
-    run: RunDirectory, text: Mapping[str, Text], width: int
+    run: RunDirectory, text: Mapping[str, SourceText], width: int
 ) -> tuple[dict[str, int], list[str]]:
     """Return counters of rows and tokens, at least one each, and what they rest on.
 

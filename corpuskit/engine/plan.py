@@ -21,7 +21,7 @@ import pyarrow as pa
 from corpuskit.engine import registry
 from corpuskit.engine.config import PipelineFile, Step, read_pipeline
 from corpuskit.engine.fingerprint import file_digest, library_version
-from corpuskit.engine.settings import Pipeline
+from corpuskit.engine.settings import PipelineSettings
 from corpuskit.errors import ConfigError, DataError, UsageError, describe, suggest
 from corpuskit.formats.batch import REQUIRED, document_schema
 from corpuskit.stage import CellStage, GlobalStage, Known, Pass, Source, StreamingStage
@@ -90,7 +90,7 @@ class Plan:
     until: str | None = None
 
     @property
-    def settings(self) -> Pipeline:
+    def settings(self) -> PipelineSettings:
         """The settings of the pipeline file."""
         return self.file.settings
 
@@ -155,7 +155,7 @@ class Plan:
             raise DataError(f"{where}: not a plan of format 1.")
         file = PipelineFile(
             content["path"],
-            Pipeline.model_validate_json(json.dumps(content["settings"])),
+            PipelineSettings.model_validate_json(json.dumps(content["settings"])),
             tuple(_load(entry) for entry in content["sources"]),
             tuple(_load(entry) for entry in content["steps"]),
         )

@@ -58,7 +58,7 @@ class StageSoFar:
 
 
 @dataclasses.dataclass(frozen=True)
-class Counted:
+class PhaseCounters:
     """The counters of a phase, final or so far; `rows` of the units that are done."""
 
     counters: Mapping[str, int]
@@ -132,9 +132,9 @@ class PhaseCount:
         more = min(more_bytes * scale, 0.95 * (self._total - self.weight))
         return min((self.weight + more) / self._total, 1.0)
 
-    def counted(self) -> Counted:
+    def counted(self) -> PhaseCounters:
         """Return what was counted so far."""
-        return Counted(self.counters, self.rows, is_final=False)
+        return PhaseCounters(self.counters, self.rows, is_final=False)
 
     def _add(self, name: str, manifest: Manifest) -> None:
         if not self._done.isdisjoint(manifest.units):
@@ -155,7 +155,9 @@ class PhaseCount:
         self.longest_seconds = max(self.longest_seconds, seconds)
 
 
-def funnel_so_far(run: RunDirectory, counted: Mapping[int, Counted]) -> tuple[StageSoFar, ...]:
+def funnel_so_far(
+    run: RunDirectory, counted: Mapping[int, PhaseCounters]
+) -> tuple[StageSoFar, ...]:
     """Return what was read of every source and what stages have done so far, in plan order.
 
     Of finished phases that is what `status.funnel` says; a stage of a phase that runs is measured
@@ -191,7 +193,7 @@ def funnel_so_far(run: RunDirectory, counted: Mapping[int, Counted]) -> tuple[St
     return (*sources, *(stages[label] for label in labels if label in stages))
 
 
-def _source(step: Step, count: Counted) -> StageSoFar:
+def _source(step: Step, count: PhaseCounters) -> StageSoFar:
     """Return what was read of a source, less what was rejected."""
     read = count.counters.get(f"read/{step.label}", 0)
     lost = sum(
@@ -207,7 +209,7 @@ def _sum(counters: Mapping[str, int], prefix: str) -> int:
 
 
 def _pass(
-    before: StageSoFar | None, label: str, kind: str, alive: int, lost: int, count: Counted
+    before: StageSoFar | None, label: str, kind: str, alive: int, lost: int, count: PhaseCounters
 ) -> StageSoFar:
     """Return what a global stage has done, with one more of its passes."""
     if count.is_final:
@@ -307,7 +309,7 @@ class Tracker:
             phase.index: PhaseProgress(phase.name, phase.labels, "waiting")
             for phase in run.plan.phases
         }
-        self._counted: dict[int, Counted] = {}
+        self._counted: dict[int, PhaseCounters] = {}
         self._past: EarlierPhases = {}
         self._forecast = Forecast(self._began)
         self._entered = self._changed = self._began
@@ -363,7 +365,7 @@ class Tracker:
             documents=_sum(seal.counters, "read/") or ended.documents,
             text_bytes=_sum(seal.counters, "read_bytes/") or ended.text_bytes,
         )
-        self._counted[phase.index] = Counted(seal.counters)
+        self._counted[phase.index] = PhaseCounters(seal.counters)
         self.count, self._changed = None, now
 
     def progress(self, state: RunState = "running", note: str = "") -> RunProgress:

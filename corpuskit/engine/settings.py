@@ -126,7 +126,7 @@ class Card(Parameters):
     """Source -> what is known of it."""
 
 
-class Pipeline(Parameters):
+class PipelineSettings(Parameters):
     """A pipeline file, without its sources and stages."""
 
     name: str = Field("", pattern=r"^[\w.-]*$")

@@ -37,7 +37,7 @@ BATCH_BYTES = 4 << 20
 """Small batches of a source are joined up to these sizes; bytes are those of all columns."""
 
 
-class Stream:
+class StreamWork:
     """A fused phase at work on one unit.
 
     Args:

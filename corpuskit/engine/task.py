@@ -13,7 +13,7 @@ from corpuskit.engine.compiling import note_compiled
 from corpuskit.engine.context import PassWork, Stopwatch
 from corpuskit.engine.phase import cut_units
 from corpuskit.engine.rundir import manifest_name
-from corpuskit.engine.stream import Stream
+from corpuskit.engine.stream import StreamWork
 from corpuskit.formats.manifest import Manifest, Part
 from corpuskit.kernels.jit import load_compiler
 from corpuskit.storage import DamagedError
@@ -111,7 +111,7 @@ def _work(
     progress: Callable[[int, int], None],
 ) -> Iterator[UnitWork]:  # fmt: skip
     if phase.is_stream:
-        yield from Stream(run, phase, unit, scratch, progress).cells()
+        yield from StreamWork(run, phase, unit, scratch, progress).cells()
         return
     work = PassWork(run, phase, unit, scratch)
     watch = Stopwatch(work.timing)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
-    from corpuskit.storage import Found
+    from corpuskit.storage import FoundFile
 
 
 class Parameters(BaseModel):
@@ -284,7 +284,7 @@ class Source(Stage):
         """Return the bytes of text in a slice, and whether that is known; nothing is opened."""
         return piece.size_bytes, False
 
-    def find(self) -> list[tuple[Found, str]] | None:
+    def find(self) -> list[tuple[FoundFile, str]] | None:
         """Return the input files, each with its name, or None: `paths` are patterns of paths.
 
         Asked once per command, before anything is planned. Names must be the same on every machine,

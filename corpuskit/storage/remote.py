@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from corpuskit.storage.store import Found
+    from corpuskit.storage.store import FoundFile
 
 __all__ = ["RemoteStore", "find", "look_at_object", "open_object"]
 
@@ -247,7 +247,7 @@ def open_object(address: str) -> ObjectFile:
     return ObjectFile(open_bucket(bucket), key)
 
 
-def look_at_object(address: str) -> Found:
+def look_at_object(address: str) -> FoundFile:
     """Return the size and stamp of an object as they are now.
 
     Raises:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from corpuskit.storage import Found
+    from corpuskit.storage import FoundFile
     from tests.s3_server import S3Server
 
 FILES = [
@@ -43,7 +43,7 @@ def filled(bucket: str, tmp_path: Path) -> tuple[str, Path]:
     return bucket, tmp_path
 
 
-def search(find: Callable[[str], list[Found]], root: str, pattern: str) -> list[str] | str:
+def search(find: Callable[[str], list[FoundFile]], root: str, pattern: str) -> list[str] | str:
     """Return the names below a root that a pattern matches, or which folder it refuses."""
     try:
         return [one.address.removeprefix(f"{root}/") for one in find(f"{root}/{pattern}")]
