@@ -15,7 +15,7 @@ from tests.engine.conftest import ROOT
 LOADED = """
 import sys
 import corpuskit.engine.executors.local_worker
-from corpuskit.engine.cutting import cut_units
+from corpuskit.engine.phase import cut_units
 from corpuskit.engine.rundir import RunDirectory
 
 run = RunDirectory.open(sys.argv[1])
@@ -32,7 +32,7 @@ def test_nodes_compare_all_of_our_code_that_a_worker_loads(finished):
         env={"PYTHONPATH": str(ROOT)}, cwd=ROOT, text=True, capture_output=True, check=True,
     )  # fmt: skip
     loaded = set(done.stdout.splitlines())
-    assert str(PACKAGE / "view.py") in loaded
+    assert str(PACKAGE / "stage" / "view.py") in loaded
     # Stages and what they are made of have digests of their own, in fingerprints.
     own = tuple(f"{PACKAGE / name}/" for name in ("kernels", "stages", "loader"))
     loaded = {path for path in loaded if not path.startswith(own)}

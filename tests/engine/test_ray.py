@@ -379,7 +379,7 @@ def test_a_ray_without_room_for_a_task_is_refused(rayed):
 DRIVER = """
 import json, sys
 from corpuskit.errors import CorpuskitError
-from corpuskit.engine.executors.contract import Task
+from corpuskit.engine.executors import Task
 from corpuskit.engine.executors.ray import RayLauncher
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.storage import open_store
