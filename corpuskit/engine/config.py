@@ -276,9 +276,9 @@ class _YamlFile:
         """Return key -> `file:line:column` of the values inside a mapping, as in `slurm.mem`."""
         deep = len(at)
         return {
-            ".".join(map(str, found[deep:])): value
-            for found, (_, value) in self._locations.items()
-            if len(found) > deep and found[:deep] == at
+            ".".join(map(str, path[deep:])): value
+            for path, (_, value) in self._locations.items()
+            if len(path) > deep and path[:deep] == at
         }
 
     def override(self, text: str) -> None:
@@ -333,7 +333,7 @@ class _YamlFile:
         also: Iterable[str] = (),
         rename: Mapping[str, str] | None = None,
     ) -> Model:
-        """Validate values found at `at`; report the first error in the order of the file.
+        """Validate the values at `at`; report the first error in the order of the file.
 
         Args:
             label: what the user calls the thing, for messages; empty for the file itself.
@@ -350,11 +350,11 @@ class _YamlFile:
             first = min(
                 (
                     (e["type"] == "missing", _order(self.where((*at, *e["loc"][:1])))),
-                    (e["type"] != "value_error", _order(found.where), index),
-                    found,
+                    (e["type"] != "value_error", _order(problem.where), index),
+                    problem,
                 )
                 for index, e in enumerate(error.errors())
-                for found in [self._explain(model, e, at, label, known, rename)]
+                for problem in [self._explain(model, e, at, label, known, rename)]
             )
             raise first[-1] from None
         except UsageError as error:  # a check that stages share

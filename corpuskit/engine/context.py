@@ -205,11 +205,11 @@ class PassWork(UnitWork, PhaseInputs):
     def read(self, *columns: str, keys: NDArray[np.int64] | None = None) -> Iterator[View]:
         if self.unit.part is None:
             return
-        wanted = ["key", *(name for name in columns if name != "key")]
+        names = ["key", *(name for name in columns if name != "key")]
         path = self.path(self.unit.part)
-        for batch in read_documents(path, wanted, sidecars=self.sidecar_paths(), keys=keys):
+        for batch in read_documents(path, names, sidecars=self.sidecar_paths(), keys=keys):
             view = View(batch)
-            if "text" in wanted:
+            if "text" in names:
                 size = int(view.text.sizes().sum())
                 self.timing["text_bytes"] += size
                 self.timing[f"source_bytes/{self.unit.source}"] += size

@@ -180,11 +180,11 @@ def _cut(step: Step, file: InputFile, cell_bytes: int) -> tuple[Slice, ...]:
 
 def _is_tiled(file: InputFile, cut: Sequence[Slice]) -> bool:
     """Return whether every piece of a file lies in one slice; see `Source.slices`."""
-    whole = cut[0].whole if cut else None
-    whole = file.size_bytes if whole is None else whole
+    end = cut[0].whole if cut else None
+    end = file.size_bytes if end is None else end
     ends = [0, *(piece.end for piece in cut)]
-    return ends[-1] == whole and all(
-        piece.begin == begin and (piece.end > begin or not whole) and piece.whole == cut[0].whole
+    return ends[-1] == end and all(
+        piece.begin == begin and (piece.end > begin or not end) and piece.whole == cut[0].whole
         for begin, piece in zip(ends, cut, strict=False)
     )
 
@@ -259,21 +259,21 @@ def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:
         raise UsageError("mixes local paths and addresses. Make two sources of it.")
     remote = kinds.pop()
     bare = [pattern.removeprefix("file://") for pattern in patterns]
-    found: list[FoundFile] = []
+    files: list[FoundFile] = []
     for pattern in bare:
         matches = find_objects(pattern) if remote else find_files(pattern)
         if not matches:
             hint = "Check the path" if not set(pattern) & set(_GLOB) else "Check the pattern"
             hint += "." if remote else f"; it is relative to the working directory {os.getcwd()!r}."
             raise UsageError(f"no file matches {pattern!r}. {hint}")
-        found += matches
+        files += matches
     if remote:
         bare = [pattern.partition("://")[2] for pattern in patterns]
         root = posixpath.commonpath([_root(pattern, "/") for pattern in bare])
-        places = [(one, one.address.partition("://")[2]) for one in found]
-        return [(one, place[len(root) :].lstrip("/")) for one, place in places]
-    root = os.path.commonpath([os.path.abspath(_root(one, os.sep)) for one in bare])
-    return [(one, os.path.relpath(os.path.abspath(one.address), root)) for one in found]
+        named = [(file, file.address.partition("://")[2]) for file in files]
+        return [(file, name[len(root) :].lstrip("/")) for file, name in named]
+    root = os.path.commonpath([os.path.abspath(_root(pattern, os.sep)) for pattern in bare])
+    return [(file, os.path.relpath(os.path.abspath(file.address), root)) for file in files]
 
 
 def _root(pattern: str, separator: str) -> str:

@@ -122,8 +122,8 @@ def mixture_problem(run: RunDirectory, first: int) -> str:
     mix = _stage_of(run)
     if mix is None or PACK not in index or not index[PACK] < first <= index[MIX]:
         return ""
-    found = _entries(run, mix, run.seal(index[PACK]).counters)
-    return _scheduled(run, mix, found, "counted").problem
+    sources = _entries(run, mix, run.seal(index[PACK]).counters)
+    return _scheduled(run, mix, sources, "counted").problem
 
 
 def mixture_table(plan: Mapping[str, Any]) -> list[MixtureRow]:
@@ -366,11 +366,11 @@ def _as_before(
     if not phase.is_stream:
         return _left_after(phase, counters, text)
     kept = _left_after(phase, counters, text)
-    found = {}
-    for name, one in text.items():
+    left = {}
+    for name, source in text.items():
         read = counters.get(f"read_bytes/{name}", 0)
-        found[name] = _share(kept[name], one.size_bytes, read) if read else one
-    return found
+        left[name] = _share(kept[name], source.size_bytes, read) if read else source
+    return left
 
 
 def _share(text: SourceText, share: int, total: int) -> SourceText:
@@ -463,7 +463,7 @@ def _packing_rows(counters: Mapping[str, int], source: str) -> list[PackingRow]:
 
     rows, padding = of("rows"), of("padding")
     width = (of("tokens") + padding) // max(rows, 1)
-    whole = PackingRow(
+    total = PackingRow(
         source, None, of("documents"), of("copies"), of("cut_documents"), of("cut_fitting"), rows,
         of("tokens"), padding,
     )  # fmt: skip
@@ -472,4 +472,4 @@ def _packing_rows(counters: Mapping[str, int], source: str) -> list[PackingRow]:
     for band in range(num_bands):
         rows, padding = of(f"band_rows/{band}"), of(f"band_padding/{band}")
         bands.append(PackingRow(source, band, 0, 0, 0, 0, rows, rows * width - padding, padding))
-    return [whole, *bands]
+    return [total, *bands]

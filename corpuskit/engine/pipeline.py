@@ -311,10 +311,10 @@ def open_launcher(directory: RunDirectory) -> Launcher:
 
 def _refuse_foreign(store: Store) -> None:
     """Refuse a folder that holds something, but no run: a run deletes what is not its own."""
-    found = store.top()
-    if PLAN not in found and (strange := sorted(found - {"lock", "logs", SCRATCH, INPUTS})):
+    names = store.top()
+    if PLAN not in names and (foreign := sorted(names - {"lock", "logs", SCRATCH, INPUTS})):
         raise UsageError(
-            f"{store.address}: not a run directory (no {PLAN}), but it holds {strange[0]!r}. A run "
+            f"{store.address}: not a run directory (no {PLAN}), but it holds {foreign[0]!r}. A run "
             "deletes what is not its own: set another output, or empty it."
         )
 

@@ -246,9 +246,9 @@ class _Builder:
         if not (self.group or name or self.base is None):
             return
         labels = tuple(step.label for step in self.group)
-        found = {s.label: s.stage for s in self.group if isinstance(s.stage, StreamingStage)}
-        owns = [f"{one}/" for one in sorted({stage.diverts for stage in found.values()} - {""})]
-        owns += [f"measures/{label}/part-" for label in found]
+        stages = {s.label: s.stage for s in self.group if isinstance(s.stage, StreamingStage)}
+        owns = [f"{one}/" for one in sorted({stage.diverts for stage in stages.values()} - {""})]
+        owns += [f"measures/{label}/part-" for label in stages]
         owns += ["ids/"] if self.base is None else []
         owns += [f"{folder}/"] if folder else []
         default = name or "read"
@@ -277,8 +277,8 @@ class _Builder:
         if stage.reads == "documents":
             self.flush()
         if self.role != stage.reads:
-            wanted = "after pack" if stage.reads == "packed" else "before pack"
-            raise ConfigError(step.where, f"{step.label} must stand {wanted}.")
+            position = "after pack" if stage.reads == "packed" else "before pack"
+            raise ConfigError(step.where, f"{step.label} must stand {position}.")
         earlier: tuple[int, ...] = ()
         for one in stage.passes():
             waits = tuple(range(len(self.phases))) if one.at_end else ()

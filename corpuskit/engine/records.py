@@ -213,8 +213,8 @@ def bins(values: NDArray[np.float64]) -> NDArray[np.int64]:
         (N,) int64 in [-LAST, LAST].
     """
     size = np.abs(values)
-    found = np.minimum(np.searchsorted(_EDGES, size), LAST)
-    return np.where(values < 0, -found, found)
+    numbers = np.minimum(np.searchsorted(_EDGES, size), LAST)
+    return np.where(values < 0, -numbers, numbers)
 
 
 def edges(number: int) -> tuple[float, float]:
@@ -265,8 +265,8 @@ class Profile:
         self._histogram((at, "length", ""), sizes.astype(np.float64), sizes)
         urls = pc.struct_field(view.column("origin"), "url")
         if urls.null_count < len(urls):
-            found = pc.struct_field(pc.extract_regex(urls, _DOMAIN), "name")
-            self._names((at, "domain", ""), pc.utf8_lower(found), sizes)
+            hosts = pc.struct_field(pc.extract_regex(urls, _DOMAIN), "name")
+            self._names((at, "domain", ""), pc.utf8_lower(hosts), sizes)
         if at == LEFT:
             for place, field in enumerate(view.batch.schema):
                 if "." in field.name and field.type == pa.string():
@@ -468,8 +468,8 @@ class Identities:
         rows = np.flatnonzero(chosen)
         if len(rows) == 0:
             return
-        found = names.take(pa.array(rows)).cast(pa.binary()).to_pylist()
-        digests = b"".join(hashlib.blake2b(one, digest_size=8).digest() for one in found)
+        chosen_names = names.take(pa.array(rows)).cast(pa.binary()).to_pylist()
+        digests = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in chosen_names)
         self._hashes.append(np.frombuffer(digests, "<u8").astype(np.uint64))
         self._keys.append(keys[rows])
         self._kinds.append(np.full(len(rows), kind, np.uint8))

@@ -387,8 +387,8 @@ def _memory_problem(estimates: Sequence[ResourceEstimate], available: AvailableR
     if available.memory_bytes is None or not estimates:
         return ""
     worst = max(estimates, key=lambda estimate: all_memory(estimate, available.workers))
-    wanted = all_memory(worst, available.workers)
-    if wanted <= available.memory_bytes:
+    needed = all_memory(worst, available.workers)
+    if needed <= available.memory_bytes:
         return ""
     fitting = max(
         (
@@ -409,17 +409,17 @@ def _memory_problem(estimates: Sequence[ResourceEstimate], available: AvailableR
     # What one task must hold does not depend on how the rest is cut.
     levers = "" if worst.task_bytes else ", or lower cell_bytes or task_memory_bytes"
     return (
-        f"phase {worst.phase}: {what} ~{format_size(wanted)} of memory (~{each} each), but "
+        f"phase {worst.phase}: {what} ~{format_size(needed)} of memory (~{each} each), but "
         f"{available.memory_place} has {format_size(available.memory_bytes)}. {advice}{levers}."
     )
 
 
 def _disk_problem(estimates: Sequence[ResourceEstimate], available: AvailableResources) -> str:
-    wanted, phase = peak_disk(estimates)
-    if available.disk_bytes is None or wanted <= available.disk_bytes:
+    needed, phase = peak_disk(estimates)
+    if available.disk_bytes is None or needed <= available.disk_bytes:
         return ""
     return (
-        f"phase {phase}: until its end the run will write up to ~{format_size(wanted)}, but "
+        f"phase {phase}: until its end the run will write up to ~{format_size(needed)}, but "
         f"{available.disk_place} has {format_size(available.disk_bytes)} free. Free space, or set "
         "another output."
     )
@@ -503,9 +503,9 @@ def available_memory() -> int | None:
 
 def parse_memory(text: str) -> int:
     """Return what Slurm's `--mem` means, in bytes; a bare number is MB."""
-    found = re.fullmatch(r"([0-9]+)([KMGT]?)", text)
-    assert found is not None, "settings.py has checked it"
-    return int(found[1]) * _UNITS[found[2]]
+    match = re.fullmatch(r"([0-9]+)([KMGT]?)", text)
+    assert match is not None, "settings.py has checked it"
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _memory_of(run: RunDirectory, *, in_slot: bool) -> tuple[int | None, str, int]:
@@ -547,7 +547,7 @@ def _group_left(root: Path = Path("/sys/fs/cgroup"), groups: str | None = None) 
         text = Path("/proc/self/cgroup").read_text("utf-8") if groups is None else groups
     except OSError:
         return None
-    found: list[int] = []
+    limits: list[int] = []
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -561,9 +561,9 @@ def _group_left(root: Path = Path("/sys/fs/cgroup"), groups: str | None = None) 
         folder = top / path.lstrip("/")
         while folder.is_relative_to(top):
             left = _left_in(folder, *names)
-            found += [left] if left is not None else []
+            limits += [left] if left is not None else []
             folder = folder.parent
-    return min(found, default=None)
+    return min(limits, default=None)
 
 
 def _left_in(folder: Path, limit: str, usage: str, *pages: str) -> int | None:

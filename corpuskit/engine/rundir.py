@@ -195,10 +195,10 @@ class RunDirectory:
             DataError: the phase is not sealed.
         """
         if index not in self._seals:
-            found = self.read_seal(self.plan.phases[index])
-            if found is None:
+            seal = self.read_seal(self.plan.phases[index])
+            if seal is None:
                 raise DataError(f"phase {self.plan.phases[index].name} is not finished.")
-            self._seals[index] = found
+            self._seals[index] = seal
         return self._seals[index]
 
     def set_seal(self, phase: Phase, seal: Seal) -> None:
@@ -220,17 +220,17 @@ class RunDirectory:
         """Return the usable manifests of a phase with this fingerprint; no unit is in two of them.
 
         Args:
-            tasks: whose manifests are asked for by name, should the listing lack them.
-            known: what an earlier call found; it is not read again.
+            tasks: whose manifests are read by name, should the listing lack them.
+            known: what an earlier call returned; it is not read again.
 
         Where units are in two, `known` comes before `tasks`, and these before what is listed: a
         late worker of a run that cut otherwise must not displace them.
         """
         listed = self.manifest_names(phase, fingerprint)
         known = known or {}
-        asked = (manifest_name(phase, task) for task in tasks)
-        names = dict.fromkeys([*known, *asked, *listed])
-        found: dict[str, Manifest] = {}
+        by_task = (manifest_name(phase, task) for task in tasks)
+        names = dict.fromkeys([*known, *by_task, *listed])
+        usable: dict[str, Manifest] = {}
         seen: set[int] = set()
         self._sizes = {}  # what was listed earlier lacks what was written since
         self._lists = len(names) >= WORTH_A_LISTING
@@ -239,9 +239,9 @@ class RunDirectory:
             manifest = known.get(name) or self._usable(name, next(contents))
             if manifest is not None and seen.isdisjoint(manifest.units):
                 seen.update(manifest.units)
-                found[name] = manifest
+                usable[name] = manifest
         self._lists, self._sizes = False, {}
-        return found
+        return usable
 
     def read_manifest(self, name: str) -> Manifest | None:
         """Return a manifest whose parts are all there; None if it cannot be used.
@@ -275,19 +275,19 @@ class RunDirectory:
         listed: dict[str, int] = {}
         for folder in {path.rpartition("/")[0] for path in parts.paths()}:
             listed.update(self._listing(folder))
-        wanted = zip(parts.paths(), parts.column("size_bytes").tolist(), strict=True)
+        expected = zip(parts.paths(), parts.column("size_bytes").tolist(), strict=True)
         return all(
-            listed.get(path) == size or self.store.size(path) == size for path, size in wanted
+            listed.get(path) == size or self.store.size(path) == size for path, size in expected
         )
 
     def _listing(self, folder: str) -> dict[str, int]:
         """Return name -> size of the files of a folder; `ledger/`, which phases share, stays."""
         if folder in self._sizes:
             return self._sizes[folder]
-        found = self.store.sizes(folder)
+        sizes = self.store.sizes(folder)
         if folder == "ledger":
-            self._sizes[folder] = found
-        return found
+            self._sizes[folder] = sizes
+        return sizes
 
     def _is_there(self, part: Part) -> bool:
         if not part.role.startswith("file:"):
@@ -304,8 +304,8 @@ class RunDirectory:
         folder = name.rpartition("/")[0]
         if self._lists and folder not in self._sizes:
             self._sizes[folder] = self.store.sizes(folder)
-        found = self._sizes.get(folder, {}).get(name)
-        return self.store.size(name) if found is None else found
+        size = self._sizes.get(folder, {}).get(name)
+        return self.store.size(name) if size is None else size
 
     def fingerprint(self, phase: Phase) -> str:
         """Return the fingerprint of a phase; the phases it waits for must be sealed."""

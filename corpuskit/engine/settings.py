@@ -167,8 +167,8 @@ def keys_at(model: type[BaseModel], place: Iterable[str | int]) -> list[str]:
         if inner and not field:
             return []
         kind = field.annotation if field else (get_args(kind) or (None,))[-1]
-    found = _model_in(kind)
-    return list(found.model_fields) if found else []
+    inner_model = _model_in(kind)
+    return list(inner_model.model_fields) if inner_model else []
 
 
 def _model_in(kind: Any) -> type[BaseModel] | None:

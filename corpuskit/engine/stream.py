@@ -52,10 +52,10 @@ class StreamWork:
         self.scratch, self.progress = scratch, progress
         self._reading = ""
         steps = [run.plan.step(label) for label in phase.labels]
-        found = [(step, step.stage) for step in steps]
+        stages = [(step, step.stage) for step in steps]
         self.steps = [
             (step, measuring(stage) if run.plan.settings.measure_rules else stage)
-            for step, stage in found
+            for step, stage in stages
             if isinstance(stage, StreamingStage)
         ]
         self.last = next((s.stage for s in steps if isinstance(s.stage, CellStage)), None)
@@ -219,13 +219,13 @@ class StreamWork:
         """Give documents their ids; rejected ones go to the ledger."""
         source = self.run.plan.source(work.unit.source)
         names = _FileNames(self.run.inputs.units[self.unit.number])
-        for found in batches:
-            num, rejected = len(found.positions), len(found.rejects)
-            size = _text_bytes(found)
+        for read in batches:
+            num, rejected = len(read.positions), len(read.rejects)
+            size = _text_bytes(read)
             work.count(f"read/{work.unit.source}", num + rejected)
             work.count(f"read_bytes/{work.unit.source}", size)
-            batch = _identified(work.unit.source, names, found, self.run.plan.declared)
-            _note_rejects(work, source, names, found, batch)
+            batch = _identified(work.unit.source, names, read, self.run.plan.declared)
+            _note_rejects(work, source, names, read, batch)
             self.progress(num + rejected, size)
             if num:
                 yield batch
@@ -246,41 +246,41 @@ class _FileNames:
 
 
 def _identified(
-    source: str, names: _FileNames, found: SourceBatch, declared: Mapping[str, pa.DataType]
+    source: str, names: _FileNames, read: SourceBatch, declared: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
     """Return documents as a phase of the input has them.
 
     Args:
         declared: columns of any source; those that this one lacks are null.
     """
-    num = len(found.positions)
+    num = len(read.positions)
     nulls = pa.nulls(num, pa.string())
-    files = names.of(found.positions)
-    positions = found.positions & MAX_POSITION
+    files = names.of(read.positions)
+    positions = read.positions & MAX_POSITION
     origin = pa.StructArray.from_arrays(
         [
             files,
             pa.array(positions),
-            nulls if found.urls is None else found.urls,
-            nulls if found.dates is None else found.dates,
+            nulls if read.urls is None else read.urls,
+            nulls if read.dates is None else read.dates,
         ],
         names=["file", "position", "url", "date"],
     )
-    ids = found.ids
+    ids = read.ids
     if ids is None or ids.null_count:
         derived = _derived_ids(source, files, positions)
         ids = derived if ids is None else pc.coalesce(ids, derived)
     columns: dict[str, pa.Array] = {
-        "key": pa.array(found.positions),
+        "key": pa.array(read.positions),
         "id": ids,
-        "text": found.texts,
+        "text": read.texts,
         "source": pa.repeat(pa.scalar(source, pa.string()), num),
         "origin": origin,
         **{
-            name: found.columns[name] if name in found.columns else pa.nulls(num, kind)
+            name: read.columns[name] if name in read.columns else pa.nulls(num, kind)
             for name, kind in declared.items()
         },
-        "extra": nulls if found.extra is None else found.extra,
+        "extra": nulls if read.extra is None else read.extra,
     }
     return pa.record_batch(columns)
 
@@ -322,8 +322,8 @@ def _grouped(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterat
         yield group()
 
 
-def _text_bytes(found: SourceBatch) -> int:
-    return int(utf8(found.texts).sizes().sum())
+def _text_bytes(batch: SourceBatch) -> int:
+    return int(utf8(batch.texts).sizes().sum())
 
 
 def _derived_ids(source: str, files: pa.Array, positions: NDArray[np.int64]) -> pa.StringArray:
@@ -333,10 +333,10 @@ def _derived_ids(source: str, files: pa.Array, positions: NDArray[np.int64]) -> 
 
 
 def _note_rejects(
-    work: UnitWork, source: Source, names: _FileNames, found: SourceBatch, batch: pa.RecordBatch
+    work: UnitWork, source: Source, names: _FileNames, read: SourceBatch, batch: pa.RecordBatch
 ) -> None:
     """Write what a source rejected or repaired to the ledger."""
-    stage, rejects = source.stage_name(), found.rejects
+    stage, rejects = source.stage_name(), read.rejects
     if rejects:
         keys = np.array([one.position for one in rejects], np.int64)
         ids = _derived_ids(work.unit.source, names.of(keys), keys & MAX_POSITION)
@@ -349,7 +349,7 @@ def _note_rejects(
                 texts=pa.array([one.text for one in rejects], pa.large_string()),
             )
         )  # fmt: skip
-    for rule, rows in {"lone_surrogate": found.replaced, **found.noted}.items():
+    for rule, rows in {"lone_surrogate": read.replaced, **read.noted}.items():
         if not rows:
             continue
         part = batch.take(pa.array(rows, pa.int64()))

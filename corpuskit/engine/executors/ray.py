@@ -134,14 +134,15 @@ class RayLauncher(Launcher):
         memory = self.memory or 0
         if any(cpus >= self.cpus_per_task and size >= memory for cpus, size in sizes):
             return ""
-        asked = f"{self.cpus_per_task:g} CPUs" + (f" and {memory} bytes of memory" * bool(memory))
+        reserved = f"{self.cpus_per_task:g} CPUs"
+        reserved += f" and {memory} bytes of memory" * bool(memory)
         cpus, size = max(sizes, default=(0, 0))
         if self._is_ours and self.address in (None, "local"):
             advice = "raise executor.workers"
         else:
             advice = "start larger nodes, or those that were lost"
         return (
-            f"no node of the Ray cluster has the {asked} that a task reserves; the largest of "
+            f"no node of the Ray cluster has the {reserved} that a task reserves; the largest of "
             f"{len(sizes)} has {cpus:g} CPUs and {size:.0f} bytes. Lower "
             f"executor.ray.cpus_per_task or executor.ray.memory, or {advice}."
         )

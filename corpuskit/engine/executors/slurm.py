@@ -116,10 +116,10 @@ def seconds_left(element: str) -> float:
     Raises:
         UsageError: Slurm cannot be asked from here.
     """
-    asked = _ask(["squeue", "-h", "-j", element, "-o", "%L"])
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", asked.stdout.strip())
+    answer = _ask(["squeue", "-h", "-j", element, "-o", "%L"])
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", answer.stdout.strip())
     if match is None:
-        return math.inf if asked.stdout.strip() == "UNLIMITED" else 0.0
+        return math.inf if answer.stdout.strip() == "UNLIMITED" else 0.0
     days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
@@ -205,12 +205,12 @@ def job_states(jobs: Sequence[Job]) -> list[JobState]:
     if not jobs:
         return []
     numbers = ",".join(job.number for job in jobs)
-    asked = _ask(["squeue", "-a", "-h", "-r", "-t", "all", "-j", numbers, "-o", "%F|%T|%r"])
-    if asked.returncode and "Invalid job id" not in asked.stderr:
-        raise UsageError(f"squeue: {_last_line(asked.stderr)} Ask on a node that reaches Slurm.")
+    answer = _ask(["squeue", "-a", "-h", "-r", "-t", "all", "-j", numbers, "-o", "%F|%T|%r"])
+    if answer.returncode and "Invalid job id" not in answer.stderr:
+        raise UsageError(f"squeue: {_last_line(answer.stderr)} Ask on a node that reaches Slurm.")
     elements: dict[str, Counter[str]] = {}
     reasons: dict[str, set[str]] = {}
-    for line in asked.stdout.splitlines():
+    for line in answer.stdout.splitlines():
         number, state, reason = line.split("|", 2)
         elements.setdefault(number, Counter())[state] += 1
         if state == "PENDING" and reason != "None":  # not looked at by the scheduler yet
@@ -249,14 +249,14 @@ def refuse_live_jobs(store: Store) -> None:
 
 def max_array_size() -> int:
     """Return how many elements an array may have here."""
-    asked = _ask(["scontrol", "show", "config"])
-    for line in asked.stdout.splitlines():
+    answer = _ask(["scontrol", "show", "config"])
+    for line in answer.stdout.splitlines():
         key, _, value = line.partition("=")
         if key.strip() == "MaxArraySize" and value.strip().isdigit():
             return max(int(value), 1)
-    if asked.returncode:
+    if answer.returncode:
         raise UsageError(
-            f"scontrol: {_last_line(asked.stderr)} Submit from a node that reaches Slurm."
+            f"scontrol: {_last_line(answer.stderr)} Submit from a node that reaches Slurm."
         )
     return 1001  # Slurm's own default
 

@@ -168,12 +168,12 @@ class Slot:
             )
             return 1
         _say(f"requeue {job} after {self.done} tasks")
-        asked = subprocess.run(
+        requeue = subprocess.run(
             ["scontrol", "requeue", job], text=True, capture_output=True, check=False
         )
-        if asked.returncode == 0:
+        if requeue.returncode == 0:
             time.sleep(REQUEUE_SECONDS)  # TERM ends this process meanwhile
-        _say(f"requeue failed: {asked.stderr.strip()}. Run the same command again.")
+        _say(f"requeue failed: {requeue.stderr.strip()}. Run the same command again.")
         return 1
 
     def _is_limit_near(self, job: str) -> bool:
