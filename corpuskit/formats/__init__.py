@@ -1,0 +1,1 @@
+"""Files on disk (docs/formats.md): columns, shards, the ledger, shuffle files, manifests, seals."""

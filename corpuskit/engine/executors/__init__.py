@@ -12,9 +12,9 @@ import os
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.closure import PACKAGE
 from corpuskit.errors import CorpuskitError, describe
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class TaskFailure:
 
 def python_path() -> str:
     """Return the PYTHONPATH under which a child finds the corpuskit that is running here."""
-    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     return os.pathsep.join(path for path in paths if path)
 
 
