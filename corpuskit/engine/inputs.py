@@ -249,11 +249,7 @@ def _expand(step: Step) -> list[tuple[FoundFile, str]]:
 
 
 def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:
-    """Return the files that patterns match.
-
-    Raises:
-        UsageError: one matches nothing, or something that is not a file.
-    """
+    """Return the files that patterns match."""
     kinds = {is_remote(pattern) for pattern in patterns}
     if len(kinds) > 1:
         raise UsageError("mixes local paths and addresses. Make two sources of it.")

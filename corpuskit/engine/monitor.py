@@ -410,11 +410,7 @@ class SlurmFollower:
             self.callbacks.task_ends("done", {})
 
     def _pause(self, phase: Phase | None, seconds: float = 0.0) -> None:
-        """Wait a little; raise when nobody works on the run any more.
-
-        Raises:
-            CorpuskitError: the jobs are gone, with the failures that they left.
-        """
+        """Wait a little; raise when nobody works on the run any more."""
         time.sleep(max(POLL_SECONDS, seconds))
         if time.monotonic() - self._asked < ASK_SECONDS and self._gone is None:
             return

@@ -466,11 +466,7 @@ def _output_problem(output: str) -> str:
 
 
 def _check_integers(step: Step) -> None:
-    """Check that integers without a bound of their own fit into the 64 bits that kernels have.
-
-    Raises:
-        UsageError: one does not.
-    """
+    """Check that integers without a bound of their own fit into the 64 bits that kernels have."""
     for name, field in type(step.stage).model_fields.items():
         value = getattr(step.stage, name)
         is_bounded = any(hasattr(one, "le") or hasattr(one, "lt") for one in field.metadata)
@@ -479,33 +475,21 @@ def _check_integers(step: Step) -> None:
 
 
 def _check_libraries(step: Step) -> None:
-    """Check that the distributions are installed that a stage cannot do without.
-
-    Raises:
-        UsageError: one is not.
-    """
+    """Check that the distributions are installed that a stage cannot do without."""
     for name in step.stage.libraries():
         if library_version(name) is None:
             raise UsageError(f"{name} is not installed here. Run: pip install {name}")
 
 
 def _check_reference_runs(runs: tuple[str, ...], output: str) -> None:
-    """Check that a stage does not read the run that it is part of: it would find itself there.
-
-    Raises:
-        UsageError: it does.
-    """
+    """Check that a stage does not read the run that it is part of: it would find itself there."""
     for one in runs:
         if os.path.realpath(one) == os.path.realpath(output):
             raise UsageError(f"{one} is the output of this run. Write to another directory.")
 
 
 def _declared(file: PipelineFile) -> Mapping[str, pa.DataType]:
-    """Return the columns that sources declare.
-
-    Raises:
-        ConfigError: two of them declare one otherwise.
-    """
+    """Return the columns that sources declare."""
     types: dict[str, pa.DataType] = {}
     for step in file.sources:
         for name, kind in declared_columns(step).items():

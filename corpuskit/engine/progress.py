@@ -423,7 +423,6 @@ class Tracker:
         return self.count.share(max(more, 0))
 
     def _speed(self, now: float, text_bytes: int) -> float:
-        """Return the bytes of text per second of this phase."""
         seconds = now - self._entered
         return (text_bytes - self._before[1]) / seconds if seconds >= 1 else 0.0
 

@@ -188,11 +188,7 @@ class StreamWork:
             yield batch
 
     def _read(self) -> Iterator[SourceBatch]:
-        """Yield what the slices of the unit hold; positions are keys.
-
-        Raises:
-            DataError: a file is broken, or changed since the plan was made.
-        """
+        """Yield what the slices of the unit hold; positions are keys."""
         source, most = self.run.plan.source(self.unit.source), self.run.plan.settings
         batches = source.read_keyed(self._slices(), most.max_document_bytes)
         while True:

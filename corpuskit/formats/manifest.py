@@ -485,11 +485,7 @@ def _not_a_seal(found: Any, where: str) -> DataError:
 
 
 def _build(kind: type[Record], fields: dict[str, Any], where: str) -> Record:
-    """Make a manifest or a seal of what JSON held.
-
-    Raises:
-        DataError: a field is missing, is not known, or is of a wrong type.
-    """
+    """Make a manifest or a seal of what JSON held."""
     name = kind.__name__.lower()
     try:
         fields["units"] = tuple(fields["units"])

@@ -267,11 +267,7 @@ def _batches(
 
 
 def _cut_texts(batch: pa.RecordBatch, cuts: pa.ListArray) -> pa.RecordBatch:
-    """Return the batch with its texts cut; spans of a row are sorted and disjoint.
-
-    Raises:
-        DataError: a span lies outside of its text.
-    """
+    """Return the batch with its texts cut; spans of a row are sorted and disjoint."""
     from corpuskit.kernels.spans import replace_spans  # kernels load numba, the loader does not
 
     rows, starts, ends = list_spans(cuts)

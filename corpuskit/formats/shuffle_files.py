@@ -145,10 +145,6 @@ def _read_batches(
     nowhere which are, so footer and headers are parsed here.
 
     Source: Arrow columnar format 1.5, File.fbs (Footer), Message.fbs (Message, RecordBatch).
-
-    Raises:
-        DamagedError: a batch is not the one that was written.
-        ValueError: one is compressed.
     """
     footer = read_footer(file)[:-10]
     blocks = _table(footer, _root(footer), 3)

@@ -239,11 +239,7 @@ def _is_present(path: str) -> bool:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder, or a link to one.
-
-    Raises:
-        UsageError: it is a link that leads nowhere, perhaps to a folder: its name has no ending.
-    """
+    """Return whether an entry is a folder, or a link to one."""
     try:
         is_folder = entry.is_dir()
         if not is_folder and entry.is_symlink() and not os.path.splitext(entry.name)[1]:

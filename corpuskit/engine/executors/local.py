@@ -142,11 +142,7 @@ class _PoolRound(Round):
             self._check_start()
 
     def _check_start(self) -> None:
-        """Stop when workers die before one of them has sent anything: tasks are not the cause.
-
-        Raises:
-            TaskError: workers cannot start here.
-        """
+        """Stop when workers die before one of them has sent anything: tasks are not the cause."""
         if not self.pool.has_worked and self.deaths > 2 * self.pool.size + self.pool.retries:
             raise TaskError(
                 f"{self.deaths} workers died before any of them did something; the last one: "

@@ -148,11 +148,7 @@ class RayLauncher(Launcher):
         )
 
     def _connect(self) -> None:
-        """Use the Ray of this process, connect to a cluster, or start one here.
-
-        Raises:
-            UsageError: it cannot be done.
-        """
+        """Use the Ray of this process, connect to a cluster, or start one here."""
         try:
             import ray
         except ImportError as error:
@@ -196,11 +192,7 @@ _ADVICE = (
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address at which nothing listens: Ray itself would try for minutes.
-
-    Raises:
-        UsageError: nothing does.
-    """
+    """Refuse an address at which nothing listens: Ray itself would try for minutes."""
     scheme, _, rest = address.rpartition("://")
     if scheme not in ("", "ray") or address == "auto":
         return
@@ -290,9 +282,6 @@ class _RayRound(Round):
         """Say that no node is large enough; stop when none has been started for long.
 
         Ray itself would wait for ever.
-
-        Raises:
-            TaskError: no node of the cluster is large enough for a task.
         """
         now = time.monotonic()
         if now - max(self._last_result, self._checked) < LACK_SECONDS:

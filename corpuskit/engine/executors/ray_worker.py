@@ -88,11 +88,7 @@ def _inside(folder: str) -> contextlib.AbstractContextManager[None]:
 
 
 def _open(context: WorkerContext) -> TaskRunner:
-    """Open the run directory once per process and run.
-
-    Raises:
-        CorpuskitError: this node cannot work on the run.
-    """
+    """Open the run directory once per process and run."""
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.task import TaskRunner
 
@@ -108,11 +104,7 @@ def _open(context: WorkerContext) -> TaskRunner:
 
 
 def _await_plan(context: WorkerContext) -> None:
-    """Wait until this node sees the plan that the driver wrote.
-
-    Raises:
-        DataError: it does not.
-    """
+    """Wait until this node sees the plan that the driver wrote."""
     store = open_store(context.address)
     deadline = time.monotonic() + context.plan_seconds
     while True:
