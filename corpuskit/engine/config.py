@@ -229,7 +229,11 @@ def _steps(document: _YamlFile) -> Iterable[Step]:
             raise ConfigError(document.where(at), "a stage must be a name or `name: {...}`.")
         where = document.where(at, key=True)
         if name not in registry.modules() or registry.kind_of(name) == "sources":
-            known = [one for one in registry.names() if registry.kind_of(one) != "sources"]
+            known = [
+                known_name
+                for known_name in registry.names()
+                if registry.kind_of(known_name) != "sources"
+            ]
             raise ConfigError(where, f"there is no stage {name!r}.", suggest(str(name), known))
         if not isinstance(params, dict):
             raise ConfigError(document.where(at), f"{name} must be followed by a mapping.")

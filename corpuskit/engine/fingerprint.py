@@ -63,9 +63,9 @@ def fingerprint(facts: Mapping[str, Any], stages: Iterable[tuple[str, str, Stage
     return f"{_hash(everything)}.{_hash(code)}"
 
 
-def same_but_code(one: str, other: str) -> bool:
+def same_but_code(first: str, second: str) -> bool:
     """Return whether two fingerprints differ at most in the code."""
-    return one.partition(".")[0] == other.partition(".")[0]
+    return first.partition(".")[0] == second.partition(".")[0]
 
 
 def file_digest(path: str) -> str:

@@ -103,15 +103,15 @@ def find_inputs(
         files_of_step = _expand(step)
         assert isinstance(step.stage, Source), "config.py makes sure of it"
         with located(step):
-            step.stage.check_files([one.address for one, _ in files_of_step])
-        matches += [(step, one, name) for one, name in files_of_step]
+            step.stage.check_files([file.address for file, _ in files_of_step])
+        matches += [(step, file, name) for file, name in files_of_step]
     if len(matches) > MAX_ORDINAL:
         raise UsageError(f"{len(matches):,} input files: at most {MAX_ORDINAL:,} are possible.")
     tails = {step.label: _tail(step, cell_bytes) for step, *_ in matches}
     files: list[InputFile] = []
     cuts: list[tuple[Slice, ...]] = []
-    for ordinal, (step, one, name) in enumerate(matches):
-        facts = (one.address, name, one.size_bytes, one.stamp, one.state)
+    for ordinal, (step, match, name) in enumerate(matches):
+        facts = (match.address, name, match.size_bytes, match.stamp, match.state)
         file = InputFile(ordinal, step.label, *facts)
         cut = known.get(_cut_key(file, tails[step.label]))
         if cut is None or not _is_tiled(file, cut):
@@ -245,7 +245,7 @@ def _expand(step: Step) -> list[tuple[FoundFile, str]]:
     except UsageError as error:
         raise UsageError(f"{step.where}: source {step.label!r}: {error}") from None
     # By name: a file that two patterns match, in two ways of writing its path, is one file.
-    return sorted({name: (one, name) for one, name in named}.values(), key=lambda pair: pair[1])
+    return sorted({name: (file, name) for file, name in named}.values(), key=lambda pair: pair[1])
 
 
 def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:

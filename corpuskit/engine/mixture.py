@@ -142,8 +142,8 @@ def mixture_totals(plan: Mapping[str, Any]) -> list[MixtureRow]:
             weight = stage["weights"].get(row.source, 0)
             planned[row.source] += Fraction(stage["rows"] * weight, total)
     num = sum(taken.values())
-    shares = [float(planned[one["name"]] / num) if num else 0.0 for one in plan["sources"]]
-    return _rows(plan, "", [taken[one["name"]] for one in plan["sources"]], shares)
+    shares = [float(planned[source["name"]] / num) if num else 0.0 for source in plan["sources"]]
+    return _rows(plan, "", [taken[source["name"]] for source in plan["sources"]], shares)
 
 
 def _rows_of_stage(plan: Mapping[str, Any], stage: Mapping[str, Any]) -> list[MixtureRow]:
@@ -158,7 +158,7 @@ def _rows(
 ) -> list[MixtureRow]:
     """Return the table of rows taken of each source."""
     sources, width = plan["sources"], plan["seq_len"] + 1
-    tokens = [_part(one, "tokens", num) for one, num in zip(sources, counts, strict=True)]
+    tokens = [_part(source, "tokens", num) for source, num in zip(sources, counts, strict=True)]
     total = sum(tokens)
     return [
         MixtureRow(
@@ -355,7 +355,8 @@ def _left_after(
             lost[name.rpartition("/")[2]] += value
     # Which documents a mask drops is known, how long they are is not: as long as the others.
     return {
-        name: _share(one, one.documents - lost[name], one.documents) for name, one in text.items()
+        name: _share(source, source.documents - lost[name], source.documents)
+        for name, source in text.items()
     }
 
 
@@ -391,22 +392,22 @@ def _packed(
     before = {} if seal is None else seal.counters
     counters: dict[str, int] = {}
     is_measured = True
-    for name, one in text.items():
+    for name, source in text.items():
         read, made, padding, documents = (
             before.get(f"{key}/{name}", 0)
             for key in ("read_bytes", "tokens", "padding", "documents")
         )
         is_measured &= bool(read and made)
         if read and made:
-            num = one.size_bytes * documents // read
-            tokens, fill = one.size_bytes * made // read, made / (made + padding)
+            num = source.size_bytes * documents // read
+            tokens, fill = source.size_bytes * made // read, made / (made + padding)
         else:
-            num, tokens, fill = one.documents, round(one.size_bytes * TOKENS_PER_BYTE), 1.0
+            num, tokens, fill = source.documents, round(source.size_bytes * TOKENS_PER_BYTE), 1.0
         counters |= {
             f"rows/{name}": math.ceil(max(tokens, 1) / width / fill),
             f"tokens/{name}": max(tokens, 1),
             f"documents/{name}": num,
-            f"text_bytes/{name}": one.size_bytes,
+            f"text_bytes/{name}": source.size_bytes,
         }
     if is_measured:
         return counters, ["tokens per byte of text as this directory packed them last"]

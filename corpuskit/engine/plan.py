@@ -108,7 +108,7 @@ class Plan:
         """Return the pass that a phase of a global stage runs."""
         stage = self.step(phase.labels[0]).stage
         assert isinstance(stage, GlobalStage), "compile makes sure of it"
-        return next(one for one in stage.passes() if one.name == phase.pass_name)
+        return next(candidate for candidate in stage.passes() if candidate.name == phase.pass_name)
 
     def given_to(self, phase: Phase) -> dict[str, Any]:
         """Return what the stages up to a phase provide; a pass at the end gets everything."""
@@ -247,7 +247,10 @@ class _Builder:
             return
         labels = tuple(step.label for step in self.group)
         stages = {s.label: s.stage for s in self.group if isinstance(s.stage, StreamingStage)}
-        owns = [f"{one}/" for one in sorted({stage.diverts for stage in stages.values()} - {""})]
+        owns = [
+            f"{diverted}/"
+            for diverted in sorted({stage.diverts for stage in stages.values()} - {""})
+        ]
         owns += [f"measures/{label}/part-" for label in stages]
         owns += ["ids/"] if self.base is None else []
         owns += [f"{folder}/"] if folder else []
@@ -280,12 +283,17 @@ class _Builder:
             position = "after pack" if stage.reads == "packed" else "before pack"
             raise ConfigError(step.where, f"{step.label} must stand {position}.")
         earlier: tuple[int, ...] = ()
-        for one in stage.passes():
-            waits = tuple(range(len(self.phases))) if one.at_end else ()
-            name = f"{step.label}.{one.name}"
-            owns = tuple(folder.replace("{label}", step.label) for folder in one.owns)
+        for stage_pass in stage.passes():
+            waits = tuple(range(len(self.phases))) if stage_pass.at_end else ()
+            name = f"{step.label}.{stage_pass.name}"
+            owns = tuple(folder.replace("{label}", step.label) for folder in stage_pass.owns)
             index = self.add(
-                name, (step.label,), pass_name=one.name, earlier=earlier, owns=owns, waits=waits
+                name,
+                (step.label,),
+                pass_name=stage_pass.name,
+                earlier=earlier,
+                owns=owns,
+                waits=waits,
             )
             earlier = (*earlier, index)
         for field, kind in stage.adds().items():
@@ -469,7 +477,7 @@ def _check_integers(step: Step) -> None:
     """Check that integers without a bound of their own fit into the 64 bits that kernels have."""
     for name, field in type(step.stage).model_fields.items():
         value = getattr(step.stage, name)
-        is_bounded = any(hasattr(one, "le") or hasattr(one, "lt") for one in field.metadata)
+        is_bounded = any(hasattr(bound, "le") or hasattr(bound, "lt") for bound in field.metadata)
         if isinstance(value, int) and abs(value) >= 1 << 63 and not is_bounded:
             raise UsageError(f"{name}: {value} is more than {(1 << 63) - 1}. Set a smaller number.")
 
@@ -483,9 +491,9 @@ def _check_libraries(step: Step) -> None:
 
 def _check_reference_runs(runs: tuple[str, ...], output: str) -> None:
     """Check that a stage does not read the run that it is part of: it would find itself there."""
-    for one in runs:
-        if os.path.realpath(one) == os.path.realpath(output):
-            raise UsageError(f"{one} is the output of this run. Write to another directory.")
+    for directory in runs:
+        if os.path.realpath(directory) == os.path.realpath(output):
+            raise UsageError(f"{directory} is the output of this run. Write to another directory.")
 
 
 def _declared(file: PipelineFile) -> Mapping[str, pa.DataType]:

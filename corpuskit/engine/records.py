@@ -324,8 +324,9 @@ class Profile:
         reasons = outcome.reasons_of(rows, stage.rules).dictionary_encode()
         places = reasons.indices.to_numpy(zero_copy_only=False)
         for place, reason in enumerate(reasons.dictionary.to_pylist()):
-            mine = rows[places == place]
-            self._add((label, "dropped", rule_of(reason)), len(mine), int(sizes[mine].sum()))
+            dropped_rows = rows[places == place]
+            size = int(sizes[dropped_rows].sum())
+            self._add((label, "dropped", rule_of(reason)), len(dropped_rows), size)
 
     def _rewritten(
         self, label: str, view: View, outcome: Outcome, sizes: NDArray[np.int64]

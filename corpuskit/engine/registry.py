@@ -99,7 +99,7 @@ def sources(name: str) -> tuple[Path, ...]:
         return (file,)
     for entry in importlib.metadata.entry_points(group=GROUP, name=name):
         listed = entry.dist.files if entry.dist is not None else None
-        files = [Path(str(one.locate())) for one in listed or ()]
+        files = [Path(str(file.locate())) for file in listed or ()]
         if file in files:
             return tuple(filter(is_module, files))
     return package_modules(file)

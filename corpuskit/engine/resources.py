@@ -497,7 +497,7 @@ def available_memory() -> int | None:
     What child processes hold counts as left: they are the workers that will use it.
     """
     here = _meminfo()
-    limits = [one for one in (here, _group_left()) if one is not None]
+    limits = [limit for limit in (here, _group_left()) if limit is not None]
     return min(limits) + _held_by_children() if limits else None
 
 

@@ -173,7 +173,7 @@ def keys_at(model: type[BaseModel], place: Iterable[str | int]) -> list[str]:
 
 def _model_in(kind: Any) -> type[BaseModel] | None:
     """Return the model that an annotation names, alone or beside None."""
-    for one in (kind, *(get_args(kind) if type(None) in get_args(kind) else ())):
-        if isinstance(one, type) and issubclass(one, BaseModel):
-            return one
+    for candidate in (kind, *(get_args(kind) if type(None) in get_args(kind) else ())):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
     return None

@@ -334,15 +334,15 @@ def _note_rejects(
     """Write what a source rejected or repaired to the ledger."""
     stage, rejects = source.stage_name(), read.rejects
     if rejects:
-        keys = np.array([one.position for one in rejects], np.int64)
+        keys = np.array([reject.position for reject in rejects], np.int64)
         ids = _derived_ids(work.unit.source, names.of(keys), keys & MAX_POSITION)
         work.add_ledger(
             Entries(
                 keys, ids, _same(work.unit.source, len(ids)), stage,
-                pa.array([one.rule for one in rejects]), "drop",
-                np.array([one.value for one in rejects], np.float64),
-                np.array([one.threshold for one in rejects], np.float64),
-                texts=pa.array([one.text for one in rejects], pa.large_string()),
+                pa.array([reject.rule for reject in rejects]), "drop",
+                np.array([reject.value for reject in rejects], np.float64),
+                np.array([reject.threshold for reject in rejects], np.float64),
+                texts=pa.array([reject.text for reject in rejects], pa.large_string()),
             )
         )  # fmt: skip
     for rule, rows in {"lone_surrogate": read.replaced, **read.noted}.items():
@@ -379,12 +379,12 @@ def _dropped_spans(outcome: Outcome, rows: NDArray[np.int64]) -> pa.Array | None
     spans = outcome.spans
     if spans is None or outcome.codes is None:
         return None
-    mine = np.flatnonzero(spans.codes == outcome.codes[spans.rows])
-    mine = mine[np.lexsort((spans.starts[mine], spans.rows[mine]))]
-    counts = np.bincount(spans.rows[mine], minlength=len(outcome.codes))[rows]
+    order = np.flatnonzero(spans.codes == outcome.codes[spans.rows])
+    order = order[np.lexsort((spans.starts[order], spans.rows[order]))]
+    counts = np.bincount(spans.rows[order], minlength=len(outcome.codes))[rows]
     offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
     pairs = pa.StructArray.from_arrays(
-        [pa.array(spans.starts[mine]), pa.array(spans.ends[mine])], names=["start", "end"]
+        [pa.array(spans.starts[order]), pa.array(spans.ends[order])], names=["start", "end"]
     )
     bounds = pa.array(offsets, mask=np.append(counts == 0, False))
     return pa.ListArray.from_arrays(bounds, pairs)

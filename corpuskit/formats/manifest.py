@@ -381,7 +381,7 @@ class Seal:
         counters: Counter[str] = Counter()
         timing: defaultdict[str, float] = defaultdict(float)
         accepted = False
-        for manifest in sorted(manifests, key=lambda one: one.units):
+        for manifest in sorted(manifests, key=lambda manifest: manifest.units):
             if not units.isdisjoint(manifest.units):
                 if units.issuperset(manifest.units):
                     continue

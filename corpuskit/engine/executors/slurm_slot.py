@@ -131,12 +131,12 @@ class Slot:
 
     def _share(self, work: PhaseWork) -> list[Task]:
         """Return this slot's tasks that have no usable manifest."""
-        mine = work.all_tasks[self.number :: self.num]
+        share = work.all_tasks[self.number :: self.num]
         listed = work.run.store.list(f"manifests/{work.phase.name}/{work.fingerprint}")
         names = {manifest_name(work.phase, task) for task in work.all_tasks}
         if any("/task-" in name and name not in names for name in listed):
-            return PhaseWork(work.run, work.phase).tasks(mine)  # begun by a run that cut otherwise
-        return [t for t in mine if self.run.read_manifest(manifest_name(work.phase, t)) is None]
+            return PhaseWork(work.run, work.phase).tasks(share)  # begun by a run that cut otherwise
+        return [t for t in share if self.run.read_manifest(manifest_name(work.phase, t)) is None]
 
     def _on_event(self, kind: str, fields: dict[str, Any]) -> None:
         if kind == "progress":
