@@ -193,7 +193,7 @@ def test_a_slot_that_never_starts_is_named_with_what_starts_it(lab, monkeypatch)
 
 def test_a_slot_that_was_killed_or_cancelled_ends_the_run_with_that_word(lab, monkeypatch):
     monkeypatch.setattr(monitor, "ASK_SECONDS", 0.5)
-    monkeypatch.setattr(monitor, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(monitor, "SEAL_SECONDS", 1)
     lab.pipeline["stages"] = ["gate", "pii"]
     with lab.submitted(RunCallbacks()) as submission:
         job = submission.jobs[0]
