@@ -196,8 +196,8 @@ class PassWork(UnitWork, PhaseInputs):
     """A `PassContext`."""
 
     def __init__(self, run: RunDirectory, phase: Phase, unit: Unit, scratch: Path) -> None:
-        PhaseInputs.__init__(self, run, phase)
         UnitWork.__init__(self, run, phase, unit, scratch)
+        self.memory_bytes = run.plan.settings.task_memory_bytes
 
     def sidecar_paths(self) -> list[Readable]:
         return cell_sidecars(self.run, self.phase, self.unit)
