@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import re
 import socket
@@ -34,6 +33,7 @@ from corpuskit.engine.plan import PLAN
 from corpuskit.engine.progress import PhaseCount, Tracker
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError
+from corpuskit.formats.manifest import digest_bytes
 from corpuskit.storage import LocalStore
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def _is_alive(process: int) -> bool:
 
 def _digest(store: Store) -> str:
     [content] = store.read_each([PLAN])
-    return hashlib.blake2b(content or b"", digest_size=16).hexdigest()
+    return digest_bytes(content or b"")
 
 
 def _seconds_since_plan(store: Store) -> float:

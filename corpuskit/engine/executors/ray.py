@@ -21,11 +21,11 @@ from corpuskit.engine.executors import Launcher, Round, TaskFailure, python_path
 from corpuskit.engine.executors.ray_worker import (
     PLAN_SECONDS,
     WorkerContext,
-    digest_of,
     run_ray_task,
 )
 from corpuskit.engine.plan import PLAN
 from corpuskit.errors import TaskError, UsageError
+from corpuskit.formats.manifest import digest_bytes
 from corpuskit.storage import is_remote
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class RayLauncher(Launcher):
         address = self.store.address
         if not is_remote(address):
             address = os.path.abspath(address)
-        digest = digest_of(self.store.read(PLAN))
+        digest = digest_bytes(self.store.read(PLAN))
         return WorkerContext(address, digest, os.getcwd(), self._token, self.plan_seconds)
 
     def remote(self) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import hashlib
 import os
 import socket
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from corpuskit.engine.executors import failure_fields
 from corpuskit.engine.plan import PLAN
 from corpuskit.errors import DataError
+from corpuskit.formats.manifest import digest_bytes
 from corpuskit.storage import open_store
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _await_plan(context: WorkerContext) -> None:
     while True:
         digest = None
         with contextlib.suppress(DataError):
-            digest = digest_of(store.read(PLAN))
+            digest = digest_bytes(store.read(PLAN))
         if digest == context.digest:
             return
         if time.monotonic() >= deadline:
@@ -121,8 +121,3 @@ def _await_plan(context: WorkerContext) -> None:
         f"{context.address}: {what}. The run directory must be on a file system that all nodes "
         "share, under the same path; or use an s3:// address."
     )
-
-
-def digest_of(content: bytes) -> str:
-    """Return the hash by which a plan is known."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
