@@ -124,7 +124,7 @@ def measures_of(tmp_path, batches):
     with Measures(lambda suffix: path) as measures:
         for batch, values in batches:
             measures.add("x", batch, Outcome(measures={"size": values}))
-    [found] = measures.finished()
+    [found] = measures.files()
     assert found.path == path
     return found
 
