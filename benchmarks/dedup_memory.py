@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from dedup_peers import DATA, edited
 
-from corpuskit.engine.cutting import cut_units
-from corpuskit.engine.executors.contract import Launcher
+from corpuskit.engine.executors import Launcher
+from corpuskit.engine.phase import cut_units
 from corpuskit.engine.pipeline import run
-from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.plan import read_plan
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.task import run_task
 from corpuskit.errors import TaskError
@@ -37,7 +37,7 @@ from corpuskit.errors import TaskError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.engine.executors.contract import Failure, OnEvent, Task
+    from corpuskit.engine.executors import OnEvent, Task, TaskFailure
 
 STAGES = ("exact_dedup", "minhash_dedup", "substring_dedup", "line_dedup")
 COLOURS = ("#1b6ca8", "#c0392b", "#7d3c98", "#1e8449", "#b9770e", "#566573")
@@ -52,7 +52,7 @@ class Forked(Launcher):
     def __init__(self, address: str) -> None:
         self.address = address
 
-    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[Failure]:
+    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[TaskFailure]:
         child = os.fork() if tasks else 0
         if child == 0 and tasks:
             code = 1

@@ -20,12 +20,17 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from corpuskit.engine.cutting import MIN_TASKS, TASK_BYTES
-from corpuskit.engine.needs import Need, needs_of
-from corpuskit.engine.plan.compile import read_plan
-from corpuskit.engine.plan.inputs import Inputs
-from corpuskit.engine.preflight import Preflight, find_problems, size_words
-from corpuskit.engine.room import Room
+from corpuskit.engine.inputs import Inputs
+from corpuskit.engine.phase import MIN_TASKS, TASK_BYTES
+from corpuskit.engine.plan import read_plan
+from corpuskit.engine.resources import (
+    AvailableResources,
+    Preflight,
+    ResourceEstimate,
+    estimate_resources,
+    find_problems,
+    format_size,
+)
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.stage import InputFile, Slice
 
@@ -45,9 +50,12 @@ def main() -> None:
         began = time.process_time()
         with tempfile.TemporaryDirectory() as folder:
             run = simulated(Path(folder), terabytes, options)
-            needs = needs_of(run, 0)
-            problems = find_problems(run, needs, Room(None, "", 1, None, ""))
-        show(terabytes, Preflight(tuple(needs), Room(None, "", 1, None, ""), tuple(problems)))
+            needs = estimate_resources(run, 0)
+            problems = find_problems(run, needs, AvailableResources(None, "", 1, None, ""))
+        show(
+            terabytes,
+            Preflight(tuple(needs), AvailableResources(None, "", 1, None, ""), tuple(problems)),
+        )
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
         print(
             f"(planned in {time.process_time() - began:.1f} CPU s, {peak:.0f} MB)", file=sys.stderr
@@ -80,17 +88,17 @@ def simulated(folder: Path, terabytes: float, options: argparse.Namespace) -> Ru
 
 def show(terabytes: float, flight: Preflight) -> None:
     """Print the phases, and what each stage takes in all."""
-    needs = flight.needs
+    needs = flight.estimates
     text = needs[0].text_bytes
     print(f"\n{terabytes:g} TB of text, {needs[0].documents:,} documents")
     print(f"{'phase':32}{'units':>12}{'tasks':>8}{'a worker':>10}{'core-h':>10}{'writes':>10}")
     for need in needs:
         if need.units:
             print(
-                f"{need.phase:32}{need.units:12,}{num_tasks(need, needs[0].units):8,}{size_words(need.memory_bytes):>10}"
-                f"{need.cpu_seconds / 3600:10.2f}{size_words(need.disk_bytes):>10}"
+                f"{need.phase:32}{need.units:12,}{num_tasks(need, needs[0].units):8,}{format_size(need.memory_bytes):>10}"
+                f"{need.cpu_seconds / 3600:10.2f}{format_size(need.disk_bytes):>10}"
             )
-    by_stage: dict[str, list[Need]] = defaultdict(list)
+    by_stage: dict[str, list[ResourceEstimate]] = defaultdict(list)
     for need in needs:
         by_stage[need.phase.partition(".")[0]].append(need)
     print(f"{'stage':32}{'':12}{'':8}{'':10}{'core-h':>10}{'scratch':>10}  bytes per byte of text")
@@ -98,13 +106,13 @@ def show(terabytes: float, flight: Preflight) -> None:
         hours = sum(need.cpu_seconds for need in some) / 3600
         scratch = sum(need.disk_bytes for need in some if not need.phase.endswith(".apply"))
         print(
-            f"{stage:32}{'':12}{'':8}{'':10}{hours:10.2f}{size_words(scratch):>10}  {scratch / text:.3f}"
+            f"{stage:32}{'':12}{'':8}{'':10}{hours:10.2f}{format_size(scratch):>10}  {scratch / text:.3f}"
         )
     for problem in flight.problems:
         print(f"refused: {problem}")
 
 
-def num_tasks(need: Need, cells: int) -> int:
+def num_tasks(need: ResourceEstimate, cells: int) -> int:
     """Return into how many tasks a phase is cut; hash ranges have no text that could be counted."""
     by_text = -(-need.text_bytes // TASK_BYTES) if need.units == cells else 0
     return min(max(by_text, MIN_TASKS), need.units)

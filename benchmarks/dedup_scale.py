@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.formats.exchange import read_run, read_runs, write_run
 from corpuskit.formats.manifest import Part
+from corpuskit.formats.shuffle_files import read_shuffle, read_shuffles, write_shuffle
 from corpuskit.kernels.unionfind import connect, first_of_group
 from corpuskit.stage import PassContext, PassPlan, Unit
 from corpuskit.stages.dedup.minhash_dedup import MinhashDedup
@@ -156,11 +156,13 @@ class Context(PassContext):
     def count(self, name: str, value: int = 1) -> None:
         self.plan.counted.setdefault(self.name, Counter())[name] += value
 
-    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
+    def write_shuffle(
+        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
+    ) -> None:
         if len(next(iter(columns.values()))) == 0:
             return
         path = f"{self.name}-{name}-{self.unit.number}.arrow"
-        table = write_run(self.plan.folder / path, columns, is_sorted=is_sorted)
+        table = write_shuffle(self.plan.folder / path, columns, is_sorted=is_sorted)
         keys = table.column(0).to_numpy()
         size = (self.plan.folder / path).stat().st_size
         part = Part(
@@ -169,12 +171,12 @@ class Context(PassContext):
         )  # fmt: skip
         self.plan.written.setdefault(f"{self.name}/{name}", []).append(part)
 
-    def run_range(
+    def read_shuffle(
         self, name: str, low: int | None, high: int | None, schema: pa.Schema,
         producers: tuple[int, int] | None = None,
     ) -> pa.Table:  # fmt: skip
         parts = self.plan.parts(name)[slice(*producers or (None,))]
-        return read_runs([self.path(part) for part in parts], schema, low, high)
+        return read_shuffles([self.path(part) for part in parts], schema, low, high)
 
     def parts(self, name: str) -> list[Part]:
         return self.plan.parts(name)
@@ -257,7 +259,7 @@ class Planted:
             }
             context = Context(plan, "sign", Unit(number))
             context.count("signed", len(keys))
-            context.write_run("bands", columns)
+            context.write_shuffle("bands", columns)
 
 
 def joined(group: NDArray[np.int64], shares: NDArray[np.uint16]) -> NDArray[np.int64]:
@@ -321,7 +323,7 @@ def run_pass(plan: Planned, one: Pass, memory_bytes: int) -> tuple[int, Planned]
 
 def compare(plan: Planned, planted: Planted) -> None:
     """Assert that the clusters found are those that were planted."""
-    tables = [read_run(plan.folder / part.path) for part in plan.parts("cluster/clusters")]
+    tables = [read_shuffle(plan.folder / part.path) for part in plan.parts("cluster/clusters")]
     table = pa.concat_tables(tables)
     found = np.full(len(planted.cluster), -1)
     found[table.column("key").to_numpy()] = table.column("cluster").to_numpy()

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from dedup_memory import Forked, write_corpora
 
 from corpuskit.engine.pipeline import run
-from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.plan import read_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.formats.batch import utf8
-from corpuskit.formats.exchange import write_run
 from corpuskit.formats.shards import token_schema
+from corpuskit.formats.shuffle_files import write_shuffle
 from corpuskit.kernels.packing import best_fit, cut_documents, fill_rows, lay_out
 from corpuskit.stage import Unit, View
 from corpuskit.stages.mixing.upsample import QualityCurve, Upsample
@@ -264,8 +264,10 @@ class BenchContext:
     def count(self, name: str, value: int = 1) -> None:
         self.counts[name] += value
 
-    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
-        write_run(self.folder / name, columns, is_sorted=is_sorted)
+    def write_shuffle(
+        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
+    ) -> None:
+        write_shuffle(self.folder / name, columns, is_sorted=is_sorted)
 
     def write_part(
         self, role: str, folder: str, write: Callable[[Path], None], **facts: Any

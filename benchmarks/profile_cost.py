@@ -57,9 +57,8 @@ def main() -> None:
         sys.exit(f"{DATA}: not there. Set CORPUSKIT_SHARED_DATA to a folder of real texts.")
 
     from corpuskit.engine import pipeline, stream
-    from corpuskit.engine.identity import Identities
     from corpuskit.engine.plan import read_plan
-    from corpuskit.engine.profile import Profile
+    from corpuskit.engine.records import Identities, Profile
     from corpuskit.engine.status import funnel
     from tests.engine.here import launcher_here
 

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING
 
 from corpuskit.engine.executors.local import Pool
 from corpuskit.engine.executors.ray import RayLauncher
-from corpuskit.engine.pipeline import Observer, run
+from corpuskit.engine.monitor import RunCallbacks
+from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
 from corpuskit.storage import open_store
 
 if TYPE_CHECKING:
-    from corpuskit.engine.executors.contract import Launcher
+    from corpuskit.engine.executors import Launcher
 
 
-class Clock(Observer):
+class Clock(RunCallbacks):
     """Notes when the first and the last task of the first phase ended."""
 
     def __init__(self) -> None:

@@ -37,19 +37,19 @@ import pyarrow.parquet as pq
 from simulated_run import HALF, U64, Sealed, build
 
 from corpuskit.engine.context import PassWork, cell_sidecars
-from corpuskit.engine.cutting import cut_units
-from corpuskit.engine.phase import PhaseWork, sweep
-from corpuskit.engine.pipeline import Observer, open_run, prepared
+from corpuskit.engine.monitor import RunCallbacks
+from corpuskit.engine.phase import PhaseWork, cut_units, phase_statuses, sweep
+from corpuskit.engine.pipeline import open_run, prepared
 from corpuskit.engine.pipeline import run as run_plan
-from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.plan import read_plan
 from corpuskit.engine.rundir import RunDirectory, manifest_name
-from corpuskit.engine.status import prospects_of, run_facts
+from corpuskit.engine.status import run_facts
 from corpuskit.inspect.why.history import Histories
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
 
 RERUN_TASKS = 10_000
 
@@ -85,7 +85,7 @@ def measure_save(folder: Path) -> Callable[[], Any]:
     plan = read_plan(folder / "p.yaml")
 
     def measured() -> None:
-        with prepared(plan, Observer()):
+        with prepared(plan, RunCallbacks()):
             pass
 
     return measured
@@ -94,7 +94,7 @@ def measure_save(folder: Path) -> Callable[[], Any]:
 def measure_prospects(folder: Path) -> Callable[[], Any]:
     """Plan a finished run: every phase is found to be done."""
     run = _sealed(folder)
-    return lambda: prospects_of(run)
+    return lambda: phase_statuses(run)
 
 
 def measure_cut(folder: Path) -> Callable[[], Any]:
@@ -123,7 +123,7 @@ def measure_half(folder: Path) -> Callable[[], Any]:
         work.discard_broken()
         num = len(work.units)
         assert abs(len(work.tasks()) - num // 2) <= 1
-        assert work.prospect().state == "continue"
+        assert work.status().state == "continue"
 
     return measured
 
@@ -159,7 +159,7 @@ def measure_slot(folder: Path) -> Callable[[], Any]:
         run.store = store
         run.check_code()
         work = PhaseWork(run, _phase(run, HALF))
-        run.manifest_names(work.phase, work.mark)
+        run.manifest_names(work.phase, work.fingerprint)
         for task in work.all_tasks[7::1000]:
             run.read_manifest(manifest_name(work.phase, task))
 
@@ -175,7 +175,7 @@ def measure_ranges(folder: Path) -> Callable[[], Any]:
 
     def measured() -> None:
         for _ in range(100):
-            work.run_range("sign/bands", U64, U64, pa.schema([("hash", pa.uint64())]))
+            work.read_shuffle("sign/bands", U64, U64, pa.schema([("hash", pa.uint64())]))
 
     return measured
 

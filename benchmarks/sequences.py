@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from corpuskit.formats.exchange import read_run, write_run
 from corpuskit.formats.manifest import Part
 from corpuskit.formats.shards import write_token_tables, write_tokens
+from corpuskit.formats.shuffle_files import read_shuffle, write_shuffle
 from corpuskit.stage import Unit
 from corpuskit.stages.sequences._rows import Documents, cut, packed_schema, row_tables, windows
 from corpuskit.stages.sequences.shuffle import Shuffle, _read_rows
@@ -87,9 +87,11 @@ class BenchContext:
     def path(self, part: Part) -> Path:
         return Path(part.path)
 
-    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
+    def write_shuffle(
+        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
+    ) -> None:
         with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
-            write_run(Path(file.name), columns, is_sorted=is_sorted)
+            write_shuffle(Path(file.name), columns, is_sorted=is_sorted)
         if name.startswith("rows-"):
             self.runs.append(Path(file.name))
         else:
@@ -101,8 +103,8 @@ class BenchContext:
         with tempfile.NamedTemporaryFile(dir=self.folder) as file:
             write(Path(file.name))
 
-    def run_range(self, name: str, low: int, high: int, schema: pa.Schema) -> pa.Table:
-        tables = [read_run(path, low, high) for path in self.runs]
+    def read_shuffle(self, name: str, low: int, high: int, schema: pa.Schema) -> pa.Table:
+        tables = [read_shuffle(path, low, high) for path in self.runs]
         return pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
 
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from corpuskit.engine.context import unit_name
+from corpuskit.engine.monitor import RunCallbacks
 from corpuskit.engine.phase import PhaseWork
-from corpuskit.engine.pipeline import Observer, prepared
-from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.pipeline import prepared
+from corpuskit.engine.plan import read_plan
 from corpuskit.engine.rundir import RunDirectory, manifest_name
 from corpuskit.formats.manifest import Manifest, Part, Seal
 from corpuskit.storage.local import LocalStore
@@ -26,8 +27,8 @@ from corpuskit.storage.local import LocalStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corpuskit.engine.executors.contract import Task
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.executors import Task
+    from corpuskit.engine.plan import Phase
     from corpuskit.stage import Unit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -169,7 +170,9 @@ def manifests_of(
         timing = {name: rng.random() for name in names}
         yield (
             task,
-            Manifest(phase.name, work.mark, task.units, tuple(parts), dict(counters), timing),
+            Manifest(
+                phase.name, work.fingerprint, task.units, tuple(parts), dict(counters), timing
+            ),
         )
 
 
@@ -179,7 +182,7 @@ def build(folder: Path, num_tasks: int, rows: int, *, files: bool) -> dict[str, 
     rng = random.Random(num_tasks)
     size = 0 if files else 1 << 20
     facts: dict[str, Any] = {"phases": [], "parts": 0, "manifests": 0, "manifest_bytes": 0}
-    with prepared(plan, Observer()) as run:
+    with prepared(plan, RunCallbacks()) as run:
         for phase in run.plan.phases:
             work = PhaseWork(run, phase)
             made = []
@@ -188,7 +191,7 @@ def build(folder: Path, num_tasks: int, rows: int, *, files: bool) -> dict[str, 
                 facts["manifest_bytes"] += len(manifest.to_json())
                 if files or phase.name == HALF:
                     _touch(folder / "out", manifest, task, phase, files=files)
-            seal = Seal.merge(phase.name, work.mark, made)
+            seal = Seal.merge(phase.name, work.fingerprint, made)
             seal = dataclasses.replace(seal, inputs=run.input_contents(phase))
             run.store.put(run.seal_name(phase), seal.to_json())
             run.set_seal(phase, seal)

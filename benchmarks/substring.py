@@ -31,9 +31,9 @@ import pyarrow.parquet as pq
 from dedup_memory import Forked
 from dedup_peers import DATA
 
-from corpuskit.engine.cutting import cut_units
+from corpuskit.engine.phase import cut_units
 from corpuskit.engine.pipeline import run
-from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.plan import read_plan
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.task import run_task
 from corpuskit.formats.batch import list_spans, utf8
@@ -43,7 +43,7 @@ from corpuskit.kernels.hashing import hash_texts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.engine.executors.contract import Failure, OnEvent, Task
+    from corpuskit.engine.executors import OnEvent, Task, TaskFailure
 
 ENGINES = ("suffix_array", "partitioned")
 FEW = "few"
@@ -92,7 +92,7 @@ def main() -> None:
 class Here(Forked):
     """Runs tasks in this process, so that those that it forks later have all kernels loaded."""
 
-    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[Failure]:
+    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[TaskFailure]:
         if tasks:
             directory = RunDirectory.open(self.address)
             found = cut_units(directory, directory.plan.phases[tasks[0].phase])

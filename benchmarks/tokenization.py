@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpuskit.formats.exchange import write_run
+from corpuskit.formats.shuffle_files import write_shuffle
 from corpuskit.stage import Unit, View
 from corpuskit.stages.sequences._patterns import PRESETS
 from corpuskit.stages.sequences.pack import Pack
@@ -289,8 +289,10 @@ class Context:
     def count(self, name: str, value: int = 1) -> None:
         """Count nothing."""
 
-    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
-        write_run(self.folder / f"{name}.arrow", columns, is_sorted=is_sorted)
+    def write_shuffle(
+        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
+    ) -> None:
+        write_shuffle(self.folder / f"{name}.arrow", columns, is_sorted=is_sorted)
 
     def write_part(
         self, role: str, folder: str, write: Callable[[Path], None], **facts: Any

@@ -56,13 +56,13 @@ def main() -> None:
     from corpuskit.engine import context
     from corpuskit.engine import pipeline as runner
     from corpuskit.engine.plan import read_plan
-    from corpuskit.formats import exchange, shards
+    from corpuskit.formats import shards, shuffle_files
     from corpuskit.stages.sequences import shuffle
     from corpuskit.storage import Stored, digest_file, open_place, store
     from tests.engine.here import launcher_here
 
     runner.open_launcher = launcher_here
-    digest_footer, check_batch = store.digest_footer, exchange.crc32
+    digest_footer, check_batch = store.digest_footer, shuffle_files.crc32
 
     def unverified(place: Any) -> Any:
         return open_place(Stored(place.store, place.name) if isinstance(place, Stored) else place)
@@ -80,7 +80,7 @@ def main() -> None:
                 store.digest_footer = context.digest_footer = timed(
                     "footers", digest_footer if is_verified else lambda _: ""
                 )
-                exchange.crc32 = timed("batches", check_batch if is_verified else lambda _: 0)
+                shuffle_files.crc32 = timed("batches", check_batch if is_verified else lambda _: 0)
                 shutil.rmtree(out, ignore_errors=True)
                 SPENT.clear()
                 began = time.process_time()

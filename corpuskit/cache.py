@@ -40,11 +40,7 @@ def _home() -> Path:
 
 @functools.cache
 def _check_owner(root: Path) -> None:
-    """Refuse a folder that others can write to: what lies there is unpickled, that is, run.
-
-    Raises:
-        UsageError: others can put code there, or this user cannot write there.
-    """
+    """Refuse a folder that others can write to: what lies there is unpickled, that is, run."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = root.stat()

@@ -30,8 +30,8 @@ PACKAGE = Path(__file__).parent
 
 CARRIERS = frozenset({
     "__init__.py", "cache.py", "closure.py", "distribution.py", "errors.py",
-    "formats/__init__.py", "formats/exchange.py", "formats/ledger.py", "formats/manifest/",
-    "formats/shards.py", "storage/",
+    "formats/__init__.py", "formats/ledger.py", "formats/manifest.py",
+    "formats/shards.py", "formats/shuffle_files.py", "storage/",
 })  # fmt: skip
 """Parts of corpuskit that a stage may import and that decide nothing about a document.
 
@@ -47,7 +47,7 @@ _MOST_KEPT = 20_000
 
 
 class Import(NamedTuple):
-    """An import as it is written: `from <level dots><module> import <names>`, or `import module`.
+    """An import as written: `from <level dots><module> import <names>`, or `import module`.
 
     Attributes:
         level: leading dots; 0 is absolute.
@@ -60,7 +60,7 @@ class Import(NamedTuple):
     names: tuple[str, ...]
 
 
-class Source(NamedTuple):
+class SourceFile(NamedTuple):
     """What a source file says.
 
     Attributes:
@@ -76,8 +76,9 @@ class Source(NamedTuple):
 def closure(*paths: Path) -> tuple[Path, ...]:
     """Return files and all source files that they import, directly or not, sorted.
 
-    Followed are: corpuskit without `CARRIERS`; code that is no installed library; inside a library,
-    its own top-level package. Other libraries count by their versions (`Stage.libraries`).
+    Followed are: corpuskit without `CARRIERS`; code that is not an installed library; inside a
+    library, its own top-level package. Other libraries count by their versions
+    (`Stage.libraries`).
     """
     seen: set[Path] = set()
     waiting = list(paths)
@@ -124,7 +125,7 @@ def label(path: Path) -> str:
 
 
 @functools.cache
-def read(path: Path) -> Source:
+def read(path: Path) -> SourceFile:
     """Return what a file says, by its content when this process first asks.
 
     A compiled extension, or text that Python cannot parse, imports nothing and counts byte by byte.
@@ -134,7 +135,7 @@ def read(path: Path) -> Source:
     kept = _kept()
     if key not in kept.sources:
         source = _parsed(content) if path.suffix == ".py" else None
-        kept.sources[key] = source or Source((), key)
+        kept.sources[key] = source or SourceFile((), key)
         kept.num_new += 1
     return kept.sources[key]
 
@@ -147,11 +148,13 @@ _UNDECIDING = frozenset({"cost", "oracle", "examples"})
 _FOR_CHECKERS = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
-def _parsed(content: bytes) -> Source | None:
+def _parsed(content: bytes) -> SourceFile | None:
     try:
         tree = ast.parse(content)
         imports = tuple(dict.fromkeys(_imports(tree)))
-        return Source(imports, hashlib.blake2b(_normal(tree).encode(), digest_size=16).hexdigest())
+        return SourceFile(
+            imports, hashlib.blake2b(_normal(tree).encode(), digest_size=16).hexdigest()
+        )
     except (SyntaxError, ValueError, RecursionError):
         return None
 
@@ -204,7 +207,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 @functools.cache
 def _imported(path: Path) -> list[Path]:
-    """Return what runs before a file, and what its imports lead to, as far as it is followed."""
+    """Return what runs before a file, and the files of its imports that are followed."""
     # Plain strings: with Paths this takes twice as long, at every start.
     files = list(_packages(str(path.parent)))
     for level, module, names in read(path).imports:
@@ -326,8 +329,8 @@ def _site(path: Path) -> Path | None:
 # ---------------------------------------------------------------- the cache
 
 
-class _Kept:
-    def __init__(self, sources: dict[str, Source]) -> None:
+class _SourceCache:
+    def __init__(self, sources: dict[str, SourceFile]) -> None:
         self.sources, self.num_new = sources, 0
 
 
@@ -336,30 +339,30 @@ def _place() -> Path:
 
     Raises:
         OSError: there is no folder for it.
-        UsageError: there is none to trust.
+        UsageError: the folder cannot be trusted.
     """
-    mark = hashlib.blake2b(sys.version.encode() + Path(__file__).read_bytes(), digest_size=8)
-    return cache_dir() / f"sources-{mark.hexdigest()}.json"
+    digest = hashlib.blake2b(sys.version.encode() + Path(__file__).read_bytes(), digest_size=8)
+    return cache_dir() / f"sources-{digest.hexdigest()}.json"
 
 
 @functools.cache
-def _kept() -> _Kept:
+def _kept() -> _SourceCache:
     try:
         content = _place().read_bytes()
     except (OSError, UsageError):
-        return _Kept({})
+        return _SourceCache({})
     head, _, body = content.partition(b"\n")
     if hashlib.blake2b(body, digest_size=16).hexdigest().encode() != head:
-        return _Kept({})  # damaged
+        return _SourceCache({})  # damaged
     sources = {}
     for key, (rows, digest) in json.loads(body).items():
         imports = tuple(Import(level, module, tuple(names)) for level, module, names in rows)
-        sources[key] = Source(imports, digest)
-    return _Kept(sources)
+        sources[key] = SourceFile(imports, digest)
+    return _SourceCache(sources)
 
 
 def _save() -> None:
-    """Keep what is new for later processes: whole or not at all; a folder that is full is no error.
+    """Keep what is new for later processes: whole or not at all; a full folder is not an error.
 
     Of two processes that save at once one wins; the other's files are parsed again some day.
     """

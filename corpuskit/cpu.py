@@ -6,7 +6,7 @@ import resource
 import time
 
 _running: dict[int, float] = {}
-"""Process -> CPU seconds that it said it has used; the kernel adds up only those that ended."""
+"""Process -> CPU seconds that it reported; the kernel counts only processes that ended."""
 
 
 def cpu_seconds() -> float:

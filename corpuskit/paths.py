@@ -18,7 +18,7 @@ def expand_home(path: str) -> str:
     another meaning on each machine describes no run.
 
     Raises:
-        ValueError: nobody has that name, or a part of the path begins with a variable.
+        ValueError: no user has that name, or a part of the path begins with a variable.
     """
     variable = _VARIABLE.search(path)
     if variable:

@@ -71,7 +71,7 @@ def scalar(node: yaml.Node) -> Any:
     """Return the value of a scalar.
 
     Raises:
-        ValueError: it is none of its type.
+        ValueError: it does not fit its type.
     """
     try:
         return yaml.SafeLoader("").construct_object(node, deep=True)

@@ -10,7 +10,7 @@ import pytest
 
 from corpuskit.engine import registry
 from corpuskit.engine.config import read_model, read_pipeline
-from corpuskit.engine.settings import Pipeline
+from corpuskit.engine.settings import PipelineSettings
 from corpuskit.errors import ConfigError, UsageError
 from corpuskit.stages.filters import _languages
 from corpuskit.train.settings import EvaluateSettings
@@ -58,7 +58,9 @@ def test_a_file_may_have_any_name(tmp_path):
     path.write_text(GOOD)
     settings = read_pipeline(path).settings
     assert settings.name == "my-run-2-"
-    assert Pipeline.model_validate_json(settings.model_dump_json()) == settings  # as workers do
+    assert (
+        PipelineSettings.model_validate_json(settings.model_dump_json()) == settings
+    )  # as workers do
 
 
 @pytest.mark.parametrize(
@@ -89,8 +91,8 @@ def test_a_file_may_have_any_name(tmp_path):
         ('jsonl: "web/*.jsonl"', 'jsonl: "web/*.jsonl", txt_column: t', "sources.web has no "
          "parameter 'txt_column'. Did you mean 'text_column'?"),
         ("seed: 3", "seed: [3", "not valid YAML"),
-        ("seed: 3", "seed: !!int abc", "p.yaml:2:7: 'abc' is no int."),
-        ("seed: 3", "seed: !!timestamp abc", "p.yaml:2:7: 'abc' is no timestamp."),
+        ("seed: 3", "seed: !!int abc", "p.yaml:2:7: 'abc' is not of type int."),
+        ("seed: 3", "seed: !!timestamp abc", "p.yaml:2:7: 'abc' is not of type timestamp."),
         ("seed: 3", "name: &a [*a]", "p.yaml:2:11: a value holds itself. Write the values out."),
         ("seed: 3", "seed: " + "[" * 3000, "p.yaml:2:70: nested deeper than 64."),
         ("seed: 3", "<<: {seed: 3}", "p.yaml:2:1: a key must be plain text."),
@@ -339,7 +341,7 @@ params keep_labels remove_labels limits max_epochs name seed name_or_path kind
 def test_every_parameter_that_is_a_string_is_a_path_or_known_to_be_none():
     """A path that is no `PathText` would make a folder called `~`."""
     models = {name: registry.load(name) for name in registry.names()}
-    models |= {"pipeline": Pipeline, "train": TrainingSettings}
+    models |= {"pipeline": PipelineSettings, "train": TrainingSettings}
     models |= {"evaluate": EvaluateSettings}
     unknown = [
         f"{owner}.{name}"

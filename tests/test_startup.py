@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from corpuskit import closure
-from corpuskit.engine import registry
-from corpuskit.engine.plan import fingerprint
+from corpuskit.engine import fingerprint, registry
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("numba", "spacy", "datatrove", "torch", "fasttext", "tokenizers", "datasketch")
@@ -133,7 +132,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 
 def test_processes_that_start_at_once_agree(cache: Path) -> None:
     program = f"""
-from corpuskit.engine.plan.fingerprint import code_digest
+from corpuskit.engine.fingerprint import code_digest
 print(code_digest({STAGE!r}))
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

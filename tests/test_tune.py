@@ -19,11 +19,11 @@ from pydantic import Field, ValidationError
 
 from corpuskit.engine import registry
 from corpuskit.engine.config import PipelineFile, read_pipeline, step_yaml
-from corpuskit.engine.plan.compile import Plan
-from corpuskit.engine.plan.inputs import Inputs
-from corpuskit.engine.profile import bins
+from corpuskit.engine.inputs import Inputs
+from corpuskit.engine.plan import Plan
+from corpuskit.engine.records import bins
 from corpuskit.engine.rundir import RunDirectory
-from corpuskit.engine.settings import Pipeline
+from corpuskit.engine.settings import PipelineSettings
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.manifest import Part, dump_checked, load_checked
 from corpuskit.inspect.binned import failing
@@ -491,7 +491,7 @@ def test_documents_next_to_the_line_are_the_nearest_of_both_sources(measured):
 
 def stored(tmp_path, stage, **columns) -> Measured:
     """Return measures that lie in two files, as a run would have stored them."""
-    plan = Plan(PipelineFile("p.yaml", Pipeline(output=str(tmp_path)), (), ()), (), {})
+    plan = Plan(PipelineFile("p.yaml", PipelineSettings(output=str(tmp_path)), (), ()), (), {})
     run = RunDirectory(plan, Inputs((), (), ()))
     num = len(columns["code"])
     fixed = {
@@ -666,7 +666,7 @@ def test_the_line_to_paste_and_the_command_make_what_was_shown(measured, tmp_pat
 def test_a_mapping_is_given_whole_on_the_command_line(tmp_path):
     [step] = pasted(tmp_path, "- gopher_repetition: {words: whitespace}")
     other = step.stage.model_copy(update={"max_top_ngram_ratios": {2: 0.5, 3: 0.18, 4: 0.16}})
-    settings = Pipeline(output=str(tmp_path / "out"))
+    settings = PipelineSettings(output=str(tmp_path / "out"))
     plan = Plan(PipelineFile("p q.yaml", settings, (), (step,)), (), {})
     run = RunDirectory(plan, Inputs((), (), ()))
     line, shown = to_paste(run, step.label, other, ["max_top_ngram_ratios.2"])

@@ -226,7 +226,7 @@ def write_lookups(run: Path, documents: Mapping[str, Mapping[str, NDArray[Any]]]
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from corpuskit.formats.exchange import write_run
+    from corpuskit.formats.shuffle_files import write_shuffle
 
     found = []
     (run / "work").mkdir()
@@ -235,7 +235,7 @@ def write_lookups(run: Path, documents: Mapping[str, Mapping[str, NDArray[Any]]]
         ids = [f"{name}/{name}.jsonl#{key & (1 << 40) - 1}" for key in keys.tolist()]
         for role, held in (("doc_rows", columns), ("ids", {"key": keys, "id": pa.array(ids)})):
             path = f"work/{role}-{name}.arrow"
-            write_run(run / path, held)
+            write_shuffle(run / path, held)
             ends = {"first": int(keys[0]), "last": int(keys[-1])}
             of = name if role == "doc_rows" else ""
             found.append({"role": role, "path": path, **ends, "source": of})

@@ -12,8 +12,7 @@ from corpuskit.engine.eta import in_words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.engine.counting import StageSoFar
-    from corpuskit.engine.progress import PhaseProgress, Progress
+    from corpuskit.engine.progress import PhaseProgress, RunProgress, StageSoFar
 
 BAR_WIDTH = 32
 FUNNEL_LINES, NUMBER_LINES = 3, 2
@@ -25,7 +24,7 @@ ROOMY = 10
 _STYLES = {"done": "green", "reused": "green", "waiting": "dim", "failed": "bold red"}
 
 
-def draw(progress: Progress, width: int, height: int, *, is_unicode: bool = True) -> list[Text]:
+def draw(progress: RunProgress, width: int, height: int, *, is_unicode: bool = True) -> list[Text]:
     """Return the picture of a run.
 
     Args:
@@ -48,7 +47,7 @@ def draw(progress: Progress, width: int, height: int, *, is_unicode: bool = True
     return [*head, *before, *body, *behind, *tail][:room]
 
 
-def headline(progress: Progress) -> list[str]:
+def headline(progress: RunProgress) -> list[str]:
     """Return what there is to say in one line, the most important first."""
     names = [one.name for one in progress.phases]
     pieces = [progress.name or "run"]
@@ -66,7 +65,7 @@ def headline(progress: Progress) -> list[str]:
     return pieces
 
 
-def numbers(progress: Progress, phase: PhaseProgress) -> list[str]:
+def numbers(progress: RunProgress, phase: PhaseProgress) -> list[str]:
     """Return the figures of the current phase, the most important first."""
     word = "task" if phase.tasks == 1 else "tasks"
     pieces = [f"{phase.tasks_done:,}/{phase.tasks:,} {word}"] if phase.tasks else []
@@ -138,7 +137,7 @@ def _fit(pieces: Sequence[str], width: int, between: str = ", ") -> str:
     return line
 
 
-def _headline(progress: Progress, width: int) -> Text:
+def _headline(progress: RunProgress, width: int) -> Text:
     return _text(_fit(headline(progress), width), width, "bold")
 
 
@@ -161,7 +160,7 @@ def _bar(phase: PhaseProgress, width: int, *, is_unicode: bool) -> Text:
     return line
 
 
-def _troubles(progress: Progress, width: int) -> list[Text]:
+def _troubles(progress: RunProgress, width: int) -> list[Text]:
     return [_text(progress.note, width, "yellow")] if progress.note else []
 
 
@@ -180,7 +179,7 @@ def _flow(
     return lines
 
 
-def _others(progress: Progress, width: int, room: int) -> tuple[list[Text], list[Text]]:
+def _others(progress: RunProgress, width: int, room: int) -> tuple[list[Text], list[Text]]:
     """Return lines of the phases before and behind the current one, as many as there is room."""
     at = len(progress.phases) if progress.current is None else _place(progress)
     before = [phase for phase in progress.phases[:at] if not phase.is_empty]
@@ -220,7 +219,7 @@ def _row(phase: PhaseProgress, width: int) -> Text:
     return _text(name + _fit(pieces, width - len(name)), width, _STYLES.get(phase.state, ""))
 
 
-def _place(progress: Progress) -> int:
+def _place(progress: RunProgress) -> int:
     assert progress.current is not None, "asked while there is one"
     return [one.name for one in progress.phases].index(progress.current.name)
 

@@ -11,7 +11,7 @@ from corpuskit.cli._tables import console
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.engine.packing import PackingRow
+    from corpuskit.engine.mixture import PackingRow
 
 
 def print_packing(rows: Sequence[PackingRow]) -> None:

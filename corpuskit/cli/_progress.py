@@ -18,16 +18,16 @@ from corpuskit.cli._live import draw, duration, kept, numbers, size
 from corpuskit.cli._plain import echo, one_line
 from corpuskit.cli._screen import Screen
 from corpuskit.engine.eta import in_words
-from corpuskit.engine.pipeline import Observer
+from corpuskit.engine.monitor import RunCallbacks
 from corpuskit.engine.progress import Tracker
 from corpuskit.errors import CorpuskitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corpuskit.engine.phase import Prospect
-    from corpuskit.engine.plan.compile import Phase
-    from corpuskit.engine.progress import Progress
+    from corpuskit.engine.phase import PhaseStatus
+    from corpuskit.engine.plan import Phase
+    from corpuskit.engine.progress import RunProgress
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Seal
 
@@ -42,7 +42,7 @@ SPARE = 20.0
 """So many times as long as a look takes is waited for the next one."""
 
 
-class QuietObserver(Observer):
+class QuietObserver(RunCallbacks):
     """Says what went wrong, nothing else."""
 
     def task_ends(self, event: str, fields: dict[str, Any]) -> None:
@@ -62,11 +62,11 @@ class TrackingObserver(QuietObserver):
         self.tracker = Tracker(run)
         self._looked, self._took = time.monotonic(), 0.0
 
-    def phase_starts(self, prospect: Prospect) -> None:
+    def phase_starts(self, prospect: PhaseStatus) -> None:
         self._is_reused = prospect.state == "reuse"
         if self.tracker is not None and not self._is_reused:
             with contextlib.suppress(CorpuskitError, OSError):
-                self.tracker.begin(prospect.phase, prospect.mark)
+                self.tracker.begin(prospect.phase, prospect.fingerprint)
 
     def progress(self, documents: int, size_bytes: int) -> None:
         if self.tracker is not None:
@@ -103,7 +103,7 @@ class LineObserver(TrackingObserver):
 
     _compiles = False
 
-    def phase_starts(self, prospect: Prospect) -> None:
+    def phase_starts(self, prospect: PhaseStatus) -> None:
         super().phase_starts(prospect)
         self._last = time.monotonic()
         self._is_empty = prospect.units == 0
@@ -171,7 +171,7 @@ class LiveObserver(TrackingObserver):
         with self._lock:
             super().opened(run)
 
-    def phase_starts(self, prospect: Prospect) -> None:
+    def phase_starts(self, prospect: PhaseStatus) -> None:
         with self._lock:
             super().phase_starts(prospect)
 
@@ -215,14 +215,14 @@ class LiveObserver(TrackingObserver):
             self._screen.draw([Text(self._inputs)])
 
 
-def draw_on(screen: Screen, progress: Progress) -> None:
+def draw_on(screen: Screen, progress: RunProgress) -> None:
     """Draw the picture of a run in place."""
     console = screen.console
     is_unicode = (console.encoding or "").lower().startswith("utf")
     screen.draw(draw(progress, *console.size, is_unicode=is_unicode))
 
 
-def end_line(progress: Progress, name: str) -> str:
+def end_line(progress: RunProgress, name: str) -> str:
     """Return what a log says of a phase that has ended."""
     one = next(phase for phase in progress.phases if phase.name == name)
     pieces = [f"{one.tasks:,} task{'s' * (one.tasks != 1)}"] if one.tasks else []
@@ -235,7 +235,7 @@ def end_line(progress: Progress, name: str) -> str:
     return f"{name}: {', '.join(pieces)}"
 
 
-def minute_line(progress: Progress) -> str:
+def minute_line(progress: RunProgress) -> str:
     """Return what a log says of a run once a minute."""
     name = "" if progress.current is None else f"{progress.current.name}: "
     pieces = [] if progress.current is None else numbers(progress, progress.current)
@@ -256,7 +256,7 @@ def terminal() -> Console | None:
 
 
 @contextlib.contextmanager
-def observer(*, quiet: bool = False) -> Iterator[Observer]:
+def observer(*, quiet: bool = False) -> Iterator[RunCallbacks]:
     """Yield the observer that suits where standard error goes."""
     console = None if quiet else terminal()
     if quiet:

@@ -14,12 +14,10 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from corpuskit.engine.failures import FailureNote
-    from corpuskit.engine.jobs import Jobs
     from corpuskit.engine.mixture import Mixture, MixtureRow
-    from corpuskit.engine.phase import Prospect
+    from corpuskit.engine.phase import FailureRecord, PhaseStatus
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.engine.status import FunnelRow
+    from corpuskit.engine.status import FunnelRow, Jobs
 
 _WORDS = {"reuse": "reuse", "run": "RUN", "continue": "CONTINUE", "later": "later"}
 
@@ -61,7 +59,7 @@ def console(*, stderr: bool = False) -> PlainConsole:
     return PlainConsole(stderr=stderr, width=max(plain.width, 120))
 
 
-def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
+def print_prospects(run: RunDirectory, found: Sequence[PhaseStatus]) -> None:
     """Print what would happen to every phase that has, or may have, something to do."""
     files, size = len(run.inputs.files), run.inputs.size_bytes()
     out = console()
@@ -89,7 +87,7 @@ def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
     out.print(table)
 
 
-def print_status(found: Sequence[Prospect]) -> None:
+def print_status(found: Sequence[PhaseStatus]) -> None:
     """Print how far every phase is that has something to do."""
     words = {"reuse": "finished", "run": "to do", "continue": "in progress", "later": "waits"}
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -117,8 +115,8 @@ def print_jobs(run: RunDirectory, jobs: Jobs) -> None:
     table.add_column("", overflow="fold")
     is_alive = any(state.is_alive for state in jobs.states)
     for state in jobs.states:
-        words = "unknown" if jobs.problem else jobs.words(state)
-        table.add_row(state.job.number, state.job.phase, str(state.job.slots), words)
+        description = jobs.describe(state)
+        table.add_row(state.job.number, state.job.phase, str(state.job.slots), description)
     out.print()
     out.print(table)
     if jobs.problem:
@@ -131,13 +129,13 @@ def print_jobs(run: RunDirectory, jobs: Jobs) -> None:
         )  # fmt: skip
 
 
-def print_failures(notes: Sequence[FailureNote]) -> None:
+def print_failures(notes: Sequence[FailureRecord]) -> None:
     """Print the tasks that failed and have not succeeded since."""
-    from corpuskit.engine.failures import span
+    from corpuskit.engine.phase import describe_units
 
     out = console()
     for note in notes:
-        out.print(f"failed: {note.phase}, {span(note.units)}: {note.error}", markup=False)
+        out.print(f"failed: {note.phase}, {describe_units(note.units)}: {note.error}", markup=False)
         out.print(f"  on {note.host}, log: {note.log}", markup=False)
 
 

@@ -19,16 +19,16 @@ from corpuskit.cli._progress import (
     terminal,
 )  # fmt: skip
 from corpuskit.cli._screen import Screen
-from corpuskit.engine.watching import Watcher
+from corpuskit.engine.monitor import RunMonitor
 
 if TYPE_CHECKING:
-    from corpuskit.engine.progress import Progress
+    from corpuskit.engine.progress import RunProgress
 
 MOVING = ("seconds", "quiet_seconds", "phase_seconds_left", "seconds_left", "bytes_per_second")
 """What changes by itself."""
 
 
-def watch(address: str, seconds: float, *, as_json: bool) -> tuple[Progress, int]:
+def watch(address: str, seconds: float, *, as_json: bool) -> tuple[RunProgress, int]:
     """Show a run until it is finished, has failed, or was stopped.
 
     Args:
@@ -38,7 +38,7 @@ def watch(address: str, seconds: float, *, as_json: bool) -> tuple[Progress, int
         How far it is then, and the exit code that it has.
     """
     console = None if as_json else terminal()
-    watcher = Watcher(address)
+    watcher = RunMonitor(address)
     if as_json:
         return _follow(watcher, seconds, _Objects())
     if console is None:
@@ -52,8 +52,8 @@ def watch(address: str, seconds: float, *, as_json: bool) -> tuple[Progress, int
 
 
 def _follow(
-    watcher: Watcher, seconds: float, shown: _Objects | _Lines | _Picture
-) -> tuple[Progress, int]:
+    watcher: RunMonitor, seconds: float, shown: _Objects | _Lines | _Picture
+) -> tuple[RunProgress, int]:
     while True:
         began = time.monotonic()
         progress = watcher.look()
@@ -73,7 +73,7 @@ class _Objects:
     def __init__(self) -> None:
         self._last = ""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RunProgress) -> None:
         facts = progress.facts()
         still = json.dumps(_still(facts))
         if still != self._last:
@@ -83,7 +83,7 @@ class _Objects:
     def news(self, line: str) -> None:
         """Nothing: the number of failed tasks says it."""
 
-    def end(self, progress: Progress) -> None:
+    def end(self, progress: RunProgress) -> None:
         """Nothing: the last object says it."""
 
 
@@ -102,7 +102,7 @@ class _Lines:
         self._last = time.monotonic()
         self._note = ""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RunProgress) -> None:
         is_first = not self._states
         for phase in progress.phases:
             before, self._states[phase.name] = self._states.get(phase.name), phase.state
@@ -123,7 +123,7 @@ class _Lines:
     def news(self, line: str) -> None:
         echo(f"  {one_line(line)}", err=True)
 
-    def end(self, progress: Progress) -> None:
+    def end(self, progress: RunProgress) -> None:
         """Nothing: whoever called says what came of it."""
 
 
@@ -133,11 +133,11 @@ class _Picture:
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RunProgress) -> None:
         draw_on(self._screen, progress)
 
     def news(self, line: str) -> None:
         self._screen.above(Text(one_line(line)))
 
-    def end(self, progress: Progress) -> None:
+    def end(self, progress: RunProgress) -> None:
         """Nothing more is drawn."""

@@ -35,19 +35,18 @@ def command(
     from corpuskit.cli._needs import print_needs
     from corpuskit.cli._tables import print_mixture, print_prospects
     from corpuskit.engine.mixture import MIX, mixture
-    from corpuskit.engine.pipeline import prospects
+    from corpuskit.engine.pipeline import preview
     from corpuskit.engine.plan import read_plan
-    from corpuskit.engine.preflight import preflight
-    from corpuskit.engine.status import prospect_facts
+    from corpuskit.engine.resources import preflight
 
     plan = read_plan(pipeline, overrides, until=until)
-    run, found = prospects(plan, accept_code=accept_code_change)
+    run, found = preview(plan, accept_code=accept_code_change)
     flight = preflight(run, found)
     reused = ((one.phase, run.seal(one.phase.index)) for one in found if one.state == "reuse")
     taken = mixture(run, reused)
     if as_json:
         needs = flight.facts()
-        rows = [{**prospect_facts(one), "need": needs.get(one.phase.name)} for one in found]
+        rows = [{**one.to_json(), "need": needs.get(one.phase.name)} for one in found]
         for row in rows:
             if taken is not None and row["phase"] == MIX:
                 row["mixture"] = taken.facts()

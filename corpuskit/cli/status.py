@@ -44,8 +44,7 @@ def command(directory: str, seconds: float | None, watch: bool, as_json: bool) -
         raise click.UsageError(f"Got {seconds:g}, but not --watch.")
     run = RunDirectory.open(directory)
     if as_json:
-        from corpuskit.engine.jobs import failures_of, jobs_of
-        from corpuskit.engine.status import run_facts
+        from corpuskit.engine.status import failures_of, jobs_of, run_facts
 
         facts = {**run_facts(run), **jobs_of(run).facts()}
         facts["failures"] = [note.__dict__ for note in failures_of(run)]
@@ -61,8 +60,8 @@ def _watch(directory: str, seconds: float, *, as_json: bool) -> None:
     from corpuskit.cli._plain import echo
     from corpuskit.cli._tables import print_failures
     from corpuskit.cli._watch import watch
-    from corpuskit.engine.jobs import failures_of
     from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import failures_of
 
     try:
         progress, code = watch(directory, seconds, as_json=as_json)
@@ -88,10 +87,10 @@ def _watch(directory: str, seconds: float, *, as_json: bool) -> None:
 
 def _print_all(run: RunDirectory) -> None:
     from corpuskit.cli._tables import print_failures, print_jobs, print_status
-    from corpuskit.engine.jobs import failures_of, jobs_of
-    from corpuskit.engine.status import prospects_of
+    from corpuskit.engine.phase import phase_statuses
+    from corpuskit.engine.status import failures_of, jobs_of
 
-    print_status(prospects_of(run, trust=True))
+    print_status(phase_statuses(run, trust=True))
     print_jobs(run, jobs_of(run))
     print_failures(failures_of(run))
     _print_results(run)
@@ -101,8 +100,7 @@ def _print_results(run: RunDirectory) -> None:
     """Print funnel, packing and mixture, as far as there are any."""
     from corpuskit.cli._packing import print_packing
     from corpuskit.cli._tables import print_funnel, print_mixture
-    from corpuskit.engine.mixture import mixture
-    from corpuskit.engine.packing import packing
+    from corpuskit.engine.mixture import mixture, packing
     from corpuskit.engine.status import funnel, overheads, sealed
 
     finished = sealed(run)

@@ -1,7 +1,7 @@
 """Whether the kernels of a plan are compiled on this machine yet, and about what that will take.
 
-A task leaves a mark in the cache of kernels when it has run, for each stage and kind of parameters:
-which kernels of all that a stage imports it calls cannot be known before.
+When a task has run, it leaves an empty file in the cache of kernels for each stage and kind of
+parameters: which kernels of all that a stage imports it calls cannot be known before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from corpuskit.cache import cache_dir, compiler_version
 from corpuskit.closure import closure, kernel_folder
 from corpuskit.engine import registry
-from corpuskit.engine.plan.fingerprint import code_digest
+from corpuskit.engine.fingerprint import code_digest
 from corpuskit.errors import UsageError
 from corpuskit.kernels.jit import IS_PLAIN
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from corpuskit.engine.config import Step
-    from corpuskit.engine.plan.compile import Phase, Plan
+    from corpuskit.engine.plan import Phase, Plan
+
+COMPILING = "cpu_seconds/compiling"
+"""Counter of the CPU seconds in which kernels were compiled or loaded."""
 
 LINE_SECONDS = 0.004
 """CPU seconds to compile a line of a file of kernels: 9,000 lines of `pipelines/quickstart.yaml`
@@ -38,14 +41,14 @@ def seconds_to_compile(plan: Plan, phases: Iterable[Phase]) -> float:
         return 0.0
     try:
         root = cache_dir()
-    except (OSError, UsageError):  # whoever runs it is told
+    except (OSError, UsageError):  # the run itself reports it
         return 0.0
     missing: set[Path] = set()
     for phase in phases:
         for step in _steps(plan, phase):
-            if not (root / _mark(step)).exists():
+            if not (root / _marker(step)).exists():
                 missing.update(_kernel_files(step.name))
-        if phase.is_stream and not (root / _mark(None)).exists():
+        if phase.is_stream and not (root / _marker(None)).exists():
             missing.update(_kernel_files("pii"))  # masks the samples of the ledger
     cold = (path for path in missing if not kernel_folder(path).exists())
     return LINE_SECONDS * sum(path.read_bytes().count(b"\n") for path in cold)
@@ -57,15 +60,15 @@ def note_compiled(plan: Plan, phase: Phase) -> None:
     Of a stage with several passes the last one counts: some in between may have no units.
     """
     later = plan.phases[phase.index + 1 :]
-    if IS_PLAIN or any(set(phase.labels) & set(one.labels) for one in later):
+    if IS_PLAIN or any(set(phase.labels) & set(other.labels) for other in later):
         return
     try:
         root = cache_dir()
         for step in (*_steps(plan, phase), None):
-            mark = root / _mark(step)
-            if not mark.exists():
-                mark.parent.mkdir(exist_ok=True)
-                mark.touch()
+            marker = root / _marker(step)
+            if not marker.exists():
+                marker.parent.mkdir(exist_ok=True)
+                marker.touch()
     except (OSError, UsageError):
         return  # no cache: the next process compiles again
 
@@ -75,8 +78,8 @@ def _steps(plan: Plan, phase: Phase) -> list[Step]:
     return [*sources, *(plan.step(label) for label in phase.labels)]
 
 
-def _mark(step: Step | None) -> str:
-    """Return the name of the mark of a stage; without one, of what every phase does."""
+def _marker(step: Step | None) -> str:
+    """Return the name of the marker file of a stage; without one, of what every phase does."""
     name = "pii" if step is None else step.name
     params = {} if step is None else step.stage.model_dump(mode="json", exclude={"paths"})
     kinds = {k: v for k, v in params.items() if isinstance(v, str | bool)}  # not bounds

@@ -1,7 +1,6 @@
 """Reads YAML into typed models; every error names file, line and column, and what to do.
 
-Values are checked by pydantic in strict mode: `"80"` is no number
-and `true` is no integer.
+Values are checked by pydantic in strict mode: `"80"` is not a number and `true` is not an integer.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from corpuskit import yamlreader
 from corpuskit.engine import registry
-from corpuskit.engine.settings import Pipeline, keys_at
+from corpuskit.engine.settings import PipelineSettings, keys_at
 from corpuskit.errors import ConfigError, UsageError, suggest
 from corpuskit.stage import Source, Stage
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Model = TypeVar("Model", bound=BaseModel)
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 MATERIALIZE = "materialize"
 
 
@@ -39,18 +38,25 @@ class Step:
     stage: Stage
     where: str
     materialize: bool = False
-    places: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
-    """Where the value of each parameter stands that the file gives; empty in a worker."""
+    locations: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """`file:line:column` of the value of each parameter that the file gives; empty in a worker."""
+
+    @property
+    def kind(self) -> str:
+        """What the step is, in one word: `source`, `filter`, `dedup`, ..."""
+        if isinstance(self.stage, Source):
+            return "source"
+        return registry.KINDS.get(registry.kind_of(self.name), "other")
 
     def where_of(self, message: str) -> str:
-        """Return the place of what a message begins with, else that of the stage.
+        """Return the location of the parameter that a message begins with, else of the stage.
 
-        That is a parameter, with or without the stage in front of it, or the value of one.
+        The message may begin with the parameter, `stage.parameter`, or the value of a parameter.
         """
         name = re.match(rf"(?:{re.escape(self.name)}\.)?(\w+)", message)
-        if name and name[1] in self.places:
-            return self.places[name[1]]
-        for parameter, place in self.places.items():
+        if name and name[1] in self.locations:
+            return self.locations[name[1]]
+        for parameter, location in self.locations.items():
             given = getattr(self.stage, parameter, None)
             values = given.values() if isinstance(given, dict) else given
             for value in values if isinstance(values, Iterable) else (values,):
@@ -59,7 +65,7 @@ class Step:
                     and value.strip("@")
                     and message.startswith(value.removeprefix("@"))
                 ):
-                    return place
+                    return location
         return self.where
 
 
@@ -68,11 +74,11 @@ class PipelineFile:
     """A pipeline file, read and checked."""
 
     path: str
-    settings: Pipeline
+    settings: PipelineSettings
     sources: tuple[Step, ...]
     steps: tuple[Step, ...]
-    places: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
-    """Where the value of each setting stands that the file gives, as in `executor.kind`."""
+    locations: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """`file:line:column` of each setting that the file gives, by its name as in `executor.kind`."""
 
 
 def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFile:
@@ -85,12 +91,12 @@ def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFi
     Raises:
         ConfigError: the file, a stage or a parameter is wrong.
     """
-    document = _Document.open(Path(path))
+    document = _YamlFile.open(Path(path))
     for override in overrides:
         document.override(override)
     top = document.value
     given = {key: top[key] for key in top if key not in {"sources", "stages"}}
-    settings = document.check(Pipeline, given, (), "", {"sources", "stages"})
+    settings = document.check(PipelineSettings, given, (), "", {"sources", "stages"})
     if not settings.name:
         settings = settings.model_copy(update={"name": re.sub(r"[^\w.-]+", "-", Path(path).stem)})
     sources = tuple(_sources(document))
@@ -99,8 +105,8 @@ def read_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> PipelineFi
         if name not in names:
             where = document.where(("card", "sources", name), key=True)
             raise ConfigError(where, f"card: there is no source {name!r}.", suggest(name, names))
-    places = document.places(())
-    return PipelineFile(str(path), settings, sources, tuple(_steps(document)), places)
+    locations = document.locations(())
+    return PipelineFile(str(path), settings, sources, tuple(_steps(document)), locations)
 
 
 def step_yaml(step: Step) -> str:
@@ -162,13 +168,13 @@ def read_model(path: str | Path, model: type[Model], overrides: Sequence[str] = 
     Raises:
         ConfigError: the file or a value is wrong.
     """
-    document = _Document.open(Path(path))
+    document = _YamlFile.open(Path(path))
     for override in overrides:
         document.override(override)
     return document.check(model, document.value, (), "")
 
 
-def _sources(document: _Document) -> Iterable[Step]:
+def _sources(document: _YamlFile) -> Iterable[Step]:
     given = document.value.get("sources")
     if not isinstance(given, dict) or not given:
         raise ConfigError(
@@ -177,33 +183,33 @@ def _sources(document: _Document) -> Iterable[Step]:
         )  # fmt: skip
     formats = registry.names("sources")
     for name, value in given.items():
-        place: Place = ("sources", name)
+        at: KeyPath = ("sources", name)
         if not isinstance(value, dict):
-            raise ConfigError(document.where(place), f"source {name!r} must be a mapping.",
+            raise ConfigError(document.where(at), f"source {name!r} must be a mapping.",
                               'For example: {jsonl: "data/*.jsonl"}.')  # fmt: skip
         if not str(name).replace("-", "_").isidentifier():
-            raise ConfigError(document.where(place, key=True), f"source name {name!r} must be made "
+            raise ConfigError(document.where(at, key=True), f"source name {name!r} must be made "
                               "of letters, digits, - and _.", "It names a folder.")  # fmt: skip
         known = [key for key in value if key in formats]
         if len(known) != 1:
             wrong = next((key for key in value if key not in formats), name)
             hint = suggest(str(wrong), formats)
-            raise ConfigError(document.where(place), f"source {name!r} must name one format.", hint)
+            raise ConfigError(document.where(at), f"source {name!r} must name one format.", hint)
         kind = known[0]
         if "paths" in value:
-            where = document.where((*place, "paths"), key=True)
+            where = document.where((*at, "paths"), key=True)
             raise ConfigError(where, f"sources.{name} has no parameter 'paths'.",
-                              f"Files stand behind {kind!r}.")  # fmt: skip
+                              f"Files are the value of {kind!r}.")  # fmt: skip
         paths = value[kind] if isinstance(value[kind], list) else [value[kind]]
         params = {"paths": paths, **{k: v for k, v in value.items() if k != kind}}
         model = registry.load(kind)
-        stage = document.check(model, params, place, f"sources.{name}", rename={"paths": kind})
-        assert isinstance(stage, Source), f"{kind} is in stages/sources but is no Source"
-        places = document.places(place)
-        yield Step(str(name), kind, stage, document.where(place, key=True), places=places)
+        stage = document.check(model, params, at, f"sources.{name}", rename={"paths": kind})
+        assert isinstance(stage, Source), f"{kind} is in stages/sources but is not a Source"
+        locations = document.locations(at)
+        yield Step(str(name), kind, stage, document.where(at, key=True), locations=locations)
 
 
-def _steps(document: _Document) -> Iterable[Step]:
+def _steps(document: _YamlFile) -> Iterable[Step]:
     given = document.value.get("stages") or []
     if not isinstance(given, list):
         raise ConfigError(document.where(("stages",)), "stages must be a list.",
@@ -212,38 +218,42 @@ def _steps(document: _Document) -> Iterable[Step]:
     name: Any
     params: Any
     for index, item in enumerate(given):
-        place: Place = ("stages", index)
+        at: KeyPath = ("stages", index)
         if isinstance(item, str):
             name, params = item, {}
         elif isinstance(item, dict) and len(item) == 1:
             name, params = next(iter(item.items()))
-            place = (*place, name)
+            at = (*at, name)
             params = {} if params is None else params
         else:
-            raise ConfigError(document.where(place), "a stage must be a name or `name: {...}`.")
-        where = document.where(place, key=True)
+            raise ConfigError(document.where(at), "a stage must be a name or `name: {...}`.")
+        where = document.where(at, key=True)
         if name not in registry.modules() or registry.kind_of(name) == "sources":
-            known = [one for one in registry.names() if registry.kind_of(one) != "sources"]
+            known = [
+                known_name
+                for known_name in registry.names()
+                if registry.kind_of(known_name) != "sources"
+            ]
             raise ConfigError(where, f"there is no stage {name!r}.", suggest(str(name), known))
         if not isinstance(params, dict):
-            raise ConfigError(document.where(place), f"{name} must be followed by a mapping.")
+            raise ConfigError(document.where(at), f"{name} must be followed by a mapping.")
         materialize = params.pop(MATERIALIZE, False)
         if not isinstance(materialize, bool):
-            raise ConfigError(document.where((*place, MATERIALIZE)),
+            raise ConfigError(document.where((*at, MATERIALIZE)),
                               f"{name}.{MATERIALIZE} must be true or false.")  # fmt: skip
-        stage = document.check(registry.load(name), params, place, name, {MATERIALIZE})
-        places = document.places(place)
-        yield Step(_label(name, seen), name, stage, where, materialize, places)
+        stage = document.check(registry.load(name), params, at, name, {MATERIALIZE})
+        locations = document.locations(at)
+        yield Step(_label(name, seen), name, stage, where, materialize, locations)
 
 
-class _Document:
+class _YamlFile:
     """A YAML file as plain values, with the line and column of every key and value."""
 
-    def __init__(self, path: Path, value: Any, places: dict[Place, tuple[str, str]]) -> None:
-        self.path, self.value, self._places = path, value, places
+    def __init__(self, path: Path, value: Any, locations: dict[KeyPath, tuple[str, str]]) -> None:
+        self.path, self.value, self._locations = path, value, locations
 
     @classmethod
-    def open(cls, path: Path) -> _Document:
+    def open(cls, path: Path) -> _YamlFile:
         try:
             text = path.read_text("utf-8")
         except OSError as error:
@@ -252,27 +262,27 @@ class _Document:
         except UnicodeDecodeError as error:
             raise UsageError(f"{path}: byte {error.start} is not UTF-8.") from None
         root = yamlreader.compose(text, str(path))
-        places: dict[Place, tuple[str, str]] = {}
+        locations: dict[KeyPath, tuple[str, str]] = {}
         if not isinstance(root, yaml.MappingNode):
             raise ConfigError(f"{path}:1:1", "the file must be a mapping of names to values.")
-        value = _plain(root, path, (), places)
-        return cls(path, value, places)
+        value = _plain(root, path, (), locations)
+        return cls(path, value, locations)
 
-    def where(self, place: Place, *, key: bool = False) -> str:
+    def where(self, at: KeyPath, *, key: bool = False) -> str:
         """Return `file:line:column` of a value (or its key), or of what encloses it."""
-        while place not in self._places:
-            if not place:
+        while at not in self._locations:
+            if not at:
                 return f"{self.path}:1:1"
-            place = place[:-1]
-        return self._places[place][0 if key else 1]
+            at = at[:-1]
+        return self._locations[at][0 if key else 1]
 
-    def places(self, place: Place) -> dict[str, str]:
+    def locations(self, at: KeyPath) -> dict[str, str]:
         """Return key -> `file:line:column` of the values inside a mapping, as in `slurm.mem`."""
-        deep = len(place)
+        deep = len(at)
         return {
-            ".".join(map(str, found[deep:])): value
-            for found, (_, value) in self._places.items()
-            if len(found) > deep and found[:deep] == place
+            ".".join(map(str, path[deep:])): value
+            for path, (_, value) in self._locations.items()
+            if len(path) > deep and path[:deep] == at
         }
 
     def override(self, text: str) -> None:
@@ -284,7 +294,7 @@ class _Document:
             value = yamlreader.load(raw, "value")
         except ConfigError as error:
             reason = error.problem.rstrip(".")
-            raise UsageError(f"--set {text}: {raw!r} is no YAML value: {reason}.") from None
+            raise UsageError(f"--set {text}: {raw!r} is not a YAML value: {reason}.") from None
         keys = target.split(".")
         if len(keys) > yamlreader.MOST_DEPTH:
             raise UsageError(f"--set: {len(keys)} names with dots between them. Check the name.")
@@ -292,15 +302,15 @@ class _Document:
         if isinstance(stages, list) and keys[0] in _labels(stages):
             keys.insert(0, "stages")
         node: Any = self.value
-        place: Place = ()
+        at: KeyPath = ()
         for key in keys[:-1]:
-            node, place = self._enter(node, key, place, text)
+            node, at = self._enter(node, key, at, text)
         if not isinstance(node, dict):
             raise UsageError(f"--set {text}: {'.'.join(keys[:-1])} is not a mapping.")
         node[keys[-1]] = value
-        self._places[(*place, keys[-1])] = (f"--set {text}", f"--set {text}")
+        self._locations[(*at, keys[-1])] = (f"--set {text}", f"--set {text}")
 
-    def _enter(self, node: Any, key: str, place: Place, text: str) -> tuple[Any, Place]:
+    def _enter(self, node: Any, key: str, at: KeyPath, text: str) -> tuple[Any, KeyPath]:
         if isinstance(node, list):
             labels = _labels(node)
             if key not in labels:
@@ -312,22 +322,22 @@ class _Document:
                 node[index] = {name: {}}
             elif node[index][name] is None:
                 node[index][name] = {}
-            return node[index][name], (*place, index, name)
+            return node[index][name], (*at, index, name)
         if isinstance(node, dict):
-            self._places.setdefault((*place, key), (f"--set {text}", f"--set {text}"))
-            return node.setdefault(key, {}), (*place, key)
+            self._locations.setdefault((*at, key), (f"--set {text}", f"--set {text}"))
+            return node.setdefault(key, {}), (*at, key)
         raise UsageError(f"--set {text}: {key!r} is not a mapping.")
 
     def check(
         self,
         model: type[Model],
         values: Mapping[str, Any],
-        place: Place,
+        at: KeyPath,
         label: str,
         also: Iterable[str] = (),
         rename: Mapping[str, str] | None = None,
     ) -> Model:
-        """Validate values found at `place`; report the first error in the order of the file.
+        """Validate the values at `at`; report the first error in the order of the file.
 
         Args:
             label: what the user calls the thing, for messages; empty for the file itself.
@@ -339,33 +349,33 @@ class _Document:
         except ValidationError as error:
             rename = rename or {}
             known = [rename.get(f, f) for f in model.model_fields] + list(also)
-            # A misspelt key makes another one missing: what is missing is said last. Where a value
-            # may be of several types, what is wrong with it as one says more than that it is none.
+            # A misspelt key makes another one missing: a missing key is reported last. Of a value
+            # that may have several types, a wrong value says more than a wrong type.
             first = min(
                 (
-                    (e["type"] == "missing", _order(self.where((*place, *e["loc"][:1])))),
-                    (e["type"] != "value_error", _order(found.where), index),
-                    found,
+                    (e["type"] == "missing", _order(self.where((*at, *e["loc"][:1])))),
+                    (e["type"] != "value_error", _order(problem.where), index),
+                    problem,
                 )
                 for index, e in enumerate(error.errors())
-                for found in [self._explain(model, e, place, label, known, rename)]
+                for problem in [self._explain(model, e, at, label, known, rename)]
             )
             raise first[-1] from None
         except UsageError as error:  # a check that stages share
             message = str(error)
             name = re.match(r"\w+", message)
-            where = self.where((*place, name[0] if name else ""))
+            where = self.where((*at, name[0] if name else ""))
             raise ConfigError(where, f"{label}: {message}" if label else message) from None
 
     def _explain(
-        self, model: type[BaseModel], error: Any, place: Place, label: str, known: list[str],
+        self, model: type[BaseModel], error: Any, at: KeyPath, label: str, known: list[str],
         rename: Mapping[str, str],
     ) -> ConfigError:  # fmt: skip
         # Pydantic names which of several types it tried, as in `dict[str,float]`.
         parts = (part for part in error["loc"] if "[" not in str(part))
-        loc: Place = tuple(rename.get(str(part), part) for part in parts)
+        loc: KeyPath = tuple(rename.get(str(part), part) for part in parts)
         name = ".".join([label, *(str(part) for part in loc)]).lstrip(".")
-        full = (*place, *loc)
+        full = (*at, *loc)
         kind = error["type"]
         if kind == "extra_forbidden":
             where = self.where(full, key=True)
@@ -375,11 +385,11 @@ class _Document:
             hint = suggest(key, known) if known else ""
             return ConfigError(where, f"{owner} has no parameter {key!r}.", hint)
         if kind == "missing":
-            return ConfigError(self.where(place), f"{name} is missing.", "Set it.")
+            return ConfigError(self.where(at), f"{name} is missing.", "Set it.")
         message = str(error["msg"]).removeprefix("Value error, ")
         named = re.match(r"(\w+)[:,.]", message)
         if not loc and named:  # a check of the whole model that says which parameter it is
-            full = (*place, rename.get(named[1], named[1]))
+            full = (*at, rename.get(named[1], named[1]))
         message = message.replace("Input should be", "must be").replace("a valid ", "a ")
         message = message.replace("a integer", "an integer")
         if not message.startswith("must be"):
@@ -387,27 +397,29 @@ class _Document:
         return ConfigError(self.where(full), f"{name} {message}, got {error['input']!r}.")
 
 
-def _plain(node: yaml.Node, path: Path, place: Place, places: dict[Place, tuple[str, str]]) -> Any:
+def _plain(
+    node: yaml.Node, path: Path, at: KeyPath, locations: dict[KeyPath, tuple[str, str]]
+) -> Any:
     """Turn YAML nodes into plain values and note where each one stands."""
     here = f"{path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
     if not str(node.tag).startswith("tag:yaml.org,2002:") or "python" in str(node.tag):
         raise ConfigError(here, f"the tag {node.tag!r} is not allowed.", "Write plain values.")
-    places.setdefault(place, (here, here))
+    locations.setdefault(at, (here, here))
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, path, (*place, i), places) for i, item in enumerate(node.value)]
+        return [_plain(item, path, (*at, i), locations) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
         return _scalar(node, here)
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else ""
-        at = f"{path}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
+        where = f"{path}:{key_node.start_mark.line + 1}:{key_node.start_mark.column + 1}"
         if not key or key == "<<":
-            raise ConfigError(at, "a key must be plain text.", "Merge keys are not supported.")
+            raise ConfigError(where, "a key must be plain text.", "Merge keys are not supported.")
         if key in values:
-            raise ConfigError(at, f"{key!r} is given twice.", "Remove one.")
-        mark = value_node.start_mark
-        places[(*place, key)] = (at, f"{path}:{mark.line + 1}:{mark.column + 1}")
-        values[key] = _plain(value_node, path, (*place, key), places)
+            raise ConfigError(where, f"{key!r} is given twice.", "Remove one.")
+        start = value_node.start_mark
+        locations[(*at, key)] = (where, f"{path}:{start.line + 1}:{start.column + 1}")
+        values[key] = _plain(value_node, path, (*at, key), locations)
     return values
 
 
@@ -415,7 +427,8 @@ def _scalar(node: yaml.Node, where: str) -> Any:
     try:
         return yamlreader.scalar(node)
     except ValueError:
-        raise ConfigError(where, f"{node.value!r} is no {node.tag.rpartition(':')[2]}.") from None
+        kind = node.tag.rpartition(":")[2]
+        raise ConfigError(where, f"{node.value!r} is not of type {kind}.") from None
 
 
 def _stage_name(item: Any) -> str | None:
@@ -431,14 +444,14 @@ def _label(name: str, seen: dict[str, int]) -> str:
 
 
 def _labels(items: list[Any]) -> list[str]:
-    """Return the labels of the stages of a file; "" for what is none."""
+    """Return the labels of the stages of a file; "" for an item that is not a stage."""
     seen: dict[str, int] = {}
     names = [_stage_name(item) for item in items]
     return [_label(name, seen) if isinstance(name, str) else "" for name in names]
 
 
 def _order(where: str) -> tuple[int, int]:
-    """Return (line, column) of a place; command-line overrides come first."""
+    """Return (line, column) of a location; command-line overrides come first."""
     parts = where.rsplit(":", 2)
     if len(parts) != 3 or not parts[1].isdigit():
         return (-1, -1)

@@ -9,18 +9,24 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.cpu import cpu_seconds
-from corpuskit.engine.identity import ROLE as IDS
-from corpuskit.engine.identity import Identities
-from corpuskit.engine.measures import ROLE, Measures
-from corpuskit.engine.profile import ROLE as PROFILE
-from corpuskit.engine.profile import Profile, rule_of
+from corpuskit.engine.compiling import COMPILING
+from corpuskit.engine.phase import PhaseInputs
+from corpuskit.engine.records import (
+    IDS,
+    MEASURES,
+    PROFILE,
+    Identities,
+    Measures,
+    Profile,
+    rule_of,
+)
 from corpuskit.engine.rundir import file_copy
-from corpuskit.formats.exchange import read_runs, write_run
 from corpuskit.formats.ledger import LedgerWriter, sampled
 from corpuskit.formats.manifest import Part
 from corpuskit.formats.shards import open_parquet, read_documents, read_sidecars, write_sidecar
+from corpuskit.formats.shuffle_files import read_shuffles, write_shuffle
 from corpuskit.kernels.jit import compile_seconds
-from corpuskit.stage import PassContext, UnitContext, View
+from corpuskit.stage import View
 from corpuskit.storage import digest_footer, digest_part, open_place
 from corpuskit.storage.faults import reach
 
@@ -30,20 +36,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.ledger import Entries
-    from corpuskit.formats.manifest import RoleParts
     from corpuskit.stage import Unit
     from corpuskit.storage import Readable
 
 
-COMPILING = "cpu_seconds/compiling"
-"""Counter of the CPU seconds in which kernels were compiled or loaded."""
+class UnitWork:
+    """A `UnitContext`: collects parts, counters and ledger rows of one unit.
 
-
-class UnitWork(UnitContext):
-    """Collects parts, counters and ledger rows of one unit; publishes parts under hashed names.
+    Parts are published under names that hold their hash.
 
     Args:
         scratch: a private folder on the file system of the run directory.
@@ -86,14 +89,16 @@ class UnitWork(UnitContext):
             return np.ones(len(keys), np.bool_)
         return sampled(keys, settings.seed)
 
-    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
+    def write_shuffle(
+        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
+    ) -> None:
         first = next(iter(columns.values()))
         if len(first) == 0:
             return
         written: list[pa.Table] = []
 
         def write(path: Path) -> None:
-            written.append(write_run(path, columns, is_sorted=is_sorted))
+            written.append(write_shuffle(path, columns, is_sorted=is_sorted))
 
         path = self._scratch_path(".arrow")
         write(path)
@@ -135,10 +140,10 @@ class UnitWork(UnitContext):
 
     def write_measures(self) -> None:
         """Publish what the stages of this unit measured."""
-        for found in self.measures.finished():
+        for file in self.measures.files():
             self._publish(
-                found.path, f"{ROLE}{found.label}", f"measures/{found.label}", rows=found.rows,
-                text_bytes=found.text_bytes, first=found.first, last=found.last,
+                file.path, f"{MEASURES}{file.label}", f"measures/{file.label}", rows=file.rows,
+                text_bytes=file.text_bytes, first=file.first, last=file.last,
                 source=self.unit.source,
             )  # fmt: skip
 
@@ -187,25 +192,24 @@ class UnitWork(UnitContext):
         return path
 
 
-class PassWork(UnitWork, PassContext):
-    """What a pass of a global stage may touch."""
+class PassWork(UnitWork, PhaseInputs):
+    """A `PassContext`."""
 
     def __init__(self, run: RunDirectory, phase: Phase, unit: Unit, scratch: Path) -> None:
-        super().__init__(run, phase, unit, scratch)
+        UnitWork.__init__(self, run, phase, unit, scratch)
         self.memory_bytes = run.plan.settings.task_memory_bytes
 
     def sidecar_paths(self) -> list[Readable]:
-        """Return the sidecars of this unit's part, oldest first."""
         return cell_sidecars(self.run, self.phase, self.unit)
 
     def read(self, *columns: str, keys: NDArray[np.int64] | None = None) -> Iterator[View]:
         if self.unit.part is None:
             return
-        wanted = ["key", *(name for name in columns if name != "key")]
+        names = ["key", *(name for name in columns if name != "key")]
         path = self.path(self.unit.part)
-        for batch in read_documents(path, wanted, sidecars=self.sidecar_paths(), keys=keys):
+        for batch in read_documents(path, names, sidecars=self.sidecar_paths(), keys=keys):
             view = View(batch)
-            if "text" in wanted:
+            if "text" in names:
                 size = int(view.text.sizes().sum())
                 self.timing["text_bytes"] += size
                 self.timing[f"source_bytes/{self.unit.source}"] += size
@@ -220,7 +224,7 @@ class PassWork(UnitWork, PassContext):
         keep = read_sidecars(self.sidecar_paths()).keep
         return keys, np.ones(len(keys), np.bool_) if keep is None else keep
 
-    def run_range(
+    def read_shuffle(
         self,
         name: str,
         low: int | None,
@@ -232,13 +236,7 @@ class PassWork(UnitWork, PassContext):
         if producers is not None:
             parts = parts[slice(*producers)]
         paths = [self.path(part) for part in parts.within(low, high)]
-        return read_runs(paths, schema, low, high)
-
-    def parts(self, name: str) -> RoleParts:
-        return self.run.find_parts(self.phase, name)
-
-    def counters(self, name: str) -> Mapping[str, int]:
-        return self.run.find_counters(self.phase, name)
+        return read_shuffles(paths, schema, low, high)
 
     def path(self, part: Part) -> Readable:
         return self.run.at(part)
@@ -275,22 +273,19 @@ class PassWork(UnitWork, PassContext):
 
 def cell_sidecars(run: RunDirectory, phase: Phase, unit: Unit) -> list[Readable]:
     """Return the sidecars that apply to a cell, oldest first."""
-    found: list[Readable] = []
-    for index in phase.sidecars:
-        found += [run.at(part) for part in run.sidecars(index, unit.number)]
-    return found
+    return [run.at(part) for index in phase.sidecars for part in run.sidecars(index, unit.number)]
 
 
 def unit_name(number: int) -> str:
-    """Return the form of a unit's number in file names: slice and cell within it."""
+    """Return a unit's number as in file names: slice, and cell within it."""
     return f"{number >> 16:06d}-{number & 0xFFFF:04d}"
 
 
 class Stopwatch:
     """Adds the CPU seconds between calls to named counters; compilation has a counter of its own.
 
-    It happens once on a machine: a stage that is charged for it seems many times slower than it is.
-    Child processes count.
+    Compilation happens once on a machine: charged to a stage, it would make the stage look many
+    times slower than it is. Child processes count.
 
     Args:
         timing: counters of one piece of work; set `timing` to go on with those of the next one.

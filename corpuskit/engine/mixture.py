@@ -1,19 +1,21 @@
-"""What training takes from each source: estimated at first, counted once packed, then planned.
+"""What packing did to each source, and what training takes from it.
 
-The table is always computed from what a mix plan says (`sources` and `stages`), by one function.
-Before the mix plan is written, these two are worked out here: from the counters of the phase that
-packs, or, before that, from estimates of them.
+The table of a mixture is estimated at first, counted once documents are packed, then planned. It
+is always computed from what a mix plan says (`sources` and `stages`), by one function. Before the
+mix plan is written, these two are worked out here: from the counters of the phase that packs, or,
+before that, from estimates of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import Counter, defaultdict
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from corpuskit.engine.estimate import PACK, estimate_counters, names_of
+from corpuskit.engine.resources import text_of_sources
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.edits import FOLDER, apply_edits, read_edits
 from corpuskit.loader.files import open_files
@@ -23,10 +25,11 @@ from corpuskit.loader.order import apportion
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Seal
     from corpuskit.stages.mixing.mix import Mix
+
 
 MIX = "mix.plan"
 State = Literal["estimated", "counted", "planned"]
@@ -42,7 +45,7 @@ class MixtureRow:
         epochs: how often that is all that the source has; the whole run may take `max_epochs`.
         planned_ratio: share of the rows that the weights ask for.
         token_ratio: share of the tokens; differs for padding, and as rows are whole.
-        fill_ratio: of the tokens stored those that are no padding.
+        fill_ratio: of the tokens stored those that are not padding.
     """
 
     stage: str
@@ -119,8 +122,8 @@ def mixture_problem(run: RunDirectory, first: int) -> str:
     mix = _stage_of(run)
     if mix is None or PACK not in index or not index[PACK] < first <= index[MIX]:
         return ""
-    found = _entries(run, mix, run.seal(index[PACK]).counters)
-    return _scheduled(run, mix, found, "counted").problem
+    sources = _entries(run, mix, run.seal(index[PACK]).counters)
+    return _scheduled(run, mix, sources, "counted").problem
 
 
 def mixture_table(plan: Mapping[str, Any]) -> list[MixtureRow]:
@@ -139,8 +142,8 @@ def mixture_totals(plan: Mapping[str, Any]) -> list[MixtureRow]:
             weight = stage["weights"].get(row.source, 0)
             planned[row.source] += Fraction(stage["rows"] * weight, total)
     num = sum(taken.values())
-    shares = [float(planned[one["name"]] / num) if num else 0.0 for one in plan["sources"]]
-    return _rows(plan, "", [taken[one["name"]] for one in plan["sources"]], shares)
+    shares = [float(planned[source["name"]] / num) if num else 0.0 for source in plan["sources"]]
+    return _rows(plan, "", [taken[source["name"]] for source in plan["sources"]], shares)
 
 
 def _rows_of_stage(plan: Mapping[str, Any], stage: Mapping[str, Any]) -> list[MixtureRow]:
@@ -155,7 +158,7 @@ def _rows(
 ) -> list[MixtureRow]:
     """Return the table of rows taken of each source."""
     sources, width = plan["sources"], plan["seq_len"] + 1
-    tokens = [_part(one, "tokens", num) for one, num in zip(sources, counts, strict=True)]
+    tokens = [_part(source, "tokens", num) for source, num in zip(sources, counts, strict=True)]
     total = sum(tokens)
     return [
         MixtureRow(
@@ -250,8 +253,8 @@ def _with_edits(run: RunDirectory, plan: dict[str, Any]) -> tuple[dict[str, Any]
     return edited, [f"With {len(edits)} edit{many} (corpuskit edit)."]
 
 
-def edits_in_the_way(run: RunDirectory, phase: str) -> str:
-    """Say what is lost if a phase that has edits behind it makes the mix again, or ""."""
+def lost_edits(run: RunDirectory, phase: str) -> str:
+    """Say what is lost if a phase makes a mix again that has edits, or ""."""
     edits = run.store.list(FOLDER) if phase == MIX else []
     if not edits:
         return ""
@@ -276,3 +279,198 @@ def edit_problems(run: RunDirectory) -> list[str]:
 def _entries(run: RunDirectory, mix: Mix, counters: Mapping[str, int]) -> list[dict[str, Any]]:
     names = [step.label for step in run.plan.file.sources]
     return mix.source_entries(names, counters)
+
+
+PACK = "pack"
+"""The phase that packs, called after its last stage."""
+
+
+class SourceText(NamedTuple):
+    """What there is of a source."""
+
+    documents: int
+    size_bytes: int
+
+
+def estimate_counters(
+    run: RunDirectory, seals: Mapping[str, Seal], width: int
+) -> tuple[dict[str, int], list[str]]:
+    """Return what `pack` will about count, and why it is a guess.
+
+    Phases that are not finished are taken to do what they did when they were last sealed in this
+    directory, or nothing.
+
+    Args:
+        seals: of the finished phases, by name.
+        width: tokens per row.
+    """
+    sizes = text_of_sources(run)
+    guessed = [name for name, (_, _, is_known) in sizes.items() if not is_known]
+    text = {name: SourceText(documents, size) for name, (documents, size, _) in sizes.items()}
+    unknown: dict[str, None] = {}
+    as_before: dict[str, None] = {}
+    for phase in run.plan.phases:
+        labels = [label for label in phase.labels if label not in ("tokenize", PACK)]
+        if phase.name in seals:
+            guessed = [] if phase.is_stream else guessed
+            text = _left_after(phase, seals[phase.name].counters, text)
+        elif labels:
+            before = run.usable_seal(phase)
+            (unknown if before is None else as_before).update(dict.fromkeys(labels))
+            if before is not None and phase.name != PACK:
+                text = _as_before(phase, before.counters, text)
+        if phase.name == PACK:
+            break
+    notes = []
+    if guessed:
+        notes.append(f"the text of {names_of(guessed)} is guessed from the size of files")
+    if unknown:
+        what = names_of(unknown)
+        notes.append(f"not run yet, taken to change nothing: {what}; what they drop adds epochs")
+    if as_before:
+        notes.append(f"to run again, taken to drop as much as last time: {names_of(as_before)}")
+    counters, more = _packed(run, text, width)
+    return counters, notes + more
+
+
+def names_of(names: Iterable[str]) -> str:
+    """Return names as a list for people, the first ones if there are many."""
+    names = list(names)
+    more = f" and {len(names) - 6} more" if len(names) > 7 else ""
+    return ", ".join(names[:6] if more else names) + more
+
+
+def _left_after(
+    phase: Phase, counters: Mapping[str, int], text: Mapping[str, SourceText]
+) -> dict[str, SourceText]:
+    """Return what is left after a finished phase."""
+    if phase.is_stream:
+        return {
+            n: SourceText(counters.get(f"kept/{n}", 0), counters.get(f"kept_bytes/{n}", 0))
+            for n in text
+        }
+    lost: Counter[str] = Counter()
+    for name, value in counters.items():
+        if name.startswith("dropped/"):
+            lost[name.rpartition("/")[2]] += value
+    # Which documents a mask drops is known, how long they are is not: as long as the others.
+    return {
+        name: _share(source, source.documents - lost[name], source.documents)
+        for name, source in text.items()
+    }
+
+
+def _as_before(
+    phase: Phase, counters: Mapping[str, int], text: Mapping[str, SourceText]
+) -> dict[str, SourceText]:
+    """Return what will be left if a phase keeps the share that it kept before."""
+    if not phase.is_stream:
+        return _left_after(phase, counters, text)
+    kept = _left_after(phase, counters, text)
+    left = {}
+    for name, source in text.items():
+        read = counters.get(f"read_bytes/{name}", 0)
+        left[name] = _share(kept[name], source.size_bytes, read) if read else source
+    return left
+
+
+def _share(text: SourceText, share: int, total: int) -> SourceText:
+    return SourceText(*(max(value * share // max(total, 1), 0) for value in text))
+
+
+def _packed(
+    run: RunDirectory, text: Mapping[str, SourceText], width: int
+) -> tuple[dict[str, int], list[str]]:
+    """Return counters of rows and tokens, at least one each, and what they rest on.
+
+    If this directory has packed all sources before, the phase that packs makes as much again of a
+    byte that it reads: whatever it drops, copies and pads.
+    """
+    from corpuskit.stages.sequences._rows import TOKENS_PER_BYTE
+
+    seal = run.usable_seal(next(phase for phase in run.plan.phases if phase.name == PACK))
+    before = {} if seal is None else seal.counters
+    counters: dict[str, int] = {}
+    is_measured = True
+    for name, source in text.items():
+        read, made, padding, documents = (
+            before.get(f"{key}/{name}", 0)
+            for key in ("read_bytes", "tokens", "padding", "documents")
+        )
+        is_measured &= bool(read and made)
+        if read and made:
+            num = source.size_bytes * documents // read
+            tokens, fill = source.size_bytes * made // read, made / (made + padding)
+        else:
+            num, tokens, fill = source.documents, round(source.size_bytes * TOKENS_PER_BYTE), 1.0
+        counters |= {
+            f"rows/{name}": math.ceil(max(tokens, 1) / width / fill),
+            f"tokens/{name}": max(tokens, 1),
+            f"documents/{name}": num,
+            f"text_bytes/{name}": source.size_bytes,
+        }
+    if is_measured:
+        return counters, ["tokens per byte of text as this directory packed them last"]
+    notes = [f"{TOKENS_PER_BYTE} tokens per byte of text assumed"]
+    if any(step.name == "upsample" for step in run.plan.file.steps):
+        notes.append("copies of documents (upsample) are not counted")
+    return counters, notes
+
+
+@dataclasses.dataclass(frozen=True)
+class PackingRow:
+    """What packing did to the documents of a source, or of one of its bands.
+
+    Attributes:
+        band: of the source, from 0; None = the whole source.
+        documents, copies: how many there are, and how often they were packed; 0 for a band.
+        num_cut: copies that lie in more than one row; num_cut_fitting: of these, those that would
+            have fitted one.
+        rows, tokens, padding: of the packed rows; padding in tokens, tokens without it.
+    """
+
+    source: str
+    band: int | None
+    documents: int
+    copies: int
+    num_cut: int
+    num_cut_fitting: int
+    rows: int
+    tokens: int
+    padding: int
+
+    @property
+    def fill_ratio(self) -> float:
+        """Share of the stored tokens that is not padding."""
+        return self.tokens / max(self.tokens + self.padding, 1)
+
+    @property
+    def cut_ratio(self) -> float:
+        """Share of the copies that lie in more than one row."""
+        return self.num_cut / max(self.copies, 1)
+
+
+def packing(finished: Iterable[tuple[Phase, Seal]]) -> list[PackingRow]:
+    """Return a row per source, each followed by one per band; none before `pack` is done."""
+    counters = next((seal.counters for phase, seal in finished if phase.name == "pack"), {})
+    prefix = "documents/"
+    names = [name.removeprefix(prefix) for name in sorted(counters) if name.startswith(prefix)]
+    return [row for source in names for row in _packing_rows(counters, source)]
+
+
+def _packing_rows(counters: Mapping[str, int], source: str) -> list[PackingRow]:
+    def of(name: str) -> int:
+        return counters.get(f"{name}/{source}", 0)
+
+    rows, padding = of("rows"), of("padding")
+    width = (of("tokens") + padding) // max(rows, 1)
+    total = PackingRow(
+        source, None, of("documents"), of("copies"), of("cut_documents"), of("cut_fitting"), rows,
+        of("tokens"), padding,
+    )  # fmt: skip
+    num_bands = sum(f"band_rows/{band}/{source}" in counters for band in range(256))
+    bands = []
+    for band in range(num_bands):
+        rows, padding = of(f"band_rows/{band}"), of(f"band_padding/{band}")
+        bands.append(PackingRow(source, band, 0, 0, 0, 0, rows, rows * width - padding, padding))
+    return [total, *bands]

@@ -1,27 +1,48 @@
-"""One phase: what is to do, cut into tasks; and the seal that closes it."""
+"""One phase: its units and tasks, what is left to do, what failed, and the seal that closes it.
+
+Units decide the names of parts, tasks decide nothing. Both are functions of the plan and of what
+the phase waits for, so everybody who asks gets the same.
+
+Why a task failed is kept in one small file beside the manifests of the phase, `failed-<task>.json`.
+It decides nothing, and the seal of the phase deletes it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Literal
+import json
+import socket
+from typing import TYPE_CHECKING, Any, Literal
 
-from corpuskit.engine.cutting import cut_tasks, cut_units
-from corpuskit.engine.failures import forget_failures
-from corpuskit.engine.plan.fingerprint import same_but_code
+from corpuskit.engine.executors import Task, TaskFailure
+from corpuskit.engine.fingerprint import same_but_code
 from corpuskit.engine.rundir import file_copy, manifest_name
-from corpuskit.errors import DataError
+from corpuskit.errors import CorpuskitError, DataError, TaskError
 from corpuskit.formats.manifest import Seal
+from corpuskit.stage import Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from corpuskit.engine.executors.contract import Task
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.formats.manifest import Manifest
+    from corpuskit.formats.manifest import Manifest, RoleParts
 
-State = Literal["reuse", "run", "continue", "later"]
+PhaseAction = Literal["reuse", "run", "continue", "later"]
+
+TASK_BYTES = 256 << 20
+"""A task holds at most about this much text: minutes of work, not hours."""
+
+MIN_TASKS = 1024
+"""At least this many tasks when there are units enough: room for workers, whatever their number."""
+
+MOST_SHOWN = 5
+"""Failures that an error message lists."""
+
+CODE_CHANGED = "its code changed"
+"""Reason of a phase that differs in nothing else."""
 
 FOLDERS = (
     "documents", "holdout", "ids", "ledger", "manifests", "measures", "mix", "profile", "tokens",
@@ -31,7 +52,7 @@ FOLDERS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Prospect:
+class PhaseStatus:
     """What would happen to a phase now.
 
     Attributes:
@@ -43,14 +64,82 @@ class Prospect:
     """
 
     phase: Phase
-    state: State
+    state: PhaseAction
     reason: str = ""
-    mark: str = ""
+    fingerprint: str = ""
     units: int | None = None
     units_left: int | None = None
     tasks: int | None = None
     rows: int | None = None
     size_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values; the phase is its name."""
+        fields = {name: value for name, value in vars(self).items() if name != "phase"}
+        return {"phase": self.phase.name, **fields, "stages": list(self.phase.labels)}
+
+
+class PhaseInputs:
+    """A `PassPlan`: what a pass may ask about finished phases."""
+
+    def __init__(self, run: RunDirectory, phase: Phase) -> None:
+        self.run, self.phase = run, phase
+        self.seed = run.plan.settings.seed
+        self.given = run.given(phase)
+        self.memory_bytes = run.plan.settings.task_memory_bytes
+
+    def cells(self) -> list[Unit]:
+        return self.run.cells(self.phase)
+
+    def parts(self, name: str) -> RoleParts:
+        return self.run.find_parts(self.phase, name)
+
+    def counters(self, name: str) -> Mapping[str, int]:
+        return self.run.find_counters(self.phase, name)
+
+
+def cut_units(run: RunDirectory, phase: Phase) -> list[Unit]:
+    """Return the units of a phase: a function of what it waits for, nothing else."""
+    if phase.base is None:
+        return [
+            Unit(number, pieces[0][0].source, text_bytes=sum(s.size_bytes for _, s in pieces))
+            for number, pieces in enumerate(run.inputs.units)
+        ]
+    cut = run.plan.current_pass(phase).units if phase.pass_name else None
+    return run.cells(phase) if cut is None else cut(PhaseInputs(run, phase))
+
+
+def cut_tasks(phase: Phase, fingerprint: str, units: Sequence[Unit], num: int | None) -> list[Task]:
+    """Cut units into tasks of neighbours, about equal in text; the cut changes no output byte.
+
+    It depends on neither workers nor on what is done, so two runs that meet have the same tasks.
+
+    Args:
+        num: how many; None lets the sizes decide.
+    """
+    if num is None:
+        size = sum(unit.text_bytes for unit in units)
+        num = max(-(-size // TASK_BYTES), MIN_TASKS)
+    groups = _groups([max(unit.text_bytes, 1) for unit in units], min(num, len(units)))
+    return [
+        Task(phase.index, fingerprint, tuple(unit.number for unit in units[begin:end]))
+        for begin, end in groups
+    ]
+
+
+def _groups(sizes: Sequence[int], num: int) -> list[tuple[int, int]]:
+    """Cut a list into `num` ranges, about equal in size and none of them empty."""
+    groups: list[tuple[int, int]] = []
+    left = sum(sizes)
+    begin = size = 0
+    for index, size_of_unit in enumerate(sizes):
+        size += size_of_unit
+        to_come = num - len(groups) - 1
+        if to_come and (size * (to_come + 1) >= left or len(sizes) - index - 1 <= to_come):
+            groups.append((begin, index + 1))
+            left -= size
+            begin, size = index + 1, 0
+    return [*groups, (begin, len(sizes))] if begin < len(sizes) else groups
 
 
 class PhaseWork:
@@ -66,7 +155,7 @@ class PhaseWork:
         self, run: RunDirectory, phase: Phase, *, accept_code: bool = False, trust: bool = False
     ) -> None:
         self.run, self.phase, self.trust = run, phase, trust
-        self.mark = run.fingerprint(phase)
+        self.fingerprint = run.fingerprint(phase)
         self.units = cut_units(run, phase)
         self.before = run.usable_seal(phase)
         self.reused = self._reusable(accept_code)
@@ -74,31 +163,33 @@ class PhaseWork:
     @functools.cached_property
     def manifests(self) -> dict[str, Manifest]:
         """The usable manifests at the first time of asking."""
-        return {} if self.reused else self.run.manifests(self.phase, self.mark)
+        return {} if self.reused else self.run.manifests(self.phase, self.fingerprint)
 
     @functools.cached_property
     def all_tasks(self) -> list[Task]:
         """Every task of the phase, done or not."""
         num = self.run.plan.settings.executor.tasks
-        return cut_tasks(self.phase, self.mark, self.units, num)
+        return cut_tasks(self.phase, self.fingerprint, self.units, num)
 
     def _reusable(self, accept_code: bool) -> Seal | None:
         seal = self.before
         if seal is None:
             return None
-        if seal.fingerprint != self.mark:
-            if not (accept_code and same_but_code(seal.fingerprint, self.mark)):
+        if seal.fingerprint != self.fingerprint:
+            if not (accept_code and same_but_code(seal.fingerprint, self.fingerprint)):
                 return None
-            seal = dataclasses.replace(seal, fingerprint=self.mark, accepted_code_change=True)
+            seal = dataclasses.replace(
+                seal, fingerprint=self.fingerprint, accepted_code_change=True
+            )
         return seal if self.trust or self.run.has_parts(seal.parts) else None
 
     def _done(self) -> set[int]:
         """Return the units that some manifest names."""
         if not self.trust or self.reused is not None:
-            return {number for one in self.manifests.values() for number in one.units}
+            return {unit for manifest in self.manifests.values() for unit in manifest.units}
         tasks = {manifest_name(self.phase, task): task for task in self.all_tasks}
         done: set[int] = set()
-        for name in self.run.manifest_names(self.phase, self.mark):
+        for name in self.run.manifest_names(self.phase, self.fingerprint):
             known = tasks.get(name) or self.run.read_manifest(name)  # of a run that cut otherwise
             done.update(known.units if known else ())
         return done
@@ -118,28 +209,30 @@ class PhaseWork:
         )
         return [task for task in left if task.units]
 
-    def prospect(self) -> Prospect:
+    def status(self) -> PhaseStatus:
         """Return what would happen now."""
         rows = sum(unit.rows for unit in self.units)
         size = sum(unit.text_bytes for unit in self.units)
         num = len(self.units)
         if self.reused is not None:
-            return Prospect(self.phase, "reuse", "", self.mark, num, 0, 0, rows, size)
+            return PhaseStatus(self.phase, "reuse", "", self.fingerprint, num, 0, 0, rows, size)
         tasks = self.tasks()
         left = sum(len(task.units) for task in tasks)
-        state: State = "continue" if left < num else "run"
+        state: PhaseAction = "continue" if left < num else "run"
         reason = self._reason()
-        return Prospect(self.phase, state, reason, self.mark, num, left, len(tasks), rows, size)
+        return PhaseStatus(
+            self.phase, state, reason, self.fingerprint, num, left, len(tasks), rows, size
+        )
 
     def _reason(self) -> str:
         """Return why what was finished once is done again; nothing if it never was."""
         if self.before is None:
             is_there = self.run.store.exists(self.run.seal_name(self.phase))
             return "its seal cannot be read" if is_there else ""
-        if self.before.fingerprint == self.mark:
+        if self.before.fingerprint == self.fingerprint:
             return "files are missing"
-        if same_but_code(self.before.fingerprint, self.mark):
-            return "its code changed"
+        if same_but_code(self.before.fingerprint, self.fingerprint):
+            return CODE_CHANGED
         return "its parameters, files or inputs changed"
 
     def discard_broken(self) -> None:
@@ -148,16 +241,16 @@ class PhaseWork:
         Only the holder of the lock may call it.
         """
         if self.reused is None:
-            listed = self.run.manifest_names(self.phase, self.mark)
+            listed = self.run.manifest_names(self.phase, self.fingerprint)
             self.run.store.delete(name for name in listed if name not in self.manifests)
             forget_failures(self.run, self.phase)
 
     def is_done(self) -> bool:
-        """Return whether a look at the folder says that every task has a manifest."""
-        found = set(self.run.manifest_names(self.phase, self.mark))
+        """Return whether every task has a manifest, by the names in the folder alone."""
+        listed = set(self.run.manifest_names(self.phase, self.fingerprint))
         names = {manifest_name(self.phase, task) for task in self.all_tasks}
-        if found <= names or names <= found:
-            return names <= found
+        if listed <= names or names <= listed:
+            return names <= listed
         return not PhaseWork(self.run, self.phase, trust=True).tasks()  # cut otherwise before
 
     def finish(self) -> Seal:
@@ -173,8 +266,8 @@ class PhaseWork:
             seal = self.reused
         else:
             tasks = [*self.tasks(), *self.all_tasks]
-            found = self.run.manifests(self.phase, self.mark, tasks, self.manifests)
-            merged = Seal.merge(self.phase.name, self.mark, found.values())
+            written = self.run.manifests(self.phase, self.fingerprint, tasks, self.manifests)
+            merged = Seal.merge(self.phase.name, self.fingerprint, written.values())
             seal = dataclasses.replace(merged, inputs=self.run.input_contents(self.phase))
             if len(seal.units) != len(self.units):
                 raise DataError(f"phase {self.phase.name}: manifests vanished. Run again.")
@@ -209,7 +302,7 @@ class PhaseWork:
                 old.update(store.list(prefix.rstrip("/")))
         owned = (name for name in old if name.startswith(self.phase.owns))
         store.delete(name for name in sorted(owned) if name not in named)
-        kept = f"/{self.mark}/task-"
+        kept = f"/{self.fingerprint}/task-"
         store.delete(
             name
             for name in store.list(f"manifests/{self.phase.name}")
@@ -217,10 +310,34 @@ class PhaseWork:
         )
 
 
+def phase_statuses(
+    run: RunDirectory, *, accept_code: bool = False, trust: bool = False
+) -> list[PhaseStatus]:
+    """Return the status of every phase; those after an unfinished one are `later`.
+
+    Args:
+        trust: believe what seals and names of manifests say, without a look at the parts: how far a
+            run is, quickly. Missing files are what a run, or `verify`, finds.
+    """
+    statuses: list[PhaseStatus] = []
+    is_open = False
+    for phase in run.plan.phases:
+        if is_open:
+            statuses.append(PhaseStatus(phase, "later", "after the phases before it"))
+            continue
+        work = PhaseWork(run, phase, accept_code=accept_code, trust=trust)
+        statuses.append(work.status())
+        if work.reused is None:
+            is_open = True
+        else:
+            run.set_seal(phase, work.reused)
+    return statuses
+
+
 def sweep(run: RunDirectory) -> None:
     """Delete what no seal names, after all phases of a whole plan are sealed.
 
-    It catches what phases that are no longer in the plan, or were interrupted, left behind.
+    That is what phases left that were interrupted, or are no longer in the plan.
     """
     named = {run.seal_name(phase) for phase in run.plan.phases}
     kept: list[str] = []
@@ -234,3 +351,98 @@ def sweep(run: RunDirectory) -> None:
         run.store.delete(
             name for name in listed if name not in named and not name.startswith(current)
         )
+
+
+# ---------------------------------------------------------------- failures
+
+
+@dataclasses.dataclass(frozen=True)
+class FailureRecord:
+    """A failure as `status` shows it."""
+
+    phase: str
+    units: tuple[int, ...]
+    error: str
+    log: str
+    code: int
+    host: str
+
+
+def note_failures(run: RunDirectory, phase: Phase, failures: Sequence[TaskFailure]) -> None:
+    """Remember the failures of a phase; best effort, a full disk must not hide them."""
+    for failure in failures:
+        task = failure.task
+        name = f"manifests/{phase.name}/{task.fingerprint}/failed-{task.name}.json"
+        _note(run, name, task.units, failure.error, failure.log, failure.code)
+
+
+def note_slot(run: RunDirectory, phase: Phase, slot: int, error: str, code: int) -> None:
+    """Remember why a slot could not work at all."""
+    name = f"manifests/{phase.name}/failed-slot-{slot}.json"
+    _note(run, name, (), error, f"{run.store.logs()}/slurm-{phase.name}-*", code)
+
+
+def forget_failures(run: RunDirectory, phase: Phase) -> None:
+    """Forget the failures of a phase that is about to be tried again."""
+    listed = run.store.list(f"manifests/{phase.name}")
+    run.store.delete(name for name in listed if "/failed-" in name)
+
+
+def _note(
+    run: RunDirectory, name: str, units: Sequence[int], error: str, log: str, code: int
+) -> None:
+    content = {
+        "format": 1, "units": list(units), "error": error, "log": log, "code": code,
+        "host": socket.gethostname(),
+    }  # fmt: skip
+    with contextlib.suppress(OSError):
+        run.store.put(name, json.dumps(content).encode())
+
+
+def read_failures(run: RunDirectory, phase: Phase) -> list[FailureRecord]:
+    """Return what is remembered of a phase, without the tasks that have succeeded since."""
+    listed = run.store.list(f"manifests/{phase.name}")
+    done = {name.replace("/task-", "/failed-") for name in listed if "/task-" in name}
+    records = []
+    for name in listed:
+        if "/failed-" not in name or name in done:
+            continue
+        try:
+            content: dict[str, Any] = json.loads(run.store.read(name))
+            units = tuple(int(number) for number in content["units"])
+            record = FailureRecord(
+                phase.name, units, str(content["error"]), str(content["log"]),
+                int(content["code"]), str(content["host"]),
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError, RecursionError, DataError):
+            continue  # half written by a dying node: the log has it
+        records.append(record)
+    return records
+
+
+def failure_error(phase: Phase, failures: Sequence[TaskFailure | FailureRecord]) -> CorpuskitError:
+    """Return the error that names the failed tasks, their logs, and how to go on."""
+    lines = [
+        f"phase {phase.name}: {len(failures)} of its tasks failed; "
+        "the others finished and are kept."
+    ]
+    for failure in failures[:MOST_SHOWN]:
+        units = failure.task.units if isinstance(failure, TaskFailure) else failure.units
+        lines.append(f"  {describe_units(units)}: {failure.error}")
+        if failure.code == 1:
+            lines.append(f"    log: {failure.log}")
+    if len(failures) > MOST_SHOWN:
+        lines.append(f"  and {len(failures) - MOST_SHOWN} more.")
+    # Repeating heals a worker that died, no file that is broken and no parameter that is wrong.
+    is_wrong = any(failure.code != 1 for failure in failures)
+    first = "Correct that, then run" if is_wrong else "Run"
+    lines.append(f"{first} the same command again to continue.")
+    kind = DataError if all(failure.code == 3 for failure in failures) else TaskError
+    return kind("\n".join(lines))
+
+
+def describe_units(units: Sequence[int]) -> str:
+    """Return units as people write them; without any, a slot failed before it had one."""
+    if not units:
+        return "a slot"
+    return f"units {units[0]}" if len(units) == 1 else f"units {units[0]}-{units[-1]}"

@@ -5,93 +5,39 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.cache import cache_dir
 from corpuskit.engine.executors import slurm
 from corpuskit.engine.executors.local import Pool
-from corpuskit.engine.failures import failure_error, forget_failures, note_failures
-from corpuskit.engine.following import Follower
-from corpuskit.engine.phase import PhaseWork, Prospect, sweep
-from corpuskit.engine.plan.compile import DOCUMENTS_BELOW_BYTES, PLAN, Plan
-from corpuskit.engine.plan.fingerprint import code_digest
-from corpuskit.engine.plan.inputs import INPUTS, find_inputs, save_inputs
-from corpuskit.engine.preflight import check
+from corpuskit.engine.fingerprint import code_digest
+from corpuskit.engine.inputs import INPUTS, find_inputs, save_inputs
+from corpuskit.engine.mixture import lost_edits, mixture_problem
+from corpuskit.engine.monitor import LogCallbacks, RunCallbacks, SlurmFollower
+from corpuskit.engine.phase import (
+    PhaseStatus,
+    PhaseWork,
+    failure_error,
+    forget_failures,
+    note_failures,
+    phase_statuses,
+    sweep,
+)
+from corpuskit.engine.plan import DOCUMENTS_BELOW_BYTES, PLAN, Plan
+from corpuskit.engine.resources import available_resources, estimate_resources, find_problems
 from corpuskit.engine.rundir import RunDirectory
-from corpuskit.engine.status import prospects_of
-from corpuskit.errors import UsageError
-from corpuskit.logs import LOG
+from corpuskit.errors import TaskError, UsageError
 from corpuskit.storage import SCRATCH, Store, is_remote, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corpuskit.engine.executors.contract import Launcher
+    from corpuskit.engine.executors import Launcher
     from corpuskit.engine.executors.slurm import Job
-    from corpuskit.engine.needs import PastPhases
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
+    from corpuskit.engine.resources import AvailableResources, EarlierPhases
     from corpuskit.formats.manifest import Seal
-
-
-class Observer:
-    """What a run tells whoever watches; every method does nothing."""
-
-    def reading_inputs(self, done: int, total: int) -> None:
-        """Files whose footers are read."""
-
-    def opened(self, run: RunDirectory) -> None:
-        """The run directory is locked, and its first phase comes next."""
-
-    def phase_starts(self, prospect: Prospect) -> None:
-        """A phase is about to run, or to be reused."""
-
-    def progress(self, documents: int, size_bytes: int) -> None:
-        """Documents were read in the current phase."""
-
-    def compiling(self) -> None:
-        """A worker compiles a kernel that is not in the cache of this machine."""
-
-    def task_ends(self, event: str, fields: dict[str, Any]) -> None:
-        """A task ended: `done`, `retry` or `failed`."""
-
-    def phase_ends(self, phase: Phase, seal: Seal) -> None:
-        """A phase is sealed."""
-
-    def notes(self, text: str) -> None:
-        """Something that whoever started the run should know."""
-
-
-class LogObserver(Observer):
-    """Writes to the logger `corpuskit`: what a run does that a program starts without observer."""
-
-    def opened(self, run: RunDirectory) -> None:
-        LOG.info("run %s: phases: %d", run.store.address, len(run.plan.phases))
-
-    def phase_starts(self, prospect: Prospect) -> None:
-        self._began = time.monotonic()
-        if prospect.state == "reuse":
-            LOG.info("phase %s: reused", prospect.phase.name)
-        else:
-            LOG.info("phase %s: started, tasks: %d", prospect.phase.name, prospect.tasks or 0)
-
-    def compiling(self) -> None:
-        LOG.debug("a worker compiles kernels")
-
-    def task_ends(self, event: str, fields: dict[str, Any]) -> None:
-        if event == "done":
-            LOG.debug("task done: %.1f CPU s", fields.get("cpu", 0.0))
-        elif event == "retry":
-            LOG.warning("task failed and is tried again: %s", fields.get("error", ""))
-        else:
-            LOG.error("task failed: %s", fields.get("error", ""))
-
-    def phase_ends(self, phase: Phase, seal: Seal) -> None:
-        LOG.info("phase %s: finished in %.1f s", phase.name, time.monotonic() - self._began)
-
-    def notes(self, text: str) -> None:
-        LOG.warning("%s", text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +50,7 @@ class RunResult:
 
 
 def open_run(
-    plan: Plan, observer: Observer | None = None, store: Store | None = None
+    plan: Plan, callbacks: RunCallbacks | None = None, store: Store | None = None
 ) -> RunDirectory:
     """Find the inputs of a plan; nothing is written.
 
@@ -115,11 +61,11 @@ def open_run(
         UsageError: a pattern matches nothing.
         DataError: a footer cannot be read.
     """
-    observer = observer or LogObserver()
+    callbacks = callbacks or LogCallbacks()
     settings = plan.settings
     store = store or open_store(settings.output)
     inputs = find_inputs(
-        store, plan.file.sources, settings.cell_bytes, on_file=observer.reading_inputs
+        store, plan.file.sources, settings.cell_bytes, on_file=callbacks.reading_inputs
     )
     if settings.documents is None:
         is_small = inputs.size_bytes() < DOCUMENTS_BELOW_BYTES
@@ -127,7 +73,7 @@ def open_run(
     return RunDirectory(plan, inputs, store)
 
 
-def prospects(plan: Plan, *, accept_code: bool = False) -> tuple[RunDirectory, list[Prospect]]:
+def preview(plan: Plan, *, accept_code: bool = False) -> tuple[RunDirectory, list[PhaseStatus]]:
     """Return what a run would do now, phase by phase; nothing is run or written.
 
     A phase that waits for one that must run is `later`: whether it can be reused depends on what
@@ -136,12 +82,12 @@ def prospects(plan: Plan, *, accept_code: bool = False) -> tuple[RunDirectory, l
     _refuse_foreign(open_store(plan.settings.output))
     run = open_run(plan)
     _refuse_inputs_inside(run)
-    return run, prospects_of(run, accept_code=accept_code)
+    return run, phase_statuses(run, accept_code=accept_code)
 
 
 def run(
     plan: Plan,
-    observer: Observer | None = None,
+    callbacks: RunCallbacks | None = None,
     *,
     accept_code: bool = False,
     force: bool = False,
@@ -152,7 +98,7 @@ def run(
     Phases whose inputs, parameters, files and code are those of their seal are reused.
 
     Args:
-        observer: is told what happens; when absent, the logger `corpuskit` is.
+        callbacks: called as things happen; when absent, the logger `corpuskit` is told.
         accept_code: reuse results that differ in nothing but corpuskit's code.
         force: run although memory or disk seem too small.
         launcher: runs the tasks; that of the plan's executor when absent.
@@ -162,12 +108,12 @@ def run(
         TaskError: tasks failed for good; the others finished.
         DataError: all failed tasks failed for broken data.
     """
-    observer = observer or LogObserver()
+    callbacks = callbacks or LogCallbacks()
     if launcher is None and plan.settings.executor.kind == "slurm":
-        return submit(plan, observer, accept_code=accept_code, force=force).follow(observer)
-    with prepared(plan, observer) as directory:
+        return submit(plan, callbacks, accept_code=accept_code, force=force).follow(callbacks)
+    with prepared(plan, callbacks) as directory:
         launcher = launcher or open_launcher(directory)
-        result = _run_phases(directory, launcher, observer, accept_code, force)
+        result = _run_phases(directory, launcher, callbacks, accept_code=accept_code, force=force)
         if plan.until is None:
             sweep(directory)
         directory.store.clear_scratch()
@@ -189,26 +135,26 @@ class Submission:
     phases: tuple[Phase, ...]
     jobs: tuple[Job, ...]
 
-    def follow(self, observer: Observer) -> RunResult:
+    def follow(self, callbacks: RunCallbacks) -> RunResult:
         """Wait until the run is finished.
 
         Raises:
             TaskError: tasks failed, or the jobs are gone.
             DataError: all failed tasks failed for broken data.
         """
-        seals = Follower(self.run, self.jobs, self.phases, observer).follow()
+        seals = SlurmFollower(self.run, self.jobs, self.phases, callbacks).follow()
         is_reused = [True] * len(self.reused) + [False] * len(seals)
         return RunResult(self.run, (*self.reused, *seals), tuple(is_reused))
 
 
 def submit(
     plan: Plan,
-    observer: Observer | None = None,
+    callbacks: RunCallbacks | None = None,
     *,
     accept_code: bool = False,
     force: bool = False,
 ) -> Submission:
-    """Submit a plan to Slurm and return; the jobs need nobody to watch them.
+    """Submit a plan to Slurm and return; the jobs run on their own.
 
     Args:
         force: run although memory or disk seem too small.
@@ -217,19 +163,19 @@ def submit(
         UsageError: nothing was submitted.
         TaskError: Slurm refused a job; nothing is left in the queue.
     """
-    observer = observer or LogObserver()
+    callbacks = callbacks or LogCallbacks()
     reused: list[Seal] = []
-    with prepared(plan, observer) as directory:
+    with prepared(plan, callbacks) as directory:
         for phase in directory.plan.phases:
             work = PhaseWork(directory, phase, accept_code=accept_code)
             if work.reused is None:
-                if note := check(work, force=force):
-                    observer.notes(note)
+                if note := check_phase(work, force=force):
+                    callbacks.notes(note)
                 work.discard_broken()
                 break
-            observer.phase_starts(work.prospect())
+            callbacks.phase_starts(work.status())
             reused.append(work.finish())
-            observer.phase_ends(phase, reused[-1])
+            callbacks.phase_ends(phase, reused[-1])
         phases = directory.plan.phases[len(reused) :]
         for phase in phases:
             forget_failures(directory, phase)
@@ -242,52 +188,102 @@ def submit(
 
 
 @contextlib.contextmanager
-def prepared(plan: Plan, observer: Observer) -> Iterator[RunDirectory]:
+def prepared(plan: Plan, callbacks: RunCallbacks) -> Iterator[RunDirectory]:
     """Yield the run directory of a plan, locked and ready for its tasks.
 
     Raises:
         UsageError: nothing may be run there.
     """
     if plan.settings.executor.kind == "local":
-        cache_dir()  # or every task fails for want of it
+        cache_dir()  # without it every task would fail
     _pin_code(plan)
     store = open_store(plan.settings.output)
     _refuse_foreign(store)
     with store.lock():
         slurm.refuse_live_jobs(store)
-        directory = open_run(plan, observer, store)
+        directory = open_run(plan, callbacks, store)
         _refuse_inputs_inside(directory)
         directory.store.clear_scratch()
         directory.save()
         settings, sources = directory.plan.settings, directory.plan.file.sources
         save_inputs(directory.store, directory.inputs, sources, settings.cell_bytes)
-        observer.opened(directory)
+        callbacks.opened(directory)
         yield directory
 
 
 def _run_phases(
-    directory: RunDirectory, launcher: Launcher, observer: Observer, accept_code: bool, force: bool
+    directory: RunDirectory,
+    launcher: Launcher,
+    callbacks: RunCallbacks,
+    accept_code: bool,
+    force: bool,
 ) -> RunResult:
     seals: list[Seal] = []
     reused: list[bool] = []
-    past: PastPhases = {}
+    past: EarlierPhases = {}
     with launcher:
         for phase in directory.plan.phases:
             work = PhaseWork(directory, phase, accept_code=accept_code)
             if work.reused is None:
-                note = check(work, force=force, is_started=not all(reused), past=past)
+                note = check_phase(work, force=force, is_started=not all(reused), past=past)
                 if note:
-                    observer.notes(note)
+                    callbacks.notes(note)
             work.discard_broken()
-            observer.phase_starts(work.prospect())
-            failures = [] if work.reused else launcher.run(work.tasks(), _forward(observer))
+            callbacks.phase_starts(work.status())
+            failures = [] if work.reused else launcher.run(work.tasks(), _forward(callbacks))
             if failures:
                 note_failures(directory, phase, failures)
                 raise failure_error(phase, failures)
             seals.append(work.finish())
             reused.append(work.reused is not None)
-            observer.phase_ends(phase, seals[-1])
+            callbacks.phase_ends(phase, seals[-1])
     return RunResult(directory, tuple(seals), tuple(reused))
+
+
+def check_phase(
+    work: PhaseWork,
+    *,
+    force: bool = False,
+    is_started: bool = False,
+    in_slot: bool = False,
+    past: EarlierPhases | None = None,
+    available: AvailableResources | None = None,
+) -> str:
+    """Refuse to begin a phase if it, or a later one, will not fit; return what was forced.
+
+    Args:
+        force: run all the same, and return why it was not a good idea; otherwise it returns "".
+        is_started: phases of this run were run already.
+        in_slot: this process works for Slurm.
+        past: a dict that is kept between the barriers of a run.
+        available: what there is, if that is known.
+
+    Raises:
+        UsageError: it does not fit, and nothing was run.
+        TaskError: it does not fit after all.
+        DataError: a source that has a weight in the mixture has no rows.
+    """
+    run = work.run
+    if problem := mixture_problem(run, work.phase.index):  # no force makes rows that are not there
+        if is_started:
+            raise TaskError(f"{problem} Finished phases are kept: correct it and run again.")
+        raise UsageError(f"{problem} Nothing was run.")
+    if (lost := lost_edits(run, work.phase.name)) and not force:
+        raise (TaskError if is_started else UsageError)(f"{lost}")
+    done = len(run.manifest_names(work.phase, work.fingerprint))
+    left = max(1 - done / len(work.all_tasks), 0.0) if work.all_tasks else 0.0
+    estimates = estimate_resources(run, work.phase.index, left, past)
+    available = available or available_resources(run, in_slot=in_slot)
+    problems = find_problems(run, estimates, available)
+    if not problems:
+        return ""
+    message = " ".join(problems)
+    if force:
+        return f"forced, although: {message}"
+    if is_started:
+        message += " Finished phases are kept: correct it and run again."
+        raise TaskError(f"{message} --force goes on all the same.")
+    raise UsageError(f"{message} Nothing was run; --force runs it all the same.")
 
 
 def _pin_code(plan: Plan) -> None:
@@ -315,10 +311,10 @@ def open_launcher(directory: RunDirectory) -> Launcher:
 
 def _refuse_foreign(store: Store) -> None:
     """Refuse a folder that holds something, but no run: a run deletes what is not its own."""
-    found = store.top()
-    if PLAN not in found and (strange := sorted(found - {"lock", "logs", SCRATCH, INPUTS})):
+    names = store.top()
+    if PLAN not in names and (foreign := sorted(names - {"lock", "logs", SCRATCH, INPUTS})):
         raise UsageError(
-            f"{store.address}: not a run directory (no {PLAN}), but it holds {strange[0]!r}. A run "
+            f"{store.address}: not a run directory (no {PLAN}), but it holds {foreign[0]!r}. A run "
             "deletes what is not its own: set another output, or empty it."
         )
 
@@ -344,15 +340,15 @@ def _is_inside(place: str, root: str) -> bool:
     return Path(place).resolve().is_relative_to(Path(root).resolve())
 
 
-def _forward(observer: Observer) -> Any:
+def _forward(callbacks: RunCallbacks) -> Any:
     def on_event(kind: str, fields: dict[str, Any]) -> None:
         if kind == "progress":
-            observer.progress(fields["documents"], fields["bytes"])
+            callbacks.progress(fields["documents"], fields["bytes"])
         elif kind == "compiling":
-            observer.compiling()
+            callbacks.compiling()
         elif kind == "waits":
-            observer.notes(fields["reason"])
+            callbacks.notes(fields["reason"])
         else:
-            observer.task_ends(kind, fields)
+            callbacks.task_ends(kind, fields)
 
     return on_event

@@ -1,32 +1,234 @@
-"""How far a run is that runs: phases, tasks, documents, funnel so far, and how long to go.
+"""How far a run is that runs: phases, tasks, documents, the funnel so far, and how long to go.
 
-`Tracker` is told what happens, by the process that runs the plan or by one that looks on
-(`watching`), and says how things stand.
+`PhaseCount` counts the manifests of the current phase, each read once. `Tracker` adds what the
+process that runs the plan, or a monitor outside of it, reports, and says how far the run is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from corpuskit.engine.counting import Counted, PhaseCount, StageSoFar, funnel_so_far
 from corpuskit.engine.eta import Forecast, left_of_tasks
-from corpuskit.engine.needs import needs_of
+from corpuskit.engine.phase import cut_tasks, cut_units
+from corpuskit.engine.resources import estimate_resources
+from corpuskit.engine.rundir import manifest_name
+from corpuskit.errors import DataError
+from corpuskit.formats.manifest import Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    from corpuskit.engine.needs import PastPhases
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.config import Step
+    from corpuskit.engine.plan import Phase
+    from corpuskit.engine.resources import EarlierPhases
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Seal
+    from corpuskit.stage import Unit
 
 COMPILE_SECONDS = 15.0
-"""The slowest kernel compiles for about so long: it is said again when the next one begins."""
+"""The slowest kernel compiles for about this long: the note is repeated when the next begins."""
 
 PhaseState = Literal["waiting", "running", "done", "reused", "failed"]
-RunState = Literal["running", "finished", "failed", "stopped"]
+RunState = Literal["running", "finished", "changed", "failed", "stopped"]
+
+
+@dataclasses.dataclass(frozen=True)
+class StageSoFar:
+    """What was kept of a source, or what a stage has let pass, of the documents it has seen.
+
+    Attributes:
+        kind: `source`, `filter`, `dedup`, ...
+        is_final: it has seen all.
+    """
+
+    stage: str
+    kind: str
+    num_in: int
+    num_out: int
+    is_final: bool
+
+    @property
+    def kept_ratio(self) -> float:
+        """Share of the documents that it has kept."""
+        return self.num_out / self.num_in if self.num_in else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseCounters:
+    """The counters of a phase, final or so far; `rows` of the units that are done."""
+
+    counters: Mapping[str, int]
+    rows: int = 0
+    is_final: bool = True
+
+
+class PhaseCount:
+    """Counts the manifests of a phase as they appear."""
+
+    def __init__(self, run: RunDirectory, phase: Phase, fingerprint: str) -> None:
+        self.run, self.phase, self.fingerprint = run, phase, fingerprint
+        self.units = {unit.number: unit for unit in cut_units(run, phase)}
+        cut = cut_tasks(
+            phase, fingerprint, list(self.units.values()), run.plan.settings.executor.tasks
+        )
+        self._tasks = {manifest_name(phase, task): task.units for task in cut}
+        weights = _weights(run, phase, list(self.units.values()))
+        self._weights = dict(zip(self.units, weights, strict=True))
+        self._total = sum(weights)
+        self._seen: set[str] = set()
+        self._done: set[int] = set()
+        self._is_cut_otherwise = False
+        self.counters: Counter[str] = Counter()
+        self.num_tasks, self.tasks_done = len(cut), 0
+        self.weight = self.rows = self.unit_bytes = 0
+        self.task_seconds = self.longest_seconds = 0.0
+        self.failed: tuple[str, ...] = ()
+        """Names of what is remembered of failed tasks."""
+
+    @property
+    def documents(self) -> int:
+        """Documents that were read."""
+        return _sum(self.counters, "read/") if self.phase.is_stream else self.rows
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text that were read."""
+        return _sum(self.counters, "read_bytes/") if self.phase.is_stream else self.unit_bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every unit is in some manifest."""
+        return len(self._done) == len(self.units)
+
+    def look(self) -> bool:
+        """Read the manifests that are new; return whether there were any."""
+        listed = self.run.store.list(f"manifests/{self.phase.name}")
+        self.failed = tuple(name for name in listed if "/failed-" in name)
+        ours = f"/{self.fingerprint}/task-"
+        new = [name for name in listed if ours in name and name not in self._seen]
+        for name, content in zip(new, self.run.store.read_each(new), strict=True):
+            with contextlib.suppress(DataError):  # damaged: whoever runs the phase makes it again
+                if content is not None:
+                    self._add(name, Manifest.from_json(content, name))
+                    self._seen.add(name)
+        if self._is_cut_otherwise:
+            self.tasks_done = sum(self._done.issuperset(units) for units in self._tasks.values())
+        return bool(new)
+
+    def share(self, more_bytes: int = 0) -> float:
+        """Return how much of the phase is done, by text if its units have any.
+
+        Args:
+            more_bytes: of text, read for tasks that are not done.
+        """
+        if not self._total:
+            return 1.0
+        # What a packed file holds is an estimate until some of it was read.
+        scale = self.weight / self.text_bytes if self.weight and self.text_bytes else 1.0
+        more = min(more_bytes * scale, 0.95 * (self._total - self.weight))
+        return min((self.weight + more) / self._total, 1.0)
+
+    def counted(self) -> PhaseCounters:
+        """Return what was counted so far."""
+        return PhaseCounters(self.counters, self.rows, is_final=False)
+
+    def _add(self, name: str, manifest: Manifest) -> None:
+        if not self._done.isdisjoint(manifest.units):
+            return  # another attempt, of a run that cut otherwise
+        self._done.update(manifest.units)
+        if name in self._tasks:
+            self.tasks_done += 1
+        else:
+            self._is_cut_otherwise = True
+        self.counters.update(manifest.counters)
+        for number in manifest.units:
+            if (unit := self.units.get(number)) is not None:
+                self.weight += self._weights[number]
+                self.rows += unit.rows
+                self.unit_bytes += unit.text_bytes
+        seconds = manifest.timing.get("wall_seconds", 0.0)
+        self.task_seconds += seconds
+        self.longest_seconds = max(self.longest_seconds, seconds)
+
+
+def funnel_so_far(
+    run: RunDirectory, counted: Mapping[int, PhaseCounters]
+) -> tuple[StageSoFar, ...]:
+    """Return what was read of every source and what stages have done so far, in plan order.
+
+    Of finished phases that is what `status.funnel` says; a stage of a phase that runs is measured
+    by the documents that this phase has read so far.
+
+    Args:
+        counted: by index of the phase.
+    """
+    sources: list[StageSoFar] = []
+    stages: dict[str, StageSoFar] = {}
+    kinds = {step.label: step.kind for step in run.plan.file.steps}
+    alive = 0
+    for phase in run.plan.phases:
+        count = counted.get(phase.index)
+        if count is None:
+            break
+        if phase.base is None:
+            sources = [_source(step, count) for step in run.plan.file.sources]
+            alive = seen = sum(row.num_out for row in sources)
+        else:
+            seen = alive if count.is_final else _sum(count.counters, "read/")
+        for label in phase.labels:
+            lost = _sum(count.counters, f"dropped/{label}/")
+            if phase.is_stream:
+                stages[label] = StageSoFar(label, kinds[label], seen, seen - lost, count.is_final)
+                seen -= lost
+            else:
+                stages[label] = _pass(stages.get(label), label, kinds[label], alive, lost, count)
+            alive -= lost if count.is_final else 0
+        if not count.is_final:
+            break
+    labels = (step.label for step in run.plan.file.steps)  # phases have another order
+    return (*sources, *(stages[label] for label in labels if label in stages))
+
+
+def _source(step: Step, count: PhaseCounters) -> StageSoFar:
+    """Return what was read of a source, less what was rejected."""
+    read = count.counters.get(f"read/{step.label}", 0)
+    lost = sum(
+        num
+        for name, num in count.counters.items()
+        if name.startswith(f"dropped/{step.name}/") and name.endswith(f"/{step.label}")
+    )
+    return StageSoFar(step.label, "source", read, read - lost, count.is_final)
+
+
+def _sum(counters: Mapping[str, int], prefix: str) -> int:
+    return sum(num for name, num in counters.items() if name.startswith(prefix))
+
+
+def _pass(
+    before: StageSoFar | None, label: str, kind: str, alive: int, lost: int, count: PhaseCounters
+) -> StageSoFar:
+    """Return what a global stage has done, with one more of its passes."""
+    if count.is_final:
+        num_in = alive if before is None else before.num_in
+        return StageSoFar(label, kind, num_in, alive - lost, is_final=True)
+    seen = min(count.rows, alive) if lost else alive
+    return StageSoFar(label, kind, seen, seen - lost, is_final=False)
+
+
+def _weights(run: RunDirectory, phase: Phase, units: Sequence[Unit]) -> list[int]:
+    """Return how much work each unit is: its text; without any text all are equal."""
+    if phase.base is None:
+        sizes = [
+            sum(run.plan.source(file.source).text_size(file, piece)[0] for file, piece in pieces)
+            for pieces in run.inputs.units
+        ]
+    else:
+        sizes = [unit.text_bytes for unit in units]
+    return [max(size, 1) for size in sizes] if any(sizes) else [1] * len(units)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +255,14 @@ class PhaseProgress:
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """How far a run is.
 
     Attributes:
         current: the phase that runs, or is about to; None when the run is finished.
         bytes_per_second: of text, in the current phase; 0 = not known.
         seconds: since the run began, as far as that is known.
-        phase_seconds_left, seconds_left: None = nothing can be said yet.
+        phase_seconds_left, seconds_left: None = not known yet.
         quiet_seconds: since a task was finished, or a phase begun.
         note: what else there is to say, in one line.
     """
@@ -81,12 +283,12 @@ class Progress:
 
     def facts(self) -> dict[str, Any]:
         """Return the same as JSON values."""
-        found = dataclasses.asdict(self)
-        found["funnel"] = [
-            {**dataclasses.asdict(one), "kept_ratio": round(one.kept_ratio, 6)}
-            for one in self.funnel
+        facts = dataclasses.asdict(self)
+        facts["funnel"] = [
+            {**dataclasses.asdict(row), "kept_ratio": round(row.kept_ratio, 6)}
+            for row in self.funnel
         ]
-        return {k: round(v, 3) if isinstance(v, float) else v for k, v in found.items()}
+        return {k: round(v, 3) if isinstance(v, float) else v for k, v in facts.items()}
 
 
 class Tracker:
@@ -107,22 +309,22 @@ class Tracker:
             phase.index: PhaseProgress(phase.name, phase.labels, "waiting")
             for phase in run.plan.phases
         }
-        self._counted: dict[int, Counted] = {}
-        self._past: PastPhases = {}
+        self._counted: dict[int, PhaseCounters] = {}
+        self._past: EarlierPhases = {}
         self._forecast = Forecast(self._began)
         self._entered = self._changed = self._began
-        self._before = self._heard = (0, 0)
+        self._before = self._reported = (0, 0)
         self.failed = self.retried = 0
         self._is_late = False
         self._compiling, self._compiled = "", 0.0
 
-    def begin(self, phase: Phase, mark: str) -> None:
+    def begin(self, phase: Phase, fingerprint: str) -> None:
         """Note that a phase runs from now on, with what is done of it already."""
         now = self._clock()
-        self.count = count = PhaseCount(self.run, phase, mark)
+        self.count = count = PhaseCount(self.run, phase, fingerprint)
         count.look()
         self._before = (count.documents, count.text_bytes)
-        self._heard = (0, 0)
+        self._reported = (0, 0)
         self._entered = self._changed = now
         self.failed = self.retried = 0
         self._is_late = count.tasks_done > 0
@@ -133,7 +335,7 @@ class Tracker:
         """Note what was read of the phase, perhaps for tasks that are not done yet."""
         if self.count is not None and self.count.phase.role != "documents":
             documents = 0  # these are rows of tokens
-        self._heard = (self._heard[0] + documents, self._heard[1] + text_bytes)
+        self._reported = (self._reported[0] + documents, self._reported[1] + text_bytes)
 
     def compiles(self, words: str) -> None:
         """Note that kernels are compiled, for COMPILE_SECONDS."""
@@ -160,21 +362,21 @@ class Tracker:
         self._phases[phase.index] = dataclasses.replace(
             ended,
             is_empty=not len(seal.units),
-            documents=_sum(seal, "read/") or ended.documents,
-            text_bytes=_sum(seal, "read_bytes/") or ended.text_bytes,
+            documents=_sum(seal.counters, "read/") or ended.documents,
+            text_bytes=_sum(seal.counters, "read_bytes/") or ended.text_bytes,
         )
-        self._counted[phase.index] = Counted(seal.counters)
+        self._counted[phase.index] = PhaseCounters(seal.counters)
         self.count, self._changed = None, now
 
-    def progress(self, state: RunState = "running", note: str = "") -> Progress:
+    def progress(self, state: RunState = "running", note: str = "") -> RunProgress:
         """Return how far the run is now."""
         now = self._clock()
         counted = dict(self._counted)
         current = next(
-            (i for i, one in self._phases.items() if one.state in {"waiting", "failed"}), None
+            (i for i, row in self._phases.items() if row.state in {"waiting", "failed"}), None
         )
         phases = dict(self._phases)
-        speed, left, whole = 0.0, None, None
+        speed, left, run_left = 0.0, None, None
         if self.count is not None:
             current = self.count.phase.index
             phases[current] = self._running(now, "failed" if state == "failed" else "running")
@@ -182,12 +384,12 @@ class Tracker:
             self._forecast.note(now, phases[current].share)
             speed = self._speed(now, phases[current].text_bytes)
             if state == "running":
-                left, whole = self._left(now)
-        return Progress(
+                left, run_left = self._left(now)
+        return RunProgress(
             name=self.run.plan.settings.name, state=state, phases=tuple(phases.values()),
             current=None if current is None else phases[current],
             funnel=funnel_so_far(self.run, counted), bytes_per_second=speed,
-            seconds=now - self._began, phase_seconds_left=left, seconds_left=whole,
+            seconds=now - self._began, phase_seconds_left=left, seconds_left=run_left,
             tasks_failed=self.failed, tasks_retried=self.retried,
             quiet_seconds=self.quiet_seconds(), note=note or self._compile_note(now),
         )  # fmt: skip
@@ -205,9 +407,9 @@ class Tracker:
         count = self.count
         assert count is not None, "asked while a phase runs"
         documents, size = (
-            max(known, had + heard)
-            for known, had, heard in zip(
-                (count.documents, count.text_bytes), self._before, self._heard, strict=True
+            max(known, had + reported)
+            for known, had, reported in zip(
+                (count.documents, count.text_bytes), self._before, self._reported, strict=True
             )
         )
         return PhaseProgress(
@@ -217,22 +419,21 @@ class Tracker:
 
     def _share(self) -> float:
         assert self.count is not None, "asked while a phase runs"
-        more = self._before[1] + self._heard[1] - self.count.text_bytes
+        more = self._before[1] + self._reported[1] - self.count.text_bytes
         return self.count.share(max(more, 0))
 
     def _speed(self, now: float, text_bytes: int) -> float:
-        """Return the bytes of text per second of this phase."""
         seconds = now - self._entered
         return (text_bytes - self._before[1]) / seconds if seconds >= 1 else 0.0
 
     def _expect(self, phase: Phase) -> None:
-        """Work out how long this phase and those behind it should take, before any is measured."""
-        places = self.places()
-        for need in needs_of(self.run, phase.index, past=self._past):
-            busy = max(min(places, need.units), 1)
+        """Work out how long this phase and later ones should take, before any is measured."""
+        num_workers = self.num_workers()
+        for need in estimate_resources(self.run, phase.index, past=self._past):
+            busy = max(min(num_workers, need.units), 1)
             self._forecast.expected[need.phase] = need.cpu_seconds / busy
 
-    def places(self) -> int:
+    def num_workers(self) -> int:
         """Return how many tasks may run at the same time."""
         executor = self.run.plan.settings.executor
         slots = executor.slurm.slots if executor.kind == "slurm" else 1
@@ -242,15 +443,8 @@ class Tracker:
         """Return about how many seconds this phase, and the whole run, will still take."""
         count = self.count
         assert count is not None, "asked while a phase runs"
-        later = [self._phases[index].name for index in self._behind(count.phase)]
+        later = [row.name for index, row in self._phases.items() if index > count.phase.index]
         otherwise = None
         if self._is_late:
-            otherwise = left_of_tasks(count.task_seconds, count.share(), self.places())
+            otherwise = left_of_tasks(count.task_seconds, count.share(), self.num_workers())
         return self._forecast.left(now, later, otherwise)
-
-    def _behind(self, phase: Phase) -> list[int]:
-        return [index for index in self._phases if index > phase.index]
-
-
-def _sum(seal: Seal, prefix: str) -> int:
-    return sum(value for name, value in seal.counters.items() if name.startswith(prefix))

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1] / "stages"
 GROUP = "corpuskit.stages"
-KINDS = ("sources", "annotators", "filters", "rewriters", "dedup", "mixing", "sequences")
+KINDS = {
+    "sources": "source", "annotators": "annotator", "filters": "filter", "rewriters": "rewriter",
+    "dedup": "dedup", "mixing": "mixing", "sequences": "sequence",
+}  # fmt: skip
+"""Folder of stages -> what one of them is called."""
+
 THIRD_PARTY = "third-party"
 
 
@@ -35,18 +40,18 @@ def modules() -> dict[str, str]:
     Raises:
         UsageError: two stages have the same name.
     """
-    found: dict[str, str] = {}
+    module_of: dict[str, str] = {}
     for kind in KINDS:
         for path in sorted((ROOT / kind).glob("[!_]*.py")):
-            found[path.stem] = f"corpuskit.stages.{kind}.{path.stem}"
+            module_of[path.stem] = f"corpuskit.stages.{kind}.{path.stem}"
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name):
-        if entry.name in found and found[entry.name] != entry.value:
+        if entry.name in module_of and module_of[entry.name] != entry.value:
             raise UsageError(
-                f"stage {entry.name!r}: {entry.value} and {found[entry.name]} both define it. "
+                f"stage {entry.name!r}: {entry.value} and {module_of[entry.name]} both define it. "
                 "Uninstall one of them."
             )
-        found[entry.name] = entry.value
-    return found
+        module_of[entry.name] = entry.value
+    return module_of
 
 
 def names(kind: str | None = None) -> list[str]:
@@ -94,7 +99,7 @@ def sources(name: str) -> tuple[Path, ...]:
         return (file,)
     for entry in importlib.metadata.entry_points(group=GROUP, name=name):
         listed = entry.dist.files if entry.dist is not None else None
-        files = [Path(str(one.locate())) for one in listed or ()]
+        files = [Path(str(file.locate())) for file in listed or ()]
         if file in files:
             return tuple(filter(is_module, files))
     return package_modules(file)

@@ -8,9 +8,9 @@ import os
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.engine.plan.compile import PLAN, Phase, Plan
-from corpuskit.engine.plan.fingerprint import code_digest, fingerprint, runner_digest
-from corpuskit.engine.plan.inputs import Inputs
+from corpuskit.engine.fingerprint import code_digest, fingerprint, runner_digest
+from corpuskit.engine.inputs import Inputs
+from corpuskit.engine.plan import PLAN, Phase, Plan
 from corpuskit.errors import DataError, TaskError, UsageError
 from corpuskit.formats.manifest import Manifest, OtherFormatError, Seal, dump_checked, load_checked
 from corpuskit.stage import InputFile, Slice, Unit
@@ -19,7 +19,7 @@ from corpuskit.storage import DamagedError, Stored, open_store
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from corpuskit.engine.executors.contract import Task
+    from corpuskit.engine.executors import Task
     from corpuskit.formats.manifest import Part, Parts, RoleParts
     from corpuskit.storage import Store
 
@@ -46,7 +46,7 @@ class RunDirectory:
         self.plan, self.inputs = plan, inputs
         self.store = store or open_store(plan.settings.output)
         self._seals: dict[int, Seal] = {}
-        self._marks: dict[int, str] = {}
+        self._fingerprints: dict[int, str] = {}
         self._sizes: dict[str, dict[str, int]] = {}
         self._lists = False
         self._code: dict[str, str] = {}
@@ -64,7 +64,7 @@ class RunDirectory:
         self.store.put(PLAN, dump_checked(content))
 
     def code(self) -> dict[str, str]:
-        """Return digests of the code of every source and stage, and of what runs them, as it is."""
+        """Return digests of the code of every source and stage, and of what runs them, now."""
         steps = (*self.plan.file.sources, *self.plan.file.steps)
         stages = {step.name: code_digest(step.name) for step in steps}
         return {**stages, "corpuskit itself": runner_digest()}
@@ -88,7 +88,7 @@ class RunDirectory:
         """Open the run directory at a path or address as its last run planned it.
 
         Raises:
-            UsageError: there is no run there.
+            UsageError: it is not a run directory.
         """
         store = open_store(address)
         path = store.where(PLAN)
@@ -135,7 +135,7 @@ class RunDirectory:
         """Delete a damaged part of this run, so that the next run makes it again.
 
         Only a part that is damaged at a second look is deleted. Its name holds the hash of what it
-        must contain, so there is no other plan or attempt for which it would be whole.
+        must contain, so no other plan or attempt could use it either.
 
         Returns:
             What to tell the user: the file, the phase that wrote it, and what to do.
@@ -163,9 +163,9 @@ class RunDirectory:
         return f"manifests/{phase.name}/seal.json"
 
     def read_seal(self, phase: Phase) -> Seal | None:
-        """Return the seal of a phase as it lies on disk, None if there is none.
+        """Return the seal of a phase from disk, None if there is none.
 
-        One that another version wrote is none: the phase is to be made again.
+        One that another version wrote counts as none: the phase is made again.
         """
         name = self.seal_name(phase)
         [content] = self.store.read_each([name])
@@ -195,42 +195,42 @@ class RunDirectory:
             DataError: the phase is not sealed.
         """
         if index not in self._seals:
-            found = self.read_seal(self.plan.phases[index])
-            if found is None:
+            seal = self.read_seal(self.plan.phases[index])
+            if seal is None:
                 raise DataError(f"phase {self.plan.phases[index].name} is not finished.")
-            self._seals[index] = found
+            self._seals[index] = seal
         return self._seals[index]
 
     def set_seal(self, phase: Phase, seal: Seal) -> None:
         """Remember the current seal of a phase."""
         self._seals[phase.index] = seal
 
-    def manifest_names(self, phase: Phase, mark: str) -> list[str]:
+    def manifest_names(self, phase: Phase, fingerprint: str) -> list[str]:
         """Return the names of the manifests that the folder of a phase lists."""
-        listed = self.store.list(f"manifests/{phase.name}/{mark}")
+        listed = self.store.list(f"manifests/{phase.name}/{fingerprint}")
         return [name for name in listed if "/task-" in name]
 
     def manifests(
         self,
         phase: Phase,
-        mark: str,
+        fingerprint: str,
         tasks: Iterable[Task] = (),
         known: Mapping[str, Manifest] | None = None,
     ) -> dict[str, Manifest]:
         """Return the usable manifests of a phase with this fingerprint; no unit is in two of them.
 
         Args:
-            tasks: whose manifests are asked for by name, should the listing lack them.
-            known: what an earlier call found; it is not read again.
+            tasks: whose manifests are read by name, should the listing lack them.
+            known: what an earlier call returned; it is not read again.
 
         Where units are in two, `known` comes before `tasks`, and these before what is listed: a
         late worker of a run that cut otherwise must not displace them.
         """
-        listed = self.manifest_names(phase, mark)
+        listed = self.manifest_names(phase, fingerprint)
         known = known or {}
-        asked = (manifest_name(phase, task) for task in tasks)
-        names = dict.fromkeys([*known, *asked, *listed])
-        found: dict[str, Manifest] = {}
+        by_task = (manifest_name(phase, task) for task in tasks)
+        names = dict.fromkeys([*known, *by_task, *listed])
+        usable: dict[str, Manifest] = {}
         seen: set[int] = set()
         self._sizes = {}  # what was listed earlier lacks what was written since
         self._lists = len(names) >= WORTH_A_LISTING
@@ -239,9 +239,9 @@ class RunDirectory:
             manifest = known.get(name) or self._usable(name, next(contents))
             if manifest is not None and seen.isdisjoint(manifest.units):
                 seen.update(manifest.units)
-                found[name] = manifest
+                usable[name] = manifest
         self._lists, self._sizes = False, {}
-        return found
+        return usable
 
     def read_manifest(self, name: str) -> Manifest | None:
         """Return a manifest whose parts are all there; None if it cannot be used.
@@ -275,19 +275,19 @@ class RunDirectory:
         listed: dict[str, int] = {}
         for folder in {path.rpartition("/")[0] for path in parts.paths()}:
             listed.update(self._listing(folder))
-        wanted = zip(parts.paths(), parts.column("size_bytes").tolist(), strict=True)
+        expected = zip(parts.paths(), parts.column("size_bytes").tolist(), strict=True)
         return all(
-            listed.get(path) == size or self.store.size(path) == size for path, size in wanted
+            listed.get(path) == size or self.store.size(path) == size for path, size in expected
         )
 
     def _listing(self, folder: str) -> dict[str, int]:
         """Return name -> size of the files of a folder; `ledger/`, which phases share, stays."""
         if folder in self._sizes:
             return self._sizes[folder]
-        found = self.store.sizes(folder)
+        sizes = self.store.sizes(folder)
         if folder == "ledger":
-            self._sizes[folder] = found
-        return found
+            self._sizes[folder] = sizes
+        return sizes
 
     def _is_there(self, part: Part) -> bool:
         if not part.role.startswith("file:"):
@@ -304,8 +304,8 @@ class RunDirectory:
         folder = name.rpartition("/")[0]
         if self._lists and folder not in self._sizes:
             self._sizes[folder] = self.store.sizes(folder)
-        found = self._sizes.get(folder, {}).get(name)
-        return self.store.size(name) if found is None else found
+        size = self._sizes.get(folder, {}).get(name)
+        return self.store.size(name) if size is None else size
 
     def fingerprint(self, phase: Phase) -> str:
         """Return the fingerprint of a phase; the phases it waits for must be sealed."""
@@ -331,7 +331,7 @@ class RunDirectory:
             facts["task_memory_bytes"] = settings.task_memory_bytes
         return fingerprint(facts, stages)
 
-    def check_mark(self, phase: Phase, mark: str) -> None:
+    def check_fingerprint(self, phase: Phase, fingerprint: str) -> None:
         """Refuse a task that is not of this plan and of what is sealed now.
 
         A late worker of an earlier plan would read what a newer one has sealed, and commit it under
@@ -340,9 +340,9 @@ class RunDirectory:
         Raises:
             TaskError: the plan was edited since the task was cut.
         """
-        if phase.index not in self._marks:
-            self._marks[phase.index] = self.fingerprint(phase)
-        if self._marks[phase.index] != mark:
+        if phase.index not in self._fingerprints:
+            self._fingerprints[phase.index] = self.fingerprint(phase)
+        if self._fingerprints[phase.index] != fingerprint:
             raise TaskError(
                 f"{self.store.address}: phase {phase.name}: the plan, its files or the libraries "
                 "here are not those that this task was cut for. Run the same command again."
@@ -402,7 +402,7 @@ class RunDirectory:
 
 def manifest_name(phase: Phase, task: Task) -> str:
     """Return the name of a task's manifest."""
-    return f"manifests/{phase.name}/{task.mark}/task-{task.name}.json"
+    return f"manifests/{phase.name}/{task.fingerprint}/task-{task.name}.json"
 
 
 def file_copy(phase: Phase, name: str, digest: str) -> str:

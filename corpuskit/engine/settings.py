@@ -126,7 +126,7 @@ class Card(Parameters):
     """Source -> what is known of it."""
 
 
-class Pipeline(Parameters):
+class PipelineSettings(Parameters):
     """A pipeline file, without its sources and stages."""
 
     name: str = Field("", pattern=r"^[\w.-]*$")
@@ -167,13 +167,13 @@ def keys_at(model: type[BaseModel], place: Iterable[str | int]) -> list[str]:
         if inner and not field:
             return []
         kind = field.annotation if field else (get_args(kind) or (None,))[-1]
-    found = _model_in(kind)
-    return list(found.model_fields) if found else []
+    inner_model = _model_in(kind)
+    return list(inner_model.model_fields) if inner_model else []
 
 
 def _model_in(kind: Any) -> type[BaseModel] | None:
     """Return the model that an annotation names, alone or beside None."""
-    for one in (kind, *(get_args(kind) if type(None) in get_args(kind) else ())):
-        if isinstance(one, type) and issubclass(one, BaseModel):
-            return one
+    for candidate in (kind, *(get_args(kind) if type(None) in get_args(kind) else ())):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
     return None

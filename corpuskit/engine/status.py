@@ -1,27 +1,32 @@
-"""What a run directory says about its run: state of phases, funnel, accounts, integrity."""
+"""What a run directory says about its run: its state, funnel, accounts, jobs and integrity."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import os
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Literal
 
-from corpuskit.engine import registry
-from corpuskit.engine.plan.fingerprint import same_but_code
+from corpuskit.engine.executors.slurm import JobState, job_states, read_jobs
+from corpuskit.engine.fingerprint import same_but_code
+from corpuskit.engine.monitor import heartbeat
+from corpuskit.engine.phase import (
+    CODE_CHANGED,
+    describe_units,
+    phase_statuses,
+    read_failures,
+)
+from corpuskit.errors import CorpuskitError, UsageError
 from corpuskit.stage import Source
 
 if TYPE_CHECKING:
     from corpuskit.engine.config import Step
-    from corpuskit.engine.phase import Prospect
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.phase import FailureRecord, PhaseStatus
+    from corpuskit.engine.plan import Phase
+    from corpuskit.engine.progress import RunState
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Seal
-
-
-KINDS = {
-    "sources": "source", "annotators": "annotator", "filters": "filter", "rewriters": "rewriter",
-    "dedup": "dedup", "mixing": "mixing", "sequences": "sequence",
-}  # fmt: skip
 
 StageState = Literal["done", "waiting", "not run"]
 
@@ -86,38 +91,12 @@ class Account:
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What `verify` found."""
+    """The result of `verify`."""
 
     num_files: int
     size_bytes: int
     problems: list[str]
     notes: list[str]
-
-
-def prospects_of(
-    run: RunDirectory, *, accept_code: bool = False, trust: bool = False
-) -> list[Prospect]:
-    """Return the state of every phase; those behind an unfinished one are `later`.
-
-    Args:
-        trust: believe what seals and names of manifests say, without a look at the parts: how far a
-            run is, quickly. Missing files are what a run, or `verify`, finds.
-    """
-    from corpuskit.engine.phase import PhaseWork, Prospect
-
-    found: list[Prospect] = []
-    is_open = False
-    for phase in run.plan.phases:
-        if is_open:
-            found.append(Prospect(phase, "later", "after the phases before it"))
-            continue
-        work = PhaseWork(run, phase, accept_code=accept_code, trust=trust)
-        found.append(work.prospect())
-        if work.reused is None:
-            is_open = True
-        else:
-            run.set_seal(phase, work.reused)
-    return found
 
 
 _NAMED = ("documents", "tokens", "ledger", "measures", "profile", "ids", "holdout", "mix")
@@ -129,14 +108,14 @@ Sealed = list[tuple["Phase", "Seal"]]
 
 def sealed(run: RunDirectory) -> Sealed:
     """Return the finished phases whose seals belong together, whatever changed since."""
-    found: dict[int, tuple[Phase, Seal]] = {}
+    finished: dict[int, tuple[Phase, Seal]] = {}
     for phase in run.plan.phases:
-        if set(phase.waits) <= found.keys():
+        if set(phase.waits) <= finished.keys():
             seal = run.read_seal(phase)
-            inputs = tuple(found[index][1].content() for index in phase.waits)
+            inputs = tuple(finished[index][1].content() for index in phase.waits)
             if seal is not None and seal.inputs == inputs:
-                found[phase.index] = (phase, seal)
-    return list(found.values())
+                finished[phase.index] = (phase, seal)
+    return list(finished.values())
 
 
 def funnel(run: RunDirectory, finished: Sealed | None = None) -> list[FunnelRow]:
@@ -179,7 +158,7 @@ def funnel(run: RunDirectory, finished: Sealed | None = None) -> list[FunnelRow]
         rows.append(
             FunnelRow(
                 stage=step.label,
-                kind=kind_of(step),
+                kind=step.kind,
                 name=step.name,
                 state=state,
                 num_in=sum(before.values()) if is_done else None,
@@ -197,23 +176,16 @@ def funnel(run: RunDirectory, finished: Sealed | None = None) -> list[FunnelRow]
 def stage_states(run: RunDirectory, finished: Sealed) -> list[tuple[Step, StageState]]:
     """Return every source and every stage, in plan order, and how far it is."""
     done = {phase.index for phase, _ in finished}
-    found: list[tuple[Step, StageState]] = [
+    states: list[tuple[Step, StageState]] = [
         (step, "done" if 0 in done else "waiting") for step in run.plan.file.sources
     ]
     for step in run.plan.file.steps:
         phases = {phase.index for phase in run.plan.phases if step.label in phase.labels}
         if not phases and run.plan.until is not None:
-            found.append((step, "not run"))
+            states.append((step, "not run"))
         else:
-            found.append((step, "done" if phases <= done else "waiting"))
-    return found
-
-
-def kind_of(step: Step) -> str:
-    """Return the kind of a source or a stage, in one word."""
-    if isinstance(step.stage, Source):
-        return "source"
-    return KINDS.get(registry.kind_of(step.name), "other")
+            states.append((step, "done" if phases <= done else "waiting"))
+    return states
 
 
 def overheads(run: RunDirectory, finished: Sealed | None = None) -> dict[str, float]:
@@ -269,13 +241,13 @@ def verify(run: RunDirectory) -> Verification:
     for _, seal in sealed_phases:
         for part in seal.parts:
             named.add(part.path)
-            found = run.store.size(part.path)
-            if found is None:
+            part_bytes = run.store.size(part.path)
+            if part_bytes is None:
                 problems.append(f"{part.path}: missing.")
                 continue
             size += part.size_bytes
-            if found != part.size_bytes:
-                problems.append(f"{part.path}: {found} bytes, not {part.size_bytes}.")
+            if part_bytes != part.size_bytes:
+                problems.append(f"{part.path}: {part_bytes} bytes, not {part.size_bytes}.")
             elif run.store.digest(part.path) != part.digest:
                 problems.append(
                     f"{part.path}: the content is not what was written. Delete it, run again."
@@ -291,9 +263,10 @@ def verify(run: RunDirectory) -> Verification:
             extra = [name for name in run.store.list(folder) if name not in named]
             problems += [f"{name}: no seal names it." for name in extra]
         problems += [
-            f"source {one.source}: {one.num_missing} documents are neither kept nor in the ledger."
-            for one in accounts(run, sealed_phases)
-            if one.num_missing
+            f"source {account.source}: {account.num_missing} documents are neither kept nor in the "
+            "ledger."
+            for account in accounts(run, sealed_phases)
+            if account.num_missing
         ]
         problems += edit_problems(run)
     notes = [
@@ -317,27 +290,20 @@ def outdated(run: RunDirectory, finished: Sealed) -> list[Phase]:
     ]
 
 
-def prospect_facts(one: Prospect) -> dict[str, Any]:
-    """Return a prospect as JSON values."""
-    facts = {**dataclasses.asdict(dataclasses.replace(one)), "phase": one.phase.name}
-    return {**facts, "stages": list(one.phase.labels)}
-
-
 def run_facts(run: RunDirectory) -> dict[str, Any]:
-    """Return all of the above as JSON values, for programs."""
-    from corpuskit.engine.mixture import mixture
-    from corpuskit.engine.packing import packing
+    """Return what `corpuskit status` shows, without jobs and failures, as JSON values."""
+    from corpuskit.engine.mixture import mixture, packing
 
     finished = sealed(run)
     taken = mixture(run, finished)
     peak = max((seal.timing.get("peak_rss_bytes", 0.0) for _, seal in finished), default=0.0)
     return {
         "directory": run.store.address,
-        "phases": [prospect_facts(one) for one in prospects_of(run, trust=True)],
+        "phases": [status.to_json() for status in phase_statuses(run, trust=True)],
         "funnel": [dataclasses.asdict(row) for row in funnel(run, finished)],
         "accounts": [
-            {**dataclasses.asdict(one), "num_missing": one.num_missing}
-            for one in accounts(run, finished)
+            {**dataclasses.asdict(account), "num_missing": account.num_missing}
+            for account in accounts(run, finished)
         ],
         "packing": [dataclasses.asdict(row) for row in packing(finished)],
         "mixture": None if taken is None else taken.facts(),
@@ -361,9 +327,197 @@ def _of_source(by_rule: dict[str, dict[str, int]], source: str) -> dict[str, dic
 
 
 def _nested(counters: Counter[str], prefix: str) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    nested: dict[str, dict[str, int]] = {}
     for name, value in sorted(counters.items()):
         if name.startswith(prefix):
             rule, _, source = name.removeprefix(prefix).partition("/")
-            found.setdefault(rule, {})[source] = value
-    return found
+            nested.setdefault(rule, {})[source] = value
+    return nested
+
+
+@dataclasses.dataclass(frozen=True)
+class Jobs:
+    """The jobs of a run in Slurm; `problem`: why Slurm could not be asked, if so."""
+
+    states: tuple[JobState, ...]
+    problem: str = ""
+
+    def describe(self, state: JobState) -> str:
+        """Return the state of a job in words."""
+        return "unknown" if self.problem else state.description
+
+    def facts(self) -> dict[str, Any]:
+        """Return the same as JSON values."""
+        jobs = [
+            {
+                **dataclasses.asdict(state.job), "elements": state.elements,
+                "reasons": state.reasons,
+                "is_alive": None if self.problem else state.is_alive,
+                "is_blocked": state.is_hopeless, "words": self.describe(state),
+            }
+            for state in self.states
+        ]  # fmt: skip
+        return {"jobs": jobs, "jobs_problem": self.problem}
+
+
+def jobs_of(run: RunDirectory) -> Jobs:
+    """Return what Slurm knows of a run's jobs; without Slurm, what is known here."""
+    jobs = read_jobs(run.store)
+    try:
+        return Jobs(tuple(job_states(jobs)))
+    except UsageError as error:
+        return Jobs(tuple(JobState(job, {}, ()) for job in jobs), str(error))
+
+
+def failures_of(run: RunDirectory) -> list[FailureRecord]:
+    """Return the tasks that failed and have not succeeded since."""
+    return [record for phase in run.plan.phases for record in read_failures(run, phase)]
+
+
+# ---------------------------------------------------------------- the state of the whole run
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportedFailure:
+    """A task that failed and has not succeeded since; `at`: when the last one of its phase did."""
+
+    phase: str
+    units: str
+    error: str
+    log: str
+    code: int
+    host: str
+    at: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStatus:
+    """How far a run is.
+
+    Attributes:
+        state: `finished`; `changed` (finished, but plan, files or code are other ones since);
+            `running`; `failed`; or `stopped`, before its end and without a failure.
+        phase: that it is at; None at its end.
+        sentence: the same in words.
+        began, ended: times of the plan and of the last seal; None in object storage.
+        until: the last stage that the run was to execute.
+    """
+
+    name: str
+    directory: str
+    pipeline: str
+    seed: int
+    until: str | None
+    state: RunState
+    phase: str | None
+    sentence: str
+    began: str | None
+    ended: str | None
+    phases_done: int
+    phases: int
+    accepted_code_change: tuple[str, ...]
+    failures: tuple[ReportedFailure, ...]
+    phase_statuses: tuple[PhaseStatus, ...]
+
+
+def run_status(run: RunDirectory, finished: Sealed) -> RunStatus:
+    """Return how far a run is."""
+    try:
+        statuses = tuple(phase_statuses(run, trust=True))
+    except CorpuskitError:  # a model or an input is gone: what is sealed is still there
+        statuses = ()
+    failures = tuple(row for phase in run.plan.phases for row in _reported_failures(run, phase))
+    settings, num = run.plan.settings, len(run.plan.phases)
+    done = {phase.name for phase, _ in finished}
+    unfinished = [phase.name for phase in run.plan.phases if phase.name not in done]
+    stale = [status for status in statuses if status.state not in ("reuse", "later")]
+    current = stale[0].phase.name if stale else unfinished[0] if unfinished else None
+    is_running = current is not None and heartbeat(run.store).is_alive is True
+    outdated_now = outdated_phases(run, finished)
+    if outdated_now and not unfinished:  # it may come after one whose code alone has changed
+        current = outdated_now[0].name
+    state: RunState = "finished"
+    sentence = f"Finished: all {num} phases."
+    if is_running:
+        state = "running"
+        sentence = f"Running: at phase {current}, {len(done)} of {num} phases are finished."
+    elif current is not None and failures:
+        tasks = "1 task" if len(failures) == 1 else f"{len(failures)} tasks"
+        state = "failed"
+        sentence = f"Failed: {tasks}, the first of them in phase {failures[0].phase}."
+    elif unfinished:
+        state = "stopped"
+        sentence = (
+            f"Stopped before its end: at phase {current}, {len(done)} of {num} phases are finished."
+        )
+    elif outdated_now or any(status.reason != CODE_CHANGED for status in stale):
+        state = "changed"
+        sentence = (
+            f"Finished, but phase {current} has other parameters, files or inputs than it was run "
+            "with."
+        )
+    elif current:
+        sentence += f" The code of corpuskit has changed since: another run begins at {current}."
+    times = [modified(run, run.seal_name(phase)) for phase, _ in finished]
+    return RunStatus(
+        name=settings.name,
+        directory=run.store.address,
+        pipeline=run.plan.file.path,
+        seed=settings.seed,
+        until=run.plan.until,
+        state=state,
+        phase=None if state == "finished" else current,
+        sentence=sentence,
+        began=iso(_first_written(run, finished)),
+        ended=iso(max((time for time in times if time is not None), default=None)),
+        phases_done=len(done),
+        phases=num,
+        accepted_code_change=tuple(p.name for p, seal in finished if seal.accepted_code_change),
+        failures=failures,
+        phase_statuses=statuses,
+    )
+
+
+def outdated_phases(run: RunDirectory, finished: Sealed) -> list[Phase]:
+    """Return the phases that were made with other parameters; none where that cannot be known."""
+    try:
+        return outdated(run, finished)
+    except CorpuskitError:  # a model or an input is gone
+        return []
+
+
+def _reported_failures(run: RunDirectory, phase: Phase) -> list[ReportedFailure]:
+    names = (n for n in run.store.list(f"manifests/{phase.name}") if "/failed-" in n)
+    times = [time for name in names if (time := modified(run, name)) is not None]
+    last = iso(max(times, default=None))
+    return [
+        ReportedFailure(
+            phase.name, describe_units(record.units), record.error, record.log, record.code,
+            record.host, last,
+        )
+        for record in read_failures(run, phase)
+    ]  # fmt: skip
+
+
+def modified(run: RunDirectory, name: str) -> float | None:
+    """Return when a file was written; None in object storage, or if it is gone."""
+    if run.store.is_remote:
+        return None
+    try:
+        return os.stat(run.store.where(name)).st_mtime
+    except OSError:
+        return None
+
+
+def iso(seconds: float | None) -> str | None:
+    """Return a time as ISO 8601, UTC."""
+    if seconds is None:
+        return None
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _first_written(run: RunDirectory, finished: Sealed) -> float | None:
+    """Return when the oldest seal or, if that is older, the plan was written."""
+    names = [*(run.seal_name(phase) for phase, _ in finished), "inputs.json", "plan.json"]
+    times = [modified(run, name) for name in names]
+    return min((time for time in times if time is not None), default=None)

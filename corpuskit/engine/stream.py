@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpuskit.engine.context import Stopwatch, UnitWork, cell_sidecars
-from corpuskit.engine.plan.inputs import check_unchanged
-from corpuskit.engine.profile import LEFT, READ, measuring
+from corpuskit.engine.inputs import check_unchanged
+from corpuskit.engine.records import LEFT, READ, measuring
 from corpuskit.engine.rundir import CELLS_PER_UNIT
 from corpuskit.errors import DataError, noting
 from corpuskit.formats.batch import MAX_POSITION, POSITION_BITS, utf8
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.engine.config import Step
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.stage import InputFile, Outcome, Slice, SourceBatch, Stage, Unit
 
 
 BATCH_ROWS = 4096
 BATCH_BYTES = 4 << 20
-"""Small batches of a source are joined up to so many rows and bytes, columns of all kinds."""
+"""Small batches of a source are joined up to these sizes; bytes are those of all columns."""
 
 
-class Stream:
+class StreamWork:
     """A fused phase at work on one unit.
 
     Args:
@@ -52,10 +52,10 @@ class Stream:
         self.scratch, self.progress = scratch, progress
         self._reading = ""
         steps = [run.plan.step(label) for label in phase.labels]
-        found = [(step, step.stage) for step in steps]
+        stages = [(step, step.stage) for step in steps]
         self.steps = [
             (step, measuring(stage) if run.plan.settings.measure_rules else stage)
-            for step, stage in found
+            for step, stage in stages
             if isinstance(stage, StreamingStage)
         ]
         self.last = next((s.stage for s in steps if isinstance(s.stage, CellStage)), None)
@@ -188,11 +188,7 @@ class Stream:
             yield batch
 
     def _read(self) -> Iterator[SourceBatch]:
-        """Yield what the slices of the unit hold; positions are keys.
-
-        Raises:
-            DataError: a file is broken, or changed since the plan was made.
-        """
+        """Yield what the slices of the unit hold; positions are keys."""
         source, most = self.run.plan.source(self.unit.source), self.run.plan.settings
         batches = source.read_keyed(self._slices(), most.max_document_bytes)
         while True:
@@ -219,13 +215,13 @@ class Stream:
         """Give documents their ids; rejected ones go to the ledger."""
         source = self.run.plan.source(work.unit.source)
         names = _FileNames(self.run.inputs.units[self.unit.number])
-        for found in batches:
-            num, rejected = len(found.positions), len(found.rejects)
-            size = _text_bytes(found)
+        for read in batches:
+            num, rejected = len(read.positions), len(read.rejects)
+            size = _text_bytes(read)
             work.count(f"read/{work.unit.source}", num + rejected)
             work.count(f"read_bytes/{work.unit.source}", size)
-            batch = _identified(work.unit.source, names, found, self.run.plan.declared)
-            _note_rejects(work, source, names, found, batch)
+            batch = _identified(work.unit.source, names, read, self.run.plan.declared)
+            _note_rejects(work, source, names, read, batch)
             self.progress(num + rejected, size)
             if num:
                 yield batch
@@ -246,41 +242,41 @@ class _FileNames:
 
 
 def _identified(
-    source: str, names: _FileNames, found: SourceBatch, declared: Mapping[str, pa.DataType]
+    source: str, names: _FileNames, read: SourceBatch, declared: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
     """Return documents as a phase of the input has them.
 
     Args:
         declared: columns of any source; those that this one lacks are null.
     """
-    num = len(found.positions)
+    num = len(read.positions)
     nulls = pa.nulls(num, pa.string())
-    files = names.of(found.positions)
-    positions = found.positions & MAX_POSITION
+    files = names.of(read.positions)
+    positions = read.positions & MAX_POSITION
     origin = pa.StructArray.from_arrays(
         [
             files,
             pa.array(positions),
-            nulls if found.urls is None else found.urls,
-            nulls if found.dates is None else found.dates,
+            nulls if read.urls is None else read.urls,
+            nulls if read.dates is None else read.dates,
         ],
         names=["file", "position", "url", "date"],
     )
-    ids = found.ids
+    ids = read.ids
     if ids is None or ids.null_count:
         derived = _derived_ids(source, files, positions)
         ids = derived if ids is None else pc.coalesce(ids, derived)
     columns: dict[str, pa.Array] = {
-        "key": pa.array(found.positions),
+        "key": pa.array(read.positions),
         "id": ids,
-        "text": found.texts,
+        "text": read.texts,
         "source": pa.repeat(pa.scalar(source, pa.string()), num),
         "origin": origin,
         **{
-            name: found.columns[name] if name in found.columns else pa.nulls(num, kind)
+            name: read.columns[name] if name in read.columns else pa.nulls(num, kind)
             for name, kind in declared.items()
         },
-        "extra": nulls if found.extra is None else found.extra,
+        "extra": nulls if read.extra is None else read.extra,
     }
     return pa.record_batch(columns)
 
@@ -322,8 +318,8 @@ def _grouped(batches: Iterator[SourceBatch], cell_bytes: int) -> Iterator[Iterat
         yield group()
 
 
-def _text_bytes(found: SourceBatch) -> int:
-    return int(utf8(found.texts).sizes().sum())
+def _text_bytes(batch: SourceBatch) -> int:
+    return int(utf8(batch.texts).sizes().sum())
 
 
 def _derived_ids(source: str, files: pa.Array, positions: NDArray[np.int64]) -> pa.StringArray:
@@ -333,23 +329,23 @@ def _derived_ids(source: str, files: pa.Array, positions: NDArray[np.int64]) -> 
 
 
 def _note_rejects(
-    work: UnitWork, source: Source, names: _FileNames, found: SourceBatch, batch: pa.RecordBatch
+    work: UnitWork, source: Source, names: _FileNames, read: SourceBatch, batch: pa.RecordBatch
 ) -> None:
     """Write what a source rejected or repaired to the ledger."""
-    stage, rejects = source.stage_name(), found.rejects
+    stage, rejects = source.stage_name(), read.rejects
     if rejects:
-        keys = np.array([one.position for one in rejects], np.int64)
+        keys = np.array([reject.position for reject in rejects], np.int64)
         ids = _derived_ids(work.unit.source, names.of(keys), keys & MAX_POSITION)
         work.add_ledger(
             Entries(
                 keys, ids, _same(work.unit.source, len(ids)), stage,
-                pa.array([one.rule for one in rejects]), "drop",
-                np.array([one.value for one in rejects], np.float64),
-                np.array([one.threshold for one in rejects], np.float64),
-                texts=pa.array([one.text for one in rejects], pa.large_string()),
+                pa.array([reject.rule for reject in rejects]), "drop",
+                np.array([reject.value for reject in rejects], np.float64),
+                np.array([reject.threshold for reject in rejects], np.float64),
+                texts=pa.array([reject.text for reject in rejects], pa.large_string()),
             )
         )  # fmt: skip
-    for rule, rows in {"lone_surrogate": found.replaced, **found.noted}.items():
+    for rule, rows in {"lone_surrogate": read.replaced, **read.noted}.items():
         if not rows:
             continue
         part = batch.take(pa.array(rows, pa.int64()))
@@ -383,12 +379,12 @@ def _dropped_spans(outcome: Outcome, rows: NDArray[np.int64]) -> pa.Array | None
     spans = outcome.spans
     if spans is None or outcome.codes is None:
         return None
-    mine = np.flatnonzero(spans.codes == outcome.codes[spans.rows])
-    mine = mine[np.lexsort((spans.starts[mine], spans.rows[mine]))]
-    counts = np.bincount(spans.rows[mine], minlength=len(outcome.codes))[rows]
+    order = np.flatnonzero(spans.codes == outcome.codes[spans.rows])
+    order = order[np.lexsort((spans.starts[order], spans.rows[order]))]
+    counts = np.bincount(spans.rows[order], minlength=len(outcome.codes))[rows]
     offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
     pairs = pa.StructArray.from_arrays(
-        [pa.array(spans.starts[mine]), pa.array(spans.ends[mine])], names=["start", "end"]
+        [pa.array(spans.starts[order]), pa.array(spans.ends[order])], names=["start", "end"]
     )
     bounds = pa.array(offsets, mask=np.append(counts == 0, False))
     return pa.ListArray.from_arrays(bounds, pairs)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from corpuskit.cpu import cpu_seconds
 from corpuskit.engine.compiling import note_compiled
 from corpuskit.engine.context import PassWork, Stopwatch
+from corpuskit.engine.phase import cut_units
 from corpuskit.engine.rundir import manifest_name
-from corpuskit.engine.stream import Stream
+from corpuskit.engine.stream import StreamWork
 from corpuskit.formats.manifest import Manifest, Part
 from corpuskit.kernels.jit import load_compiler
 from corpuskit.storage import DamagedError
@@ -23,10 +24,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from corpuskit.engine.context import UnitWork
-    from corpuskit.engine.executors.contract import Task
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.executors import Task
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.stage import Unit
+
+
+class TaskRunner:
+    """Runs tasks of a run, one after another, in this process."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self._cut: tuple[tuple[int, str], dict[int, Unit]] | None = None
+
+    def run_task(
+        self, task: Task, progress: Callable[[int, int], None] = lambda documents, size: None
+    ) -> Manifest:
+        """Run a phase over some of its units and commit the manifest; see `run_task`."""
+        key = (task.phase, task.fingerprint)
+        if self._cut is None or self._cut[0] != key:  # phases come one after another
+            phase = self.run.plan.phases[task.phase]
+            self.run.check_fingerprint(phase, task.fingerprint)
+            self._cut = key, {unit.number: unit for unit in cut_units(self.run, phase)}
+        return run_task(self.run, task, [self._cut[1][number] for number in task.units], progress)
 
 
 def run_task(
@@ -51,7 +71,7 @@ def run_task(
         DataError: an input is broken, or a file of the run is damaged and was deleted.
     """
     phase = run.plan.phases[task.phase]
-    run.check_mark(phase, task.mark)
+    run.check_fingerprint(phase, task.fingerprint)
     counters: Counter[str] = Counter()
     timing: defaultdict[str, float] = defaultdict(float)
     parts: list[Part] = []
@@ -72,7 +92,9 @@ def run_task(
     measured["cpu_seconds"] = cpu_seconds() - began_cpu
     measured["wall_seconds"] = time.perf_counter() - began
     measured["peak_rss_bytes"] = float(peak_rss_bytes())
-    manifest = Manifest(phase.name, task.mark, task.units, tuple(parts), dict(counters), measured)
+    manifest = Manifest(
+        phase.name, task.fingerprint, task.units, tuple(parts), dict(counters), measured
+    )
     name = manifest_name(phase, task)
     reach("task:manifest", name)
     if run.store.put_new(name, manifest.to_json()):
@@ -89,7 +111,7 @@ def _work(
     progress: Callable[[int, int], None],
 ) -> Iterator[UnitWork]:  # fmt: skip
     if phase.is_stream:
-        yield from Stream(run, phase, unit, scratch, progress).cells()
+        yield from StreamWork(run, phase, unit, scratch, progress).cells()
         return
     work = PassWork(run, phase, unit, scratch)
     watch = Stopwatch(work.timing)

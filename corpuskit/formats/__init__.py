@@ -1,1 +1,1 @@
-"""What is on disk: columns of a batch, document shards, ledger, shuffle files, manifests."""
+"""Files on disk (docs/formats.md): columns, shards, the ledger, shuffle files, manifests, seals."""

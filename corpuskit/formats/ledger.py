@@ -72,7 +72,7 @@ class LedgerWriter:
     Args:
         seed: of the sample whose text is kept.
         keep_text: keep the text of every row, not only of the sample.
-        mask: masks personal data in sampled text (`(texts) -> texts`); None keeps it as it is.
+        mask: masks personal data in sampled text (`(texts) -> texts`); None leaves it unmasked.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class LedgerWriter:
         table = pa.concat_tables([SCHEMA.empty_table(), *self._tables]).combine_chunks()
         order = np.argsort(table.column("doc_key").to_numpy(), kind="stable")
         table = table.take(pa.array(order))
-        with pa.OSFile(str(path), "wb") as file:  # a path with a colon is no address
+        with pa.OSFile(str(path), "wb") as file:  # PyArrow takes a path with a colon for an address
             pq.write_table(table, file, compression="zstd", row_group_size=1 << 16)
         return table
 

@@ -110,7 +110,7 @@ def read_documents(
         keys: read only row groups that may hold one of these, ascending; None reads all.
 
     Raises:
-        DataError: the file is no Parquet file, or a sidecar does not match it.
+        DataError: it is not a Parquet file, or a sidecar does not match it.
     """
     keep, added, cuts = read_sidecars(sidecars)
     wanted = None if columns is None else [name for name in columns if name not in added]
@@ -234,7 +234,7 @@ def open_parquet(source: pa.NativeFile, path: Readable) -> pq.ParquetFile:
     Over a network the column chunks of a row group are fetched in few large requests.
 
     Raises:
-        pa.ArrowInvalid: it is no whole Parquet file.
+        pa.ArrowInvalid: it is not a whole Parquet file.
     """
     is_remote = isinstance(path, Stored) and path.is_remote
     return pq.ParquetFile(source, pre_buffer=is_remote, page_checksum_verification=True)
@@ -267,11 +267,7 @@ def _batches(
 
 
 def _cut_texts(batch: pa.RecordBatch, cuts: pa.ListArray) -> pa.RecordBatch:
-    """Return the batch with its texts cut; spans of a row are sorted and disjoint.
-
-    Raises:
-        DataError: a span lies outside of its text.
-    """
+    """Return the batch with its texts cut; spans of a row are sorted and disjoint."""
     from corpuskit.kernels.spans import replace_spans  # kernels load numba, the loader does not
 
     rows, starts, ends = list_spans(cuts)

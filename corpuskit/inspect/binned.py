@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from corpuskit.engine.profile import edges
+from corpuskit.engine.records import edges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

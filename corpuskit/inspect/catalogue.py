@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.engine import registry
 from corpuskit.engine.config import MATERIALIZE
-from corpuskit.engine.settings import Pipeline
+from corpuskit.engine.settings import PipelineSettings
 from corpuskit.train.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def pipeline_schema() -> dict[str, Any]:
         schema_or_null = {"anyOf": [schema, {"type": "null"}]}
         steps.append({"type": "object", "properties": {name: schema_or_null}, "required": [name],
                       "additionalProperties": False})  # fmt: skip
-    top = Pipeline.model_json_schema()
+    top = PipelineSettings.model_json_schema()
     definitions.update(top.pop("$defs", {}))
     top["properties"]["sources"] = {
         "type": "object",

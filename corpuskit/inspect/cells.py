@@ -15,7 +15,7 @@ from corpuskit.formats.shards import read_documents
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
 
 

@@ -18,7 +18,7 @@ from corpuskit.storage import open_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Seal
 

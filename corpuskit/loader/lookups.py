@@ -37,11 +37,11 @@ class ExchangeRun:
             missing = isinstance(error, FileNotFoundError)
             what = "missing: the folder work/ of a run is needed to find documents"
             raise DataError(
-                f"{path}: {what if missing else f'not an exchange run: {error!r}'}."
+                f"{path}: {what if missing else f'not a shuffle file: {error!r}'}."
                 f" {'Restore it, or run' if missing else 'Run'} the mix again."
             ) from error
         if not known:
-            raise DataError(f"{path}: not an exchange run of format {FORMAT}. Update corpuskit.")
+            raise DataError(f"{path}: not a shuffle file of format {FORMAT}. Update corpuskit.")
 
     def find(self, keys: NDArray[np.int64]) -> Iterator[tuple[int, str]]:
         """Yield (key, value of the second column) of those ascending `keys` that the run has."""

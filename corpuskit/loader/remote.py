@@ -23,7 +23,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.cache import HEADER_BYTES, Claim
 from corpuskit.loader.index import ROWS_PER_GROUP
 from corpuskit.loader.ranges import Pieces, Span, Tail, joined, spans_of
-from corpuskit.storage.client import Patience, open_bucket, split
+from corpuskit.storage.client import RetryPolicy, open_bucket, split
 from corpuskit.storage.remote import RemoteStore
 
 if TYPE_CHECKING:
@@ -56,15 +56,15 @@ class RemoteFiles:
     reader_threads = 8
 
     def __init__(self, address: str, deadline_seconds: float, cache: RangeCache | None) -> None:
-        patience = Patience(
+        retries = RetryPolicy(
             answer_seconds=min(60.0, deadline_seconds / 4),
             retry_seconds=min(60.0, deadline_seconds / 4),
             first_pause_seconds=min(0.2, deadline_seconds / 40),
         )
         self.address, self.cache = address.rstrip("/"), cache
         self.deadline_seconds = deadline_seconds
-        self._store = RemoteStore(address, patience=patience)
-        self._bucket = open_bucket(split(address)[0], patience)
+        self._store = RemoteStore(address, retries=retries)
+        self._bucket = open_bucket(split(address)[0], retries)
         self._lock = threading.Lock()
         self._tails: OrderedDict[str, Tail] = OrderedDict()  # the last used last
         self._opening: dict[str, threading.Lock] = {}

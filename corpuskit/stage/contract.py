@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
-    from corpuskit.storage import Found
+    from corpuskit.storage import FoundFile
 
 
 class Parameters(BaseModel):
@@ -104,7 +104,7 @@ class Stage(Parameters, ABC):
         return cls.__module__.rpartition(".")[2]
 
     def threshold(self, rule: str) -> float:
-        """Return the bound that `rule` compares with, NaN if it has none."""
+        """Return the threshold that `rule` compares with, NaN if it has none."""
         name = self.bounds.get(rule)
         value = None if name is None else getattr(self, name)
         return float("nan") if value is None else float(value)
@@ -157,7 +157,7 @@ class Stage(Parameters, ABC):
         """
         return {}
 
-    def runs(self) -> tuple[str, ...]:
+    def reference_runs(self) -> tuple[str, ...]:
         """Return directories of other runs that the stage reads; never the run's own."""
         return ()
 
@@ -284,7 +284,7 @@ class Source(Stage):
         """Return the bytes of text in a slice, and whether that is known; nothing is opened."""
         return piece.size_bytes, False
 
-    def find(self) -> list[tuple[Found, str]] | None:
+    def find(self) -> list[tuple[FoundFile, str]] | None:
         """Return the input files, each with its name, or None: `paths` are patterns of paths.
 
         Asked once per command, before anything is planned. Names must be the same on every machine,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ class Unit:
         low, high: range of keys (cells: first and last key + 1) or of hashes.
         rows, text_bytes: of a cell's part before masks.
         part: of a cell: the part that holds its documents or packed rows.
-        producers: of a range that is routed: which parts of the run it reads.
+        producers: of a range that is routed: which of the shuffle files it reads.
     """
 
     number: int
@@ -43,7 +42,7 @@ class Unit:
     producers: tuple[int, int] | None = None
 
 
-class UnitContext(ABC):
+class UnitContext(Protocol):
     """All that a cell stage or a pass may touch while it works on one unit."""
 
     unit: Unit
@@ -53,23 +52,20 @@ class UnitContext(ABC):
     given: Mapping[str, Any]
     """What earlier stages provide (`tokenizer`, `packing`)."""
 
-    @abstractmethod
     def count(self, name: str, value: int = 1) -> None:
         """Add to a counter of the manifest; counters are part of what a phase decided."""
 
-    @abstractmethod
     def add_ledger(self, entries: Entries) -> None:
         """Add rows to the ledger part of this unit."""
 
-    @abstractmethod
     def keeps_text(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return of which documents the ledger keeps the text: others need not be read."""
 
-    @abstractmethod
-    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
-        """Write an exchange run, sorted by its first column; an empty one is not written."""
+    def write_shuffle(
+        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
+    ) -> None:
+        """Write an shuffle file, sorted by its first column; an empty one is not written."""
 
-    @abstractmethod
     def write_part(
         self,
         role: str,
@@ -85,13 +81,12 @@ class UnitContext(ABC):
         """Publish a file that `write(scratch path)` creates, as `<folder>/part-<unit>-<hash>`."""
 
 
-class PassContext(UnitContext):
+class PassContext(UnitContext, Protocol):
     """What a pass of a global stage may touch besides."""
 
     memory_bytes: int
     """The most memory that one task should use."""
 
-    @abstractmethod
     def read(self, *columns: str, keys: NDArray[np.int64] | None = None) -> Iterator[View]:
         """Yield the documents of this cell that are still alive, with `key` and these columns.
 
@@ -99,12 +94,10 @@ class PassContext(UnitContext):
             keys: documents wanted, ascending; others come along, if it is cheaper to read them.
         """
 
-    @abstractmethod
     def part_keys(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the keys of all rows of this cell's part, and which are still alive."""
 
-    @abstractmethod
-    def run_range(
+    def read_shuffle(
         self,
         name: str,
         low: int | None,
@@ -112,32 +105,27 @@ class PassContext(UnitContext):
         schema: pa.Schema,
         producers: tuple[int, int] | None = None,
     ) -> pa.Table:
-        """Return the rows in `[low, high)` of a run that an earlier pass of this stage wrote.
+        """Return the rows in `[low, high)` that an earlier pass of this stage wrote.
 
         Rows come producer by producer (in unit order), each producer's sorted.
 
         Args:
-            name: `<pass>/<run>`, as in `sign/bands`.
-            producers: read the first to the last (exclusive) of the run's parts only.
+            name: `<pass>/<name>`, as in `sign/bands`.
+            producers: read the first to the last (exclusive) of its parts only.
         """
 
-    @abstractmethod
     def path(self, part: Part) -> Readable:
         """Return the file of a part, for `shards.open_parquet` and its like."""
 
-    @abstractmethod
     def parts(self, name: str) -> Sequence[Part]:
         """Return parts of finished phases; see PassPlan.parts."""
 
-    @abstractmethod
     def counters(self, name: str) -> Mapping[str, int]:
         """Return counters of a finished phase; see PassPlan.counters."""
 
-    @abstractmethod
     def write_file(self, name: str, content: bytes) -> None:
         """Write a file of a fixed name inside the run directory (`mix/plan.json`)."""
 
-    @abstractmethod
     def write_sidecar(
         self,
         keep: NDArray[np.bool_],
@@ -154,33 +142,30 @@ class PassContext(UnitContext):
         """
 
 
-class PassPlan(ABC):
+class PassPlan(Protocol):
     """What a pass may ask when its units are cut: finished phases, never a running one."""
 
     seed: int
     given: Mapping[str, Any]
     memory_bytes: int
 
-    @abstractmethod
     def cells(self) -> list[Unit]:
         """Return the cells of the documents (or packed rows) that the stage reads, in order."""
 
-    @abstractmethod
     def parts(self, name: str) -> Sequence[Part]:
         """Return parts of finished phases in unit order.
 
-        `<pass>/<run>`: the run of an earlier pass of this stage (`sign/bands`).
+        `<pass>/<name>`: shuffle files of an earlier pass of this stage (`sign/bands`).
         `<phase>/<role>`: a role of another phase: `pack/run:ids`, `shuffle.gather/tokens`.
         """
 
-    @abstractmethod
     def counters(self, name: str) -> Mapping[str, int]:
         """Return the counters of an earlier pass of this stage (`sign`), or of a phase (`pack`)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Volume:
-    """How much a stage will have to work on, as far as it is known before: rather more than less.
+    """How much a stage will have to work on: an upper bound until it is known.
 
     Attributes:
         documents, text_bytes: of all cells.
@@ -213,7 +198,7 @@ class Volume:
 class Cost:
     """What a stage, or one pass of it, needs for a Volume; nothing here changes an output byte.
 
-    The figures behind it are measured: docs/concepts.md says how, and how near they come.
+    Its figures are measured: docs/concepts.md says how, and how near they come.
 
     Attributes:
         cpu_seconds: for all of it.

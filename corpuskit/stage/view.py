@@ -127,7 +127,7 @@ class Outcome:
         values: (N,) float64: the measured value of the failing rule, NaN where it has none; read
             for dropped documents only.
         reasons: N strings: what the ledger names instead of `rules[k - 1]`, where that is too
-            coarse; null keeps it. The funnel counts what is before a colon: details go behind it.
+            coarse; null keeps it. The funnel counts what is before a colon: details go after it.
         bounds: (N,) float64: the threshold of the failing rule where it is not the same for all
             documents, else `Stage.threshold` has it.
         text: the new texts of all rows, dropped ones included.

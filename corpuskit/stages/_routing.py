@@ -83,9 +83,9 @@ def route(context: PassContext, producers: str, run: str, schema: pa.Schema) -> 
     """
     context.count(f"{ROUTED}/{run}")
     unit = context.unit
-    rows = context.run_range(producers, unit.low, unit.high, schema, unit.producers)
+    rows = context.read_shuffle(producers, unit.low, unit.high, schema, unit.producers)
     columns = {name: rows.column(name).combine_chunks() for name in schema.names}
-    context.write_run(run, columns)
+    context.write_shuffle(run, columns)
 
 
 def routed(context: PassContext, producers: str, run: str) -> str:

@@ -18,7 +18,7 @@ from corpuskit.storage.search import find_files, local_file, walk_files
 from corpuskit.storage.store import (
     SCRATCH,
     DamagedError,
-    Found,
+    FoundFile,
     Readable,
     Store,
     Stored,
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from io import BufferedIOBase
 
 __all__ = [
-    "SCRATCH", "DamagedError", "Found", "LocalStore", "Readable", "Store", "Stored", "digest_file",
-    "digest_footer", "digest_part", "find_files", "find_objects", "is_remote", "local_file",
-    "look_at", "open_input", "open_place", "open_store", "open_whole", "read_footer", "walk_files",
+    "SCRATCH", "DamagedError", "FoundFile", "LocalStore", "Readable", "Store", "Stored",
+    "digest_file", "digest_footer", "digest_part", "find_files", "find_objects", "is_remote",
+    "local_file", "look_at", "open_input", "open_place", "open_store", "open_whole", "read_footer",
+    "walk_files",
 ]  # fmt: skip
 
 SCHEMES = ("s3",)
@@ -86,7 +87,7 @@ def open_input(address: str) -> BufferedIOBase:
     return open_object(address)
 
 
-def look_at(address: str) -> Found:
+def look_at(address: str) -> FoundFile:
     """Return the size and stamp of an input file as they are now.
 
     Raises:
@@ -94,13 +95,13 @@ def look_at(address: str) -> Found:
     """
     if not is_remote(address):
         status = os.stat(address.removeprefix("file://"))
-        return Found(address, status.st_size, *[str(status.st_mtime_ns)] * 2)
+        return FoundFile(address, status.st_size, *[str(status.st_mtime_ns)] * 2)
     from corpuskit.storage.remote import look_at_object
 
     return look_at_object(address)
 
 
-def find_objects(pattern: str) -> list[Found]:
+def find_objects(pattern: str) -> list[FoundFile]:
     """Return the objects that an `s3://` pattern matches, sorted by address; see `find_files`."""
     from corpuskit.storage.remote import find
 

@@ -45,7 +45,7 @@ METADATA_SERVICE = re.compile(r"169\.254\.169\.254|/latest/api/token|/latest/met
 
 
 @dataclasses.dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long to wait for a server.
 
     Attributes:
@@ -91,21 +91,21 @@ def split(address: str) -> tuple[str, str]:
     return bucket, key
 
 
-def open_bucket(name: str, patience: Patience | None = None) -> Bucket:
+def open_bucket(name: str, retries: RetryPolicy | None = None) -> Bucket:
     """Return a bucket as the environment reaches it; its connections are shared in the process.
 
     Raises:
         UsageError: the extra `s3` is not installed.
     """
     settings = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
-    return _open_bucket(name, patience or Patience(), settings, os.getpid())
+    return _open_bucket(name, retries or RetryPolicy(), settings, os.getpid())
 
 
 @functools.lru_cache(maxsize=32)
 def _open_bucket(
-    name: str, patience: Patience, settings: frozenset[tuple[str, str]], process: int
+    name: str, retries: RetryPolicy, settings: frozenset[tuple[str, str]], process: int
 ) -> Bucket:
-    return Bucket(name, patience)
+    return Bucket(name, retries)
 
 
 class Bucket:
@@ -116,7 +116,7 @@ class Bucket:
 
     _guard: Callable[[], None] | None = None
 
-    def __init__(self, name: str, patience: Patience) -> None:
+    def __init__(self, name: str, retries: RetryPolicy) -> None:
         try:
             import obstore
             from obstore.store import S3Store
@@ -124,7 +124,7 @@ class Bucket:
             raise UsageError(
                 f"s3://{name}: object storage needs the extra s3. Run: {install_command('s3')}"
             ) from None
-        self.name, self.patience, self._library = name, patience, obstore
+        self.name, self.retries, self._library = name, retries, obstore
         given = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         self.endpoint = _without_secrets(given) if given else "Amazon S3"
         if given and not re.match(r"https?://[^/]", given):
@@ -138,15 +138,15 @@ class Bucket:
                 name,
                 client_options={
                     "allow_http": bool(given and given.startswith("http://")),
-                    "timeout": seconds() * patience.answer_seconds,
-                    "connect_timeout": seconds() * min(10.0, patience.answer_seconds),
+                    "timeout": seconds() * retries.answer_seconds,
+                    "connect_timeout": seconds() * min(10.0, retries.answer_seconds),
                 },
                 retry_config={
-                    "max_retries": 0 if patience.repeats_here else patience.max_retries,
-                    "retry_timeout": seconds() * patience.retry_seconds,
+                    "max_retries": 0 if retries.repeats_here else retries.max_retries,
+                    "retry_timeout": seconds() * retries.retry_seconds,
                     "backoff": {
-                        "init_backoff": seconds() * patience.first_pause_seconds,
-                        "max_backoff": seconds() * patience.longest_pause_seconds,
+                        "init_backoff": seconds() * retries.first_pause_seconds,
+                        "max_backoff": seconds() * retries.longest_pause_seconds,
                         "base": 2,
                     },
                 },
@@ -250,7 +250,7 @@ class Bucket:
                     there = self._library.get(self._client, key, options={"head": True})
                     is_mine = there.attributes.get(WRITER) == writer
                     return str(there.meta["e_tag"]) if is_mine else None
-                time.sleep(self.patience.first_pause_seconds)
+                time.sleep(self.retries.first_pause_seconds)
             raise OSError(errno.EIO, "others keep getting in between. Run again", self.place(key))
 
         return self._ask(key, request)
@@ -323,25 +323,25 @@ class Bucket:
     def _ask(self, key: str, request: Callable[[], Answer], *, is_upload: bool = False) -> Answer:
         """Return what a request returns, repeated while that may help; translate its failure."""
         _require_first_process(self.place(key))
-        patience = self.patience
-        began, pause = time.monotonic(), patience.first_pause_seconds
-        attempts = patience.max_retries + 1 if patience.repeats_here else ATTEMPTS
+        retries = self.retries
+        began, pause = time.monotonic(), retries.first_pause_seconds
+        attempts = retries.max_retries + 1 if retries.repeats_here else ATTEMPTS
         for attempt in range(1, attempts + 1):
             if self._guard is not None:
                 self._guard()
             try:
                 return request()
             except (self._library.exceptions.BaseError, FileNotFoundError, ValueError) as error:
-                is_late = time.monotonic() - began > patience.retry_seconds
+                is_late = time.monotonic() - began > retries.retry_seconds
                 may_pass = _may_pass(error, is_upload=is_upload) or (
-                    patience.repeats_here and FAILED.search(str(error)) is not None
+                    retries.repeats_here and FAILED.search(str(error)) is not None
                 )
                 if attempt == attempts or is_late or not may_pass:
                     raise self._translate(error, key) from None
                 answer = _said(str(error))
                 LOG.warning("%s: %s; tried again in %.1f s", self.place(key), answer, pause)
             time.sleep(pause)
-            pause = min(2 * pause, patience.longest_pause_seconds)
+            pause = min(2 * pause, retries.longest_pause_seconds)
         raise AssertionError("the last attempt returns or raises")
 
     def _translate(self, error: Exception, key: str) -> OSError:

@@ -27,7 +27,7 @@ from corpuskit.errors import TaskError, UsageError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from corpuskit.storage.client import Bucket, Patience
+    from corpuskit.storage.client import Bucket, RetryPolicy
 
 RENEW_SECONDS = 10.0
 LEASE_SECONDS = 60.0
@@ -46,7 +46,7 @@ class Lease:
     """The right to be the only one, while it is entered.
 
     Args:
-        bucket: with a patience that fits: see `patient`.
+        bucket: with a retry policy that fits: see `lease_retries`.
         key: of the object that stands for it.
         address: what the user calls that which is held.
 
@@ -235,11 +235,11 @@ class Lease:
         return json.dumps({**holder, "host": socket.gethostname(), "machine": _machine()}).encode()
 
 
-def patient(patience: Patience, lease_seconds: float) -> Patience:
-    """Return the patience of the holder of a lease: a request that is sent ends before it does."""
+def lease_retries(retries: RetryPolicy, lease_seconds: float) -> RetryPolicy:
+    """Return the retry policy of a lease holder: each request ends before the lease does."""
     most = lease_seconds * REQUEST_SHARE
     return dataclasses.replace(
-        patience, answer_seconds=min(patience.answer_seconds, most), repeats_here=True
+        retries, answer_seconds=min(retries.answer_seconds, most), repeats_here=True
     )
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.storage.client import Patience, open_bucket, split
+from corpuskit.storage.client import RetryPolicy, open_bucket, split
 from corpuskit.storage.faults import Death, reach
-from corpuskit.storage.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, patient
+from corpuskit.storage.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, lease_retries
 from corpuskit.storage.reader import ObjectFile
 from corpuskit.storage.search import find, to_found
 from corpuskit.storage.store import SCRATCH, Store
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from corpuskit.storage.store import Found
+    from corpuskit.storage.store import FoundFile
 
 __all__ = ["RemoteStore", "find", "look_at_object", "open_object"]
 
@@ -47,7 +47,7 @@ class RemoteStore(Store):
 
     Args:
         address: `s3://bucket/prefix`.
-        patience: how long requests are retried.
+        retries: how long requests are retried.
         renew_seconds: between two signs of life of the holder of the lock.
         lease_seconds: without a sign of life after which the lock is free.
 
@@ -61,7 +61,7 @@ class RemoteStore(Store):
         self,
         address: str,
         *,
-        patience: Patience | None = None,
+        retries: RetryPolicy | None = None,
         renew_seconds: float = RENEW_SECONDS,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
@@ -69,12 +69,12 @@ class RemoteStore(Store):
         self.address, self._prefix = address.rstrip("/"), prefix.strip("/")
         if self._prefix and not _is_plain(self._prefix):
             raise UsageError(f"{address}: empty, '.' and '..' folders are no use. Leave them out.")
-        self._patience, self._renew, self._lease_time = patience, renew_seconds, lease_seconds
-        self._bucket = open_bucket(bucket, patience)
+        self._retries, self._renew, self._lease_time = retries, renew_seconds, lease_seconds
+        self._bucket = open_bucket(bucket, retries)
         self._lease: Lease | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.address, self._patience, self._renew, self._lease_time)
+        return _again, (self.address, self._retries, self._renew, self._lease_time)
 
     def _key(self, name: str) -> str:
         self.check(name)
@@ -223,8 +223,8 @@ class RemoteStore(Store):
         be somebody else's.
         """
         key, times = self._key(LOCK), (self._renew, self._lease_time)
-        patience = patient(self._patience or Patience(), self._lease_time)
-        bucket = open_bucket(self._bucket.name, patience)
+        retries = lease_retries(self._retries or RetryPolicy(), self._lease_time)
+        bucket = open_bucket(self._bucket.name, retries)
         with Lease(bucket, key, self.address, *times) as self._lease:
             try:
                 yield
@@ -244,7 +244,7 @@ def open_object(address: str) -> ObjectFile:
     return ObjectFile(open_bucket(bucket), key)
 
 
-def look_at_object(address: str) -> Found:
+def look_at_object(address: str) -> FoundFile:
     """Return the size and stamp of an object as they are now.
 
     Raises:
@@ -258,8 +258,8 @@ def look_at_object(address: str) -> Found:
     return to_found(bucket, entry)
 
 
-def _again(address: str, patience: Patience | None, renew: float, lease: float) -> RemoteStore:
-    return RemoteStore(address, patience=patience, renew_seconds=renew, lease_seconds=lease)
+def _again(address: str, retries: RetryPolicy | None, renew: float, lease: float) -> RemoteStore:
+    return RemoteStore(address, retries=retries, renew_seconds=renew, lease_seconds=lease)
 
 
 def _is_plain(key: str) -> bool:

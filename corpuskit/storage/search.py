@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from corpuskit.errors import UsageError
 from corpuskit.storage.client import open_bucket, split
-from corpuskit.storage.store import Found
+from corpuskit.storage.store import FoundFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WILDCARDS = frozenset("*?[")
 
 
-def find(pattern: str) -> list[Found]:
+def find(pattern: str) -> list[FoundFile]:
     """Return the objects that a pattern matches, sorted by address.
 
     Patterns mean what they mean to `find_files`.
@@ -104,12 +104,12 @@ def _is_there(bucket: Bucket, entry: Entry) -> bool:
     return bucket.head(entry.key) is not None
 
 
-def to_found(bucket: Bucket, entry: Entry) -> Found:
+def to_found(bucket: Bucket, entry: Entry) -> FoundFile:
     """Return what a listing or a HEAD says about an object."""
-    return Found(bucket.place(entry.key), entry.size_bytes, *[entry.tag.strip('"')] * 2)
+    return FoundFile(bucket.place(entry.key), entry.size_bytes, *[entry.tag.strip('"')] * 2)
 
 
-def find_files(pattern: str) -> list[Found]:
+def find_files(pattern: str) -> list[FoundFile]:
     """Return the files on this machine that a pattern matches, sorted by path.
 
     `*`, `?` and `[...]` stop at `/`; `**` alone between two `/` is any number of folders, links to
@@ -140,7 +140,7 @@ def walk_files(folder: str) -> list[str]:
     return sorted(os.path.relpath(path, folder) for path in _paths(folder, ["**"], ()))
 
 
-def local_file(path: str) -> Found:
+def local_file(path: str) -> FoundFile:
     """Return a file as it is now.
 
     Raises:
@@ -155,7 +155,7 @@ def local_file(path: str) -> Found:
         raise _leads_nowhere(path) if os.path.islink(path) else _unreadable(path, error) from None
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path!r} is no regular file. Leave it out.")
-    return Found(path, status.st_size, *[str(status.st_mtime_ns)] * 2)
+    return FoundFile(path, status.st_size, *[str(status.st_mtime_ns)] * 2)
 
 
 def _segments(pattern: str) -> list[str]:
@@ -239,11 +239,7 @@ def _is_present(path: str) -> bool:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder, or a link to one.
-
-    Raises:
-        UsageError: it is a link that leads nowhere, perhaps to a folder: its name has no ending.
-    """
+    """Return whether an entry is a folder, or a link to one."""
     try:
         is_folder = entry.is_dir()
         if not is_folder and entry.is_symlink() and not os.path.splitext(entry.name)[1]:

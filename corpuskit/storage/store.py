@@ -28,7 +28,7 @@ SCRATCH = "scratch"
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class FoundFile:
     """A file that was found.
 
     Attributes:
@@ -104,8 +104,8 @@ class MissingError(DamagedError, FileNotFoundError):
 def open_place(place: Readable) -> pa.NativeFile:
     """Open a file to read ranges of it; the footer that says where they lie is checked.
 
-    The ranges carry checksums of their own: page CRCs in Parquet, hashes of batches in exchange
-    runs.
+    The ranges carry checksums of their own: page CRCs in Parquet, hashes of batches in
+    shuffle files.
 
     Raises:
         MissingError: it is not there.

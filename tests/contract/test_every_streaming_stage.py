@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corpuskit.engine.profile import measuring
+from corpuskit.engine.records import measuring
 from corpuskit.stage import StreamingStage, View
 from tests.contract.strategies import (
     WORLD,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from corpuskit.cli.main import main
-from corpuskit.engine.cutting import cut_units
-from corpuskit.engine.executors.contract import Failure, Launcher
+from corpuskit.engine.executors import Launcher, TaskFailure
+from corpuskit.engine.phase import cut_units
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.task import run_task
 from corpuskit.errors import CorpuskitError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from corpuskit.engine.executors.contract import OnEvent, Task
+    from corpuskit.engine.executors import OnEvent, Task
 
 
 class Here(Launcher):
@@ -39,18 +39,18 @@ class Here(Launcher):
     def __exit__(self, *_: object) -> None:
         """Nothing is open."""
 
-    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[Failure]:
-        failures: list[Failure] = []
+    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[TaskFailure]:
+        failures: list[TaskFailure] = []
         if tasks:
             directory = RunDirectory.open(self.address)
             phase = directory.plan.phases[tasks[0].phase]
-            directory.check_mark(phase, tasks[0].mark)
+            directory.check_fingerprint(phase, tasks[0].fingerprint)
             units = {unit.number: unit for unit in cut_units(directory, phase)}
         for task in tasks:
             try:
                 done = run_task(directory, task, [units[number] for number in task.units])
             except CorpuskitError as error:
-                failures.append(Failure(task, str(error), "no log", error.exit_code))
+                failures.append(TaskFailure(task, str(error), "no log", error.exit_code))
                 on_event("failed", {"error": str(error)})
             else:
                 timing = done.timing

@@ -9,7 +9,8 @@ from collections import defaultdict
 
 import pytest
 
-from corpuskit.engine.context import COMPILING, Stopwatch
+from corpuskit.engine.compiling import COMPILING
+from corpuskit.engine.context import Stopwatch
 from corpuskit.kernels import jit
 
 LINE = "compiling kernels (first run on this machine)"

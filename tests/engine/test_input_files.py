@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from corpuskit.engine.inputs import find_inputs, save_inputs
 from corpuskit.engine.plan import read_plan
-from corpuskit.engine.plan.inputs import find_inputs, save_inputs
 from corpuskit.errors import DataError, UsageError
-from corpuskit.formats.manifest.checked import dump_checked, load_checked
+from corpuskit.formats.manifest import dump_checked, load_checked
 from corpuskit.stage import InputFile, Slice
 from corpuskit.stages.sources.huggingface import Huggingface
 from corpuskit.stages.sources.jsonl import Jsonl

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from corpuskit.engine.measures import FIXED, GROUP_ROWS, Measures
+from corpuskit.engine.records import FIXED, GROUP_ROWS, Measures
 from corpuskit.stage import Outcome, View
 from tests.contract.strategies import view
 from tests.engine.conftest import Lab, corpus, tree
@@ -124,7 +124,7 @@ def measures_of(tmp_path, batches):
     with Measures(lambda suffix: path) as measures:
         for batch, values in batches:
             measures.add("x", batch, Outcome(measures={"size": values}))
-    [found] = measures.finished()
+    [found] = measures.files()
     assert found.path == path
     return found
 

@@ -9,12 +9,10 @@ import pytest
 import yaml
 
 from corpuskit.cli._tables import print_mixture
-from corpuskit.engine.estimate import PACK
-from corpuskit.engine.mixture import mixture, mixture_problem
+from corpuskit.engine.mixture import PACK, mixture, mixture_problem
 from corpuskit.engine.phase import PhaseWork
-from corpuskit.engine.pipeline import open_run, run
+from corpuskit.engine.pipeline import check_phase, open_run, run
 from corpuskit.engine.plan import read_plan
-from corpuskit.engine.preflight import check
 from corpuskit.engine.status import run_facts, sealed, verify
 from corpuskit.errors import TaskError, UsageError
 from corpuskit.loader import StreamingLoader, read_mix
@@ -132,9 +130,9 @@ def test_a_schedule_that_does_not_fit_is_refused_before_anything_is_shuffled(fin
     run = opened(finished, "mix.rows=100000")
     work = PhaseWork(run, phase_of(run, "shuffle.scatter"))
     with pytest.raises(TaskError, match=r"mix: the run takes .* epochs, but max_epochs 1.0 allows"):
-        check(work, force=True, is_started=True)
+        check_phase(work, force=True, is_started=True)
     with pytest.raises(UsageError, match=r"Nothing was run\."):
-        check(work, force=True)
+        check_phase(work, force=True)
     assert tree(finished.out) == before
 
 

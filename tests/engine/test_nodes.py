@@ -7,15 +7,15 @@ import subprocess
 import sys
 
 from corpuskit.closure import PACKAGE
-from corpuskit.engine.executors.contract import Task
-from corpuskit.engine.executors.errand import Errand, perform
-from corpuskit.engine.plan.fingerprint import runner_files
+from corpuskit.engine.executors import Task
+from corpuskit.engine.executors.ray_worker import WorkerContext, run_ray_task
+from corpuskit.engine.fingerprint import runner_files
 from tests.engine.conftest import ROOT
 
 LOADED = """
 import sys
-import corpuskit.engine.worker
-from corpuskit.engine.cutting import cut_units
+import corpuskit.engine.executors.local_worker
+from corpuskit.engine.phase import cut_units
 from corpuskit.engine.rundir import RunDirectory
 
 run = RunDirectory.open(sys.argv[1])
@@ -32,7 +32,7 @@ def test_nodes_compare_all_of_our_code_that_a_worker_loads(finished):
         env={"PYTHONPATH": str(ROOT)}, cwd=ROOT, text=True, capture_output=True, check=True,
     )  # fmt: skip
     loaded = set(done.stdout.splitlines())
-    assert str(PACKAGE / "view.py") in loaded
+    assert str(PACKAGE / "stage" / "view.py") in loaded
     # Stages and what they are made of have digests of their own, in fingerprints.
     own = tuple(f"{PACKAGE / name}/" for name in ("kernels", "stages", "loader"))
     loaded = {path for path in loaded if not path.startswith(own)}
@@ -45,8 +45,8 @@ def test_a_node_without_credentials_is_unfit_and_the_tasks_are_not_to_blame(tmp_
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
-    errand = Errand("s3://bucket/run", "digest", "", "token", 0)
-    outcome = perform(errand, Task(0, "mark", (0,)))
+    context = WorkerContext("s3://bucket/run", "digest", "", "token", 0)
+    outcome = run_ray_task(context, Task(0, "mark", (0,)))
     assert outcome["event"] == "unfit"
     assert "no credentials were found. Set AWS_ACCESS_KEY_ID" in outcome["error"]
     assert outcome["error"].startswith("Ray node ")

@@ -210,7 +210,7 @@ BAD_STAGES |= {
         stages("decontaminate: {benchmarks: folder.jsonl}"), "folder.jsonl", "directory"),
 }  # fmt: skip
 BAD_PLACES = {
-    "output": (f"output: docs.jsonl/run\n{LINES}", "docs.jsonl/run", "is no folder"),
+    "output": (f"output: docs.jsonl/run\n{LINES}", "docs.jsonl/run", "is not a folder"),
     "foreign output": (f"output: dataset\n{LINES}", None, "not a run directory"),
     "input inside": (f"output: run\n{web('jsonl: run/docs.jsonl')}", None, "inside the output"),
     "slurm": (f"{LINES}executor: {{kind: slurm}}\n", "slurm}", "sbatch is not installed"),

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from corpuskit.engine.pipeline import LogObserver, run
+from corpuskit.engine.monitor import LogCallbacks
+from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
 from tests.engine.conftest import corpus
 from tests.patience import wait_until
@@ -96,7 +97,7 @@ def test_the_log_of_a_failed_task_has_its_traceback(poisoned):
         assert "Traceback" in file.read()
 
 
-class Killer(LogObserver):
+class Killer(LogCallbacks):
     """Kills a worker whenever a phase makes progress, a few times."""
 
     def __init__(self, times: int) -> None:
@@ -115,7 +116,7 @@ class Killer(LogObserver):
         import subprocess
 
         found = subprocess.run(
-            ["pgrep", "-P", str(os.getpid()), "-f", "corpuskit.engine.worker"],
+            ["pgrep", "-P", str(os.getpid()), "-f", "corpuskit.engine.executors.local_worker"],
             text=True, capture_output=True, check=False,
         )  # fmt: skip
         if self.left and (pids := found.stdout.split()):

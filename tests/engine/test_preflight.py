@@ -13,20 +13,28 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from corpuskit.engine.needs import Past, needs_of
-from corpuskit.engine.phase import PhaseWork
-from corpuskit.engine.pipeline import open_run
+from corpuskit.engine.phase import PhaseWork, phase_statuses
+from corpuskit.engine.pipeline import check_phase, open_run
 from corpuskit.engine.plan import read_plan
-from corpuskit.engine.preflight import all_memory, check, find_problems, peak_disk, preflight
-from corpuskit.engine.room import Room, _group_left, find_room, parse_memory
-from corpuskit.engine.status import prospects_of
+from corpuskit.engine.resources import (
+    AvailableResources,
+    EarlierUse,
+    _group_left,
+    all_memory,
+    available_resources,
+    estimate_resources,
+    find_problems,
+    parse_memory,
+    peak_disk,
+    preflight,
+)
 from corpuskit.errors import TaskError, UsageError
 from tests.engine.conftest import ROOT, corpus
 
-PLENTY = Room(1 << 50, "this machine", 2, 1 << 50, "the disk")
+PLENTY = AvailableResources(1 << 50, "this machine", 2, 1 << 50, "the disk")
 
 
-def room(**fields) -> Room:
+def room(**fields) -> AvailableResources:
     return dataclasses.replace(PLENTY, **fields)
 
 
@@ -43,12 +51,12 @@ def planned(lab, *overrides: str):
 
 
 def needs(lab, *overrides: str) -> dict:
-    return {one.phase: one for one in needs_of(planned(lab, *overrides), 0)}
+    return {one.phase: one for one in estimate_resources(planned(lab, *overrides), 0)}
 
 
 def refused(lab, *overrides: str, **fields) -> str:
     run = planned(lab, *overrides)
-    return " ".join(find_problems(run, needs_of(run, 0), room(**fields)))
+    return " ".join(find_problems(run, estimate_resources(run, 0), room(**fields)))
 
 
 # ---------------------------------------------------------------- how much there is to read
@@ -89,7 +97,7 @@ def test_behind_finished_phases_documents_are_counted(finished):
     run = open_run(read_plan(finished.path))
     first = next(phase for phase in run.plan.phases if phase.name == "pack")
     parts = run.seal(first.base).by_role("documents")
-    found = needs_of(run, first.index)[0]
+    found = estimate_resources(run, first.index)[0]
     assert (found.phase, found.is_counted, found.is_exact) == ("pack", True, True)
     assert found.documents == sum(part.rows for part in parts)
     assert found.text_bytes == sum(part.text_bytes for part in parts)
@@ -100,16 +108,18 @@ def test_packed_rows_are_measured_once_they_exist(finished):
     index = {phase.name: phase.index for phase in run.plan.phases}
     size = sum(part.size_bytes for part in run.seal(index["pack"]).by_role("packed"))
     tokens = sum(part.size_bytes for part in run.seal(index["shuffle.gather"]).by_role("tokens"))
-    found = {one.phase: one for one in needs_of(run, index["shuffle.scatter"])}
+    found = {one.phase: one for one in estimate_resources(run, index["shuffle.scatter"])}
     assert size <= found["shuffle.scatter"].disk_bytes < 1.1 * size
     assert tokens / 2 < found["shuffle.gather"].disk_bytes < 2 * tokens
 
 
 def test_what_this_directory_measured_counts_more_than_declared_rates(lab):
     run = planned(lab)
-    text = needs_of(run, 0)[0].text_bytes
-    past = {"gopher_quality": Past(cpu_seconds=700.0, read_bytes=2_000_000, size_bytes=100_000)}
-    found = needs_of(run, 0, past=past)[0]
+    text = estimate_resources(run, 0)[0].text_bytes
+    past = {
+        "gopher_quality": EarlierUse(cpu_seconds=700.0, read_bytes=2_000_000, size_bytes=100_000)
+    }
+    found = estimate_resources(run, 0, past=past)[0]
     assert found.is_measured
     assert found.disk_bytes == 100_000 * text // 2_000_000
     assert found.cpu_seconds == pytest.approx(700 * text / 2_000_000, abs=10)
@@ -117,7 +127,7 @@ def test_what_this_directory_measured_counts_more_than_declared_rates(lab):
 
 def test_what_is_done_of_a_phase_needs_no_disk(lab):
     run = planned(lab)
-    whole, half = needs_of(run, 0, 1.0)[0], needs_of(run, 0, 0.5)[0]
+    whole, half = estimate_resources(run, 0, 1.0)[0], estimate_resources(run, 0, 0.5)[0]
     assert half.disk_bytes == whole.disk_bytes // 2
     assert half.memory_bytes == whole.memory_bytes
 
@@ -156,7 +166,7 @@ def test_larger_cells_need_more_memory(lab):
 def test_clusters_that_one_task_cannot_hold_are_refused_with_what_to_set(lab):
     lab.write("web9.jsonl", corpus(800, 3))
     run = planned(lab)
-    whole = needs_of(run, 0)
+    whole = estimate_resources(run, 0)
     grown = [dataclasses.replace(one, task_bytes=one.task_bytes * 10**7) for one in whole]
     error = " ".join(find_problems(run, grown, PLENTY))
     worst = max(one.task_bytes for one in grown)
@@ -166,24 +176,26 @@ def test_clusters_that_one_task_cannot_hold_are_refused_with_what_to_set(lab):
 
 def test_the_memory_of_a_slot_is_what_slurm_gives_it(lab):
     run = planned(lab, "executor.kind=slurm", "executor.slurm.mem=700M", "executor.workers=2")
-    found = find_room(run)
+    found = available_resources(run)
     assert (found.memory_bytes, found.memory_place) == (700 << 20, "executor.slurm.mem")
-    assert "executor.slurm.mem has 734 MB" in " ".join(find_problems(run, needs_of(run, 0), found))
+    assert "executor.slurm.mem has 734 MB" in " ".join(
+        find_problems(run, estimate_resources(run, 0), found)
+    )
 
 
 def test_the_memory_of_a_ray_task_is_what_it_reserves(lab):
     run = planned(lab, "executor.kind=ray", "executor.ray.memory=300000000")
-    found = find_room(run)
+    found = available_resources(run)
     assert found.workers == 1
-    assert "a worker needs" in " ".join(find_problems(run, needs_of(run, 0), found))
+    assert "a worker needs" in " ".join(find_problems(run, estimate_resources(run, 0), found))
 
 
 @pytest.mark.parametrize("kind", ["slurm", "ray"])
 def test_what_is_not_known_is_not_checked(lab, kind):
     run = planned(lab, f"executor.kind={kind}", "executor.ray.address=ray://head:10001")
-    found = find_room(run)
+    found = available_resources(run)
     assert found.memory_bytes is None
-    assert not find_problems(run, needs_of(run, 0), found)
+    assert not find_problems(run, estimate_resources(run, 0), found)
 
 
 @pytest.mark.parametrize(("text", "size"), [("64", 64 << 20), ("3G", 3 << 30), ("5K", 5 << 10)])
@@ -216,7 +228,7 @@ def test_the_limit_of_an_old_control_group_counts_inside_a_container(tmp_path):
 def test_the_quickstart_fits_two_gigabytes(monkeypatch):
     monkeypatch.chdir(ROOT)
     run = open_run(read_plan("pipelines/quickstart.yaml"))
-    assert not find_problems(run, needs_of(run, 0), room(memory_bytes=1_700_000_000))
+    assert not find_problems(run, estimate_resources(run, 0), room(memory_bytes=1_700_000_000))
 
 
 # ---------------------------------------------------------------- disk
@@ -229,7 +241,7 @@ def test_a_disk_that_cannot_hold_the_run_is_refused_with_the_number(lab):
 
 
 def test_what_a_phase_left_is_given_back_when_it_is_sealed_again(lab):
-    found = needs_of(planned(lab), 0)
+    found = estimate_resources(planned(lab), 0)
     again = [dataclasses.replace(one, freed_bytes=one.disk_bytes) for one in found]
     assert peak_disk(found)[0] == sum(one.disk_bytes for one in found)
     assert peak_disk(again)[0] == max(one.disk_bytes for one in found)
@@ -267,14 +279,14 @@ def test_nothing_runs_when_it_cannot_fit(lab):
     run = planned(lab)
     work = PhaseWork(run, run.plan.phases[0])
     with pytest.raises(UsageError, match="Nothing was run; --force"):
-        check(work, room=room(disk_bytes=1000))
-    assert check(work, room=PLENTY) == ""
+        check_phase(work, available=room(disk_bytes=1000))
+    assert check_phase(work, available=PLENTY) == ""
 
 
 def test_force_overrides_and_says_so(lab):
     run = planned(lab)
     work = PhaseWork(run, run.plan.phases[0])
-    note = check(work, force=True, room=room(memory_bytes=1000))
+    note = check_phase(work, force=True, available=room(memory_bytes=1000))
     assert note.startswith("forced, although: phase ")
 
 
@@ -286,19 +298,19 @@ def test_it_is_checked_again_when_a_phase_has_kept_more_than_expected(lab):
     assert len(lines) > 20 * len(packed)
     (lab.inputs / "big.jsonl.zst").write_bytes(packed)
     run = planned(lab)
-    enough = room(disk_bytes=peak_disk(needs_of(run, 0))[0])
-    assert check(PhaseWork(run, run.plan.phases[0]), room=enough) == ""
+    enough = room(disk_bytes=peak_disk(estimate_resources(run, 0))[0])
+    assert check_phase(PhaseWork(run, run.plan.phases[0]), available=enough) == ""
     lab.run("--until", "gopher_quality")
     PhaseWork(run, run.plan.phases[0]).finish()
     work = PhaseWork(run, run.plan.phases[1])
     with pytest.raises(TaskError, match="Finished phases are kept"):
-        check(work, is_started=True, room=enough)
+        check_phase(work, is_started=True, available=enough)
 
 
 def test_a_finished_run_needs_nothing(finished):
     run = open_run(read_plan(finished.path))
-    found = preflight(run, prospects_of(run))
-    assert (found.needs, found.problems) == ((), ())
+    found = preflight(run, phase_statuses(run))
+    assert (found.estimates, found.problems) == ((), ())
 
 
 @pytest.mark.parametrize("name", ["CORPUSKIT_CACHE_DIR", "XDG_CACHE_HOME", "HOME"])

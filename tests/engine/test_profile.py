@@ -13,11 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.engine.identity import ID, URL, hash_of
-from corpuskit.engine.profile import LAST, MAX_NAMES, PER_OCTAVE, STEPS, Profile, bins, edges
+from corpuskit.engine.records import (
+    ID,
+    LAST,
+    MAX_NAMES,
+    PER_OCTAVE,
+    STEPS,
+    URL,
+    Profile,
+    bins,
+    edges,
+    hash_of,
+)
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import funnel, sealed, verify
-from corpuskit.formats.exchange import read_run
+from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.stage import View
 from tests.engine.conftest import Lab, corpus, tree
 
@@ -114,7 +124,7 @@ def test_documents_are_found_by_id_and_url(done):
     def keys(name: str, kind: int) -> list[int]:
         mark = hash_of(name)
         found = pa.concat_tables(
-            read_run(run.store.at(part.path), mark, mark + 1) for part in parts
+            read_shuffle(run.store.at(part.path), mark, mark + 1) for part in parts
         ).to_pylist()
         return [row["key"] for row in found if row["kind"] == kind]
 

@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from corpuskit.cli._live import draw
 from corpuskit.cli._progress import LineObserver, TrackingObserver, minute_line
-from corpuskit.engine import watching
-from corpuskit.engine.counting import StageSoFar
+from corpuskit.engine import monitor
+from corpuskit.engine.monitor import RunMonitor
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
-from corpuskit.engine.progress import PhaseProgress, Progress
+from corpuskit.engine.progress import PhaseProgress, RunProgress, StageSoFar
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import funnel
-from corpuskit.engine.watching import Watcher
 from corpuskit.formats.manifest import dump_checked, load_checked
 from tests.engine.here import Here
 from tests.engine.terminal import Terminal
@@ -41,15 +40,15 @@ class Watching(TrackingObserver):
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.watcher: Watcher | None = None
-        self.inside: list[Progress] = []
-        self.outside: list[Progress] = []
+        self.watcher: RunMonitor | None = None
+        self.inside: list[RunProgress] = []
+        self.outside: list[RunProgress] = []
 
     def task_ends(self, event, fields):
         super().task_ends(event, fields)
         self.tracker.look()
         self.inside.append(self.tracker.progress())
-        self.watcher = self.watcher or Watcher(self.address)
+        self.watcher = self.watcher or RunMonitor(self.address)
         self.outside.append(self.watcher.look())
 
 
@@ -126,7 +125,7 @@ def test_no_manifest_is_read_twice(finished, monkeypatch, tmp_path):
     shutil.copytree(finished.out, tmp_path / "open")
     last = directory.plan.phases[-1].name
     (tmp_path / "open" / "manifests" / last / "seal.json").unlink()
-    watcher = Watcher(str(tmp_path / "open"))
+    watcher = RunMonitor(str(tmp_path / "open"))
     monkeypatch.setattr(store, "read", noted)
     for _ in range(3):
         watcher.look()
@@ -139,7 +138,7 @@ def test_a_run_that_failed_is_said_to_have(lab):
     (lab.inputs / "web9.jsonl.gz").write_bytes(_half_of_gzip(documents))
     lab.pipeline["sources"]["web"]["jsonl"] = str(lab.inputs / "web*")
     lab.run(code=3)
-    watcher = Watcher(str(lab.out))
+    watcher = RunMonitor(str(lab.out))
     shown = _patiently(watcher)
     assert shown.state == "failed"
     assert shown.tasks_failed == 1
@@ -155,18 +154,18 @@ def _half_of_gzip(content: bytes) -> bytes:
     return packed[: len(packed) // 2]
 
 
-def _patiently(watcher: Watcher) -> Progress:
+def _patiently(watcher: RunMonitor) -> RunProgress:
     """Look until it is believed that nobody is at work."""
     now = [watcher._clock()]
-    watcher._heart._clock = lambda: now[0]
+    watcher._liveness._clock = lambda: now[0]
     watcher.look()
-    now[0] += 2 * watching.GONE_SECONDS
+    now[0] += 2 * monitor.GONE_SECONDS
     return watcher.look()
 
 
 def _never_patient(lab, *arguments, code):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watching, "GONE_SECONDS", 0.0)
+        patch.setattr(monitor, "GONE_SECONDS", 0.0)
         done = lab.cli(*arguments, code=code)
     return done.stdout + done.stderr
 
@@ -174,7 +173,7 @@ def _never_patient(lab, *arguments, code):
 def test_a_run_that_was_killed_is_said_to_be_stopped(copied, finished):
     manifests = copied / "manifests" / "minhash_dedup.sign"
     (manifests / "seal.json").unlink()
-    shown = _patiently(Watcher(str(copied)))
+    shown = _patiently(RunMonitor(str(copied)))
     assert (shown.state, shown.current.name) == ("stopped", "minhash_dedup.sign")
     assert "No process works on this run. Run the same command again" in shown.note
     said = _never_patient(finished, "status", str(copied), "--watch", "0.1", code=1)
@@ -183,7 +182,7 @@ def test_a_run_that_was_killed_is_said_to_be_stopped(copied, finished):
 
 def test_who_holds_the_lock_is_alive(copied):
     (copied / "manifests" / "minhash_dedup.sign" / "seal.json").unlink()
-    watcher = Watcher(str(copied))
+    watcher = RunMonitor(str(copied))
     with RunDirectory.open(str(copied)).store.lock():
         assert _patiently(watcher).state == "running"
     assert _patiently(watcher).state == "stopped"
@@ -194,14 +193,14 @@ def test_a_run_on_another_machine_may_be_alive(copied):
     for log in (copied / "logs").iterdir():
         log.unlink()
     (copied / "logs" / "worker-elsewhere-77-1.log").touch()
-    assert _patiently(Watcher(str(copied))).state == "running"
+    assert _patiently(RunMonitor(str(copied))).state == "running"
 
 
 def test_long_silence_is_said(copied):
     (copied / "manifests" / "minhash_dedup.sign" / "seal.json").unlink()
     (copied / "logs" / "worker-elsewhere-77-1.log").touch()
     now = [0.0]
-    watcher = Watcher(str(copied), clock=lambda: now[0])
+    watcher = RunMonitor(str(copied), clock=lambda: now[0])
     assert watcher.look().note == ""
     now[0] = 12 * 60.0
     note = watcher.look().note
@@ -211,14 +210,14 @@ def test_long_silence_is_said(copied):
 
 def test_a_run_that_is_planned_anew_is_opened_anew(copied, finished):
     now = [0.0]
-    watcher = Watcher(str(copied), clock=lambda: now[0])
+    watcher = RunMonitor(str(copied), clock=lambda: now[0])
     assert watcher.look().state == "finished"
     path = copied / "plan.json"
     plan = load_checked(path.read_bytes(), "plan.json")
     step = next(one for one in plan["steps"] if one["name"] == "gopher_quality")
     step["params"]["min_words"] = 31
     path.write_bytes(dump_checked(plan))
-    now[0] = 2 * watching.PLAN_SECONDS
+    now[0] = 2 * monitor.PLAN_SECONDS
     assert watcher.look().current.name == "gopher_quality"
 
 
@@ -294,7 +293,7 @@ PHASES = st.builds(
 def progresses(draw_value):
     phases = draw_value(st.lists(PHASES, min_size=1, max_size=8))
     stages = st.builds(StageSoFar, NAMES, NAMES, COUNTS, COUNTS, st.booleans())
-    return Progress(
+    return RunProgress(
         draw_value(NAMES), draw_value(st.sampled_from(["running", "failed", "stopped"])),
         tuple(phases), draw_value(st.none() | st.sampled_from(phases)),
         tuple(draw_value(st.lists(stages, max_size=5))), draw_value(st.floats(0, 1e12)),

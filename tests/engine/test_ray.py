@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from corpuskit.engine import registry
+from corpuskit.engine.executors import Task
 from corpuskit.engine.executors import ray as ray_launcher
-from corpuskit.engine.executors.contract import Task
 from corpuskit.engine.executors.ray import RayLauncher
-from corpuskit.engine.pipeline import Observer, run
+from corpuskit.engine.monitor import RunCallbacks
+from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
 from corpuskit.errors import DataError, TaskError
 from corpuskit.formats.manifest import dump_checked, load_checked
@@ -111,7 +112,7 @@ def cluster(site):
     ray.shutdown()
 
 
-class Notes(Observer):
+class Notes(RunCallbacks):
     """Keeps what a run tells."""
 
     def __init__(self) -> None:
@@ -132,7 +133,7 @@ def launcher(lab: Lab, **options) -> RayLauncher:
     return RayLauncher(open_store(str(lab.out)), **options)
 
 
-def run_on_ray(lab: Lab, observer: Observer | None = None, **options):
+def run_on_ray(lab: Lab, observer: RunCallbacks | None = None, **options):
     lab.save()
     return run(read_plan(lab.path), observer, launcher=launcher(lab, **options))
 
@@ -269,7 +270,7 @@ def test_a_node_that_is_lost_costs_attempts_and_changes_no_byte(troubled, doomed
     assert tree(troubled.out) == on_nodes
 
 
-class Impatient(Observer):
+class Impatient(RunCallbacks):
     """Presses Ctrl-C once the trouble has begun."""
 
     def __init__(self, mark: Path) -> None:
@@ -301,7 +302,7 @@ def test_a_node_that_does_not_see_the_run_ends_it(rayed):
     task = Task(0, "mark", (0,))
     store.address = "/nowhere"  # what the workers are told
     with RayLauncher(store) as one:
-        one.patience_seconds = 0
+        one.plan_seconds = 0
         with pytest.raises(TaskError, match="sees no run there"):
             one.run([task] * 3, lambda kind, fields: None)
 
@@ -313,7 +314,7 @@ def test_a_node_that_sees_another_plan_ends_the_run(rayed):
 
     task = Task(0, "mark", (0,))
     with RayLauncher(Changed(rayed[0].out)) as one:
-        one.patience_seconds = 0
+        one.plan_seconds = 0
         with pytest.raises(TaskError, match="sees another plan there"):
             one.run([task], lambda kind, fields: None)
 
@@ -337,13 +338,13 @@ def test_the_launcher_leaves_a_ray_that_it_found(rayed):
 
 def test_what_no_node_has_is_named(rayed):
     one = launcher(rayed[0], cpus_per_task=64, memory=1 << 50)
-    assert "has the 64 CPUs and 1125899906842624 bytes" in one.lacks_room()
-    assert launcher(rayed[0], cpus_per_task=2).lacks_room() == ""
+    assert "has the 64 CPUs and 1125899906842624 bytes" in one.lacking_resources()
+    assert launcher(rayed[0], cpus_per_task=2).lacking_resources() == ""
 
 
 def test_a_cluster_without_room_says_so_before_it_gives_up(rayed, monkeypatch):
     monkeypatch.setattr(ray_launcher, "LACK_SECONDS", 0)
-    monkeypatch.setattr(ray_launcher, "ROOM_SECONDS", 1)
+    monkeypatch.setattr(ray_launcher, "NODE_SECONDS", 1)
     heard: list[tuple[str, str]] = []
     with (
         launcher(rayed[0], cpus_per_task=64) as one,
@@ -378,7 +379,7 @@ def test_a_ray_without_room_for_a_task_is_refused(rayed):
 DRIVER = """
 import json, sys
 from corpuskit.errors import CorpuskitError
-from corpuskit.engine.executors.contract import Task
+from corpuskit.engine.executors import Task
 from corpuskit.engine.executors.ray import RayLauncher
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.storage import open_store

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from corpuskit.engine.cutting import cut_units
-from corpuskit.engine.failures import forget_failures, note_slot, read_failures
-from corpuskit.engine.phase import PhaseWork
-from corpuskit.engine.pipeline import Observer, prepared
+from corpuskit.engine.executors.slurm_slot import Slot
+from corpuskit.engine.monitor import RunCallbacks
+from corpuskit.engine.phase import PhaseWork, cut_units, forget_failures, note_slot, read_failures
+from corpuskit.engine.pipeline import prepared
 from corpuskit.engine.plan import read_plan
 from corpuskit.engine.rundir import RunDirectory
-from corpuskit.engine.slot import Slot
 from corpuskit.engine.task import run_task
 from tests.engine.conftest import corpus
 
 
 def opened(lab, *overrides: str) -> RunDirectory:
     """Plan the run as `corpuskit run` would, and open it as a slot does."""
-    with prepared(read_plan(lab.path, overrides), Observer()):
+    with prepared(read_plan(lab.path, overrides), RunCallbacks()):
         pass
     return RunDirectory.open(str(lab.out))
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corpuskit.engine.pipeline import open_run
-from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.plan import read_plan
 from tests.engine.conftest import Lab, article, corpus, tree
 
 KINDS = ("jsonl", "text", "parquet")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from corpuskit.engine.packing import packing
+from corpuskit.engine.mixture import packing
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import accounts, sealed
 from corpuskit.loader import StreamingLoader

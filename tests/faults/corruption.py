@@ -27,7 +27,8 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.engine.pipeline import Observer, run
+from corpuskit.engine.monitor import RunCallbacks
+from corpuskit.engine.pipeline import run
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import funnel, verify
 from corpuskit.errors import CorpuskitError
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.formats.manifest import Seal
 
 ATTEMPTS = 4
@@ -102,7 +103,7 @@ class Laboratory:
         shutil.rmtree(self.output)
         return records
 
-    def play(self, observer: Observer | None = None) -> None:
+    def play(self, observer: RunCallbacks | None = None) -> None:
         """Run the pipeline in this process."""
         run(self.plan, observer, launcher=Here(self.output))
 
@@ -128,7 +129,7 @@ class Laboratory:
         )
 
 
-class _Copier(Observer):
+class _Copier(RunCallbacks):
     """Copies the run directory after each phase."""
 
     def __init__(self, laboratory: Laboratory) -> None:
@@ -146,7 +147,7 @@ class _Copier(Observer):
         shutil.copytree(self.laboratory.output, copy)
 
 
-class _Damager(Observer):
+class _Damager(RunCallbacks):
     """Calls back once, when the n-th task of the run has ended."""
 
     def __init__(self, after_tasks: int, act: Callable[[], None]) -> None:
@@ -176,7 +177,7 @@ class Case:
         if moment == "input":
             begin = rng.choice((0, 0, begin))
         laboratory.begin_after(begin)
-        observer: Observer | None = None
+        observer: RunCallbacks | None = None
         if moment == "inside":
             observer = _Damager(rng.randint(1, 2 * TASKS), self.strike)
         elif moment == "input":
@@ -193,7 +194,7 @@ class Case:
             outcome, text = "SILENT", f"unexpected {error!r}"
         return Verdict(self.seed, where, self.damage, outcome, text)
 
-    def _outcome(self, observer: Observer | None) -> tuple[str, str]:
+    def _outcome(self, observer: RunCallbacks | None) -> tuple[str, str]:
         messages: list[str] = []
         for _ in range(ATTEMPTS):
             try:
@@ -218,7 +219,7 @@ class Case:
             return "healed" if is_healed else "identical", " | ".join(messages)
         return self._verified()
 
-    def _outcome_of_inputs(self, observer: Observer | None) -> tuple[str, str]:
+    def _outcome_of_inputs(self, observer: RunCallbacks | None) -> tuple[str, str]:
         """Run until it ends; what is there is of one version of the input, then of the last."""
         laboratory, messages = self.laboratory, []
         ended = self._end(observer)
@@ -235,7 +236,7 @@ class Case:
             return "SILENT", " | ".join(messages)
         return "healed" if messages else "identical", " | ".join(messages)
 
-    def _end(self, observer: Observer | None = None) -> dict[str, str] | str:
+    def _end(self, observer: RunCallbacks | None = None) -> dict[str, str] | str:
         """Run; return name -> hash of what a run is for, or the message of the error."""
         try:
             self.laboratory.play(observer)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import corpuskit.storage.remote as remote
-from corpuskit.storage.client import Bucket, Patience
+from corpuskit.storage.client import Bucket, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ class MemoryBucket(Bucket):
         import obstore
         from obstore.store import MemoryStore
 
-        self.name, self.endpoint, self.patience = "bench", "memory", Patience()
+        self.name, self.endpoint, self.retries = "bench", "memory", RetryPolicy()
         self._library, self._client, self._gate = obstore, MemoryStore(), gate
         obstore.put(self._client, "other", b"")  # the tag "0" is that of no object under test
 
@@ -41,7 +41,7 @@ class MemoryBucket(Bucket):
 def bucket(gate: Gate) -> Iterator[None]:
     """Have every object store be one new bucket in memory."""
     made, before = MemoryBucket(gate), remote.open_bucket
-    remote.open_bucket = lambda name, patience=None: made
+    remote.open_bucket = lambda name, retries=None: made
     try:
         yield
     finally:

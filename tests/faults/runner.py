@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.engine.pipeline import Observer, run
+from corpuskit.engine.monitor import RunCallbacks
+from corpuskit.engine.pipeline import run
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import verify
 from corpuskit.engine.task import run_task
@@ -29,8 +30,8 @@ from tests.faults.workers import BenchLauncher, DriverDeath, Hanging, PowerLoss
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from corpuskit.engine.executors.contract import Task
-    from corpuskit.engine.plan.compile import Phase, Plan
+    from corpuskit.engine.executors import Task
+    from corpuskit.engine.plan import Phase, Plan
     from corpuskit.formats.manifest import Seal
     from corpuskit.stage import Unit
     from tests.faults.bench import Bench
@@ -109,7 +110,7 @@ class Range:
         return player.outcome
 
 
-class Player(Observer):
+class Player(RunCallbacks):
     """One schedule: the hook that makes things go wrong, and the driver's fate."""
 
     def __init__(self, home: Range, schedule: Schedule) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from corpuskit.engine import pipeline
-from corpuskit.engine.plan.inputs import INPUTS, Inputs, find_inputs
+from corpuskit.engine.inputs import INPUTS, Inputs, find_inputs
 from corpuskit.storage import local
 from tests.faults.bench import open_bench
 from tests.faults.runner import Outcome, Range

@@ -7,8 +7,8 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from corpuskit.engine.cutting import cut_units
-from corpuskit.engine.executors.contract import Failure, Launcher
+from corpuskit.engine.executors import Launcher, TaskFailure
+from corpuskit.engine.phase import cut_units
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.task import run_task
 from corpuskit.errors import CorpuskitError
@@ -17,7 +17,7 @@ from corpuskit.storage.faults import Death
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.engine.executors.contract import OnEvent, Task
+    from corpuskit.engine.executors import OnEvent, Task
     from corpuskit.stage import Unit
     from tests.faults.runner import Player
     from tests.faults.schedule import Zombie
@@ -44,12 +44,12 @@ class BenchLauncher(Launcher):
     def __exit__(self, *_: object) -> None:
         self.player.role = "driver"
 
-    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[Failure]:
+    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[TaskFailure]:
         player, retries = self.player, 1
         player.event("next phase", tasks[0].phase if tasks else -1)
         waiting = collections.deque(player.rng.sample(tasks, len(tasks)))
         tries: Counter[Task] = Counter()
-        failures: list[Failure] = []
+        failures: list[TaskFailure] = []
         while waiting:
             task = waiting.popleft()
             tries[task] += 1
@@ -66,7 +66,7 @@ class BenchLauncher(Launcher):
                     waiting.append(task)
                     continue
                 code = error.exit_code if isinstance(error, CorpuskitError) else 1
-                failures.append(Failure(task, str(error), "", code))
+                failures.append(TaskFailure(task, str(error), "", code))
             finally:
                 player.role = "driver"
         player.event("tasks done", tasks[0].phase if tasks else -1)

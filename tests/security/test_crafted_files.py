@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.formats import exchange
+from corpuskit.formats import shuffle_files
 from corpuskit.formats.batch import POSITION_BITS
-from corpuskit.formats.exchange import read_run, write_run
+from corpuskit.formats.shuffle_files import read_shuffle, write_shuffle
 from corpuskit.stages.sources.jsonl import Jsonl
 from corpuskit.stages.sources.parquet import Parquet
 from tests.security import thrift
@@ -147,7 +147,7 @@ def test_ten_thousand_empty_members_of_a_gzip_file_are_nothing(tmp_path):
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     path = tmp_path / "a.arrow"
-    write_run(path, {"key": np.arange(100_000), "value": np.zeros(100_000)})
+    write_shuffle(path, {"key": np.arange(100_000), "value": np.zeros(100_000)})
     return path
 
 
@@ -164,8 +164,8 @@ HEADER = {"format": 1, "rows": 4, "first": ["0"]}
 
 
 def test_a_run_is_read_whole(run):
-    assert read_run(run).num_rows == 100_000
-    assert read_run(run, 50_000, 50_003).column("key").to_pylist() == [50_000, 50_001, 50_002]
+    assert read_shuffle(run).num_rows == 100_000
+    assert read_shuffle(run, 50_000, 50_003).column("key").to_pylist() == [50_000, 50_001, 50_002]
 
 
 def test_a_compressed_run_is_refused_before_it_is_decompressed(tmp_path, monkeypatch):
@@ -173,9 +173,9 @@ def test_a_compressed_run_is_refused_before_it_is_decompressed(tmp_path, monkeyp
     header = {**HEADER, "crc32": [7]}
     path = arrow(tmp_path / "a.arrow", columns, header, compression="zstd")
     assert path.stat().st_size < 10_000
-    monkeypatch.setattr(exchange, "crc32", lambda block: 7)
-    with pytest.raises(DataError, match=r"a.arrow: not an exchange run: batch 0 is compressed"):
-        read_run(path)
+    monkeypatch.setattr(shuffle_files, "crc32", lambda block: 7)
+    with pytest.raises(DataError, match=r"a.arrow: not a shuffle file: batch 0 is compressed"):
+        read_shuffle(path)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_a_compressed_run_is_refused_before_it_is_decompressed(tmp_path, monkeyp
 )  # fmt: skip
 def test_a_header_that_does_not_fit_its_run_is_refused(tmp_path, header):
     path = arrow(tmp_path / "a.arrow", {"key": np.arange(4)}, header)
-    with pytest.raises(DataError, match=r"a.arrow: not an exchange run"):
-        read_run(path)
+    with pytest.raises(DataError, match=r"a.arrow: not a shuffle file"):
+        read_shuffle(path)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ def test_a_header_that_does_not_fit_its_run_is_refused(tmp_path, header):
 )
 def test_a_run_is_sorted_by_integers_or_refused(tmp_path, columns):
     path = arrow(tmp_path / "a.arrow", columns, HEADER)
-    with pytest.raises(DataError, match=r"a.arrow: not an exchange run"):
-        read_run(path)
+    with pytest.raises(DataError, match=r"a.arrow: not a shuffle file"):
+        read_shuffle(path)
 
 
 def test_damaged_runs_raise_nothing_but_errors_of_the_file(run):
@@ -210,6 +210,6 @@ def test_damaged_runs_raise_nothing_but_errors_of_the_file(run):
         for _ in range(rng.randint(1, 4)):
             damaged[rng.randrange(low, low + min(size, 400))] = rng.randrange(256)
         run.write_bytes(damaged)
-        found.append(outcome(lambda: read_run(run, 5, 10)))
+        found.append(outcome(lambda: read_shuffle(run, 5, 10)))
     assert sum(map(bool, found)) > 20
     assert all(str(run) in message for message in found if message)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from corpuskit.engine.pipeline import Observer, Submission
+    from corpuskit.engine.monitor import RunCallbacks
+    from corpuskit.engine.pipeline import Submission
 
 tokenizer = lab_fixtures.tokenizer
 
@@ -146,7 +147,7 @@ class SlurmLab(Lab):
             return checked(command_line(self.folder, arguments, self.environment), code)
 
     @contextlib.contextmanager
-    def submitted(self, observer: Observer) -> Iterator[Submission]:
+    def submitted(self, observer: RunCallbacks) -> Iterator[Submission]:
         """Run on the cluster through the Python interface; what it returns can be followed."""
         self.pipeline["executor"]["kind"] = "slurm"
         self.save()
@@ -199,7 +200,10 @@ class SlurmLab(Lab):
             with contextlib.suppress(OSError):
                 words = (environ.parent / "cmdline").read_bytes().split(b"\0")
                 variables = environ.read_bytes().split(b"\0")
-                is_slot = b"corpuskit.engine.slot" in words and str(self.out).encode() in words
+                is_slot = (
+                    b"corpuskit.engine.executors.slurm_slot" in words
+                    and str(self.out).encode() in words
+                )
                 if is_slot and f"SLURM_ARRAY_TASK_ID={number}".encode() in variables:
                     os.kill(int(environ.parent.name), signal.SIGKILL)
 

@@ -14,8 +14,8 @@ import time
 
 import pytest
 
-from corpuskit.engine import following
-from corpuskit.engine.pipeline import Observer
+from corpuskit.engine import monitor
+from corpuskit.engine.monitor import RunCallbacks
 from corpuskit.errors import TaskError
 from tests.engine.conftest import tree
 from tests.slurm.cluster import wait_until
@@ -160,7 +160,7 @@ def test_preempted_slots_start_again_and_are_not_taken_for_slow_ones(lab):
     assert tree(lab.out) == lab.expected()
 
 
-class Helper(Observer):
+class Helper(RunCallbacks):
     """Releases what is said to be held."""
 
     def __init__(self, lab: SlurmLab) -> None:
@@ -176,7 +176,7 @@ class Helper(Observer):
 
 
 def test_a_slot_that_never_starts_is_named_with_what_starts_it(lab, monkeypatch):
-    monkeypatch.setattr(following, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr(monitor, "ASK_SECONDS", 0.5)
     lab.pipeline["stages"] = ["gate", "pii"]
     lab.pipeline["executor"]["slurm"]["flags"] = ["--hold"]
     lab.open_gate()
@@ -192,17 +192,17 @@ def test_a_slot_that_never_starts_is_named_with_what_starts_it(lab, monkeypatch)
 
 
 def test_a_slot_that_was_killed_or_cancelled_ends_the_run_with_that_word(lab, monkeypatch):
-    monkeypatch.setattr(following, "ASK_SECONDS", 0.5)
-    monkeypatch.setattr(following, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(monitor, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr(monitor, "SEAL_SECONDS", 1)
     lab.pipeline["stages"] = ["gate", "pii"]
-    with lab.submitted(Observer()) as submission:
+    with lab.submitted(RunCallbacks()) as submission:
         job = submission.jobs[0]
         wait_until(lambda: lab.held() == 2, "all workers stand at the gate")
         lab.kill_slot(0)
         wait_until(lambda: lab.jobs()[0]["elements"].get("FAILED"), "Slurm has noticed")
         lab.cluster.ask("scancel", f"{job.number}_1")
         with pytest.raises(TaskError) as caught:
-            submission.follow(Observer())
+            submission.follow(RunCallbacks())
     assert "1 cancelled, 1 failed" in str(caught.value)
     assert f"logs/slurm-{job.phase}-{job.number}_*.log" in str(caught.value)
     lab.open_gate()

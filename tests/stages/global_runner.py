@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.formats.batch import REQUIRED
-from corpuskit.formats.exchange import read_runs, write_run
 from corpuskit.formats.ledger import LedgerWriter
 from corpuskit.formats.manifest import Part
 from corpuskit.formats.shards import read_sidecars, write_sidecar
+from corpuskit.formats.shuffle_files import read_shuffles, write_shuffle
 from corpuskit.stage import PassContext, PassPlan, Unit, View
 
 if TYPE_CHECKING:
@@ -153,12 +153,14 @@ class Context(PassContext):
         path = self.run.folder / f"ledger-{len(self.run.ledgers)}"
         self.run.ledgers.append(writer.write(path))
 
-    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
+    def write_shuffle(
+        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
+    ) -> None:
         if len(next(iter(columns.values()))) == 0:
             return
         place = f"{self.pass_name}/{name}"
         path = f"{self.pass_name}-{name}-{self.unit.number}.arrow"
-        table = write_run(self.run.folder / path, columns, is_sorted=is_sorted)
+        table = write_shuffle(self.run.folder / path, columns, is_sorted=is_sorted)
         keys = table.column(0).to_numpy()
         assert (keys[:-1] <= keys[1:]).all(), f"{place} is not sorted"
         part = Part(
@@ -169,13 +171,13 @@ class Context(PassContext):
         assert part.unit not in {other.unit for other in parts}, f"{place} was written twice"
         parts.append(part)
 
-    def run_range(
+    def read_shuffle(
         self, name: str, low: int | None, high: int | None, schema: pa.Schema,
         producers: tuple[int, int] | None = None,
     ) -> pa.Table:  # fmt: skip
         parts = self.run.parts(name)[slice(*producers or (None,))]
         paths = [self.path(part) for part in parts]
-        return read_runs(paths, schema, low, high)
+        return read_shuffles(paths, schema, low, high)
 
     def parts(self, name: str) -> list[Part]:
         return self.run.parts(name)

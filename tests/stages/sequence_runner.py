@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.formats.batch import make_keys
-from corpuskit.formats.exchange import read_run, write_run
 from corpuskit.formats.manifest import Part
+from corpuskit.formats.shuffle_files import read_shuffle, write_shuffle
 from corpuskit.stage import PassContext, PassPlan, Unit, View
 from corpuskit.stages.mixing.mix import Mix
 from corpuskit.stages.sequences.pack import Pack
@@ -96,11 +96,13 @@ class Context(PassContext):
     def keeps_text(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.zeros(len(keys), np.bool_)
 
-    def write_run(self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False) -> None:
+    def write_shuffle(
+        self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
+    ) -> None:
         if not len(next(iter(columns.values()))):
             return
         scratch = self.run.root / "scratch"
-        keys = write_run(scratch, columns, is_sorted=is_sorted).column(0)
+        keys = write_shuffle(scratch, columns, is_sorted=is_sorted).column(0)
         values = keys.to_numpy()
         assert (values[:-1] <= values[1:]).all(), "runs are sorted by their first column"
         self._publish(
@@ -138,12 +140,12 @@ class Context(PassContext):
     def path(self, part: Part) -> Path:
         return self.run.root / part.path
 
-    def run_range(
+    def read_shuffle(
         self, name: str, low: int | None, high: int | None, schema: pa.Schema,
         producers: tuple[int, int] | None = None,
     ) -> pa.Table:  # fmt: skip
         tables = [
-            read_run(self.path(part), low, high)
+            read_shuffle(self.path(part), low, high)
             for part in self.parts(name)[slice(*producers or (None,))]
         ]
         return pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from corpuskit.engine.plan.fingerprint import fingerprint
+from corpuskit.engine.fingerprint import fingerprint
 from corpuskit.errors import UsageError
 from corpuskit.stages import _language_codes
 from corpuskit.stages.filters.fineweb_quality import FinewebQuality

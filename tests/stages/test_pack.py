@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.formats.batch import make_keys
-from corpuskit.formats.exchange import read_run
+from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.kernels.packing import CONTINUES, GOES_ON, PADDING
 from corpuskit.stages.sequences.pack import Pack
 from corpuskit.stages.sequences.tokenize import Tokenize
@@ -160,11 +160,11 @@ def test_counters_add_up_per_source(byte_tokenizer, tmp_path):
 def test_ids_can_be_looked_up_both_ways(byte_tokenizer, tmp_path):
     texts = {"web": [["a", "b"], ["c"]], "books": [["d"]]}
     run, _ = packed(tmp_path, texts, byte_tokenizer, Pack(seq_len=9))
-    tables = [read_run(run.root / part.path) for part in run.parts("pack/run:ids")]
+    tables = [read_shuffle(run.root / part.path) for part in run.parts("pack/run:ids")]
     pairs = [tuple(row.values()) for table in tables for row in table.to_pylist()]
     book = int(make_keys(1, np.array([0]))[0])
     assert sorted(pairs) == [(0, "web-0"), (1, "web-1"), (2, "web-2"), (book, "books-0")]
-    tables = [read_run(run.root / part.path) for part in run.parts("pack/run:id_hashes")]
+    tables = [read_shuffle(run.root / part.path) for part in run.parts("pack/run:id_hashes")]
     hashes = {row["key"]: row["id_hash"] for table in tables for row in table.to_pylist()}
     for key, name in pairs:
         digest = hashlib.blake2b(name.encode(), digest_size=8).digest()

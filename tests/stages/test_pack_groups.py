@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.formats.exchange import read_run
+from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.kernels.packing import PADDING
 from corpuskit.loader.order import permute
 from corpuskit.stages.sequences.pack import Bands, Pack
@@ -236,7 +236,7 @@ def test_every_copy_is_found_by_its_key(byte_tokenizer, tmp_path):
     tokens = token_matrix(rows_of(run, "shuffle.gather/tokens"))
     found = {}
     for part in run.parts("shuffle.gather/run:doc_rows"):
-        for entry in read_run(run.root / part.path).to_pylist():
+        for entry in read_shuffle(run.root / part.path).to_pylist():
             begin = entry["first_token"]
             own = tokens[entry["row"], begin : begin + entry["num_tokens"]].tolist()
             found.setdefault(entry["key"], []).append((entry["row"], own))

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import DataError
-from corpuskit.formats.exchange import read_run
 from corpuskit.formats.shards import TOKEN_GROUP_ROWS
+from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.loader.order import permute
 from corpuskit.stages import _routing
 from corpuskit.stages.sequences import shuffle as module
@@ -160,7 +160,7 @@ def test_documents_are_found_in_their_rows(byte_tokenizer, tmp_path):
     tokens = token_matrix(rows_of(run, "shuffle.gather/tokens"))
     found = {}
     for part in run.parts("shuffle.gather/run:doc_rows"):
-        entries = read_run(run.root / part.path).to_pylist()
+        entries = read_shuffle(run.root / part.path).to_pylist()
         assert [entry["key"] for entry in entries] == sorted(entry["key"] for entry in entries)
         for entry in entries:
             begin = entry["first_token"]

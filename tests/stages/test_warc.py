@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from source_reading import batches, read
 from web_archives import PAGE, http, members, pages, record, response, taken_apart
 
-from corpuskit.engine.plan.compile import read_plan
+from corpuskit.engine.plan import read_plan
 from corpuskit.errors import ConfigError, CorpuskitError, DataError, UsageError
 from corpuskit.stage import Known
 from corpuskit.stages.sources import _extract, _warc

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from corpuskit.storage import LocalStore, Store
-from corpuskit.storage.client import Patience
+from corpuskit.storage.client import RetryPolicy
 from corpuskit.storage.remote import RemoteStore
 from tests.s3_server import S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HASTY = Patience(2.0, 4.0, 3, 0.02, 0.1)
+HASTY = RetryPolicy(2.0, 4.0, 3, 0.02, 0.1)
 """Gives up within seconds."""
 
 _numbers = itertools.count()
@@ -50,7 +50,7 @@ def bucket(s3: S3Server) -> str:
 @pytest.fixture
 def remote(bucket: str) -> RemoteStore:
     """An empty run directory that gives up within seconds."""
-    return RemoteStore(f"{bucket}/runs/one", patience=HASTY, renew_seconds=0.1, lease_seconds=1.0)
+    return RemoteStore(f"{bucket}/runs/one", retries=HASTY, renew_seconds=0.1, lease_seconds=1.0)
 
 
 @pytest.fixture(params=["local", "remote"])

@@ -10,14 +10,14 @@ import pytest
 
 from corpuskit.errors import UsageError
 from corpuskit.storage import find_files, find_objects, open_store
-from corpuskit.storage.client import Patience
+from corpuskit.storage.client import RetryPolicy
 from corpuskit.storage.remote import RemoteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from corpuskit.storage import Found
+    from corpuskit.storage import FoundFile
     from tests.s3_server import S3Server
 
 FILES = [
@@ -43,7 +43,7 @@ def filled(bucket: str, tmp_path: Path) -> tuple[str, Path]:
     return bucket, tmp_path
 
 
-def search(find: Callable[[str], list[Found]], root: str, pattern: str) -> list[str] | str:
+def search(find: Callable[[str], list[FoundFile]], root: str, pattern: str) -> list[str] | str:
     """Return the names below a root that a pattern matches, or which folder it refuses."""
     try:
         return [one.address.removeprefix(f"{root}/") for one in find(f"{root}/{pattern}")]
@@ -139,7 +139,7 @@ def test_a_listing_that_fails_on_its_way_is_whole(many: str, s3: S3Server, kind:
 
 @pytest.mark.parametrize("kind", ["cut", "503", "lose", "stall"])
 def test_a_listing_that_fails_for_good_is_an_error(many: str, s3: S3Server, kind: str):
-    store = RemoteStore(many, patience=Patience(0.4, 0.5, 1, 0.01, 0.01))
+    store = RemoteStore(many, retries=RetryPolicy(0.4, 0.5, 1, 0.01, 0.01))
     s3.fail(kind, "GET", skip=1, num=1_000, seconds=0.5)
     with pytest.raises(OSError, match="s3://many/in"):
         store.list("in")

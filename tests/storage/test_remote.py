@@ -21,7 +21,7 @@ import pytest
 from corpuskit.distribution import install_command
 from corpuskit.errors import DataError, TaskError, UsageError
 from corpuskit.storage import faults, open_input, open_store
-from corpuskit.storage.client import Patience, open_bucket, split
+from corpuskit.storage.client import RetryPolicy, open_bucket, split
 from corpuskit.storage.lease import is_free
 from corpuskit.storage.remote import RemoteStore
 from tests.s3_server import KEY, SECRET, S3Server
@@ -106,7 +106,7 @@ def test_an_upload_whose_last_answer_is_lost_is_done_again(
 
 @pytest.mark.parametrize("kind", ["500", "503", "lose", "stall"])
 def test_a_storm_ends_in_an_error_of_the_system(bucket: str, s3: S3Server, kind: str):
-    store = RemoteStore(f"{bucket}/run", patience=Patience(0.2, 0.4, 2, 0.02, 0.1))
+    store = RemoteStore(f"{bucket}/run", retries=RetryPolicy(0.2, 0.4, 2, 0.02, 0.1))
     s3.fail(kind, num=10_000, seconds=0.5)
     began = time.monotonic()
     for act in (
@@ -122,7 +122,7 @@ def test_a_storm_ends_in_an_error_of_the_system(bucket: str, s3: S3Server, kind:
 
 
 def test_an_error_says_what_the_server_said(bucket: str, s3: S3Server):
-    store = RemoteStore(f"{bucket}/run", patience=Patience(1, 1, 0, 0.01, 0.01))
+    store = RemoteStore(f"{bucket}/run", retries=RetryPolicy(1, 1, 0, 0.01, 0.01))
     s3.fail("503", num=100)
     with pytest.raises(OSError, match=r"503 SlowDown \(Please reduce your request rate\)"):
         store.put("a", b"1")
@@ -130,7 +130,7 @@ def test_an_error_says_what_the_server_said(bucket: str, s3: S3Server):
 
 def test_a_server_that_is_not_there_is_named(bucket: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    store = RemoteStore(f"{bucket}/run", patience=Patience(1, 1, 1, 0.01, 0.01))
+    store = RemoteStore(f"{bucket}/run", retries=RetryPolicy(1, 1, 1, 0.01, 0.01))
     with pytest.raises(OSError, match=r"http://127\.0\.0\.1:9: no connection"):
         store.put("a", b"1")
 
@@ -146,13 +146,13 @@ def test_missing_credentials_are_named(bucket: str, s3: S3Server, monkeypatch: p
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", s3.url)
     s3.fail("403", key="/latest", num=100)
-    store = RemoteStore(f"{bucket}/run", patience=HASTY)
+    store = RemoteStore(f"{bucket}/run", retries=HASTY)
     with pytest.raises(PermissionError, match="no credentials were found"):
         store.put("a", b"1")
 
 
 def test_a_missing_bucket_is_named(s3: S3Server):
-    store = RemoteStore("s3://no-such-bucket/run", patience=HASTY)
+    store = RemoteStore("s3://no-such-bucket/run", retries=HASTY)
     for act in (store.top, lambda: store.put("a", b"1"), lambda: store.list("")):
         with pytest.raises(OSError, match="there is no bucket 'no-such-bucket'"):
             act()
@@ -163,7 +163,7 @@ def test_nothing_secret_is_told(
     bucket: str, s3: S3Server, kind: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.url.replace("//", f"//user:{SECRET}@"))
-    store = RemoteStore(f"{bucket}/run", patience=Patience(1, 1, 0, 0.01, 0.01))
+    store = RemoteStore(f"{bucket}/run", retries=RetryPolicy(1, 1, 0, 0.01, 0.01))
     s3.fail(kind, num=100)
     with pytest.raises(OSError, match="bucket") as caught:
         store.put("a", b"1")
@@ -215,7 +215,7 @@ def until(happens, seconds: float = 30.0) -> None:
 
 
 def test_an_upload_that_fails_is_aborted(bucket: str, s3: S3Server, tmp_path: Path):
-    store = RemoteStore(f"{bucket}/run", patience=Patience(1, 1, 1, 0.01, 0.01))
+    store = RemoteStore(f"{bucket}/run", retries=RetryPolicy(1, 1, 1, 0.01, 0.01))
     made = tmp_path / "made"
     made.write_bytes(b"x" * (20 << 20))
     s3.fail("500", "PUT", num=100)
@@ -491,14 +491,14 @@ def test_a_write_waits_until_enough_of_the_lease_is_left(bucket: str, s3: S3Serv
 @pytest.fixture
 def holder(bucket: str) -> RemoteStore:
     """A run directory whose holder does not renew its lease: as if it was stopped."""
-    patience = Patience(2.0, 60.0, 1000, 0.05, 0.1)
-    return RemoteStore(f"{bucket}/run", patience=patience, renew_seconds=1e6, lease_seconds=2.0)
+    retries = RetryPolicy(2.0, 60.0, 1000, 0.05, 0.1)
+    return RemoteStore(f"{bucket}/run", retries=retries, renew_seconds=1e6, lease_seconds=2.0)
 
 
 @pytest.fixture
 def successor(bucket: str) -> RemoteStore:
     """The same run directory as the next one sees it."""
-    return RemoteStore(f"{bucket}/run", patience=HASTY, renew_seconds=0.2, lease_seconds=2.0)
+    return RemoteStore(f"{bucket}/run", retries=HASTY, renew_seconds=0.2, lease_seconds=2.0)
 
 
 @contextlib.contextmanager

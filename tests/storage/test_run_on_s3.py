@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from corpuskit.engine.monitor import RunMonitor, heartbeat
 from corpuskit.engine.rundir import RunDirectory
-from corpuskit.engine.watching import Watcher
-from corpuskit.inspect.facts.standing import is_held
 from corpuskit.storage import faults, open_store
 from corpuskit.storage.remote import RemoteStore
 from tests.engine.conftest import Lab, tree
@@ -139,19 +138,19 @@ def test_a_server_that_fails_now_and_then_changes_nothing(
 def test_whoever_watches_a_run_in_object_storage_sees_its_lease(far: Lab, s3: S3Server):
     far.run("--until", "exact_dedup")
     address, now = far.pipeline["output"], [0.0]
-    watcher = Watcher(address, clock=lambda: now[0])
+    watcher = RunMonitor(address, clock=lambda: now[0])
     assert watcher.look().state == "finished"
     plan = RunDirectory.open(address).plan
     last = plan.phases[-1].name
     store = open_store(address)
     store.delete([f"manifests/{last}/seal.json"])
     with store.lock():
-        watcher = Watcher(address, clock=lambda: now[0])
+        watcher = RunMonitor(address, clock=lambda: now[0])
         shown = watcher.look()
         assert (shown.state, shown.current.name) == ("running", last)
         assert shown.current.tasks_done == shown.current.tasks > 0
-        assert is_held(RunDirectory.open(address))
-    assert not is_held(RunDirectory.open(address))
+        assert heartbeat(open_store(address)).is_alive
+    assert not heartbeat(open_store(address)).is_alive
     now[0] += 20.0
     assert watcher.look().state == "running"  # not believed at once
     now[0] += 20.0

@@ -1,0 +1,132 @@
+"""Executors: they run the tasks of a phase somewhere, and report the outcome of each.
+
+`local` starts processes that run `local_worker`; `ray` sends tasks to `ray_worker`; `slurm` submits
+job arrays whose elements run `slurm_slot`, each with a local pool of its own.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.errors import CorpuskitError, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A restartable piece of a phase: its manifest, on disk, is its completion.
+
+    Attributes:
+        phase: index of the phase in the plan.
+        fingerprint: of the phase.
+        units: numbers of neighbouring units, ascending.
+    """
+
+    phase: int
+    fingerprint: str
+    units: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """What the task is called in the names of its files."""
+        return f"{self.units[0]:08d}-{len(self.units)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskFailure:
+    """Why a task failed for good; `code` is the exit code that it asks for."""
+
+    task: Task
+    error: str
+    log: str
+    code: int = 1
+
+
+def python_path() -> str:
+    """Return the PYTHONPATH under which a child finds the corpuskit that is running here."""
+    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    return os.pathsep.join(path for path in paths if path)
+
+
+def failure_fields(error: Exception) -> dict[str, Any]:
+    """Return what a worker reports of a task that raised an error.
+
+    Returns:
+        kind (`expected` is not tried again, `unexpected` is), error (a line), code, trace.
+    """
+    is_expected = isinstance(error, CorpuskitError)
+    return {
+        "kind": "expected" if is_expected else "unexpected",
+        "error": str(error) if is_expected else describe(error),
+        "code": error.exit_code if isinstance(error, CorpuskitError) else 1,
+        "trace": "".join(traceback.format_exception(error)),
+    }
+
+
+OnEvent = Callable[[str, dict[str, Any]], None]
+"""Called with `progress` (documents, bytes), `done` (cpu, rss), `retry` (error), `failed` (error)
+or `waits` (reason: why no task can run now, and what would help)."""
+
+
+class Round:
+    """The tasks of one phase on their way through an executor.
+
+    A failure that is not `expected`, and a lost worker, are tried again, at most `retries` times.
+    """
+
+    def __init__(self, tasks: Iterable[Task], retries: int, on_event: OnEvent) -> None:
+        self.waiting = collections.deque(tasks)
+        self.retries, self.on_event = retries, on_event
+        self.tries: collections.Counter[Task] = collections.Counter()
+        self.failures: list[TaskFailure] = []
+
+    def may_retry(self, task: Task, fields: Mapping[str, Any]) -> bool:
+        """Return whether a task that failed with `fields` is to be tried again."""
+        return fields.get("kind") != "expected" and self.tries[task] <= self.retries
+
+    def retry(self, task: Task, fields: dict[str, Any]) -> None:
+        """Try a task again, after the others."""
+        self.waiting.append(task)
+        self.on_event("retry", fields)
+
+    def give_up(self, task: Task, fields: dict[str, Any], log: str) -> None:
+        """Report a task as failed for good."""
+        self.failures.append(TaskFailure(task, fields["error"], log, fields.get("code", 1)))
+        self.on_event("failed", fields)
+
+
+class Launcher(ABC):
+    """Runs tasks of one phase after another; entered once for a run.
+
+    A worker that dies costs one attempt of the tasks it held. A task that fails is tried again when
+    the failure was unexpected, then reported; the others go on.
+    """
+
+    @abstractmethod
+    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[TaskFailure]:
+        """Run tasks to their end; return those that failed for good.
+
+        Raises:
+            TaskError: workers cannot start here.
+        """
+
+    @abstractmethod
+    def __enter__(self) -> Launcher: ...
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...

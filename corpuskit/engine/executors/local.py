@@ -1,4 +1,4 @@
-"""The local launcher: a pool of worker processes that survives the death of its workers.
+"""The local executor: a pool of worker processes that survives the death of its workers.
 
 Each worker is fed over pipes, one task at a time. A worker that dies (out of memory, SIGKILL) costs
 one attempt of one task; a task that fails is retried, then reported, and the others go on.
@@ -6,7 +6,6 @@ one attempt of one task; a task that fails is retried, then reported, and the ot
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import json
@@ -19,8 +18,7 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from corpuskit.closure import PACKAGE
-from corpuskit.engine.executors.contract import Failure, Launcher, Task
+from corpuskit.engine.executors import Launcher, Round, Task, TaskFailure, python_path
 from corpuskit.errors import TaskError
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from corpuskit.engine.executors.contract import OnEvent
+    from corpuskit.engine.executors import OnEvent
     from corpuskit.storage import Store
 
 
@@ -78,9 +76,9 @@ class Pool(Launcher):
                 worker.process.wait()
             _close(worker.process.stdout)
 
-    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[Failure]:
+    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[TaskFailure]:
         with selectors.DefaultSelector() as selector:
-            return _Round(self, selector, tasks, on_event).run()
+            return _PoolRound(self, selector, tasks, on_event).run()
 
     def kill(self) -> None:
         """End all workers, whatever they are doing."""
@@ -92,15 +90,13 @@ class Pool(Launcher):
         self._started += 1
         log = self.store.logs() / f"worker-{socket.gethostname()}-{os.getpid()}-{self._started}.log"
         environment = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **os.environ}
-        # The same corpuskit as here, however it came to be importable.
-        paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        environment["PYTHONPATH"] = python_path()
         with log.open("ab") as errors:
             process = subprocess.Popen(
                 [
                     sys.executable,
                     "-m",
-                    "corpuskit.engine.worker",
+                    "corpuskit.engine.executors.local_worker",
                     self.store.address,
                     str(os.getpid()),
                 ],
@@ -114,7 +110,7 @@ class Pool(Launcher):
         return worker
 
 
-class _Round:
+class _PoolRound(Round):
     """The tasks of one phase on their way through the pool."""
 
     def __init__(
@@ -124,13 +120,11 @@ class _Round:
         tasks: Iterable[Task],
         on_event: OnEvent,
     ) -> None:
-        self.pool, self.selector, self.on_event = pool, selector, on_event
-        self.waiting = collections.deque(tasks)
-        self.tries: collections.Counter[Task] = collections.Counter()
-        self.failures: list[Failure] = []
+        super().__init__(tasks, pool.retries, on_event)
+        self.pool, self.selector = pool, selector
         self.deaths, self.last_death, self.last_log = 0, "", ""
 
-    def run(self) -> list[Failure]:
+    def run(self) -> list[TaskFailure]:
         """Feed the workers until every task is done or has failed for good."""
         for worker in self.pool.workers:
             self.selector.register(_out(worker), selectors.EVENT_READ, worker)
@@ -148,11 +142,7 @@ class _Round:
             self._check_start()
 
     def _check_start(self) -> None:
-        """Stop when workers die before one of them has said anything: it is not the tasks' fault.
-
-        Raises:
-            TaskError: workers cannot start here.
-        """
+        """Stop when workers die before one of them has sent anything: tasks are not the cause."""
         if not self.pool.has_worked and self.deaths > 2 * self.pool.size + self.pool.retries:
             raise TaskError(
                 f"{self.deaths} workers died before any of them did something; the last one: "
@@ -200,13 +190,10 @@ class _Round:
 
     def _lost(self, task: Task, worker: _Worker, fields: dict[str, Any]) -> None:
         """Try a task again, or give it up."""
-        if fields.get("kind") != "expected" and self.tries[task] <= self.pool.retries:
-            self.waiting.append(task)
-            self.on_event("retry", fields)
-            return
-        failure = Failure(task, fields["error"], str(worker.log), fields.get("code", 1))
-        self.failures.append(failure)
-        self.on_event("failed", fields)
+        if self.may_retry(task, fields):
+            self.retry(task, fields)
+        else:
+            self.give_up(task, fields, str(worker.log))
 
 
 def _send(worker: _Worker, task: Task) -> bool:

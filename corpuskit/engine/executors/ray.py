@@ -1,13 +1,12 @@
-"""The Ray launcher: every task is one plain Ray task, on a cluster or on this machine.
+"""The Ray executor: every task is one plain Ray task, on a cluster or on this machine.
 
-A Ray task returns what became of it as a value, so a failing one never hurts the others. Ray itself
+A Ray task returns its outcome as a value, so a failing one never hurts the others. Ray itself
 retries nothing: a worker that is lost, and an unexpected failure, cost one attempt each out of the
-same few. (Ray alone would try a task that outgrows its node for ever, and tell nobody.)
+same few. (Ray alone would retry a task that outgrows its node for ever, without a message.)
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import logging
 import os
@@ -17,19 +16,23 @@ import urllib.parse
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.closure import PACKAGE
 from corpuskit.distribution import install_command
-from corpuskit.engine.executors.contract import Failure, Launcher
-from corpuskit.engine.executors.errand import PATIENCE_SECONDS, Errand, digest_of, perform
-from corpuskit.engine.plan.compile import PLAN
+from corpuskit.engine.executors import Launcher, Round, TaskFailure, python_path
+from corpuskit.engine.executors.ray_worker import (
+    PLAN_SECONDS,
+    WorkerContext,
+    run_ray_task,
+)
+from corpuskit.engine.plan import PLAN
 from corpuskit.errors import TaskError, UsageError
+from corpuskit.formats.manifest import digest_bytes
 from corpuskit.storage import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from corpuskit.engine.executors.contract import OnEvent, Task
+    from corpuskit.engine.executors import OnEvent, Task
     from corpuskit.storage import Store
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -40,11 +43,11 @@ CONNECT_SECONDS = 5
 COUNT_SECONDS = 5
 """The CPUs of the cluster are counted this often: an autoscaler adds some."""
 
-ROOM_SECONDS = 300
+NODE_SECONDS = 300
 """A cluster in which no node is large enough for a task has this long to start one."""
 
 LACK_SECONDS = 10
-"""That there is no such node is said after this long without a result."""
+"""The lack of such a node is reported after this long without a result."""
 
 OBJECT_STORE_BYTES = 80 << 20  # near Ray's minimum: tasks exchange files, not objects
 
@@ -71,7 +74,7 @@ class RayLauncher(Launcher):
         self.store, self.workers, self.retries = store, workers, retries
         self.address = address or os.environ.get("RAY_ADDRESS") or None
         self.cpus_per_task, self.memory = cpus_per_task, memory
-        self.max_in_flight, self.patience_seconds = max_in_flight, PATIENCE_SECONDS
+        self.max_in_flight, self.plan_seconds = max_in_flight, PLAN_SECONDS
         self.log = store.logs() / f"ray-{socket.gethostname()}-{os.getpid()}.log"
         self._token = uuid.uuid4().hex
         self._is_connected = self._is_ours = False
@@ -89,41 +92,39 @@ class RayLauncher(Launcher):
             _ray().shutdown()
         self._is_connected = self._is_ours = False
 
-    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[Failure]:
+    def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[TaskFailure]:
         """Run tasks to their end; return those that failed for good.
 
         Raises:
-            UsageError: there is no Ray, or no room in it for a task; nothing was run.
+            UsageError: there is no Ray, or no node is large enough for a task; nothing was run.
             TaskError: a node cannot work on this run; what was done is kept.
         """
         if not tasks:
             return []
         if not self._is_connected:
             self._connect()
-        return _Round(self, tasks, on_event).run()
+        return _RayRound(self, tasks, on_event).run()
 
-    def errand(self) -> Errand:
-        """Return what every worker of this run is told."""
+    def context(self) -> WorkerContext:
+        """Return what every worker of this run gets."""
         address = self.store.address
         if not is_remote(address):
             address = os.path.abspath(address)
-        digest = digest_of(self.store.read(PLAN))
-        return Errand(address, digest, os.getcwd(), self._token, self.patience_seconds)
+        digest = digest_bytes(self.store.read(PLAN))
+        return WorkerContext(address, digest, os.getcwd(), self._token, self.plan_seconds)
 
     def remote(self) -> Any:
         """Return the remote function, with what it reserves."""
         environment = dict(ENVIRONMENT)
         hosts = {node["NodeManagerHostname"] for node in _nodes()}
         if hosts == {socket.gethostname()}:
-            # The same corpuskit as here, however it came to be importable.
-            paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
-            environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+            environment["PYTHONPATH"] = python_path()
         options = {"num_cpus": self.cpus_per_task, "runtime_env": {"env_vars": environment}}
         if self.memory is not None:
             options["memory"] = self.memory
-        return _ray().remote(perform).options(max_retries=0, **options)
+        return _ray().remote(run_ray_task).options(max_retries=0, **options)
 
-    def lacks_room(self) -> str:
+    def lacking_resources(self) -> str:
         """Return what no node of the cluster has enough of, and what to do; empty if some node has.
 
         CPUs that are busy count.
@@ -133,24 +134,21 @@ class RayLauncher(Launcher):
         memory = self.memory or 0
         if any(cpus >= self.cpus_per_task and size >= memory for cpus, size in sizes):
             return ""
-        asked = f"{self.cpus_per_task:g} CPUs" + (f" and {memory} bytes of memory" * bool(memory))
+        reserved = f"{self.cpus_per_task:g} CPUs"
+        reserved += f" and {memory} bytes of memory" * bool(memory)
         cpus, size = max(sizes, default=(0, 0))
         if self._is_ours and self.address in (None, "local"):
             advice = "raise executor.workers"
         else:
             advice = "start larger nodes, or those that were lost"
         return (
-            f"no node of the Ray cluster has the {asked} that a task reserves; the largest of "
+            f"no node of the Ray cluster has the {reserved} that a task reserves; the largest of "
             f"{len(sizes)} has {cpus:g} CPUs and {size:.0f} bytes. Lower "
             f"executor.ray.cpus_per_task or executor.ray.memory, or {advice}."
         )
 
     def _connect(self) -> None:
-        """Use the Ray of this process, connect to a cluster, or start one here.
-
-        Raises:
-            UsageError: it cannot be done.
-        """
+        """Use the Ray of this process, connect to a cluster, or start one here."""
         try:
             import ray
         except ImportError as error:
@@ -161,7 +159,7 @@ class RayLauncher(Launcher):
             self._init()
             self._is_ours = True
             # A cluster may grow when tasks wait; this one will not.
-            if self.address in (None, "local") and (lack := self.lacks_room()):
+            if self.address in (None, "local") and (lack := self.lacking_resources()):
                 raise UsageError(f"executor: {lack}")
         self._is_connected = True
 
@@ -172,7 +170,7 @@ class RayLauncher(Launcher):
         place = self.address or "local"
         options: dict[str, Any] = {}
         if place == "local":
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # tell nobody about the run
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing about the run
             options = {"num_cpus": self.workers, "include_dashboard": False,
                        "object_store_memory": OBJECT_STORE_BYTES}  # fmt: skip
         else:
@@ -194,11 +192,7 @@ _ADVICE = (
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address at which nobody listens: Ray itself would try for minutes.
-
-    Raises:
-        UsageError: nobody does.
-    """
+    """Refuse an address at which nothing listens: Ray itself would try for minutes."""
     scheme, _, rest = address.rpartition("://")
     if scheme not in ("", "ray") or address == "auto":
         return
@@ -213,27 +207,25 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-class _Round:
+class _RayRound(Round):
     """The tasks of one phase on their way through the cluster."""
 
     def __init__(self, launcher: RayLauncher, tasks: Sequence[Task], on_event: OnEvent) -> None:
-        self.launcher, self.on_event = launcher, on_event
-        self.remote, self.errand = launcher.remote(), launcher.errand()
-        self.waiting = collections.deque(tasks)
-        self.flying: dict[Any, Task] = {}
-        self.tries: collections.Counter[Task] = collections.Counter()
-        self.failures: list[Failure] = []
+        super().__init__(tasks, launcher.retries, on_event)
+        self.launcher = launcher
+        self.remote, self.context = launcher.remote(), launcher.context()
+        self.in_flight: dict[Any, Task] = {}
         self.unfit = ""
-        self._limit, self._counted, self._landed = 0, 0.0, time.monotonic()
-        self._looked, self._lacking = self._landed, 0.0
+        self._limit, self._counted, self._last_result = 0, 0.0, time.monotonic()
+        self._checked, self._lacking = self._last_result, 0.0
 
-    def run(self) -> list[Failure]:
+    def run(self) -> list[TaskFailure]:
         """Keep the cluster fed until every task is done or has failed for good."""
         try:
-            while self.waiting or self.flying:
+            while self.waiting or self.in_flight:
                 self._submit()
-                self._land()
-                self._check_room()
+                self._collect()
+                self._check_resources()
         finally:
             self._cancel()
         if self.unfit:
@@ -241,10 +233,10 @@ class _Round:
         return self.failures
 
     def _submit(self) -> None:
-        while self.waiting and len(self.flying) < self._max_in_flight():
+        while self.waiting and len(self.in_flight) < self._max_in_flight():
             task = self.waiting.popleft()
             self.tries[task] += 1
-            self.flying[self.remote.remote(self.errand, task)] = task
+            self.in_flight[self.remote.remote(self.context, task)] = task
 
     def _max_in_flight(self) -> int:
         if self.launcher.max_in_flight is not None:
@@ -254,16 +246,16 @@ class _Round:
             self._limit, self._counted = max(1, int(cpus)) * TASKS_PER_CPU, time.monotonic()
         return self._limit
 
-    def _land(self) -> None:
+    def _collect(self) -> None:
         """Take what has ended; wait for it, but not for long."""
-        if not self.flying:
+        if not self.in_flight:
             return
-        ray, refs = _ray(), list(self.flying)
+        ray, refs = _ray(), list(self.in_flight)
         if not ray.wait(refs, num_returns=1, timeout=1)[0]:
             return
         for ref in ray.wait(refs, num_returns=len(refs), timeout=0)[0]:
-            self._take(self.flying.pop(ref), _outcome(ref))
-            self._landed = time.monotonic()
+            self._take(self.in_flight.pop(ref), _outcome(ref))
+            self._last_result = time.monotonic()
 
     def _take(self, task: Task, fields: dict[str, Any]) -> None:
         kind = fields.pop("event")
@@ -278,55 +270,49 @@ class _Round:
             # It would fail all other tasks, too, and faster than the other nodes do them.
             self.unfit = self.unfit or fields["error"]
             self.waiting.clear()
-        elif fields.get("kind") != "expected" and self.tries[task] <= self.launcher.retries:
+        elif self.may_retry(task, fields):
             if not self.unfit:
-                self.waiting.append(task)
-                self.on_event("retry", fields)
+                self.retry(task, fields)
         else:
             if kind == "lost":
                 fields["error"] += f" So it went in all {self.tries[task]} attempts."
-            failure = Failure(task, fields["error"], str(self.launcher.log), fields.get("code", 1))
-            self.failures.append(failure)
-            self.on_event("failed", fields)
+            self.give_up(task, fields, str(self.launcher.log))
 
-    def _check_room(self) -> None:
+    def _check_resources(self) -> None:
         """Say that no node is large enough; stop when none has been started for long.
 
         Ray itself would wait for ever.
-
-        Raises:
-            TaskError: the cluster has no room for a task.
         """
         now = time.monotonic()
-        if now - max(self._landed, self._looked) < LACK_SECONDS:
+        if now - max(self._last_result, self._checked) < LACK_SECONDS:
             return
-        self._looked = now
-        lack = self.launcher.lacks_room()
+        self._checked = now
+        lack = self.launcher.lacking_resources()
         if not lack:
             self._lacking = 0.0
         elif not self._lacking:
             self._lacking = now
             self.on_event(
-                "waits", {"reason": f"executor: {lack} Waiting {ROOM_SECONDS} s for such a node."}
+                "waits", {"reason": f"executor: {lack} Waiting {NODE_SECONDS} s for such a node."}
             )
-        elif now - self._lacking > ROOM_SECONDS:
+        elif now - self._lacking > NODE_SECONDS:
             raise TaskError(
                 f"executor: {lack} What is done is kept: then run the same command again."
             )
 
     def _cancel(self) -> None:
         """Stop what is in flight, and wait until it has stopped."""
-        if self.flying:
-            ray, refs = _ray(), list(self.flying)
+        if self.in_flight:
+            ray, refs = _ray(), list(self.in_flight)
             with contextlib.suppress(ConnectionError, RuntimeError, ray.exceptions.RayError):
                 for ref in refs:
                     ray.cancel(ref, force=True)
                 ray.wait(refs, num_returns=len(refs), timeout=10)
-            self.flying.clear()
+            self.in_flight.clear()
 
 
 def _outcome(ref: Any) -> dict[str, Any]:
-    """Return what a task returned, or what became of its worker: `lost` or `unfit`."""
+    """Return what a task returned, or that its worker is `lost` or `unfit`."""
     from ray import exceptions
 
     try:

@@ -1,4 +1,4 @@
-"""The Slurm launcher: one job array per phase, all submitted up front, each after the one before.
+"""The Slurm executor: one job array per phase, all submitted up front, each after the one before.
 
 An array has as many elements as there are places to work (slots), whatever the number of tasks, so
 MaxArraySize does not matter. What is done is known from manifests; Slurm is asked only which jobs
@@ -20,13 +20,13 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.closure import PACKAGE
+from corpuskit.engine.executors import python_path
 from corpuskit.errors import DataError, TaskError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.storage import Store
 
@@ -91,18 +91,18 @@ class JobState:
         return any(reason in HELD for reason in self.reasons)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What its elements do, and what to do about it."""
         parts = [f"{num} {name.lower()}" for name, num in sorted(self.elements.items())]
-        words = ", ".join(parts) or "ended"
+        states = ", ".join(parts) or "ended"
         reasons = ", ".join(self.reasons)
         if self.is_hopeless:
-            return f"{words}: blocked ({reasons}). scancel {self.job.number}, then run again."
+            return f"{states}: blocked ({reasons}). scancel {self.job.number}, then run again."
         if self.is_held:
-            return f"{words} ({reasons}). Held until: scontrol release {self.job.number}"
+            return f"{states} ({reasons}). Held until: scontrol release {self.job.number}"
         if self.elements.get("OUT_OF_MEMORY"):
-            return f"{words}. Raise executor.slurm.mem, or lower executor.workers."
-        return f"{words} ({reasons})" if self.is_alive and reasons else words
+            return f"{states}. Raise executor.slurm.mem, or lower executor.workers."
+        return f"{states} ({reasons})" if self.is_alive and reasons else states
 
 
 def log_of(run: RunDirectory, job: Job) -> str:
@@ -116,10 +116,10 @@ def seconds_left(element: str) -> float:
     Raises:
         UsageError: Slurm cannot be asked from here.
     """
-    asked = _ask(["squeue", "-h", "-j", element, "-o", "%L"])
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", asked.stdout.strip())
+    answer = _ask(["squeue", "-h", "-j", element, "-o", "%L"])
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", answer.stdout.strip())
     if match is None:
-        return math.inf if asked.stdout.strip() == "UNLIMITED" else 0.0
+        return math.inf if answer.stdout.strip() == "UNLIMITED" else 0.0
     days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
@@ -205,12 +205,12 @@ def job_states(jobs: Sequence[Job]) -> list[JobState]:
     if not jobs:
         return []
     numbers = ",".join(job.number for job in jobs)
-    asked = _ask(["squeue", "-a", "-h", "-r", "-t", "all", "-j", numbers, "-o", "%F|%T|%r"])
-    if asked.returncode and "Invalid job id" not in asked.stderr:
-        raise UsageError(f"squeue: {_last_line(asked.stderr)} Ask on a node that reaches Slurm.")
+    answer = _ask(["squeue", "-a", "-h", "-r", "-t", "all", "-j", numbers, "-o", "%F|%T|%r"])
+    if answer.returncode and "Invalid job id" not in answer.stderr:
+        raise UsageError(f"squeue: {_last_line(answer.stderr)} Ask on a node that reaches Slurm.")
     elements: dict[str, Counter[str]] = {}
     reasons: dict[str, set[str]] = {}
-    for line in asked.stdout.splitlines():
+    for line in answer.stdout.splitlines():
         number, state, reason = line.split("|", 2)
         elements.setdefault(number, Counter())[state] += 1
         if state == "PENDING" and reason != "None":  # not looked at by the scheduler yet
@@ -249,14 +249,14 @@ def refuse_live_jobs(store: Store) -> None:
 
 def max_array_size() -> int:
     """Return how many elements an array may have here."""
-    asked = _ask(["scontrol", "show", "config"])
-    for line in asked.stdout.splitlines():
+    answer = _ask(["scontrol", "show", "config"])
+    for line in answer.stdout.splitlines():
         key, _, value = line.partition("=")
         if key.strip() == "MaxArraySize" and value.strip().isdigit():
             return max(int(value), 1)
-    if asked.returncode:
+    if answer.returncode:
         raise UsageError(
-            f"scontrol: {_last_line(asked.stderr)} Submit from a node that reaches Slurm."
+            f"scontrol: {_last_line(answer.stderr)} Submit from a node that reaches Slurm."
         )
     return 1001  # Slurm's own default
 
@@ -283,14 +283,19 @@ def _options(run: RunDirectory, name: str, slots: int, *, after: str | None) -> 
 
 def _script(run: RunDirectory, index: int, accept_code: bool, force: bool) -> str:
     """Return the batch script: `exec`, so that Slurm's signals reach Python itself."""
-    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
-    command = [sys.executable, "-m", "corpuskit.engine.slot", _absolute(run.store), str(index)]
+    command = [
+        sys.executable,
+        "-m",
+        "corpuskit.engine.executors.slurm_slot",
+        _absolute(run.store),
+        str(index),
+    ]
     command += ["--accept-code-change"] if accept_code else []
     command += ["--force"] if force else []
     return "\n".join(
         [
             "#!/bin/bash",
-            f"export PYTHONPATH={shlex.quote(os.pathsep.join(p for p in paths if p))}",
+            f"export PYTHONPATH={shlex.quote(python_path())}",
             "trap '' USR1  # until Python has a handler: a warning while it starts must not end it",
             f"exec {shlex.join(command)}",
             "",
@@ -303,11 +308,7 @@ def _absolute(store: Store) -> str:
 
 
 def _ask(command: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm's.
-
-    Raises:
-        UsageError: it is not installed here, or does not answer.
-    """
+    """Run a command of Slurm's."""
     if shutil.which(command[0]) is None:
         raise UsageError(f"{command[0]} is not installed here. Submit from a login node of Slurm.")
     try:

@@ -33,7 +33,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from corpuskit.closure import PACKAGE
+from corpuskit.engine.executors import python_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ def train_script(
     return _SCRIPT.format(
         options="\n".join(f"#SBATCH {option}" for option in options),
         command=shlex.join(["sbatch", f"train-{name}.sh"]),
-        python_path=shlex.quote(_python_path()),
+        python_path=shlex.quote(python_path()),
         output=shlex.quote(os.path.abspath(output)),
         python=shlex.quote(sys.executable),
         nodes=place.nodes,
@@ -94,12 +94,6 @@ def _options(name: str, place: Allocation) -> list[str]:
         share, "--requeue", f"--signal=B:USR1@{place.grace_seconds}", "--open-mode=append",
         f"--chdir={os.getcwd()}", f"--output=train-{name}-%j.log", *place.options,
     ]  # fmt: skip
-
-
-def _python_path() -> str:
-    """Return the PYTHONPATH under which the nodes find the corpuskit that is running here."""
-    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
-    return os.pathsep.join(path for path in paths if path)
 
 
 _SCRIPT = """\

@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any
 import corpuskit
 from corpuskit.engine import registry
 from corpuskit.engine.config import pipeline_yaml
-from corpuskit.engine.mixture import mixture
-from corpuskit.engine.packing import packing
-from corpuskit.engine.status import accounts, funnel, outdated, sealed
+from corpuskit.engine.mixture import mixture, packing
+from corpuskit.engine.status import (
+    accounts,
+    funnel,
+    outdated,
+    sealed,
+)
 from corpuskit.errors import DataError, UsageError
 from corpuskit.inspect.card.limits import find_limits
 from corpuskit.loader.edits import read_edits

@@ -7,7 +7,7 @@ import difflib
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from corpuskit.engine.plan.compile import PLAN
+from corpuskit.engine.plan import PLAN
 from corpuskit.engine.status import accounts, funnel
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from corpuskit.storage import open_whole
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.formats.manifest import Part
     from corpuskit.inspect.diff.changes import Pick
     from corpuskit.inspect.diff.fates import FateReader

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers, split_key
-from corpuskit.formats.exchange import read_run
+from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.inspect.facts.counts import Sampled
 from corpuskit.inspect.facts.documents import names_of, texts_of
 from corpuskit.inspect.facts.excerpts import Excerpt, masked, segments, shortened
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import RoleParts, Seal
@@ -222,7 +222,7 @@ def _largest(
     keeps_none = getattr(stage, "keep", "") == "none"
     sources = {file.ordinal: file.source for file in run.inputs.files}
     for size, cluster, survivor, number in tally.largest:
-        rows = read_run(run.at(parts[number]), survivor, survivor + 1)
+        rows = read_shuffle(run.at(parts[number]), survivor, survivor + 1)
         members = [row for row in rows.to_pylist() if row["cluster"] == -cluster]
         members = sorted(members, key=lambda row: (row["rank"], row["key"]))[:NUM_MEMBERS]
         names = names_of(run, last, [row["key"] for row in members])

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from corpuskit.engine.profile import LEFT, ROLE, SCHEMA
+from corpuskit.engine.records import LEFT, PROFILE, PROFILE_SCHEMA
 from corpuskit.errors import DataError
 from corpuskit.storage import open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part
@@ -32,7 +32,7 @@ _HELD = 64
 """Parts in memory at a time."""
 
 _KEYS = ["phase", "at", "what", "field", "name", "source", "bin"]
-_SCHEMA = pa.schema([("phase", pa.string()), *SCHEMA])
+_SCHEMA = pa.schema([("phase", pa.string()), *PROFILE_SCHEMA])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,7 @@ def read_counts(run: RunDirectory, finished: Sealed, max_parts: int = MAX_PARTS)
         DataError: one cannot be read.
     """
     streams = [(phase, seal) for phase, seal in finished if phase.is_stream]
-    found = [(phase, seal.by_role(ROLE)) for phase, seal in streams]
+    found = [(phase, seal.by_role(PROFILE)) for phase, seal in streams]
     total = sum(len(parts) for _, parts in found)
     step = max(-(-total // max_parts), 1)
     chosen = [(phase, parts[::step]) for phase, parts in found if len(parts)]
@@ -188,7 +188,9 @@ def _read(run: RunDirectory, phase: Phase, part: Part, last: str) -> pa.Table | 
     """
     try:
         with open_whole(run.at(part)) as source:
-            table = pq.read_table(source, schema=SCHEMA, partitioning=None, use_threads=False)
+            table = pq.read_table(
+                source, schema=PROFILE_SCHEMA, partitioning=None, use_threads=False
+            )
     except FileNotFoundError:
         return None
     except (pa.ArrowException, OSError) as error:

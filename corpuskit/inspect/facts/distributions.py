@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corpuskit.engine.profile import LEFT, READ, edges
+from corpuskit.engine.records import LEFT, READ, edges
 from corpuskit.inspect.binned import failing, takes_whole
 from corpuskit.inspect.facts.counts import Pair, top_names
 from corpuskit.stage import StreamingStage

@@ -18,7 +18,7 @@ from corpuskit.storage import open_place
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
     from corpuskit.stage import Unit

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.engine import registry
-from corpuskit.engine.status import funnel, kind_of, stage_states
+from corpuskit.engine.status import funnel, stage_states
 from corpuskit.inspect.facts.ledger_rows import Group, Tally
 from corpuskit.inspect.facts.volumes import Volume, total
 from corpuskit.stage import Source
@@ -112,7 +112,7 @@ def stage_facts(run: RunDirectory, finished: Sealed, current: str | None) -> lis
         )
         word = "running" if state == "waiting" and current in phases else state
         params, summary = changed_params(step.stage), registry.summary(step.name)
-        facts.append(StageFact(label, step.name, kind_of(step), summary, phases, word, params))
+        facts.append(StageFact(label, step.name, step.kind, summary, phases, word, params))
     return facts
 
 

@@ -14,9 +14,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import corpuskit
-from corpuskit.engine.mixture import mixture
-from corpuskit.engine.packing import packing
-from corpuskit.engine.status import accounts, sealed
+from corpuskit.engine.mixture import mixture, packing
+from corpuskit.engine.status import accounts, outdated_phases, run_status, sealed
 from corpuskit.errors import DataError, UsageError
 from corpuskit.inspect.facts import distributions, funnel
 from corpuskit.inspect.facts.begun import begun
@@ -27,16 +26,14 @@ from corpuskit.inspect.facts.ledger_rows import scan_ledger
 from corpuskit.inspect.facts.provenance import plan_facts, provenance
 from corpuskit.inspect.facts.resources import resources
 from corpuskit.inspect.facts.shown import BUDGET_BYTES, shown_samples
-from corpuskit.inspect.facts.standing import outdated_phases, standing
 from corpuskit.inspect.facts.volumes import Volume, flow, total
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.engine.mixture import Mixture
-    from corpuskit.engine.packing import PackingRow
+    from corpuskit.engine.mixture import Mixture, PackingRow
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.engine.status import Account, Sealed
+    from corpuskit.engine.status import Account, RunStatus, Sealed
     from corpuskit.inspect.facts.clusters import Duplicates
     from corpuskit.inspect.facts.counts import Counts
     from corpuskit.inspect.facts.distributions import Measure
@@ -44,7 +41,6 @@ if TYPE_CHECKING:
     from corpuskit.inspect.facts.ledger_rows import Scan
     from corpuskit.inspect.facts.resources import Resources
     from corpuskit.inspect.facts.shown import Shown
-    from corpuskit.inspect.facts.standing import Standing
     from corpuskit.inspect.facts.volumes import Flow
 
 FORMAT = 1
@@ -77,7 +73,7 @@ class Facts:
     """All that is known about a run; `to_json` gives plain JSON values, keys as strings."""
 
     made: dict[str, Any]
-    run: Standing
+    run: RunStatus
     sources: tuple[str, ...]
     stages: tuple[StageFact, ...]
     totals: Totals
@@ -154,7 +150,7 @@ def gather(
     finished = sealed(run)
     for phase, seal in finished:
         run.set_seal(phase, seal)
-    state = standing(run, finished)
+    state = run_status(run, finished)
     known, so_far = begun(run, finished, state)
     counts = read_counts(run, known)
     stream = flow(run, known, counts)
@@ -280,8 +276,8 @@ def _tokens(
     }
 
 
-def _run_json(state: Standing) -> dict[str, Any]:
-    left_out = {"failures", "prospects"}
+def _run_json(state: RunStatus) -> dict[str, Any]:
+    left_out = {"failures", "phase_statuses"}
     names = [field.name for field in dataclasses.fields(state) if field.name not in left_out]
     return {name: getattr(state, name) for name in names}
 

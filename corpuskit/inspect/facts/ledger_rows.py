@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpuskit.engine.profile import rule_of
+from corpuskit.engine.records import rule_of
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers, split_key
 from corpuskit.formats.ledger import SCHEMA, sampled
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part, Seal

@@ -14,8 +14,7 @@ from corpuskit.inspect.facts.funnel import changed_params
 
 if TYPE_CHECKING:
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.engine.status import Sealed
-    from corpuskit.inspect.facts.standing import Standing
+    from corpuskit.engine.status import RunStatus, Sealed
 
 MAX_FILES = 50
 """Input files of a source that are named."""
@@ -26,13 +25,13 @@ LIBRARIES = (
 )  # fmt: skip
 
 
-def provenance(run: RunDirectory, finished: Sealed, state: Standing) -> dict[str, Any]:
+def provenance(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[str, Any]:
     """Return fingerprints and versions, as JSON values.
 
     Libraries whose version decides are part of the fingerprints; runs do not store versions by
     name, so the versions are those that are installed where the report is made.
     """
-    current = {one.phase.name: one.state == "reuse" for one in state.prospects}
+    current = {one.phase.name: one.state == "reuse" for one in state.phase_statuses}
     phases = [
         {
             "phase": phase.name, "fingerprint": seal.fingerprint, "content": seal.content(),

@@ -6,18 +6,16 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.engine.context import COMPILING
-from corpuskit.engine.status import funnel, overheads
-from corpuskit.inspect.facts.standing import modified
+from corpuskit.engine.compiling import COMPILING
+from corpuskit.engine.status import funnel, modified, overheads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.engine.status import Sealed
+    from corpuskit.engine.status import RunStatus, Sealed
     from corpuskit.formats.manifest import Seal
-    from corpuskit.inspect.facts.standing import Standing
 
 MAX_MANIFESTS = 512
 """Of a phase; with more of them, how long it took from first to last is not worked out."""
@@ -101,7 +99,7 @@ class Resources:
         }
 
 
-def resources(run: RunDirectory, finished: Sealed, state: Standing) -> Resources:
+def resources(run: RunDirectory, finished: Sealed, state: RunStatus) -> Resources:
     """Return what the finished phases took, and how far the open ones are."""
     seals = {phase.index: seal for phase, seal in finished}
     over = overheads(run, finished)
@@ -153,8 +151,8 @@ def _of_seal(run: RunDirectory, phase: Phase, seal: Seal) -> PhaseCost:
     )
 
 
-def _open(phase: Phase, state: Standing) -> PhaseCost:
-    found = next((one for one in state.prospects if one.phase.name == phase.name), None)
+def _open(phase: Phase, state: RunStatus) -> PhaseCost:
+    found = next((one for one in state.phase_statuses if one.phase.name == phase.name), None)
     units = None if found is None else found.units
     left = None if found is None else found.units_left
     done = None if units is None or left is None else units - left

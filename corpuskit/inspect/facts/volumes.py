@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.engine import registry
-from corpuskit.engine.estimate import PACK
+from corpuskit.engine.mixture import PACK
 from corpuskit.stage import CellStage, GlobalStage
 from corpuskit.stages.sequences._rows import TOKENS_PER_BYTE
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from corpuskit.engine.config import Step
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
     from corpuskit.inspect.facts.counts import Counts

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from corpuskit.engine.measures import FIXED, ROLE
+from corpuskit.engine.records import FIXED, MEASURES
 from corpuskit.engine.status import sealed
 from corpuskit.errors import UsageError, suggest
 from corpuskit.formats.batch import numbers
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part, RoleParts, Seal
@@ -287,7 +287,7 @@ def _measures(run: RunDirectory, finished: Sealed, stage: str) -> Iterator[_Valu
     """Yield the rules that a stage measured."""
     configured = run.plan.step(stage).stage
     for phase, seal in finished:
-        parts = seal.by_role(ROLE + stage)
+        parts = seal.by_role(MEASURES + stage)
         if not (phase.is_stream and len(parts) and isinstance(configured, StreamingStage)):
             continue
         path = run.at(parts[0])

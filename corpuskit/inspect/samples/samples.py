@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from corpuskit.engine.profile import rule_of
+from corpuskit.engine.records import rule_of
 from corpuskit.engine.status import sealed
 from corpuskit.errors import UsageError, suggest
 from corpuskit.formats.batch import numbers
-from corpuskit.formats.exchange import read_run
 from corpuskit.formats.ledger import SCHEMA
+from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.inspect.samples.texts import ledger_text, texts_seen
 from corpuskit.storage import open_whole
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Part, Seal
 
@@ -344,7 +344,7 @@ def _survivors(run: RunDirectory, phase: Phase, stage: object, keys: set[int]) -
         if run.plan.phases[index].pass_name != named:
             continue
         for part in run.seal(index).by_role("run:clusters"):
-            rows = read_run(run.at(part))
+            rows = read_shuffle(run.at(part))
             mine = rows.filter(pc.is_in(rows.column("key"), pa.array(sorted(keys), pa.int64())))
             pairs = zip(mine.column("key").to_pylist(), mine.column("survivor").to_pylist(),
                         strict=True)  # fmt: skip

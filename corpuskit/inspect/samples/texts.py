@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from corpuskit.engine.plan.inputs import check_unchanged
-from corpuskit.engine.profile import ROLE as PROFILE
+from corpuskit.engine.inputs import check_unchanged
+from corpuskit.engine.records import PROFILE
 from corpuskit.engine.rundir import CELLS_PER_UNIT
 from corpuskit.errors import CorpuskitError, DataError, describe
 from corpuskit.formats.batch import make_keys, split_key
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.engine.config import Step
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Seal
     from corpuskit.stage import InputFile, Slice, SourceBatch

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from corpuskit.engine.profile import ROLE, bins, edges
+from corpuskit.engine.records import PROFILE, bins, edges
 from corpuskit.errors import UsageError
 from corpuskit.inspect.binned import Bins, failing, takes_whole
 from corpuskit.inspect.tune.curve import Curve, SourceCurve
@@ -120,7 +120,7 @@ def curve_alone(run: RunDirectory, label: str, changes: Sequence[str], asked: st
     found = find_bounded(run, label)
     counts = _counts(found)
     names = tuple(rule for rule in found.stage.rules if rule in counts.measures)
-    shape = Measured(run, label, found.stage, found.seal.by_role(ROLE), names, frozenset(), [])
+    shape = Measured(run, label, found.stage, found.seal.by_role(PROFILE), names, frozenset(), [])
     swept = Swept(shape, changes, asked)
     if len(swept.rules) > 1:
         raise UsageError(
@@ -186,7 +186,7 @@ def _counts(found: Bounded) -> Counts:
     Raises:
         UsageError: nothing, as the run is of an earlier version.
     """
-    parts = list(found.seal.by_role(ROLE))
+    parts = list(found.seal.by_role(PROFILE))
     chosen = parts[:: max(-(-len(parts) // MOST_PARTS), 1)]
     tables = []
     for part in chosen:

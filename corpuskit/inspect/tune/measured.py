@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from corpuskit.engine.measures import FIXED, ROLE
+from corpuskit.engine.records import FIXED, MEASURES
 from corpuskit.engine.status import outdated, sealed
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.formats.batch import numbers
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import RoleParts, Seal
@@ -65,7 +65,7 @@ class Bounded(NamedTuple):
     @property
     def has_measures(self) -> bool:
         """Whether what it measured in each document is stored."""
-        return len(self.seal.by_role(ROLE + self.label)) > 0
+        return len(self.seal.by_role(MEASURES + self.label)) > 0
 
 
 def find_bounded(run: RunDirectory, label: str) -> Bounded:
@@ -102,7 +102,7 @@ def find_measured(run: RunDirectory, label: str) -> Measured:
         UsageError: there are none; says what to do.
     """
     found = find_bounded(run, label)
-    parts = found.seal.by_role(ROLE + label)
+    parts = found.seal.by_role(MEASURES + label)
     if not len(parts):
         raise UsageError(without_measures(found))
     path = run.at(parts[0])

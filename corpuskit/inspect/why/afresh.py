@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from corpuskit.engine import registry
 from corpuskit.engine.context import cell_sidecars
-from corpuskit.engine.plan.inputs import check_unchanged
-from corpuskit.engine.profile import measuring
+from corpuskit.engine.inputs import check_unchanged
+from corpuskit.engine.records import measuring
 from corpuskit.engine.rundir import CELLS_PER_UNIT
 from corpuskit.errors import CorpuskitError, TaskError
 from corpuskit.formats.batch import numbers
@@ -29,7 +29,7 @@ from corpuskit.stage import StreamingStage, Unit, View
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.inspect.why.history import Histories
     from corpuskit.inspect.why.lookup import Identity

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import CorpuskitError
-from corpuskit.formats.exchange import read_run
+from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.inspect.why.keyed import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part, RoleParts
     from corpuskit.inspect.why.lookup import Documents
@@ -98,7 +98,7 @@ def _cluster_of(
             row
             for part in runs
             if part.first <= survivor <= part.last
-            for row in read_run(documents.run.at(part), survivor, survivor + 1).to_pylist()
+            for row in read_shuffle(documents.run.at(part), survivor, survivor + 1).to_pylist()
         ]
         if any(row["key"] == key for row in rows):
             return rows
@@ -107,7 +107,7 @@ def _cluster_of(
 
 def keys_named(documents: Documents, name: str) -> list[int]:
     """Return the keys of documents that can have this id; nothing is scanned."""
-    from corpuskit.engine.identity import ID
+    from corpuskit.engine.records import ID
 
     derived = documents.derived_key(name)
     found = documents.keys_of_hash(name, ID)

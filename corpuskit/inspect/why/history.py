@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.engine import registry
-from corpuskit.engine.measures import FIXED
-from corpuskit.engine.measures import ROLE as MEASURES
+from corpuskit.engine.records import FIXED, MEASURES
 from corpuskit.engine.status import sealed
 from corpuskit.inspect.why.cluster import cluster_facts
 from corpuskit.inspect.why.keyed import ROW, plain, rows_of, sidecar_row
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from corpuskit.engine.config import Step
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Part, Seal
     from corpuskit.inspect.why.sightings import Training

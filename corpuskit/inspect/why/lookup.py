@@ -13,17 +13,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from corpuskit.engine.identity import ID, ROLE, URL, hash_of
-from corpuskit.engine.profile import ROLE as PROFILE
+from corpuskit.engine.records import (
+    ID,
+    IDS,
+    PROFILE,
+    URL,
+    hash_of,
+)
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import MAX_ORDINAL, POSITION_BITS, make_keys, numbers
-from corpuskit.formats.exchange import read_run
+from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.inspect.why.keyed import first_values, keys_around, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from corpuskit.engine.plan.compile import Phase
+    from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part
@@ -98,7 +103,7 @@ class Documents:
         return (
             not self._lost
             and seal is not None
-            and bool(len(seal.by_role(ROLE)) or len(seal.by_role(PROFILE)))
+            and bool(len(seal.by_role(IDS)) or len(seal.by_role(PROFILE)))
         )
 
     def identify(self, key: int) -> Identity:
@@ -145,9 +150,9 @@ class Documents:
         if self.seal is None:
             return []
         wanted, keys = hash_of(name), []
-        for part in self.seal.by_role(ROLE):
+        for part in self.seal.by_role(IDS):
             try:
-                rows = read_run(self.run.at(part), wanted, wanted + 1)
+                rows = read_shuffle(self.run.at(part), wanted, wanted + 1)
             except FileNotFoundError:  # somebody has deleted it: from now on documents are scanned
                 self._lost = True
                 continue

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import MAX_ORDINAL, POSITION_BITS, numbers
-from corpuskit.formats.exchange import read_run
 from corpuskit.formats.manifest import OtherFormatError, Seal
+from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.stage import Unit
 from corpuskit.storage import open_store
 
@@ -63,7 +63,9 @@ class Index:
     def read(self, run: str, low: int, high: int, schema: pa.Schema) -> pa.Table:
         """Return rows by range of the first column, with its own keys."""
         rows = [
-            read_run(self.store.at(part.path, footer=part.footer), low, high).select(schema.names)
+            read_shuffle(self.store.at(part.path, footer=part.footer), low, high).select(
+                schema.names
+            )
             for part in self.parts(run).within(low, high)
         ]
         return pa.concat_tables([schema.empty_table(), *rows])

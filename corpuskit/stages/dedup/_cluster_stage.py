@@ -67,7 +67,7 @@ class ClusterStage(GlobalStage):
         found = (self.stage_name(), self.hashed_by, self._whole_identity())
         return tuple(str(find_seal(run, *found)) for run in self.against)
 
-    def runs(self) -> tuple[str, ...]:
+    def reference_runs(self) -> tuple[str, ...]:
         return self.against
 
     def needs(self) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class ClusterStage(GlobalStage):
             context.count(index_counter(self._whole_identity()))
             named = [*ids, pa.array([], pa.string())]
             columns = {"key": np.concatenate(keys), "id": pa.concat_arrays(named)}
-            context.write_run("ids", columns, is_sorted=True)
+            context.write_shuffle("ids", columns, is_sorted=True)
 
     def last_passes(self) -> tuple[Pass, ...]:
         """Return the passes from clusters to decisions."""

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers
-from corpuskit.formats.exchange import hash_ranges
 from corpuskit.formats.ledger import Entries
+from corpuskit.formats.shuffle_files import hash_ranges
 from corpuskit.stage import Cost, Unit
 from corpuskit.stages import _routing
 
@@ -169,7 +169,7 @@ def write_clusters(
         "rank": found.ranks[new],
         "similarity": similarities[new],
     }
-    context.write_run("clusters", columns)
+    context.write_shuffle("clusters", columns)
 
 
 def find_survivors(
@@ -186,7 +186,7 @@ def find_survivors(
         DataError: a survivor should live here and does not.
     """
     unit = context.unit
-    rows = context.run_range(clusters, unit.low, unit.high, CLUSTERS)
+    rows = context.read_shuffle(clusters, unit.low, unit.high, CLUSTERS)
     if rows.num_rows == 0:
         return
     wanted = np.unique(numbers(rows.column("survivor")))
@@ -207,7 +207,7 @@ def find_survivors(
         "survivor_id": pa.concat_arrays(ids).take(pa.array(places)),
         **{name: rows.column(name) for name, _ in _DECIDED},
     }
-    context.write_run("decisions", columns)
+    context.write_shuffle("decisions", columns)
 
 
 def cut_decisions(plan: PassPlan) -> list[Unit]:
@@ -239,7 +239,7 @@ def apply_decisions(
     """
     unit = context.unit
     run = _routing.routed(context, "survivors/decisions", "decisions")
-    rows = context.run_range(run, unit.low, unit.high, DECISIONS)
+    rows = context.read_shuffle(run, unit.low, unit.high, DECISIONS)
     keys, _ = context.part_keys()
     decided = numbers(rows.column("key"))
     places = np.searchsorted(keys, decided)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.formats.exchange import hash_ranges
+from corpuskit.formats.shuffle_files import hash_ranges
 from corpuskit.kernels.substring.winnow import gram_size
 from corpuskit.stage import Cost, Pass, Unit
 from corpuskit.stages import _routing

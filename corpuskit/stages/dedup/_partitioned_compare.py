@@ -40,7 +40,7 @@ def gather_cell(search: Search, context: PassContext) -> None:
     """Write the contexts of a cell's places, each text once, and which of them repeat."""
     unit = context.unit
     runs = (routed(context, "count/places"), "recount/places")
-    tables = [context.run_range(run, unit.low, unit.high, PLACES) for run in runs]
+    tables = [context.read_shuffle(run, unit.low, unit.high, PLACES) for run in runs]
     rows = pa.concat_tables(tables).combine_chunks()
     if rows.num_rows == 0:
         return
@@ -62,7 +62,7 @@ def compare_range(search: Search, context: PassContext) -> None:
     """Write which windows of a range of fingerprints are repeated."""
     unit = context.unit
     run = routed(context, "gather/contexts")
-    rows = context.run_range(run, unit.low, unit.high, CONTEXTS)
+    rows = context.read_shuffle(run, unit.low, unit.high, CONTEXTS)
     if rows.num_rows == 0:
         return
     column = {name: numbers(rows.column(name)) for name in CONTEXTS.names[:-1]}
@@ -90,11 +90,11 @@ def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
     """Return the spans of the documents of this cell."""
     unit = context.unit
     run = routed(context, "compare/windows")
-    windows = context.run_range(run, unit.low, unit.high, WINDOWS)
+    windows = context.read_shuffle(run, unit.low, unit.high, WINDOWS)
     keys, starts, lasts = (numbers(column) for column in windows.columns)
     found = [(keys, starts.astype(np.int64), starts + lasts.astype(np.int64) + search.window)]
     for name in ("winnow", "refine", "gather"):
-        spans = context.run_range(f"{name}/spans", unit.low, unit.high, SPANS)
+        spans = context.read_shuffle(f"{name}/spans", unit.low, unit.high, SPANS)
         keys, starts, ends = (numbers(column) for column in spans.columns)
         found.append((keys, starts.astype(np.int64), ends.astype(np.int64)))
     return merge_spans(*(np.concatenate(parts) for parts in zip(*found, strict=True)))

@@ -89,7 +89,7 @@ def count_range(search: Search, context: PassContext) -> None:
     most = min(_HOT_ROWS, context.memory_bytes // (4 * context_bytes(search)))
     hot = _count(context, [routed(context, "winnow/fingerprints")], max(most, 2))
     context.count("hot", len(hot))
-    context.write_run("hot", {"fp": hot}, is_sorted=True)
+    context.write_shuffle("hot", {"fp": hot}, is_sorted=True)
 
 
 def refine_cell(search: Search, context: PassContext) -> None:
@@ -102,8 +102,8 @@ def refine_cell(search: Search, context: PassContext) -> None:
     mine = bisect.bisect_left(parts, unit.number, key=lambda part: part.unit)
     if mine == len(parts) or parts[mine].unit != unit.number:
         return
-    rows = context.run_range(run, None, None, FINGERPRINTS, (mine, mine + 1))
-    hot = numbers(context.run_range("count/hot", None, None, HOT).column(0))
+    rows = context.read_shuffle(run, None, None, FINGERPRINTS, (mine, mine + 1))
+    hot = numbers(context.read_shuffle("count/hot", None, None, HOT).column(0))
     rows = rows.filter(pa.array(among(numbers(rows.column("fp")), hot)))
     if rows.num_rows == 0:
         return
@@ -154,7 +154,9 @@ def _count(context: PassContext, runs: Sequence[str], most: int | None) -> NDArr
     hot = np.empty(0, np.uint64)
     chunks = ((run, at) for run in runs for at in range(0, len(context.parts(run)), _CHUNK))
     for name, begin in chunks:
-        table = context.run_range(name, unit.low, unit.high, FINGERPRINTS, (begin, begin + _CHUNK))
+        table = context.read_shuffle(
+            name, unit.low, unit.high, FINGERPRINTS, (begin, begin + _CHUNK)
+        )
         if len(hot):
             table = table.filter(pa.array(~among(numbers(table.column("fp")), hot)))
         tables.append(table)

@@ -185,4 +185,4 @@ def write(
 ) -> None:
     """Write a run whose rows are in order."""
     arrays = [pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)]
-    context.write_run(run, dict(zip(schema.names, arrays, strict=True)), is_sorted=True)
+    context.write_shuffle(run, dict(zip(schema.names, arrays, strict=True)), is_sorted=True)

@@ -98,21 +98,21 @@ def write_sets(
     }
     context.count("gathered", len(keys))
     context.count("shingles", int(sizes.sum()))
-    context.write_run("sets", columns)
+    context.write_shuffle("sets", columns)
     found, group = np.unique(places, return_inverse=True)
     sums = {
         "place": found,
         "documents": np.bincount(group).astype(np.int64),
         "shingles": np.bincount(group, sizes).astype(np.int64),
     }
-    context.write_run("sizes", sums, is_sorted=True)
+    context.write_shuffle("sizes", sums, is_sorted=True)
 
 
 def write_index(context: PassContext, batches: Iterable[Batch]) -> None:
     """Keep the shingle sets of a cell's documents for later runs to be compared with."""
     keys, _, offsets, hashes = _concatenated(batches)
     columns = {"key": keys, "shingles": _binary(offsets, hashes)}
-    context.write_run("sets", columns, is_sorted=True)
+    context.write_shuffle("sets", columns, is_sorted=True)
 
 
 def read_index(index: Index, low: int, high: int, wanted: Keys) -> Iterator[Batch]:

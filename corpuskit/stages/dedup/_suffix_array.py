@@ -22,7 +22,7 @@ import pyarrow as pa
 from corpuskit.distribution import install_command
 from corpuskit.errors import TaskError, UsageError
 from corpuskit.formats.batch import numbers, utf8
-from corpuskit.formats.exchange import hash_ranges
+from corpuskit.formats.shuffle_files import hash_ranges
 from corpuskit.kernels.substring.plcp import flag_all, flag_later, link_windows
 from corpuskit.kernels.substring.spans import flagged_spans
 from corpuskit.stage import Cost, Unit
@@ -99,9 +99,9 @@ def write_texts(search: Search, context: PassContext) -> None:
     scopes, which = np.unique(numbers(texts.column("scope")), return_inverse=True)
     totals = np.zeros(len(scopes), np.int64)
     np.add.at(totals, which, lengths + 1)
-    context.write_run("sizes", {"scope": scopes, "symbols": totals}, is_sorted=True)
+    context.write_shuffle("sizes", {"scope": scopes, "symbols": totals}, is_sorted=True)
     named = {name: texts.column(name) for name in _TEXTS.names}
-    context.write_run("texts", named, is_sorted=len(scopes) == 1)
+    context.write_shuffle("texts", named, is_sorted=len(scopes) == 1)
 
 
 def cut_scopes(search: Search, plan: PassPlan) -> list[Unit]:
@@ -128,7 +128,7 @@ def sort_range(search: Search, context: PassContext) -> None:
         TaskError: the texts of a scope don't fit the memory of a task.
     """
     unit = context.unit
-    sizes = context.run_range("texts/sizes", unit.low, unit.high, _SIZES)
+    sizes = context.read_shuffle("texts/sizes", unit.low, unit.high, _SIZES)
     scopes, which = np.unique(numbers(sizes.column("scope")), return_inverse=True)
     totals = np.zeros(len(scopes), np.int64)
     np.add.at(totals, which, numbers(sizes.column("symbols")))
@@ -137,17 +137,17 @@ def sort_range(search: Search, context: PassContext) -> None:
     found = [DocumentSpans(*(np.empty(0, np.int64) for _ in range(3)))]
     for first, end in _groups(totals, context.memory_bytes // bytes_each(search, 0)):
         low, high = int(scopes[first]), int(scopes[end - 1]) + 1
-        found += _search_scopes(search, context.run_range("texts/texts", low, high, _TEXTS))
+        found += _search_scopes(search, context.read_shuffle("texts/texts", low, high, _TEXTS))
     keys, starts, ends = (np.concatenate(parts) for parts in zip(*found, strict=True))
     context.count("spans", len(keys))
-    context.write_run("spans", {"key": keys, "start": starts, "end": ends})
+    context.write_shuffle("spans", {"key": keys, "start": starts, "end": ends})
 
 
 def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
     """Return the spans of the documents of this cell."""
     del search
     unit = context.unit
-    rows = context.run_range("sort/spans", unit.low, unit.high, _SPANS)
+    rows = context.read_shuffle("sort/spans", unit.low, unit.high, _SPANS)
     keys, starts, ends = (numbers(column) for column in rows.columns)
     order = np.argsort(keys, kind="stable")  # all spans of a document come from one range
     return DocumentSpans(keys[order], starts[order], ends[order])

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from corpuskit.errors import TaskError
 from corpuskit.formats.batch import numbers
-from corpuskit.formats.exchange import hash_ranges
+from corpuskit.formats.shuffle_files import hash_ranges
 from corpuskit.kernels.jaccard import similarities
 from corpuskit.kernels.singlelink import LINK_BYTES, single_link
 from corpuskit.kernels.unionfind import connect
@@ -105,7 +105,7 @@ class _Piece:
 def _cut_pieces(context: PassContext) -> list[_Piece]:
     """Cut this unit's range into pieces that fit into memory."""
     unit = context.unit
-    rows = context.run_range("gather/sizes", unit.low, unit.high, SIZES)
+    rows = context.read_shuffle("gather/sizes", unit.low, unit.high, SIZES)
     places, group = np.unique(numbers(rows.column("place")), return_inverse=True)
     documents = np.bincount(group, numbers(rows.column("documents"))).astype(np.int64).tolist()
     shingles = np.bincount(group, numbers(rows.column("shingles"))).astype(np.int64).tolist()
@@ -146,7 +146,7 @@ def _cut_blocks(context: PassContext, place: int) -> tuple[Producers, ...]:
     held_bytes = held = 0
     for producer in range(len(context.parts("gather/sizes"))):
         one = (producer, producer + 1)
-        rows = context.run_range("gather/sizes", place, place + 1, SIZES, one)
+        rows = context.read_shuffle("gather/sizes", place, place + 1, SIZES, one)
         size = int(numbers(rows.column("shingles")).sum())
         read = size * READ_BYTES + int(numbers(rows.column("documents")).sum()) * ROW_BYTES
         if _too_large(2 * read, 2 * size, context.memory_bytes):
@@ -254,7 +254,7 @@ def _compare(sets: _Sets, found: _clusters.Ranked, known: NDArray[np.float64]) -
 
 def _read_sets(context: PassContext, piece: _Piece, blocks: Sequence[Producers | None]) -> _Sets:
     rows = pa.concat_tables(
-        context.run_range("gather/sets", piece.low, piece.high, SETS, block) for block in blocks
+        context.read_shuffle("gather/sets", piece.low, piece.high, SETS, block) for block in blocks
     )
     keys, places, lines, twins = (
         numbers(rows.column(name)) for name in ("key", "place", "line", "twin")

@@ -110,7 +110,7 @@ class ExactDedup(ClusterStage):
             }
             if lines:
                 hashes["place"] = np.concatenate(lines)
-            context.write_run("hashes", hashes)
+            context.write_shuffle("hashes", hashes)
             self.write_index(context, keys, ids)
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
@@ -122,7 +122,7 @@ class ExactDedup(ClusterStage):
         """Find the documents of a hash range that share their hash."""
         low, high = context.unit.low, context.unit.high
         lines = [("place", pa.uint64())] if self.has_places() else []
-        rows = context.run_range("hash/hashes", low, high, pa.schema([*_HASHES, *lines]))
+        rows = context.read_shuffle("hash/hashes", low, high, pa.schema([*_HASHES, *lines]))
         if self.against:
             rows = self._with_older(rows, low, high)
         first_half, second_half, keys, *places = (numbers(column) for column in rows.columns)

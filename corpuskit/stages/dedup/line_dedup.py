@@ -175,7 +175,7 @@ class LineDedup(GlobalStage):
         if unclear := np.count_nonzero(high[1:] == high[:-1]):
             context.count(_UNCLEAR, int(unclear))
         columns = {"hash": high, "hash_low": low, "count": counts}
-        context.write_run("units", columns, is_sorted=True)
+        context.write_shuffle("units", columns, is_sorted=True)
 
     def cut_deals(self, plan: PassPlan) -> list[Unit]:
         """Return groups of cells in ranges of hashes where there are very many, else none."""
@@ -189,7 +189,7 @@ class LineDedup(GlobalStage):
         context.count(f"{_routing.ROUTED}/units")
         rows, cells = _read_units(context, context.unit.producers or (0, 0))
         columns = {name: rows.column(name) for name in _UNITS.names}
-        context.write_run("units", {**columns, "cell": cells})
+        context.write_shuffle("units", {**columns, "cell": cells})
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
@@ -200,7 +200,7 @@ class LineDedup(GlobalStage):
         unit, parts = context.unit, context.parts("hash/units")
         is_dealt = f"{_routing.ROUTED}/units" in context.counters("deal")
         if is_dealt:
-            rows = context.run_range("deal/units", unit.low, unit.high, _DEALT).combine_chunks()
+            rows = context.read_shuffle("deal/units", unit.low, unit.high, _DEALT).combine_chunks()
             cells = numbers(rows.column("cell"))
         else:
             rows, cells = _read_units(context, (0, len(parts)))
@@ -217,7 +217,7 @@ class LineDedup(GlobalStage):
             "hash_low": low[repeated],
             "is_home": is_first & (self.keep == "first"),
         }
-        context.write_run("repeated", columns, is_sorted=not is_dealt)
+        context.write_shuffle("repeated", columns, is_sorted=not is_dealt)
 
     def _places(self, parts: Sequence[Part]) -> NDArray[np.int64]:
         """Return where cells stand in line to keep a unit: by preference, then reading order."""
@@ -261,7 +261,7 @@ class LineDedup(GlobalStage):
         """Yield the documents of a cell and what is repeated in them; nothing if nothing is."""
         number = context.unit.number
         run = _routing.routed(context, "count/repeated", "repeated")
-        rows = context.run_range(run, number, number + 1, _REPEATED).combine_chunks()
+        rows = context.read_shuffle(run, number, number + 1, _REPEATED).combine_chunks()
         if rows.num_rows == 0:
             return
         repeated = _lines.Repeated(
@@ -357,7 +357,7 @@ def _read_units(
     """Return the units in this range of hashes of some cells, and the cell of each, ascending."""
     unit, numbers_of = context.unit, range(*producers)
     tables = [
-        context.run_range("hash/units", unit.low, unit.high, _UNITS, (number, number + 1))
+        context.read_shuffle("hash/units", unit.low, unit.high, _UNITS, (number, number + 1))
         for number in numbers_of
     ]
     sizes = [table.num_rows for table in tables]

@@ -175,7 +175,7 @@ class MinhashDedup(ClusterStage):
             "band": np.tile(np.arange(self.bands, dtype=np.uint8), num_signed),
             "key": np.repeat(np.concatenate(keys), self.bands),
         }
-        context.write_run("bands", columns)
+        context.write_shuffle("bands", columns)
         self.write_index(context, keys, ids)
         if sets:
             _sets.write_index(context, sets)
@@ -183,7 +183,7 @@ class MinhashDedup(ClusterStage):
             write_signatures(context, self, whole)
         if lines:
             named = {"key": np.concatenate(keys), "place": np.concatenate(lines)}
-            context.write_run("places", named, is_sorted=True)
+            context.write_shuffle("places", named, is_sorted=True)
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
@@ -193,7 +193,7 @@ class MinhashDedup(ClusterStage):
     def link_range(self, context: PassContext) -> None:
         """Write the spanning forest of what this hash range links: document -> smallest key."""
         low, high = context.unit.low, context.unit.high
-        rows = context.run_range("sign/bands", low, high, _BANDS)
+        rows = context.read_shuffle("sign/bands", low, high, _BANDS)
         if self.against:
             older = self.older().hashes("bands", low, high, _BANDS)
             wanted = np.unique(numbers(rows.column("hash")))
@@ -204,7 +204,7 @@ class MinhashDedup(ClusterStage):
         linked = np.flatnonzero(first != np.arange(len(first)))
         nodes, roots = connect(keys[linked], keys[first[linked]])
         inner = np.flatnonzero(nodes != roots)
-        context.write_run("forest", {"key": nodes[inner], "root": roots[inner]}, is_sorted=True)
+        context.write_shuffle("forest", {"key": nodes[inner], "root": roots[inner]}, is_sorted=True)
 
     def cut_nothing(self, plan: PassPlan) -> list[Unit]:
         """Return the one unit that merges all forests.
@@ -230,12 +230,12 @@ class MinhashDedup(ClusterStage):
 
     def merge_forests(self, context: PassContext) -> None:
         """Write the connected components of all forests."""
-        rows = context.run_range("edges/forest", None, None, _FOREST)
+        rows = context.read_shuffle("edges/forest", None, None, _FOREST)
         nodes, roots = connect(*(numbers(column) for column in rows.columns))
         del rows
         if self.verify is not None:
             context.count("joined_documents", len(nodes))
-            context.write_run("components", {"key": nodes, "component": roots}, is_sorted=True)
+            context.write_shuffle("components", {"key": nodes, "component": roots}, is_sorted=True)
             return
         lines = (self.places_of(context, nodes),) if self.has_places() else ()
         _clusters.write_clusters(context, _clusters.rank(nodes, roots, *lines))
@@ -243,7 +243,7 @@ class MinhashDedup(ClusterStage):
     def gather_cell(self, context: PassContext) -> None:
         """Write the shingle sets of the documents that bands have joined."""
         unit = context.unit
-        rows = context.run_range("cluster/components", unit.low, unit.high, _sets.COMPONENTS)
+        rows = context.read_shuffle("cluster/components", unit.low, unit.high, _sets.COMPONENTS)
         if rows.num_rows:
             wanted, components = (numbers(column) for column in rows.columns)
             is_older = unit.part is None and unit.high <= 0
@@ -262,7 +262,7 @@ class MinhashDedup(ClusterStage):
             begin, end = np.searchsorted(keys, [part.first, part.last + 1])
             if begin < end:
                 low, high = int(keys[begin]), int(keys[end - 1]) + 1
-                rows = context.run_range("sign/places", low, high, _PLACES)
+                rows = context.read_shuffle("sign/places", low, high, _PLACES)
                 there = numbers(rows.column("key"))
                 lines = numbers(rows.column("place"))
                 found[begin:end] = lines[np.searchsorted(there, keys[begin:end])]

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from corpuskit.errors import TaskError
 from corpuskit.formats.batch import numbers, utf8
-from corpuskit.formats.exchange import hash_ranges
 from corpuskit.formats.ledger import Entries
+from corpuskit.formats.shuffle_files import hash_ranges
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages._numbers import check_numbers, check_strings, to_numbers, to_strings
@@ -139,7 +139,7 @@ class Percentile(GlobalStage):
                 "hash": _hashes(merged),
                 **{n: merged.column(n) for n in merged.column_names},
             }
-            context.write_run("counted", columns)
+            context.write_shuffle("counted", columns)
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
@@ -151,9 +151,9 @@ class Percentile(GlobalStage):
     def merge_range(self, context: PassContext) -> None:
         """Add up what all cells have of the scores in a hash range."""
         unit = context.unit
-        rows = context.run_range("count/counted", unit.low, unit.high, _COUNTED)
+        rows = context.read_shuffle("count/counted", unit.low, unit.high, _COUNTED)
         merged = _summed(rows.drop_columns(["hash"]))
-        context.write_run("merged", {name: merged.column(name) for name in _MERGED.names})
+        context.write_shuffle("merged", {name: merged.column(name) for name in _MERGED.names})
 
     def cut_nothing(self, plan: PassPlan) -> list[Unit]:
         """Return the one unit that sees all different scores.
@@ -172,7 +172,7 @@ class Percentile(GlobalStage):
 
     def rank_all(self, context: PassContext) -> None:
         """Write for each score how much is below it, and how much there is in all."""
-        rows = context.run_range("merge/merged", None, None, _MERGED)
+        rows = context.read_shuffle("merge/merged", None, None, _MERGED)
         if rows.num_rows == 0:
             return
         rows = rows.sort_by([(name, "ascending") for name in _KEYS])
@@ -187,7 +187,7 @@ class Percentile(GlobalStage):
         totals = np.repeat(np.add.reduceat(weights, starts), sizes)
         ranked = {"value": rows.column("value"), "column": rows.column("column")}
         ranked |= {"group": rows.column("group"), "below": below, "total": totals}
-        context.write_run("ranked", {n: _whole(values) for n, values in ranked.items()})
+        context.write_shuffle("ranked", {n: _whole(values) for n, values in ranked.items()})
 
     def apply_ranks(self, context: PassContext) -> None:
         """Write the sidecar, and the ledger rows of what is dropped."""
@@ -236,7 +236,7 @@ class Percentile(GlobalStage):
         if np.isnan(values).all():
             return ranks, steps
         low, high = int(np.nanmin(values)), int(np.nanmax(values))
-        table = context.run_range("rank/ranked", low, high + 1, _RANKED)
+        table = context.read_shuffle("rank/ranked", low, high + 1, _RANKED)
         known, column, below, total = (
             numbers(table.column(name)) for name in ("value", "column", "below", "total")
         )

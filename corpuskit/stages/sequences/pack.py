@@ -201,7 +201,7 @@ def _write_ids(context: UnitContext, keys: NDArray[np.int64], ids: pa.Array) -> 
         one = empty.copy()  # three fifths of the time of a new one
         one.update(name)
         digests.append(one.digest())
-    context.write_run("ids", {"key": keys, "id": ids})
-    context.write_run(
+    context.write_shuffle("ids", {"key": keys, "id": ids})
+    context.write_shuffle(
         "id_hashes", {"id_hash": np.frombuffer(b"".join(digests), "<u8"), "key": keys}
     )

@@ -114,7 +114,9 @@ class Shuffle(GlobalStage):
             order = np.argsort(places)
             sorted_rows = table.take(pa.array(order)).combine_chunks()
             columns = {name: sorted_rows.column(name).chunk(0) for name in sorted_rows.column_names}
-            context.write_run(f"rows-{source}", {"place": places[order], **columns}, is_sorted=True)
+            context.write_shuffle(
+                f"rows-{source}", {"place": places[order], **columns}, is_sorted=True
+            )
         if low != unit.high:
             raise DataError(
                 f"{unit.part.path}: {low - unit.low} rows, its seal says {unit.rows}. Run again."
@@ -181,7 +183,7 @@ class Shuffle(GlobalStage):
         )
         run, rows = _rows_run(unit.source, context.given)
         run = _routing.routed(context, f"scatter/{run}", run)
-        found = context.run_range(run, unit.low, unit.high, rows)
+        found = context.read_shuffle(run, unit.low, unit.high, rows)
         found = found.take(pa.array(np.argsort(found.column("place").to_numpy())))
         if not np.array_equal(found.column("place"), np.arange(unit.low, unit.high)):
             raise DataError(
@@ -199,7 +201,7 @@ class Shuffle(GlobalStage):
             first=unit.low,
             last=unit.high - 1,
         )
-        context.write_run(
+        context.write_shuffle(
             "doc_rows", _doc_rows(table, unit.low, context.given["packing"]["seq_len"] + 1)
         )
 

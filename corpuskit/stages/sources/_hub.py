@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from corpuskit import yamlreader
 from corpuskit.errors import ConfigError, UsageError
 from corpuskit.stages.sources._datasets import choose
-from corpuskit.storage import Found, local_file, walk_files
+from corpuskit.storage import FoundFile, local_file, walk_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ THREADS = 8
 
 def find_files(
     place: str, revision: str, config: str | None, split: str, pattern: str | None
-) -> list[tuple[Found, str]]:
+) -> list[tuple[FoundFile, str]]:
     """Return the files of a dataset with their names relative to its root.
 
     Args:
@@ -78,7 +78,7 @@ def saved_splits(folder: Path) -> list[str]:
     return names
 
 
-def _saved(folder: Path, splits: Sequence[str], split: str) -> list[tuple[Found, str]]:
+def _saved(folder: Path, splits: Sequence[str], split: str) -> list[tuple[FoundFile, str]]:
     wanted = [name for name in splits if split in {"all", name} or not name]
     if not wanted:
         raise UsageError(f"{folder}: has no split {split!r}. It has: {', '.join(splits)}.")
@@ -117,7 +117,7 @@ def _json(path: Path) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _local(folder: Path, name: str) -> tuple[Found, str]:
+def _local(folder: Path, name: str) -> tuple[FoundFile, str]:
     return local_file(str(folder / name)), name
 
 
@@ -147,7 +147,7 @@ def _library() -> Any:
     return huggingface_hub
 
 
-def _fetched(place: str, revision: str, chosen: Chooser) -> list[tuple[Found, str]]:
+def _fetched(place: str, revision: str, chosen: Chooser) -> list[tuple[FoundFile, str]]:
     """List a dataset, fetch the files chosen into the library's cache.
 
     Names are those in the repository, stamps the hashes of contents: neither tells who fetched them
@@ -173,7 +173,7 @@ def _fetched(place: str, revision: str, chosen: Chooser) -> list[tuple[Found, st
         raise UsageError(_reason(place, revision, error)) from None
     facts = [(path, os.stat(path), name) for name, path in zip(names, paths, strict=True)]
     return [
-        (Found(path, status.st_size, blobs[name], str(status.st_mtime_ns)), name)
+        (FoundFile(path, status.st_size, blobs[name], str(status.st_mtime_ns)), name)
         for path, status, name in facts
     ]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from corpuskit.stage import InputFile, SourceBatch, Volume
-    from corpuskit.storage import Found
+    from corpuskit.storage import FoundFile
 
 TEXT_SHARE = 0.9
 """Bytes of text per byte of an Arrow file: the rest are ids, URLs and offsets."""
@@ -93,7 +93,7 @@ class Huggingface(Source):
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return self._lines().cost(volume)
 
-    def find(self) -> list[tuple[Found, str]]:
+    def find(self) -> list[tuple[FoundFile, str]]:
         found = []
         several = len(self.paths) > 1
         for place in self.paths:

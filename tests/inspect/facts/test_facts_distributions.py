@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.engine.profile import bins
+from corpuskit.engine.records import bins
 from corpuskit.inspect.facts.distributions import MAX_BINS, _failing, histogram
 
 VALUES = st.lists(

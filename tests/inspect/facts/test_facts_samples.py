@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import sealed
 from corpuskit.formats.ledger import Entries, LedgerWriter
-from corpuskit.formats.manifest import Part
-from corpuskit.formats.manifest.parts import Parts
+from corpuskit.formats.manifest import Part, Parts
 from corpuskit.inspect.facts import gather
 from corpuskit.inspect.facts.counts import read_counts
 from corpuskit.inspect.facts.documents import kept_documents

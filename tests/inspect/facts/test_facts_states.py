@@ -11,14 +11,13 @@ from collections import Counter
 
 import pytest
 
+from corpuskit.engine.monitor import heartbeat
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import sealed
 from corpuskit.errors import DataError
-from corpuskit.formats.manifest import Seal
-from corpuskit.formats.manifest.parts import Parts
+from corpuskit.formats.manifest import Parts, Seal
 from corpuskit.inspect.facts import gather
 from corpuskit.inspect.facts.documents import kept_documents
-from corpuskit.inspect.facts.standing import is_held
 from corpuskit.storage import open_store
 from tests.inspect.facts.conftest import FactsLab
 
@@ -116,7 +115,7 @@ def test_a_running_run_says_so(copied):
         pytest.skip("other systems have no table of locks")
     (copied / "manifests" / "pack" / "seal.json").unlink()
     run = RunDirectory.open(str(copied))
-    assert not is_held(run)
+    assert heartbeat(run.store).is_alive is not True
     with open_store(str(copied)).lock():
         found = facts_of(copied)
     assert (found["run"]["state"], found["run"]["phase"]) == ("running", "pack")

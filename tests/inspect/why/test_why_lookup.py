@@ -177,8 +177,7 @@ def test_runs_of_before_ids_were_looked_up_are_searched_and_say_so(whys, tmp_pat
 
 def forget(path):
     """Write a seal as it was before there were ids and profiles."""
-    from corpuskit.formats.manifest import Seal
-    from corpuskit.formats.manifest.parts import Parts
+    from corpuskit.formats.manifest import Parts, Seal
 
     seal = Seal.from_json(path.read_bytes(), str(path))
     kept = [part for part in seal.parts if part.role not in ("ids", "profile")]

@@ -1,9 +1,9 @@
-"""What an element of a Slurm array runs: `python -m corpuskit.engine.slot RUN_DIR PHASE_INDEX`.
+"""What an element of a Slurm array runs: `python -m MODULE RUN_DIR PHASE_INDEX`.
 
 Slot k of S runs the tasks k, k + S, ... of the phase that have no manifest yet, in as many worker
-processes as the plan says. The tasks are cut anew here, from the seals of the phases before, so a
-phase can be submitted before it is known what it will have to do. An index behind the last phase
-closes the run.
+processes as the plan says. The tasks are cut again here, from the seals of the phases before, so a
+phase can be submitted before it is known what it will have to do. An index after the last
+phase closes the run.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.engine.executors.local import Pool
 from corpuskit.engine.executors.slurm import JOBS, seconds_left
-from corpuskit.engine.failures import note_failures, note_slot
-from corpuskit.engine.phase import PhaseWork, sweep
-from corpuskit.engine.preflight import check
+from corpuskit.engine.phase import PhaseWork, note_failures, note_slot, sweep
+from corpuskit.engine.pipeline import check_phase
 from corpuskit.engine.rundir import RunDirectory, manifest_name
 from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.engine.executors.contract import Failure, Task
+    from corpuskit.engine.executors import Task, TaskFailure
 
 LINE_SECONDS = 60.0
 LEAVE_SECONDS = 10.0
@@ -71,7 +70,7 @@ class Slot:
         if work.reused is not None:
             work.finish()
             return 0
-        if note := check(work, force=self.force, is_started=True, in_slot=True):
+        if note := check_phase(work, force=self.force, is_started=True, in_slot=True):
             _say(note)
         tasks = self._share(work)
         _say(f"{work.phase.name}: slot {self.number} of {self.num}, {len(tasks)} tasks to do")
@@ -132,12 +131,12 @@ class Slot:
 
     def _share(self, work: PhaseWork) -> list[Task]:
         """Return this slot's tasks that have no usable manifest."""
-        mine = work.all_tasks[self.number :: self.num]
-        listed = work.run.store.list(f"manifests/{work.phase.name}/{work.mark}")
+        share = work.all_tasks[self.number :: self.num]
+        listed = work.run.store.list(f"manifests/{work.phase.name}/{work.fingerprint}")
         names = {manifest_name(work.phase, task) for task in work.all_tasks}
         if any("/task-" in name and name not in names for name in listed):
-            return PhaseWork(work.run, work.phase).tasks(mine)  # begun by a run that cut otherwise
-        return [t for t in mine if self.run.read_manifest(manifest_name(work.phase, t)) is None]
+            return PhaseWork(work.run, work.phase).tasks(share)  # begun by a run that cut otherwise
+        return [t for t in share if self.run.read_manifest(manifest_name(work.phase, t)) is None]
 
     def _on_event(self, kind: str, fields: dict[str, Any]) -> None:
         if kind == "progress":
@@ -169,12 +168,12 @@ class Slot:
             )
             return 1
         _say(f"requeue {job} after {self.done} tasks")
-        asked = subprocess.run(
+        requeue = subprocess.run(
             ["scontrol", "requeue", job], text=True, capture_output=True, check=False
         )
-        if asked.returncode == 0:
+        if requeue.returncode == 0:
             time.sleep(REQUEUE_SECONDS)  # TERM ends this process meanwhile
-        _say(f"requeue failed: {asked.stderr.strip()}. Run the same command again.")
+        _say(f"requeue failed: {requeue.stderr.strip()}. Run the same command again.")
         return 1
 
     def _is_limit_near(self, job: str) -> bool:
@@ -184,7 +183,7 @@ class Slot:
         return True
 
 
-def _report(failures: Sequence[Failure]) -> int:
+def _report(failures: Sequence[TaskFailure]) -> int:
     for failure in failures:
         _say(f"failed: units {failure.task.units[0]}...: {failure.error} log: {failure.log}")
     return 3 if all(failure.code == 3 for failure in failures) else 1
@@ -192,7 +191,7 @@ def _report(failures: Sequence[Failure]) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one slot; return the exit code."""
-    parser = argparse.ArgumentParser(prog="corpuskit.engine.slot")
+    parser = argparse.ArgumentParser(prog="corpuskit.engine.executors.slurm_slot")
     parser.add_argument("directory")
     parser.add_argument("phase", type=int)
     parser.add_argument("--accept-code-change", action="store_true")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from typing import TYPE_CHECKING
@@ -255,3 +256,35 @@ def test_parts_are_a_sequence():
 def test_a_role_that_nobody_wrote_has_no_parts():
     assert list(Parts.of([]).role("ledger")) == []
     assert Parts.of([]).role("ledger").within(0, 1) == []
+
+
+# ---------------------------------------------------------------- files with a digest of themselves
+
+FIELDS = {"format": 1, "files": [["a", 1], ["\u00e9", 2]], "a": {"z": None, "b": 0.5}}
+
+
+def test_checked_fields_round_trip():
+    content = dump_checked(FIELDS)
+    assert load_checked(content, "x") == FIELDS
+    assert len(json.loads(content)["digest"]) == 32
+    assert dump_checked(dict(reversed(FIELDS.items()))) == content
+
+
+def test_every_flipped_bit_of_a_checked_file_is_noticed():
+    content = dump_checked(FIELDS)
+    equal = 0
+    for place in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        with contextlib.suppress(DataError):
+            assert load_checked(bytes(damaged), "in/x") == FIELDS
+            equal += 1
+    assert equal == 1  # the \\u00E9 that means what \\u00e9 does
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"{}", b'{"digest": 1}', b"[" * 9999]
+)
+def test_what_is_not_a_checked_file_is_an_error(content):
+    with pytest.raises(DataError, match=r"^x: "):
+        load_checked(content, "x")

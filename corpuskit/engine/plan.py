@@ -1,29 +1,36 @@
 """Steps become phases: streaming stages are fused, global stages expand into their passes.
 
 A plan is a function of the pipeline file alone; which files there are, how they are cut, and what
-can be reused is found when it runs. Workers rebuild it from `plan.json`.
+can be reused is found when it runs. Workers rebuild it from `plan.json`. What can be known to fail
+is checked before a plan is made.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import importlib.util
 import json
+import os
+import shutil
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from corpuskit.engine import registry
 from corpuskit.engine.config import PipelineFile, Step, read_pipeline
-from corpuskit.engine.plan.checks import check_place, check_stages, declared_columns, located
-from corpuskit.engine.settings import Pipeline
-from corpuskit.errors import ConfigError, DataError, UsageError, suggest
-from corpuskit.formats.batch import document_schema
-from corpuskit.stage import CellStage, GlobalStage, Pass, Source, StreamingStage
+from corpuskit.engine.fingerprint import file_digest, library_version
+from corpuskit.engine.settings import PipelineSettings
+from corpuskit.errors import ConfigError, DataError, UsageError, describe, suggest
+from corpuskit.formats.batch import REQUIRED, document_schema
+from corpuskit.stage import CellStage, GlobalStage, Known, Pass, Source, StreamingStage
+from corpuskit.storage import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
 
 PLAN = "plan.json"
 DOCUMENTS_BELOW_BYTES = 100_000_000_000
@@ -83,7 +90,7 @@ class Plan:
     until: str | None = None
 
     @property
-    def settings(self) -> Pipeline:
+    def settings(self) -> PipelineSettings:
         """The settings of the pipeline file."""
         return self.file.settings
 
@@ -101,7 +108,7 @@ class Plan:
         """Return the pass that a phase of a global stage runs."""
         stage = self.step(phase.labels[0]).stage
         assert isinstance(stage, GlobalStage), "compile makes sure of it"
-        return next(one for one in stage.passes() if one.name == phase.pass_name)
+        return next(candidate for candidate in stage.passes() if candidate.name == phase.pass_name)
 
     def given_to(self, phase: Phase) -> dict[str, Any]:
         """Return what the stages up to a phase provide; a pass at the end gets everything."""
@@ -148,7 +155,7 @@ class Plan:
             raise DataError(f"{where}: not a plan of format 1.")
         file = PipelineFile(
             content["path"],
-            Pipeline.model_validate_json(json.dumps(content["settings"])),
+            PipelineSettings.model_validate_json(json.dumps(content["settings"])),
             tuple(_load(entry) for entry in content["sources"]),
             tuple(_load(entry) for entry in content["steps"]),
         )
@@ -239,9 +246,12 @@ class _Builder:
         if not (self.group or name or self.base is None):
             return
         labels = tuple(step.label for step in self.group)
-        found = {s.label: s.stage for s in self.group if isinstance(s.stage, StreamingStage)}
-        owns = [f"{one}/" for one in sorted({stage.diverts for stage in found.values()} - {""})]
-        owns += [f"measures/{label}/part-" for label in found]
+        stages = {s.label: s.stage for s in self.group if isinstance(s.stage, StreamingStage)}
+        owns = [
+            f"{diverted}/"
+            for diverted in sorted({stage.diverts for stage in stages.values()} - {""})
+        ]
+        owns += [f"measures/{label}/part-" for label in stages]
         owns += ["ids/"] if self.base is None else []
         owns += [f"{folder}/"] if folder else []
         default = name or "read"
@@ -270,15 +280,20 @@ class _Builder:
         if stage.reads == "documents":
             self.flush()
         if self.role != stage.reads:
-            wanted = "after pack" if stage.reads == "packed" else "before pack"
-            raise ConfigError(step.where, f"{step.label} must stand {wanted}.")
+            position = "after pack" if stage.reads == "packed" else "before pack"
+            raise ConfigError(step.where, f"{step.label} must stand {position}.")
         earlier: tuple[int, ...] = ()
-        for one in stage.passes():
-            waits = tuple(range(len(self.phases))) if one.at_end else ()
-            name = f"{step.label}.{one.name}"
-            owns = tuple(folder.replace("{label}", step.label) for folder in one.owns)
+        for stage_pass in stage.passes():
+            waits = tuple(range(len(self.phases))) if stage_pass.at_end else ()
+            name = f"{step.label}.{stage_pass.name}"
+            owns = tuple(folder.replace("{label}", step.label) for folder in stage_pass.owns)
             index = self.add(
-                name, (step.label,), pass_name=one.name, earlier=earlier, owns=owns, waits=waits
+                name,
+                (step.label,),
+                pass_name=stage_pass.name,
+                earlier=earlier,
+                owns=owns,
+                waits=waits,
             )
             earlier = (*earlier, index)
         for field, kind in stage.adds().items():
@@ -368,3 +383,134 @@ def _dump(step: Step) -> dict[str, Any]:
 def _load(entry: Mapping[str, Any]) -> Step:
     stage = registry.load(entry["name"]).model_validate_json(json.dumps(entry["params"]))
     return Step(entry["label"], entry["name"], stage, entry["where"], entry["materialize"])
+
+
+def check_stages(file: PipelineFile) -> None:
+    """Ask every stage whether it can work on what the stages before it leave.
+
+    Raises:
+        ConfigError: it cannot, or a column that it needs does not exist by then.
+    """
+    columns: dict[str, pa.DataType] = {**REQUIRED, "extra": pa.string(), **_declared(file)}
+    names = tuple(step.label for step in file.sources)
+    values = {"source": frozenset(names)}
+    for step in file.sources:
+        with located(step):
+            _check_integers(step)
+            _check_libraries(step)
+            step.stage.check(Known(names, columns, values))
+    for step in file.steps:
+        for column in step.stage.needs():
+            if column not in columns:
+                raise ConfigError(
+                    step.where_of(column),
+                    f"{step.label} needs the column {column!r}, which "
+                    "no earlier stage adds and no source declares.",
+                    suggest(column, columns),
+                )
+        with located(step):
+            _check_integers(step)
+            _check_libraries(step)
+            _check_reference_runs(step.stage.reference_runs(), file.settings.output)
+            step.stage.check(Known(names, columns, values))
+            for path in step.stage.files():
+                file_digest(path)
+        columns |= {f"{step.label}.{field}": kind for field, kind in step.stage.adds().items()}
+        values |= {f"{step.label}.{field}": all_ for field, all_ in step.stage.values().items()}
+
+
+@contextlib.contextmanager
+def located(
+    step: Step, kinds: type[Exception] | tuple[type[Exception], ...] = (UsageError, DataError)
+) -> Iterator[None]:
+    """Give what a step refuses its place in the pipeline file.
+
+    Raises:
+        ConfigError: instead of errors of these kinds.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except OSError as error:
+        raise ConfigError(step.where, f"{step.label}: {describe(error)}") from None
+    except kinds as error:
+        message = str(error)
+        where = step.where_of(message)
+        named = message if message.startswith(step.name) else f"{step.label}: {message}"
+        raise ConfigError(where, named) from None
+
+
+def check_place(file: PipelineFile) -> None:
+    """Check that the output can be written, and that the executor is there.
+
+    Raises:
+        ConfigError: it cannot, or is not.
+    """
+    output = file.settings.output
+    if not is_remote(output) and (problem := _output_problem(output.removeprefix("file://"))):
+        where = file.locations.get("output", file.path)
+        raise ConfigError(where, f"output: {problem}", "Set another one.")
+    kind = file.settings.executor.kind
+    missing = hint = ""
+    if kind == "ray" and importlib.util.find_spec("ray") is None:
+        missing, hint = "ray", "Run pip install 'ray[client]'"
+    if kind == "slurm" and shutil.which("sbatch") is None:
+        missing, hint = "sbatch", "Work on a login node of Slurm"
+    if missing:
+        where = file.locations.get("executor.kind", file.path)
+        problem = f"executor.kind: {missing} is not installed here."
+        raise ConfigError(where, problem, f"{hint}, or set executor.kind to local.")
+
+
+def _output_problem(output: str) -> str:
+    """Return why nothing can be written there; what does not exist yet will be made."""
+    place = os.path.abspath(output)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    if not os.path.isdir(place):
+        return f"{place} is not a folder."
+    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} may not be written to."
+
+
+def _check_integers(step: Step) -> None:
+    """Check that integers without a bound of their own fit into the 64 bits that kernels have."""
+    for name, field in type(step.stage).model_fields.items():
+        value = getattr(step.stage, name)
+        is_bounded = any(hasattr(bound, "le") or hasattr(bound, "lt") for bound in field.metadata)
+        if isinstance(value, int) and abs(value) >= 1 << 63 and not is_bounded:
+            raise UsageError(f"{name}: {value} is more than {(1 << 63) - 1}. Set a smaller number.")
+
+
+def _check_libraries(step: Step) -> None:
+    """Check that the distributions are installed that a stage cannot do without."""
+    for name in step.stage.libraries():
+        if library_version(name) is None:
+            raise UsageError(f"{name} is not installed here. Run: pip install {name}")
+
+
+def _check_reference_runs(runs: tuple[str, ...], output: str) -> None:
+    """Check that a stage does not read the run that it is part of: it would find itself there."""
+    for directory in runs:
+        if os.path.realpath(directory) == os.path.realpath(output):
+            raise UsageError(f"{directory} is the output of this run. Write to another directory.")
+
+
+def _declared(file: PipelineFile) -> Mapping[str, pa.DataType]:
+    """Return the columns that sources declare."""
+    types: dict[str, pa.DataType] = {}
+    for step in file.sources:
+        for name, kind in declared_columns(step).items():
+            if types.setdefault(name, kind) != kind:
+                raise ConfigError(
+                    step.locations.get(f"columns.{name}", step.where),
+                    f"column {name!r} is {kind} here but {types[name]} in another source.",
+                    "Declare one type.",
+                )
+    return types
+
+
+def declared_columns(step: Step) -> Mapping[str, pa.DataType]:
+    """Return the columns that a source declares, and their types."""
+    assert isinstance(step.stage, Source), "config.py makes sure of it"
+    return step.stage.declared()

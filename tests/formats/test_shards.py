@@ -1,4 +1,4 @@
-"""Document shards and sidecars."""
+"""Document shards, sidecars and token shards."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from corpuskit.errors import DataError
 from corpuskit.formats import shards
 from corpuskit.formats.batch import document_schema, span_lists
+from corpuskit.formats.shards import token_schema, write_token_tables, write_tokens
+from corpuskit.stages.sequences._rows import row_bytes
 
 SCHEMA = document_schema({}, {})
 
@@ -158,3 +162,38 @@ def test_a_token_row_group_is_one_contiguous_uncompressed_page(tmp_path):
     assert not chunk.has_dictionary_page
     assert chunk.total_compressed_size - 64 * 34 < 60
     assert tokens[: 64 * 17].tobytes() in path.read_bytes()
+
+
+# ---------------------------------------------------------------- token shards
+
+TOKEN_SCHEMA = token_schema(3, "uint16", {"source": "web"})
+
+
+def token_table(rows):
+    starts = pa.array([[0, 1]] * len(rows), pa.list_(pa.int32()))
+    keys = pa.array([[int(row[0]), -1] for row in rows], pa.list_(pa.int64()))
+    sizes = starts.cast(pa.list_(pa.int32()))
+    flags = pa.array([[0, 2]] * len(rows), pa.list_(pa.uint8()))
+    return pa.Table.from_arrays([row_bytes(rows), starts, keys, sizes, flags], schema=TOKEN_SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tables")
+
+
+@settings(deadline=None, max_examples=30)
+@given(sizes=st.lists(st.integers(0, 150), max_size=5))
+def test_tables_may_be_of_any_size_and_lie_in_the_same_memory(folder, sizes):
+    rows = np.arange(4 * sum(sizes), dtype=np.uint16).reshape(-1, 4)
+    memory = np.empty((150, 4), np.uint16)
+
+    def tables():
+        for size, end in zip(sizes, np.cumsum(sizes), strict=True):
+            memory[:size] = rows[end - size : end]
+            yield token_table(memory[:size])
+            memory[:] = 9
+
+    write_tokens(folder / "whole", token_table(rows))
+    write_token_tables(folder / "pieces", TOKEN_SCHEMA, tables())
+    assert (folder / "pieces").read_bytes() == (folder / "whole").read_bytes()

@@ -1,11 +1,16 @@
-"""What passed through one cell of a streaming phase, counted: the report is made of it.
+"""What is recorded of each cell besides its documents (docs/formats.md).
 
-Lengths, domains, languages and scores before and after, what each stage saw and dropped, and the
-distribution of each measure: exact over all documents, a few kilobytes per cell (docs/formats.md).
+Measures   what stages measured, a row per document, for `corpuskit tune`; one file per stage
+Profile    counts before and after each stage: lengths, domains, languages, scores, measures, drops;
+           exact over all documents, a few kilobytes per cell, for the report
+Identities under which ids and URLs documents are found, for `corpuskit why`; one shuffle file,
+           sorted by hash. Ids that a source derived from file and position need none.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -14,17 +19,145 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from corpuskit.formats.batch import numbers
+from corpuskit.formats.shuffle_files import write_shuffle
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+    from types import TracebackType
 
     from numpy.typing import NDArray
 
     from corpuskit.stage import Outcome, StreamingStage, View
 
-ROLE = "profile"
+GROUP_ROWS = 1 << 16
+"""Rows per row group."""
 
-SCHEMA = pa.schema(
+FIXED = {
+    "key": pa.int64(),
+    "id": pa.string(),
+    "source": pa.string(),
+    "text_bytes": pa.int64(),
+    "code": pa.uint8(),
+}
+"""The columns before the measures."""
+
+MEASURES = "measures:"
+"""Role of the parts that hold measures, before the label of the stage."""
+
+
+class Measures:
+    """Collects what the stages of a cell measured.
+
+    Used as a context manager: left through an exception it closes its files without a footer.
+
+    Args:
+        new_path: gives a scratch file, by its suffix.
+    """
+
+    def __init__(self, new_path: Callable[[str], Path]) -> None:
+        self._new_path = new_path
+        self._files: dict[str, MeasuresFile] = {}
+        self._stack = contextlib.ExitStack()
+
+    def add(self, label: str, view: View, outcome: Outcome) -> None:
+        """Append a row for every document of the view that the stage saw.
+
+        Raises:
+            ValueError: a measure has the name of another column.
+        """
+        if label not in self._files:
+            file = MeasuresFile(self._new_path(".parquet"), label, outcome.measures)
+            self._files[label] = self._stack.enter_context(file)
+        self._files[label].write(view, outcome)
+
+    def files(self) -> list[MeasuresFile]:
+        """Return the files, finished once the context was left."""
+        return list(self._files.values())
+
+    def __enter__(self) -> Measures:
+        self._stack.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+
+class MeasuresFile:
+    """The file of one stage: a row for each document; row groups do not depend on batches."""
+
+    def __init__(self, path: Path, label: str, measures: Mapping[str, object]) -> None:
+        taken = sorted(measures.keys() & FIXED.keys())
+        if taken:
+            raise ValueError(f"{label}: a measure cannot be called {taken[0]!r}. Rename the rule.")
+        self.path, self.label = path, label
+        self.schema = pa.schema([*FIXED.items(), *((name, pa.float64()) for name in measures)])
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self.rows = self.text_bytes = 0
+        self.first, self.last = 0, -1
+
+    def write(self, view: View, outcome: Outcome) -> None:
+        sizes = view.text.sizes()
+        codes = np.zeros(view.num_docs, np.uint8) if outcome.codes is None else outcome.codes
+        columns = {
+            **{name: view.column(name) for name in ("key", "id", "source")},
+            "text_bytes": pa.array(sizes, pa.int64()),
+            "code": pa.array(codes, pa.uint8()),
+            **{name: pa.array(values, pa.float64()) for name, values in outcome.measures.items()},
+        }
+        if self.rows == 0:
+            self.first = int(view.keys[0])
+        self.last = int(view.keys[-1])
+        self.rows += view.num_docs
+        self.text_bytes += int(sizes.sum())
+        self._waiting.append(pa.record_batch(columns, self.schema))
+        self._waiting_rows += view.num_docs
+        while self._waiting_rows >= GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write one row group; what is over waits."""
+        table = pa.Table.from_batches(self._waiting, self.schema).combine_chunks()
+        self._writer.write_table(table.slice(0, GROUP_ROWS), row_group_size=GROUP_ROWS)
+        self._waiting = table.slice(GROUP_ROWS).to_batches()
+        self._waiting_rows = max(table.num_rows - GROUP_ROWS, 0)
+
+    def __enter__(self) -> MeasuresFile:
+        self._sink = pa.OSFile(str(self.path), "wb")
+        self._writer = pq.ParquetWriter(
+            self._sink, self.schema, compression="zstd", use_dictionary=["source"],
+            use_byte_stream_split=False, write_page_checksum=True,
+        )  # fmt: skip
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            if self._waiting_rows:
+                self._flush()
+            self._writer.close()
+        else:
+            self._writer.is_open = False  # pyarrow would write a footer over half a file
+        self._sink.close()
+
+
+# ---------------------------------------------------------------- the profile
+
+PROFILE = "profile"
+"""Role, and folder, of the parts that hold counts."""
+
+PROFILE_SCHEMA = pa.schema(
     [
         ("at", pa.string()),
         ("what", pa.string()),
@@ -65,7 +198,7 @@ _DOMAIN = (
     r"^[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?(?:[wW]{3}\.)?"
     r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s\x00-\x20\x7f/?#:<>\"'\\^`{|}\[\]]+)(?:[/?#:]|$)"
 )
-"""What stands where RFC 3986 has the host; with characters that none has, there is no host."""
+"""What stands where RFC 3986 has the host; with characters that no host has, there is no host."""
 
 
 def bins(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -80,8 +213,8 @@ def bins(values: NDArray[np.float64]) -> NDArray[np.int64]:
         (N,) int64 in [-LAST, LAST].
     """
     size = np.abs(values)
-    found = np.minimum(np.searchsorted(_EDGES, size), LAST)
-    return np.where(values < 0, -found, found)
+    numbers = np.minimum(np.searchsorted(_EDGES, size), LAST)
+    return np.where(values < 0, -numbers, numbers)
 
 
 def edges(number: int) -> tuple[float, float]:
@@ -97,11 +230,11 @@ def edges(number: int) -> tuple[float, float]:
 
 
 def measuring(stage: StreamingStage) -> StreamingStage:
-    """Return the stage as it is run: one that can tell what its rules measure does so.
+    """Return the stage as it is run: with `measures: true` where it has that parameter.
 
     Decisions are the same; it costs a third of the time of filters, 5 % of that of a pipeline with
     language identification (benchmarks/profile_cost.py). A stage whose parameters do not allow it
-    stays as it is.
+    stays unchanged.
     """
     fields = type(stage).model_fields
     if "measures" not in fields or getattr(stage, "measures", True):
@@ -132,8 +265,8 @@ class Profile:
         self._histogram((at, "length", ""), sizes.astype(np.float64), sizes)
         urls = pc.struct_field(view.column("origin"), "url")
         if urls.null_count < len(urls):
-            found = pc.struct_field(pc.extract_regex(urls, _DOMAIN), "name")
-            self._names((at, "domain", ""), pc.utf8_lower(found), sizes)
+            hosts = pc.struct_field(pc.extract_regex(urls, _DOMAIN), "name")
+            self._names((at, "domain", ""), pc.utf8_lower(hosts), sizes)
         if at == LEFT:
             for place, field in enumerate(view.batch.schema):
                 if "." in field.name and field.type == pa.string():
@@ -176,10 +309,10 @@ class Profile:
         if rows:
             rows.sort(key=lambda row: (row[:3], row[3] is None, row[3] or "", row[5] or 0))
             columns = zip(*rows, strict=True)
-            arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, PROFILE_SCHEMA, strict=True)]
             with pa.OSFile(str(path), "wb") as file:
                 pq.write_table(
-                    pa.Table.from_arrays(arrays, schema=SCHEMA), file, compression="zstd"
+                    pa.Table.from_arrays(arrays, schema=PROFILE_SCHEMA), file, compression="zstd"
                 )
         return len(rows)
 
@@ -191,8 +324,9 @@ class Profile:
         reasons = outcome.reasons_of(rows, stage.rules).dictionary_encode()
         places = reasons.indices.to_numpy(zero_copy_only=False)
         for place, reason in enumerate(reasons.dictionary.to_pylist()):
-            mine = rows[places == place]
-            self._add((label, "dropped", rule_of(reason)), len(mine), int(sizes[mine].sum()))
+            dropped_rows = rows[places == place]
+            size = int(sizes[dropped_rows].sum())
+            self._add((label, "dropped", rule_of(reason)), len(dropped_rows), size)
 
     def _rewritten(
         self, label: str, view: View, outcome: Outcome, sizes: NDArray[np.int64]
@@ -250,7 +384,7 @@ class Profile:
 
 
 def rule_of(reason: str) -> str:
-    """Return the rule that counters name, of a reason that may have details behind a colon."""
+    """Return the rule that counters name, of a reason that may have details after a colon."""
     return reason.partition(": ")[0].replace("/", "|")
 
 
@@ -267,3 +401,76 @@ def _most_frequent(
         rest = [rest[0] + counts[0], rest[1] + counts[1]]
     kept: list[tuple[str | None, list[int]]] = [*order[:limit]]
     return [*kept, (None, rest)] if rest[0] else kept
+
+
+# ---------------------------------------------------------------- ids and URLs
+
+IDS = "ids"
+"""Role, and folder, of the parts by which `corpuskit why` finds ids and URLs."""
+
+ID_SCHEMA = pa.schema([("hash", pa.uint64()), ("key", pa.int64()), ("kind", pa.uint8())])
+
+ID, URL = 0, 1
+"""In `kind`: what was hashed."""
+
+
+def hash_of(name: str) -> int:
+    """Return the hash of an id or URL: the first 8 bytes of its blake2b, little endian.
+
+    Two of 1e7 names share one with a probability of 3e-6, so a hit is to be looked at.
+    """
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+class Identities:
+    """Collects the ids and URLs of one cell.
+
+    Args:
+        source: of the cell; its name begins derived ids.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._prefix = f"{source}/"
+        self._hashes: list[NDArray[np.uint64]] = []
+        self._keys: list[NDArray[np.int64]] = []
+        self._kinds: list[NDArray[np.uint8]] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the documents of a batch, as they were read."""
+        origin = batch.column("origin")
+        places = pc.cast(pc.struct_field(origin, "position"), pa.string())
+        prefix = pa.scalar(self._prefix)
+        file = pc.struct_field(origin, "file")
+        derived = pc.binary_join_element_wise(
+            pc.binary_join_element_wise(prefix, file, ""), places, "#"
+        )
+        keys = numbers(batch.column("key"))
+        ids = batch.column("id")
+        self._add(ids, numbers(pc.not_equal(ids, derived)), keys, ID)
+        urls = pc.struct_field(origin, "url")
+        if urls.null_count < len(urls):
+            self._add(urls, numbers(urls.is_valid()), keys, URL)
+
+    def write(self, path: Path) -> int:
+        """Write the run and return its rows; without any, nothing is written."""
+        num = sum(map(len, self._hashes))
+        if num:
+            columns = {
+                "hash": np.concatenate(self._hashes),
+                "key": np.concatenate(self._keys),
+                "kind": np.concatenate(self._kinds),
+            }
+            write_shuffle(path, columns)
+        return num
+
+    def _add(
+        self, names: pa.Array, chosen: NDArray[np.bool_], keys: NDArray[np.int64], kind: int
+    ) -> None:
+        rows = np.flatnonzero(chosen)
+        if len(rows) == 0:
+            return
+        chosen_names = names.take(pa.array(rows)).cast(pa.binary()).to_pylist()
+        digests = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in chosen_names)
+        self._hashes.append(np.frombuffer(digests, "<u8").astype(np.uint64))
+        self._keys.append(keys[rows])
+        self._kinds.append(np.full(len(rows), kind, np.uint8))

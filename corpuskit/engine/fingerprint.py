@@ -63,9 +63,9 @@ def fingerprint(facts: Mapping[str, Any], stages: Iterable[tuple[str, str, Stage
     return f"{_hash(everything)}.{_hash(code)}"
 
 
-def same_but_code(one: str, other: str) -> bool:
+def same_but_code(first: str, second: str) -> bool:
     """Return whether two fingerprints differ at most in the code."""
-    return one.partition(".")[0] == other.partition(".")[0]
+    return first.partition(".")[0] == second.partition(".")[0]
 
 
 def file_digest(path: str) -> str:
@@ -77,7 +77,7 @@ def file_digest(path: str) -> str:
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # a device never ends
-            raise UsageError(f"{path}: is no regular file. Check the path.")
+            raise UsageError(f"{path}: is not a regular file. Check the path.")
         return _file_digest(path, status.st_size, status.st_mtime_ns)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

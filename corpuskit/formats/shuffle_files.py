@@ -1,4 +1,4 @@
-"""Exchange runs: what one pass of a global stage hands to the next (docs/formats.md).
+"""Shuffle files: what one pass of a global stage hands to the next (docs/formats.md).
 
 A producer writes one sorted file, whatever the number of consumers; a consumer asks for a range of
 the first column and reads only the record batches that can hold it. Keys, hashes and
@@ -42,10 +42,10 @@ MALFORMED = (LookupError, TypeError, ValueError, OverflowError, RecursionError, 
 """What a header that somebody made up may raise."""
 
 
-def write_run(
+def write_shuffle(
     path: Path, columns: Mapping[str, pa.Array | NDArray[np.generic]], *, is_sorted: bool = False
 ) -> pa.Table:
-    """Write columns as a run, sorted by the first one (ties keep their order).
+    """Write columns as a shuffle file, sorted by the first one (ties keep their order).
 
     Args:
         path: the scratch file to create.
@@ -66,7 +66,7 @@ def write_run(
         "format": 1,
         "rows": len(first),
         "first": [str(v) for v in first[::step]],
-        # A batch lies in the file just as it is serialized here. CRC-32 (2.4 GB/s) is in every
+        # A batch has the same bytes in the file as here. CRC-32 (2.4 GB/s) is in every
         # Python: the loader, which needs no more than numpy and pyarrow, checks it as well.
         "crc32": [crc32(b.serialize()) for b in table.to_batches(max_chunksize=step)],
     }
@@ -76,12 +76,12 @@ def write_run(
     return table
 
 
-def read_run(path: Readable, low: int | None = None, high: int | None = None) -> pa.Table:
-    """Return the rows of a run whose first column is in `[low, high)`, sorted by it.
+def read_shuffle(path: Readable, low: int | None = None, high: int | None = None) -> pa.Table:
+    """Return the rows of a file whose first column is in `[low, high)`, sorted by it.
 
     Raises:
         DamagedError: what is read is not what was written.
-        DataError: the file is not a run.
+        DataError: it is not a shuffle file.
     """
     try:
         with open_place(path) as file:
@@ -101,17 +101,17 @@ def read_run(path: Readable, low: int | None = None, high: int | None = None) ->
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = str(error).rstrip(".")
-        raise DataError(f"{path}: not an exchange run: {reason}.") from None
+        raise DataError(f"{path}: not a shuffle file: {reason}.") from None
     values = table.column(0).to_numpy()
     lo, hi = _place(values, low, 0), _place(values, high, len(values))
     return table.slice(lo, max(hi - lo, 0))
 
 
-def read_runs(
+def read_shuffles(
     paths: Iterable[Readable], schema: pa.Schema, low: int | None = None, high: int | None = None
 ) -> pa.Table:
-    """Return the rows of many runs in `[low, high)`, run after run; `schema` serves when none."""
-    tables = [read_run(path, low, high) for path in paths]
+    """Return the rows of files in `[low, high)`, one after another; `schema` serves when none."""
+    tables = [read_shuffle(path, low, high) for path in paths]
     return pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
 
 
@@ -145,10 +145,6 @@ def _read_batches(
     nowhere which are, so footer and headers are parsed here.
 
     Source: Arrow columnar format 1.5, File.fbs (Footer), Message.fbs (Message, RecordBatch).
-
-    Raises:
-        DamagedError: a batch is not the one that was written.
-        ValueError: one is compressed.
     """
     footer = read_footer(file)[:-10]
     blocks = _table(footer, _root(footer), 3)

@@ -16,11 +16,11 @@ import os
 import posixpath
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.engine.plan.checks import located
-from corpuskit.engine.plan.fingerprint import code_digest
+from corpuskit.engine.fingerprint import code_digest
+from corpuskit.engine.plan import located
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import MAX_ORDINAL
-from corpuskit.formats.manifest.checked import dump_checked, load_checked
+from corpuskit.formats.manifest import dump_checked, load_checked
 from corpuskit.stage import InputFile, Slice, Source
 from corpuskit.storage import find_files, find_objects, is_remote, look_at
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from corpuskit.engine.config import Step
-    from corpuskit.storage import Found, Store
+    from corpuskit.storage import FoundFile, Store
 
 INPUTS = "inputs.json"
 _GLOB = "*?["
@@ -98,22 +98,22 @@ def find_inputs(
         DataError: a footer cannot be read.
     """
     known = _known_cuts(store)
-    matches: list[tuple[Step, Found, str]] = []
+    matches: list[tuple[Step, FoundFile, str]] = []
     for step in sources:
         files_of_step = _expand(step)
         assert isinstance(step.stage, Source), "config.py makes sure of it"
         with located(step):
-            step.stage.check_files([one.address for one, _ in files_of_step])
-        matches += [(step, one, name) for one, name in files_of_step]
+            step.stage.check_files([file.address for file, _ in files_of_step])
+        matches += [(step, file, name) for file, name in files_of_step]
     if len(matches) > MAX_ORDINAL:
         raise UsageError(f"{len(matches):,} input files: at most {MAX_ORDINAL:,} are possible.")
     tails = {step.label: _tail(step, cell_bytes) for step, *_ in matches}
     files: list[InputFile] = []
     cuts: list[tuple[Slice, ...]] = []
-    for ordinal, (step, one, name) in enumerate(matches):
-        facts = (one.address, name, one.size_bytes, one.stamp, one.state)
+    for ordinal, (step, match, name) in enumerate(matches):
+        facts = (match.address, name, match.size_bytes, match.stamp, match.state)
         file = InputFile(ordinal, step.label, *facts)
-        cut = known.get(_mark(file, tails[step.label]))
+        cut = known.get(_cut_key(file, tails[step.label]))
         if cut is None or not _is_tiled(file, cut):
             with located(step, UsageError):
                 cut = _cut(step, file, cell_bytes)
@@ -133,7 +133,7 @@ def _cut_units(
 ) -> tuple[int, ...]:
     """Return where units begin: neighbours of a source share one up to `most` bytes of text.
 
-    A file that is added behind the others of its source changes its last unit only.
+    A file that is added after the others of its source changes its last unit only.
     """
     begins: list[int] = []
     held, before = 0, ""
@@ -150,19 +150,19 @@ def save_inputs(store: Store, inputs: Inputs, sources: Iterable[Step], cell_byte
     """Remember how the files were cut."""
     tails = {step.label: _tail(step, cell_bytes) for step in sources}
     cuts = {
-        _mark(file, tails[file.source]): [dataclasses.astuple(piece) for piece in cut]
+        _cut_key(file, tails[file.source]): [dataclasses.astuple(piece) for piece in cut]
         for file, cut in zip(inputs.files, inputs.slices, strict=True)
     }
     store.put(INPUTS, dump_checked({"format": 2, "cuts": cuts}))
 
 
 def _known_cuts(store: Store) -> dict[str, tuple[Slice, ...]]:
-    """Return how files were cut before, by their marks; nothing where that cannot be read."""
+    """Return how files were cut before, by `_cut_key`; nothing where that cannot be read."""
     [content] = store.read_each([INPUTS])
     with contextlib.suppress(DataError, KeyError, TypeError, AttributeError):
         fields = load_checked(content or b"", INPUTS)
         if fields["format"] == 2:
-            return {mark: tuple(Slice(*s) for s in cut) for mark, cut in fields["cuts"].items()}
+            return {key: tuple(Slice(*s) for s in cut) for key, cut in fields["cuts"].items()}
     return {}
 
 
@@ -180,11 +180,11 @@ def _cut(step: Step, file: InputFile, cell_bytes: int) -> tuple[Slice, ...]:
 
 def _is_tiled(file: InputFile, cut: Sequence[Slice]) -> bool:
     """Return whether every piece of a file lies in one slice; see `Source.slices`."""
-    whole = cut[0].whole if cut else None
-    whole = file.size_bytes if whole is None else whole
+    end = cut[0].whole if cut else None
+    end = file.size_bytes if end is None else end
     ends = [0, *(piece.end for piece in cut)]
-    return ends[-1] == whole and all(
-        piece.begin == begin and (piece.end > begin or not whole) and piece.whole == cut[0].whole
+    return ends[-1] == end and all(
+        piece.begin == begin and (piece.end > begin or not end) and piece.whole == cut[0].whole
         for begin, piece in zip(ends, cut, strict=False)
     )
 
@@ -219,20 +219,20 @@ def _state(size_bytes: int, state: str) -> str:
         return f"{size_bytes:,} bytes (ETag {state})"
 
 
-def _mark(file: InputFile, tail: str) -> str:
+def _cut_key(file: InputFile, tail: str) -> str:
     """Return what must be equal for an earlier cut to serve again."""
     return f"{file.path}|{file.size_bytes}|{file.stamp}|{tail}"
 
 
 def _tail(step: Step, cell_bytes: int) -> str:
-    """Return what marks of all files of a source have in common."""
+    """Return the part of `_cut_key` that all files of a source share."""
     params = step.stage.model_dump_json(exclude={"paths"})
     code = code_digest(step.name)  # decides what a slice's bounds mean
     facts = "|".join([step.name, str(cell_bytes), params, code])
     return hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
 
 
-def _expand(step: Step) -> list[tuple[Found, str]]:
+def _expand(step: Step) -> list[tuple[FoundFile, str]]:
     """Return a source's files, each with its path relative to the source's root, sorted by it.
 
     The root is the deepest folder that is common to all patterns, wildcards left out; so names, and
@@ -245,39 +245,35 @@ def _expand(step: Step) -> list[tuple[Found, str]]:
     except UsageError as error:
         raise UsageError(f"{step.where}: source {step.label!r}: {error}") from None
     # By name: a file that two patterns match, in two ways of writing its path, is one file.
-    return sorted({name: (one, name) for one, name in named}.values(), key=lambda pair: pair[1])
+    return sorted({name: (file, name) for file, name in named}.values(), key=lambda pair: pair[1])
 
 
-def _matches(patterns: Sequence[str]) -> list[tuple[Found, str]]:
-    """Return the files that patterns match.
-
-    Raises:
-        UsageError: one matches nothing, or what is no file.
-    """
+def _matches(patterns: Sequence[str]) -> list[tuple[FoundFile, str]]:
+    """Return the files that patterns match."""
     kinds = {is_remote(pattern) for pattern in patterns}
     if len(kinds) > 1:
         raise UsageError("mixes local paths and addresses. Make two sources of it.")
     remote = kinds.pop()
     bare = [pattern.removeprefix("file://") for pattern in patterns]
-    found: list[Found] = []
+    files: list[FoundFile] = []
     for pattern in bare:
         matches = find_objects(pattern) if remote else find_files(pattern)
         if not matches:
             hint = "Check the path" if not set(pattern) & set(_GLOB) else "Check the pattern"
             hint += "." if remote else f"; it is relative to the working directory {os.getcwd()!r}."
             raise UsageError(f"no file matches {pattern!r}. {hint}")
-        found += matches
+        files += matches
     if remote:
         bare = [pattern.partition("://")[2] for pattern in patterns]
         root = posixpath.commonpath([_root(pattern, "/") for pattern in bare])
-        places = [(one, one.address.partition("://")[2]) for one in found]
-        return [(one, place[len(root) :].lstrip("/")) for one, place in places]
-    root = os.path.commonpath([os.path.abspath(_root(one, os.sep)) for one in bare])
-    return [(one, os.path.relpath(os.path.abspath(one.address), root)) for one in found]
+        named = [(file, file.address.partition("://")[2]) for file in files]
+        return [(file, name[len(root) :].lstrip("/")) for file, name in named]
+    root = os.path.commonpath([os.path.abspath(_root(pattern, os.sep)) for pattern in bare])
+    return [(file, os.path.relpath(os.path.abspath(file.address), root)) for file in files]
 
 
 def _root(pattern: str, separator: str) -> str:
-    """Return the folder in front of the first wildcard, or of the file."""
+    """Return the folder before the first wildcard, or of the file."""
     parts = pattern.split(separator)
     for index, part in enumerate(parts[:-1]):
         if set(part) & set(_GLOB):

@@ -1,0 +1,502 @@
+"""What a task wrote (manifest) and what a phase wrote (seal).
+
+A manifest's atomic appearance is the completion of its task; a seal's is the completion of its
+phase. Readers trust these, never a folder listing. Deterministic facts (parts, counters) make the
+content hash; measured ones (`timing`) are kept beside it.
+
+A phase may have 100,000 tasks and several parts for each, and every worker that starts reads the
+seals it works from. So the parts of a role are held as columns; a `Part` is made when it is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import numpy as np
+
+from corpuskit.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+
+DIGEST = "digest"
+
+
+def dump_checked(fields: dict[str, Any]) -> bytes:
+    """Return canonical JSON of `fields` and of their blake2b-128, under the key `digest`."""
+    return dump({**fields, DIGEST: digest_bytes(dump(fields))})
+
+
+def load_checked(content: bytes, where: str) -> dict[str, Any]:
+    """Return the fields that `dump_checked` wrote, without the digest.
+
+    Args:
+        where: the file, for messages.
+
+    Raises:
+        DataError: it is not a JSON object, or not what was written.
+    """
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: cannot be read: {error}.") from None
+    if not isinstance(fields, dict):
+        raise DataError(f"{where}: cannot be read: it holds no JSON object.")
+    if fields.pop(DIGEST, None) != digest_bytes(dump(fields)):
+        raise DataError(f"{where}: is damaged: its content and its digest differ.")
+    return fields
+
+
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
+class Part:
+    """One published file.
+
+    Attributes:
+        unit: the cell or key range it belongs to; parts of a role are ordered by unit.
+        role: what it is to its readers: `documents`, `ledger`, `measures:<label>`, `sidecar`,
+            `run:<name>`, `tokens`...
+        path: relative to the run directory.
+        source: the source it came from, empty when it holds several.
+        rows, size_bytes: of the file; text_bytes: of the text inside (documents only).
+        first, last: smallest and largest key (documents, runs), or rows covered (tokens).
+        digest: xxh3-128 of the file; footer: of its Parquet or Arrow footer alone, so that whoever
+            reads a range need not read all.
+    """
+
+    unit: int
+    role: str
+    path: str
+    source: str = ""
+    rows: int = 0
+    size_bytes: int = 0
+    text_bytes: int = 0
+    first: int = 0
+    last: int = -1
+    digest: str = ""
+    footer: str = ""
+
+
+_NUMBERS = ("unit", "rows", "size_bytes", "text_bytes", "first", "last")
+_TEXTS = ("path", "source", "digest", "footer")
+FIELDS = tuple(field.name for field in dataclasses.fields(Part))
+
+
+class RoleParts(Sequence[Part]):
+    """The parts of one role in unit order, held as columns; a Part is made when it is asked for.
+
+    Args:
+        numbers: integer column by name, units ascending.
+        texts: text column by name, or the one value of all parts.
+    """
+
+    def __init__(
+        self, role: str, numbers: Mapping[str, NDArray[Any]], texts: Mapping[str, list[str] | str]
+    ) -> None:
+        self.role, self._numbers, self._texts = role, numbers, texts
+
+    def __len__(self) -> int:
+        return len(self._numbers["unit"])
+
+    @overload
+    def __getitem__(self, place: int) -> Part: ...
+    @overload
+    def __getitem__(self, place: slice) -> RoleParts: ...
+    def __getitem__(self, place: int | slice) -> Part | RoleParts:
+        if isinstance(place, int):
+            at = range(len(self))[place]  # raises IndexError as lists do
+            return next(iter(self[at : at + 1]))
+        numbers = {name: values[place] for name, values in self._numbers.items()}
+        texts = {k: v if isinstance(v, str) else v[place] for k, v in self._texts.items()}
+        return RoleParts(self.role, numbers, texts)
+
+    def __iter__(self) -> Iterator[Part]:
+        columns: dict[str, Iterable[Any]] = {"role": itertools.repeat(self.role)}
+        columns |= {name: values.tolist() for name, values in self._numbers.items()}
+        for name, values in self._texts.items():
+            columns[name] = itertools.repeat(values) if isinstance(values, str) else values
+        return map(Part, *(columns[name] for name in FIELDS))
+
+    def column(self, name: str) -> NDArray[np.integer[Any]]:
+        """Return a column of numbers (`rows`, `first`...)."""
+        return self._numbers[name]
+
+    def paths(self) -> list[str]:
+        """Return the paths of all parts."""
+        paths = self._texts["path"]
+        return [paths] if isinstance(paths, str) else paths
+
+    def within(self, low: int | None, high: int | None) -> list[Part]:
+        """Return the parts whose `[first, last]` meets `[low, high)`."""
+        chosen = np.ones(len(self), np.bool_)
+        if high is not None:
+            chosen &= self._numbers["first"] < high
+        if low is not None:
+            chosen &= self._numbers["last"] >= low
+        return [self[place] for place in np.flatnonzero(chosen).tolist()]
+
+    def of_unit(self, number: int) -> RoleParts:
+        """Return the parts of one unit."""
+        units = self._numbers["unit"]
+        begin, end = np.searchsorted(units, number, "left"), np.searchsorted(units, number, "right")
+        return self[int(begin) : int(end)]
+
+
+class Parts(Collection[Part]):
+    """All parts of a phase: role by role, each in unit order.
+
+    Args:
+        lines: JSON of the columns of each role, as `of` makes them.
+        where: the file they come from, for messages.
+    """
+
+    def __init__(self, lines: Mapping[str, bytes], where: str = "seal") -> None:
+        self._lines, self._where = dict(sorted(lines.items())), where
+        self._parsed: dict[str, RoleParts] = {}
+        self.digests = {role: digest_bytes(line) for role, line in self._lines.items()}
+        """Hash of the line of each role; equal parts have equal lines."""
+
+    @classmethod
+    def of(cls, parts: Iterable[Part]) -> Parts:
+        """Return the parts in the order of seals, whatever order they come in."""
+        by_role: defaultdict[str, list[Part]] = defaultdict(list)
+        for part in parts:
+            by_role[part.role].append(part)
+        return cls({role: _line(role, found) for role, found in by_role.items()})
+
+    def __len__(self) -> int:
+        return sum(len(self.role(role)) for role in self._lines)
+
+    def __iter__(self) -> Iterator[Part]:
+        return itertools.chain.from_iterable(map(self.role, self._lines))
+
+    def __contains__(self, part: object) -> bool:
+        return isinstance(part, Part) and part in self.role(part.role)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Parts) and self.digests == other.digests
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.digests.items()))
+
+    def role(self, name: str) -> RoleParts:
+        """Return the parts of a role; none when there is no such role.
+
+        Raises:
+            DataError: the line is not one that a seal may hold.
+        """
+        if name not in self._parsed:
+            line = self._lines.get(name)
+            self._parsed[name] = _NO_PARTS if line is None else _parse_role(name, line, self._where)
+        return self._parsed[name]
+
+    def roles(self) -> list[RoleParts]:
+        """Return all roles."""
+        return [self.role(name) for name in self._lines]
+
+    def lines(self) -> list[bytes]:
+        """Return the lines of all roles."""
+        return list(self._lines.values())
+
+
+def is_sound(part: Part) -> bool:
+    """Return whether a part has fields of the right types; numbers fit 64 bits."""
+    numbers = [getattr(part, name) for name in _NUMBERS]
+    return (
+        set(map(type, numbers)) == {int}
+        and min(numbers) >= -(1 << 63)
+        and max(numbers) < 1 << 64
+        and all(type(getattr(part, name)) is str for name in ("role", *_TEXTS))
+    )
+
+
+def _line(role: str, parts: list[Part]) -> bytes:
+    """Return the columns of a role as JSON; a column of equal values is that value."""
+    parts.sort(key=attrgetter("unit", "path"))
+    columns: dict[str, Any] = {"role": role}
+    for name in (*_NUMBERS, *_TEXTS):
+        values = list(map(attrgetter(name), parts))
+        is_same = name != "path" and values.count(values[0]) == len(values)
+        columns[name] = values[0] if is_same else values
+    return dump(columns)
+
+
+def _parse_role(role: str, line: bytes, where: str) -> RoleParts:
+    try:
+        found = json.loads(line)
+        paths = found["path"]
+        if found["role"] != role or not isinstance(paths, list):
+            raise TypeError(f"no parts of the role {role!r}")
+        numbers = {name: _numbers(found[name], len(paths)) for name in _NUMBERS}
+        texts = {name: _texts(found[name], len(paths)) for name in _TEXTS}
+        if np.any(numbers["unit"][1:] < numbers["unit"][:-1]):
+            raise ValueError("units are out of order")
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise DataError(f"{where}: not a seal: {error!r}.") from None
+    check_paths(paths, where)
+    return RoleParts(role, numbers, texts)
+
+
+def _numbers(values: Any, num: int) -> NDArray[Any]:
+    """Return a column of integers; int64, or uint64 where hashes ask for it."""
+    if set(map(type, values if isinstance(values, list) else [values])) != {int}:
+        raise TypeError("a column of numbers holds something else")
+    try:
+        found = np.array(values, np.int64)
+    except OverflowError:
+        found = np.array(values, np.uint64)
+    return np.broadcast_to(found, (num,)) if found.ndim == 0 else found.reshape(num)
+
+
+def _texts(values: Any, num: int) -> list[str] | str:
+    """Return a column of texts, or the one value of all."""
+    if isinstance(values, str):
+        return values
+    if not isinstance(values, list) or len(values) != num or set(map(type, values)) != {str}:
+        raise ValueError("a column of texts holds something else")
+    return values
+
+
+def check_paths(paths: Iterable[str], where: str) -> None:
+    """Refuse paths that leave the run directory.
+
+    Raises:
+        DataError: one does.
+    """
+    for path in paths:
+        leaves = path.startswith("/") or (".." in path and ".." in path.split("/"))
+        if leaves or not path or "\0" in path:
+            raise DataError(f"{where}: the path {path!r} leaves the run directory.")
+
+
+def digest_bytes(content: bytes) -> str:
+    """Return the blake2b-128 of a line or a file as hex."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def dump(value: dict[str, Any]) -> bytes:
+    """Return canonical JSON: equal values have equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+_NO_PARTS = RoleParts("", dict.fromkeys(_NUMBERS, np.zeros(0, np.int64)), dict.fromkeys(_TEXTS, ""))
+
+
+Record = TypeVar("Record")
+
+FORMAT = 2
+SEAL_FORMAT = 3
+
+FUNNEL = ("read/", "read_bytes/", "kept/", "kept_bytes/", "dropped/", "cut/", "replace/")
+"""Counters that only people read."""
+
+_FOR_PEOPLE = ("ledger", "profile", "ids")
+"""Roles of parts that no later phase reads."""
+
+_OPENING = b',"parts":['
+_ENDING = [b"]}", b""]
+
+
+class OtherFormatError(DataError):
+    """A seal that another version of corpuskit wrote: whole, but to be made again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What one task wrote.
+
+    Attributes:
+        units: the units this task finished, whether or not they wrote parts.
+        counters: deterministic counts; nested names are joined by "/" (`kept/web`).
+        timing: measured figures by name, summed over units (`cpu_seconds/language`).
+    """
+
+    phase: str
+    fingerprint: str
+    units: tuple[int, ...]
+    parts: tuple[Part, ...]
+    counters: dict[str, int]
+    timing: dict[str, float]
+    accepted_code_change: bool = False
+
+    def to_json(self) -> bytes:
+        """Return the file content."""
+        parts = [{name: getattr(part, name) for name in FIELDS} for part in self.parts]
+        fields = {**self.__dict__, "parts": parts}
+        return dump_checked({"format": FORMAT, "kind": "manifest", **fields})
+
+    @classmethod
+    def from_json(cls, content: bytes, where: str) -> Manifest:
+        """Parse a manifest file.
+
+        Raises:
+            DataError: it is not a manifest of a format this version reads, or it is damaged.
+        """
+        try:
+            fields = load_checked(content, where)
+            if fields.pop("format") != FORMAT or fields.pop("kind") != "manifest":
+                raise DataError(f"{where}: not a manifest of format {FORMAT}.")
+            fields["parts"] = tuple(Part(**part) for part in fields["parts"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DataError(f"{where}: not a manifest: {error!r}.") from None
+        for part in fields["parts"]:
+            if not is_sound(part):
+                raise DataError(f"{where}: not a manifest: {part} has a field of a wrong type.")
+        check_paths([part.path for part in fields["parts"]], where)
+        return _build(cls, fields, where)
+
+
+@dataclasses.dataclass(frozen=True)
+class Seal:
+    """What a phase wrote: all its manifests merged, in unit order.
+
+    Attributes:
+        inputs: content hashes of the seals it was made from; tells which seals belong together.
+    """
+
+    phase: str
+    fingerprint: str
+    units: tuple[int, ...]
+    parts: Parts
+    counters: dict[str, int]
+    timing: dict[str, float]
+    accepted_code_change: bool = False
+    inputs: tuple[str, ...] = ()
+
+    @classmethod
+    def merge(cls, phase: str, fingerprint: str, manifests: Iterable[Manifest]) -> Seal:
+        """Merge the manifests of a phase; a unit that two manifests name counts once."""
+        units: set[int] = set()
+        parts: list[Part] = []
+        counters: Counter[str] = Counter()
+        timing: defaultdict[str, float] = defaultdict(float)
+        accepted = False
+        for manifest in sorted(manifests, key=lambda manifest: manifest.units):
+            if not units.isdisjoint(manifest.units):
+                if units.issuperset(manifest.units):
+                    continue
+                raise DataError(f"phase {phase}: two manifests share some of their units.")
+            units.update(manifest.units)
+            parts += manifest.parts
+            for name, count in manifest.counters.items():
+                counters[name] += count
+            for name, value in manifest.timing.items():
+                is_peak = name == "peak_rss_bytes"
+                timing[name] = max(timing[name], value) if is_peak else timing[name] + value
+            accepted = accepted or manifest.accepted_code_change
+        return cls(
+            phase,
+            fingerprint,
+            tuple(sorted(units)),
+            Parts.of(parts),
+            dict(sorted(counters.items())),
+            {name: round(value, 6) for name, value in sorted(timing.items())},
+            accepted,
+        )
+
+    def content(self) -> str:
+        """Return the hash of what later phases may read, free of timing and of tasks.
+
+        The ledger, measures, profiles and the counts of the funnel are left out: no later phase
+        reads them, so a phase that drops the same documents for another reason makes no later
+        phase run again.
+        """
+        return self._content
+
+    @functools.cached_property
+    def _content(self) -> str:
+        parts = {
+            role: digest
+            for role, digest in self.parts.digests.items()
+            if role not in _FOR_PEOPLE and not role.startswith("measures:")
+        }
+        counters = {k: v for k, v in self.counters.items() if not k.startswith(FUNNEL)}
+        return digest_bytes(dump({"phase": self.phase, "parts": parts, "counters": counters}))
+
+    def by_role(self, role: str) -> RoleParts:
+        """Return the parts of a role in unit order."""
+        return self.parts.role(role)
+
+    def to_json(self) -> bytes:
+        """Return the file content: a JSON object whose first line has all but the parts."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "parts"]
+        head = dump_checked(
+            {
+                "format": SEAL_FORMAT,
+                "kind": "seal",
+                "content": self.content(),
+                "roles": self.parts.digests,
+                **{name: getattr(self, name) for name in names},
+            }
+        )
+        body = b",\n".join(self.parts.lines())
+        return head[:-1] + _OPENING + b"\n" + body + (b"\n" if body else b"") + b"]}\n"
+
+    @classmethod
+    def from_json(cls, content: bytes, where: str) -> Seal:
+        """Parse a seal file; a role's parts are parsed when they are asked for.
+
+        Raises:
+            OtherFormatError: a seal that another version wrote.
+            DataError: not a seal, or a hash in it is wrong.
+        """
+        lines = content.split(b"\n")
+        try:
+            if lines[-2:] != _ENDING or not lines[0].endswith(_OPENING):
+                raise _not_a_seal(json.loads(content), where)
+            head = json.loads(lines[0] + b"]}")
+            if head.get("format") != SEAL_FORMAT:
+                raise _not_a_seal(head, where)
+            fields = load_checked(lines[0].removesuffix(_OPENING) + b"}", where)
+            if fields.pop("format") != SEAL_FORMAT or fields.pop("kind") != "seal":
+                raise _not_a_seal(json.loads(content), where)
+            bodies = [line.removesuffix(b",") for line in lines[1:-2]]
+            digests, claimed = fields.pop("roles"), fields.pop("content")
+            fields["parts"] = Parts(dict(zip(digests, bodies, strict=True)), where)
+            fields["inputs"] = tuple(fields["inputs"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DataError(f"{where}: not a seal: {error!r}.") from None
+        seal = _build(cls, fields, where)
+        if seal.parts.digests != digests or seal.content() != claimed:
+            raise DataError(
+                f"{where}: the content hash of the seal is wrong. Run again to rebuild."
+            )
+        return seal
+
+
+def _not_a_seal(found: Any, where: str) -> DataError:
+    """Return what to raise for JSON that is not a seal of this format."""
+    if isinstance(found, dict) and found.get("kind") == "seal":
+        number = found.get("format")
+        return OtherFormatError(
+            f"{where}: not a seal of format {SEAL_FORMAT}, but {number!r}. Run again to rebuild."
+        )
+    return DataError(f"{where}: not a seal of format {SEAL_FORMAT}.")
+
+
+def _build(kind: type[Record], fields: dict[str, Any], where: str) -> Record:
+    """Make a manifest or a seal of what JSON held."""
+    name = kind.__name__.lower()
+    try:
+        fields["units"] = tuple(fields["units"])
+        is_sound = (
+            set(map(type, fields["units"])) <= {int}
+            and set(map(type, fields["counters"].values())) <= {int}
+            and set(map(type, fields["timing"].values())) <= {int, float}
+        )
+        made = kind(**fields)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"{where}: not a {name}: {error!r}.") from None
+    if not is_sound:
+        raise DataError(f"{where}: not a {name}: units, counters or timing are no numbers.")
+    return made
