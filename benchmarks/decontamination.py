@@ -36,10 +36,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.stage import View
-from corpuskit.stages.dedup._benchmark_items import Columns, benchmark_files, read_items
-from corpuskit.stages.dedup._contamination import open_index
-from corpuskit.stages.dedup._contamination_findings import find_items
 from corpuskit.stages.dedup.decontaminate import Decontaminate
+from corpuskit.stages.dedup.decontaminate.index import open_index
+from corpuskit.stages.dedup.decontaminate.items import Columns, benchmark_files, read_items
+from corpuskit.stages.dedup.decontaminate.search import find_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -64,10 +64,10 @@ def utf8(array: pa.Array) -> Utf8:
     """View a large_string or large_binary array without nulls; slices are fine."""
     _, offsets, data = array.buffers()
     if offsets is None or len(array) == 0:
-        return Utf8(_frozen(np.zeros(1, np.int64)), _frozen(np.empty(0, np.uint8)))
+        return Utf8(frozen(np.zeros(1, np.int64)), frozen(np.empty(0, np.uint8)))
     bounds = np.frombuffer(offsets, np.int64, len(array) + 1, 8 * array.offset)
     content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    return Utf8(_frozen(bounds), _frozen(content))
+    return Utf8(frozen(bounds), frozen(content))
 
 
 def large_strings(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.LargeStringArray:
@@ -121,7 +121,7 @@ def split_key(key: int) -> tuple[int, int]:
     return key >> POSITION_BITS, key & ((1 << POSITION_BITS) - 1)
 
 
-def _frozen(array: NDArray[Number]) -> NDArray[Number]:
+def frozen(array: NDArray[Number]) -> NDArray[Number]:
     """One array flavour for kernels: Arrow's own buffers are read-only, so the rest is, too."""
     array.flags.writeable = False
     return array

@@ -13,7 +13,12 @@ from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import sealed
 from corpuskit.errors import UsageError, suggest
 from corpuskit.formats.shards import open_parquet
-from corpuskit.stages.dedup._signatures import ROLE, Settings, read_settings, read_signatures
+from corpuskit.stages.dedup.minhash_dedup.signatures import (
+    ROLE,
+    Settings,
+    read_settings,
+    read_signatures,
+)
 from corpuskit.storage import open_place
 
 if TYPE_CHECKING:

@@ -24,17 +24,23 @@ from corpuskit.errors import ConfigError, UsageError
 from corpuskit.formats.batch import utf8
 from corpuskit.inspect.contamination import contamination_report
 from corpuskit.stage import Known, View
-from corpuskit.stages.dedup import _contamination
-from corpuskit.stages.dedup._benchmark_items import (
+from corpuskit.stages.dedup.decontaminate import (
+    MAX_NAMED,
+    REACH_BYTES,
+    Decontaminate,
+    index,
+    merge_spans,
+    widen_spans,
+)
+from corpuskit.stages.dedup.decontaminate import index as item_index
+from corpuskit.stages.dedup.decontaminate.index import Recipe, open_index
+from corpuskit.stages.dedup.decontaminate.items import (
     Columns,
     benchmark_files,
     read_benchmarks,
     read_items,
 )
-from corpuskit.stages.dedup._contamination import Recipe, open_index
-from corpuskit.stages.dedup._contamination_search import MAX_REPEATS, SKIP, find_stretches, measure
-from corpuskit.stages.dedup._contamination_spans import REACH_BYTES, merge_spans, widen_spans
-from corpuskit.stages.dedup.decontaminate import MAX_NAMED, Decontaminate
+from corpuskit.stages.dedup.decontaminate.search import MAX_REPEATS, SKIP, find_stretches, measure
 from tests.conftest import ROOT
 from tests.contract.strategies import plain, view
 from tests.engine.conftest import Lab
@@ -227,7 +233,7 @@ def test_endless_repeats_are_bounded():
 
 
 def test_only_the_beginning_of_a_long_part_is_looked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(_contamination, "MAX_WORDS", 12)
+    monkeypatch.setattr(item_index, "MAX_WORDS", 12)
     words = [f"word{at}" for at in range(40)]
     path = write(tmp_path / "b.jsonl", [{"question": " ".join(words)}])
     index = open_index(Recipe((("b", path),), Columns(), 5, 8))
@@ -542,7 +548,7 @@ def test_a_bad_file_fails_when_the_plan_is_made(
     tmp_path, monkeypatch, name, content, message, kept
 ):
     monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(_contamination, "KEPT_BYTES", kept)
+    monkeypatch.setattr(item_index, "KEPT_BYTES", kept)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         plan(tmp_path, f"stages: [decontaminate: {{benchmarks: {tmp_path / name}}}]")
@@ -556,14 +562,14 @@ def test_a_bad_reference_fails_when_the_plan_is_made(tmp_path):
 
 def test_an_index_that_is_there_proves_its_files(tmp_path, monkeypatch):
     monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(_contamination, "KEPT_BYTES", 0)
+    monkeypatch.setattr(item_index, "KEPT_BYTES", 0)
     path = write(tmp_path / "b.jsonl", [{"question": FERRY}])
     stage = Decontaminate(benchmarks=path)
-    _contamination._opened.cache_clear()
+    index._opened.cache_clear()
     open_index(stage._recipe())
-    monkeypatch.setattr(_contamination, "read_benchmarks", None)  # cannot be called
+    monkeypatch.setattr(item_index, "read_benchmarks", None)  # cannot be called
     stage.check(Known())
-    _contamination._opened.cache_clear()
+    index._opened.cache_clear()
 
 
 def test_files_that_cannot_be_told_apart_or_are_none_are_refused(tmp_path):
@@ -607,9 +613,9 @@ def test_an_index_that_is_kept_is_the_index(tmp_path, monkeypatch):
     monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path))
     recipe = Recipe((("benchmark", SAMPLE),), Columns(), 5, 8)
     built = open_index(recipe)
-    monkeypatch.setattr(_contamination, "KEPT_BYTES", 0)
+    monkeypatch.setattr(item_index, "KEPT_BYTES", 0)
     for _ in range(2):
-        _contamination._opened.cache_clear()
+        index._opened.cache_clear()
         kept = open_index(recipe)
         assert kept.names == built.names
         assert (kept.num_read, kept.size_bytes) == (built.num_read, built.size_bytes)
@@ -618,7 +624,7 @@ def test_an_index_that_is_kept_is_the_index(tmp_path, monkeypatch):
         ):
             assert np.array_equal(one, other)
     assert len(list(tmp_path.glob("lists/benchmarks-*.map"))) == 1
-    _contamination._opened.cache_clear()
+    index._opened.cache_clear()
 
 
 def test_another_version_of_a_file_is_another_index(tmp_path):

@@ -62,7 +62,7 @@ def test_real_pages_come_out_as_the_extractor_alone_gives_them(shared_data):
     import pyarrow.parquet as pq
     from resiliparse.extract.html2text import extract_plain_text
 
-    from corpuskit.stages.sources._decode import decode_page
+    from corpuskit.stages.sources._extract_worker import decode_page
 
     path = shared_data / "html" / "trafilatura_eval.parquet"
     pages = pq.read_table(path, columns=["html"])["html"].to_pylist()[:60]

@@ -21,9 +21,8 @@ from corpuskit.errors import DataError
 from corpuskit.stage import Slice
 from corpuskit.stages.sources import _records
 from corpuskit.stages.sources._json import ODD, OK
-from corpuskit.stages.sources._members import Members
 from corpuskit.stages.sources._records import Block
-from corpuskit.stages.sources.jsonl import Jsonl
+from corpuskit.stages.sources.jsonl import Jsonl, Members
 
 SOURCE = Jsonl(paths=("x",))
 

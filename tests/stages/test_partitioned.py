@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from corpuskit.errors import DataError
 from corpuskit.stage import Volume
 from corpuskit.stages import _routing
-from corpuskit.stages.dedup import _partitioned, _partitioned_count
-from corpuskit.stages.dedup._partitioned_rows import context_bytes, merge_spans
+from corpuskit.stages.dedup.substring_dedup import partitioned
+from corpuskit.stages.dedup.substring_dedup.partitioned import context_bytes, merge_spans
 from tests.stages.global_runner import Context, GlobalRun, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corpuskit.stage import PassContext
 
 Span = tuple[int, int, int]
 TINY = 1 << 12
@@ -40,27 +39,6 @@ class Finder:
     scope: str = "global"
     tokenizer: str | None = None
 
-    route_fingerprints = staticmethod(_partitioned.route_fingerprints)
-    recount_range = staticmethod(_partitioned.recount_range)
-    route_places = staticmethod(_partitioned.route_places)
-    route_contexts = staticmethod(_partitioned.route_contexts)
-    route_windows = staticmethod(_partitioned.route_windows)
-
-    def winnow_cell(self, context: PassContext) -> None:
-        _partitioned.winnow_cell(self, context)
-
-    def count_range(self, context: PassContext) -> None:
-        _partitioned.count_range(self, context)
-
-    def refine_cell(self, context: PassContext) -> None:
-        _partitioned.refine_cell(self, context)
-
-    def gather_cell(self, context: PassContext) -> None:
-        _partitioned.gather_cell(self, context)
-
-    def compare_range(self, context: PassContext) -> None:
-        _partitioned.compare_range(self, context)
-
 
 @dataclasses.dataclass(frozen=True)
 class Found:
@@ -74,12 +52,12 @@ def find(finder: Finder, texts: Sequence[str], **fields: Any) -> Found:
     """Return the spans of texts: document, start, end. Fields as GlobalRun takes them."""
     with tempfile.TemporaryDirectory() as folder:
         run = GlobalRun(texts, Path(folder), **fields)
-        units = {one.name: run.run_pass(one) for one in _partitioned.passes(finder)}
+        units = {one.name: run.run_pass(one) for one in partitioned.passes(finder)}
         spans = [
             (number_of(key), start, end)
             for unit in run.units
             for key, start, end in zip(
-                *(c.tolist() for c in _partitioned.cell_spans(finder, Context(run, "apply", unit))),
+                *(c.tolist() for c in partitioned.cell_spans(finder, Context(run, "apply", unit))),
                 strict=True,
             )
         ]
@@ -254,8 +232,8 @@ def test_hot_fingerprints_are_the_same_whatever_is_read_at_a_time(monkeypatch):
     texts = boilerplate(30) + [ALICE] * 9
     bounds, memory = [4, 9, 17, 25, 33], {"count": 1 << 14}
     whole = find(Finder(30), texts, bounds=bounds, memory_bytes=memory)
-    monkeypatch.setattr(_partitioned_count, "_CHUNK", 1)
-    monkeypatch.setattr(_partitioned_count, "ROW_BYTES", 1 << 14)
+    monkeypatch.setattr(partitioned, "_CHUNK", 1)
+    monkeypatch.setattr(partitioned, "ROW_BYTES", 1 << 14)
     found = find(Finder(30), texts, bounds=bounds, memory_bytes=memory)
     assert whole.counters["count"]["hot"] > 0
     assert found.counters["count"]["hot"] == whole.counters["count"]["hot"]
@@ -273,7 +251,7 @@ def test_a_second_level_of_the_exchange_changes_nothing(monkeypatch):
     bounds = [4, 9, 15, 22]
     memory = {"count": 1 << 15, "compare": 1 << 13, "": 1 << 14}
     expected = find(Finder(30), texts, bounds=bounds)
-    monkeypatch.setattr(_partitioned, "_MAX_OPENS", 0)
+    monkeypatch.setattr(partitioned, "_MAX_OPENS", 0)
     monkeypatch.setattr(_routing, "MAX_OPENS", 0)
     found = find(Finder(30), texts, bounds=bounds, memory_bytes=memory)
     routes = {name: units for name, units in found.units.items() if name.startswith("route")}
@@ -287,11 +265,11 @@ def test_a_second_level_of_the_exchange_changes_nothing(monkeypatch):
 def test_fingerprints_of_other_documents_are_refused(tmp_path):
     finder = Finder(20)
     run = GlobalRun([ALICE, ALICE], tmp_path)
-    for one in _partitioned.passes(finder)[:6]:
+    for one in partitioned.passes(finder)[:6]:
         run.run_pass(one)
     run.tables[0], run.alive[0] = run.tables[0].slice(0, 1), run.alive[0][:1]
     with pytest.raises(DataError, match="fingerprints of documents that it lacks"):
-        finder.gather_cell(Context(run, "gather", run.units[0]))
+        partitioned.gather_cell(finder, Context(run, "gather", run.units[0]))
 
 
 spans = st.lists(st.tuples(st.integers(-2, 3), st.integers(0, 20), st.integers(1, 9)), max_size=12)
@@ -313,8 +291,8 @@ def test_what_a_task_holds_is_bounded_by_its_memory():
     finder = Finder(250)
     for size in (10**9, 10**12, 65 * 10**12):
         volume = Volume(size // 5000, size, size // (64 << 20) + 1, 64 << 20)
-        for one in _partitioned.passes(finder):
-            cost = _partitioned.cost(finder, volume, one.name)
+        for one in partitioned.passes(finder):
+            cost = partitioned.cost(finder, volume, one.name)
             assert cost.unit_bytes <= volume.task_memory_bytes
             if cost.units and one.units is not None:
                 assert cost.units * volume.task_memory_bytes > cost.unit_bytes

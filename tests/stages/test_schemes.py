@@ -19,8 +19,8 @@ from corpuskit.errors import UsageError
 from corpuskit.formats.batch import utf8
 from corpuskit.integrations.datasketch import hash_function, shingle_bytes
 from corpuskit.stage.view import View
-from corpuskit.stages.dedup import _schemes
-from corpuskit.stages.dedup._simplify import simplify_texts
+from corpuskit.stages.dedup.minhash_dedup import schemes
+from corpuskit.stages.dedup.minhash_dedup.schemes import simplify_texts
 
 IS_PLAIN = os.environ.get("NUMBA_DISABLE_JIT") == "1"
 
@@ -47,14 +47,14 @@ POOL = [
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    scheme: _schemes.Scheme = "fast"
+    scheme: schemes.Scheme = "fast"
     ngram: int = 5
     bands: int = 3
     rows: int = 4
     seed: int = 1
     language: str = "en"
-    hash_function: _schemes.HashFunction | None = None
-    precision: _schemes.Precision | None = None
+    hash_function: schemes.HashFunction | None = None
+    precision: schemes.Precision | None = None
 
 
 def view(texts: list[str]) -> View:
@@ -83,7 +83,7 @@ def reference(texts: list[str], stage: Parameters) -> list[list[int] | None]:
 
 
 def signatures(texts: list[str], stage: Parameters) -> list[list[int] | None]:
-    found = _schemes.sign(view(texts), stage, values=True)
+    found = schemes.sign(view(texts), stage, values=True)
     assert found.values is not None
     pairs = zip(found.values.tolist(), found.signed.tolist(), strict=True)
     return [values if is_signed else None for values, is_signed in pairs]
@@ -140,17 +140,17 @@ def test_datatrove_signatures_of_real_texts(shared_data) -> None:
 
 def test_a_document_with_fewer_words_than_a_shingle_is_not_signed_by_datatrove_only() -> None:
     for scheme, expected in (("datatrove", False), ("datasketch", True), ("fast", True)):
-        found = _schemes.sign(view(["", "just three words"]), Parameters(scheme))
+        found = schemes.sign(view(["", "just three words"]), Parameters(scheme))
         assert found.signed.tolist() == [False, expected]
 
 
 @pytest.mark.parametrize("function", ["sha1", "xxhash"])
 @pytest.mark.parametrize("precision", [32, 64])
 def test_datasketch_signatures_are_those_of_datasketch(
-    function: _schemes.HashFunction, precision: _schemes.Precision
+    function: schemes.HashFunction, precision: schemes.Precision
 ) -> None:
     stage = Parameters("datasketch", seed=3, hash_function=function, precision=precision)
-    found = _schemes.sign(view(TEXTS), stage, values=True)
+    found = schemes.sign(view(TEXTS), stage, values=True)
     assert found.values is not None
     for text, values, signed in zip(TEXTS, found.values, found.signed, strict=True):
         made = MinHash(
@@ -163,9 +163,9 @@ def test_datasketch_signatures_are_those_of_datasketch(
 
 
 @pytest.mark.parametrize("scheme", ["fast", "datatrove", "datasketch"])
-def test_bands_are_equal_where_their_values_are(scheme: _schemes.Scheme) -> None:
+def test_bands_are_equal_where_their_values_are(scheme: schemes.Scheme) -> None:
     stage = Parameters(scheme, bands=6, rows=1)
-    found = _schemes.sign(view([TEXTS[7], TEXTS[7] + "and more words here"]), stage, values=True)
+    found = schemes.sign(view([TEXTS[7], TEXTS[7] + "and more words here"]), stage, values=True)
     assert found.values is not None
     same = found.values[0] == found.values[1]
     assert 0 < same.sum() < 6
@@ -174,26 +174,26 @@ def test_bands_are_equal_where_their_values_are(scheme: _schemes.Scheme) -> None
 
 @pytest.mark.parametrize("scheme", ["fast", "datatrove", "datasketch"])
 def test_a_slice_is_signed_as_the_whole(
-    scheme: _schemes.Scheme, monkeypatch: pytest.MonkeyPatch
+    scheme: schemes.Scheme, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Parameters(scheme)
-    whole = _schemes.sign(view(TEXTS), stage)
-    part = _schemes.sign(View(view(TEXTS).batch.slice(3, 4)), stage)
+    whole = schemes.sign(view(TEXTS), stage)
+    part = schemes.sign(View(view(TEXTS).batch.slice(3, 4)), stage)
     assert whole.bands[3:7].tolist() == part.bands.tolist()
-    monkeypatch.setattr(_schemes, "_BLOCK_DOCS", 3)
-    monkeypatch.setattr(_schemes, "_BLOCK_BYTES", 60)
-    again = _schemes.sign(view(TEXTS), stage)
+    monkeypatch.setattr(schemes, "_BLOCK_DOCS", 3)
+    monkeypatch.setattr(schemes, "_BLOCK_BYTES", 60)
+    again = schemes.sign(view(TEXTS), stage)
     assert (again.bands[whole.signed] == whole.bands[whole.signed]).all()
 
 
 def test_shingles_are_sorted_and_different() -> None:
-    offsets, hashes = _schemes.shingles(view(["a b a b a b", "", "c"]), Parameters(ngram=2))
+    offsets, hashes = schemes.shingles(view(["a b a b a b", "", "c"]), Parameters(ngram=2))
     assert offsets.tolist() == [0, 2, 2, 3]
     assert hashes[0] < hashes[1]
 
 
 def test_shingles_are_as_many_as_there_are_different_ngrams() -> None:
-    offsets, _ = _schemes.shingles(view(TEXTS), Parameters())
+    offsets, _ = schemes.shingles(view(TEXTS), Parameters())
     assert np.diff(offsets).tolist() == [len(set(shingle_bytes(text))) for text in TEXTS]
 
 
@@ -208,7 +208,7 @@ def test_shingles_are_as_many_as_there_are_different_ngrams() -> None:
 )
 def test_parameters_that_a_scheme_lacks_are_refused(how: dict[str, Any], name: str) -> None:
     with pytest.raises(UsageError, match=name):
-        _schemes.check(Parameters(**how))
+        schemes.check(Parameters(**how))
 
 
 def test_hash_functions_for_datasketch_are_those_of_the_kernels() -> None:

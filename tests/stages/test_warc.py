@@ -20,13 +20,13 @@ from web_archives import PAGE, http, members, pages, record, response, taken_apa
 from corpuskit.engine.plan.compile import read_plan
 from corpuskit.errors import ConfigError, CorpuskitError, DataError, UsageError
 from corpuskit.stage import Known
-from corpuskit.stages.sources import _extract, _warc
-from corpuskit.stages.sources._archive import Archive
-from corpuskit.stages.sources._decode import decode_page
+from corpuskit.stages.sources import _extract
 from corpuskit.stages.sources._extract import Page, Settings, extract_pages
-from corpuskit.stages.sources._framing import parse_fields
-from corpuskit.stages.sources._http import Response, TooMuchError, decode_body, parse_response
-from corpuskit.stages.sources._warc import read_records
+from corpuskit.stages.sources._extract_worker import decode_page
+from corpuskit.stages.sources._web import records
+from corpuskit.stages.sources._web.archive import Archive, parse_fields
+from corpuskit.stages.sources._web.http import Response, TooMuchError, decode_body, parse_response
+from corpuskit.stages.sources._web.records import read_records
 from corpuskit.stages.sources.warc import Warc
 from tests.patience import wait_until
 
@@ -282,7 +282,7 @@ def test_a_length_that_cuts_the_next_record_s_first_line_costs_only_its_own(tmp_
 
 
 def test_records_that_give_bytes_back_too_often_end_the_search(tmp_path, monkeypatch):
-    monkeypatch.setattr(_warc, "AGAIN_BYTES", 0)
+    monkeypatch.setattr(records, "AGAIN_BYTES", 0)
     odd = record("resource", b"twelve bytes", Content_Length="9000")
     content = b"".join([odd] * 200)
     path = tmp_path / "a.warc.zst"

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from io import BufferedIOBase
     from types import TracebackType
 
+    from corpuskit.stage import InputFile, Slice
+
+
 READ_BYTES = 1 << 18
 OUTPUT_BYTES = 1 << 20
 """Most bytes that one step of the gzip decoder may return, whatever the ratio."""
@@ -257,3 +260,20 @@ def _broken(file: BufferedIOBase, path: str, kind: str, reason: str) -> DataErro
         f"{path}: broken {kind} data before byte {file.tell()}: {reason.rstrip('.')}. "
         "Fetch the file again."
     )
+
+
+# ---------------------------------------------------------------- how much text a slice of a tex
+
+
+EXPANSION = 4
+"""Bytes of text per byte of a compressed file: 3.2 (gzip -6) and 3.3 (zstd -3) for 222 MB of web
+text, code and many languages as JSON lines; 4.3 to 9.4 for text that repeats itself."""
+
+
+def estimate_text(file: InputFile, piece: Slice, max_expansion: int) -> tuple[int, bool]:
+    """Return about how many bytes of text a slice holds, and whether that is known.
+
+    A plain file is nearly all text: 96 % in JSON lines with an id.
+    """
+    kind = ENDINGS.get(os.path.splitext(file.name)[1].lower(), "")
+    return piece.size_bytes * (min(EXPANSION, max_expansion) if kind else 1), False

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from corpuskit.formats.batch import POSITION_BITS, large_strings
 from corpuskit.stage import Cost, Reject, Source, SourceBatch
-from corpuskit.stages.sources._columns import is_utf8
-from corpuskit.stages.sources._findings import Findings
+from corpuskit.stages.sources._columns import Findings, is_utf8
 from corpuskit.stages.sources._records import (
     HEAD_BYTES,
     LINES,
@@ -23,8 +22,7 @@ from corpuskit.stages.sources._records import (
     read_blocks,
     trim_records,
 )
-from corpuskit.stages.sources._sizes import estimate_text
-from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream
+from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream, estimate_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

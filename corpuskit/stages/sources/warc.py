@@ -22,7 +22,11 @@ from corpuskit.stages.sources._extract import (
     extract_pages,
     libraries,
 )
-from corpuskit.stages.sources._http import (
+from corpuskit.stages.sources._stream import MAX_EXPANSION, compression
+from corpuskit.stages.sources._web import Draft, Finished, Reader, arrow_types, describe, is_wat
+from corpuskit.stages.sources._web import Field as WebField
+from corpuskit.stages.sources._web.archive import is_wacz, read_parts
+from corpuskit.stages.sources._web.http import (
     BrokenBodyError,
     Response,
     TooMuchError,
@@ -32,10 +36,6 @@ from corpuskit.stages.sources._http import (
     media_type,
     parse_response,
 )
-from corpuskit.stages.sources._stream import MAX_EXPANSION, compression
-from corpuskit.stages.sources._wacz import is_wacz, read_parts
-from corpuskit.stages.sources._web import Draft, Finished, Reader, arrow_types, describe, is_wat
-from corpuskit.stages.sources._web import Field as WebField
 from corpuskit.storage import is_remote
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from corpuskit.stage import InputFile, Known, SourceBatch, Volume
-    from corpuskit.stages.sources._warc import Record
+    from corpuskit.stages.sources._web.records import Record
 
 TEXT_RATIO = 0.15
 """Bytes of main text per byte of a .warc.gz file: 0.14 for two Common Crawl files and 0.10 to 0.16

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from corpuskit.stage import Cost, Reject, Slice, Source
-from corpuskit.stages.sources._http import media_type
-from corpuskit.stages.sources._sizes import estimate_text
-from corpuskit.stages.sources._stream import MAX_EXPANSION
+from corpuskit.stages.sources._stream import MAX_EXPANSION, estimate_text
 from corpuskit.stages.sources._web import Draft, Finished, Reader, arrow_types, describe, is_wat
 from corpuskit.stages.sources._web import Field as WebField
+from corpuskit.stages.sources._web.http import media_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from corpuskit.stage import InputFile, SourceBatch, Volume
-    from corpuskit.stages.sources._warc import Record
+    from corpuskit.stages.sources._web.records import Record
 
 MARK = b"\xef\xbb\xbf"
 
