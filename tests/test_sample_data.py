@@ -17,7 +17,7 @@ import pytest
 
 from corpuskit.stage import InputFile, View
 from corpuskit.stages.filters.gopher_quality import GopherQuality
-from corpuskit.stages.sequences._train import train_tokenizer
+from corpuskit.stages.sequences.tokenize.tools import train_tokenizer
 from corpuskit.stages.sources._stream import Stream
 from corpuskit.stages.sources.jsonl import Jsonl
 from corpuskit.stages.sources.parquet import Parquet

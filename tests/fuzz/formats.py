@@ -228,8 +228,8 @@ def _members(content: bytes) -> list[bytes]:
 def _tokenizer(path: Path, good: bytes, bad: bytes) -> int:
     import pyarrow as pa
 
-    from corpuskit.stages.sequences._engines import open_engine
     from corpuskit.stages.sequences.tokenize import Tokenize
+    from corpuskit.stages.sequences.tokenize.engines import open_engine
 
     stage = Tokenize(tokenizer=str(path), add_eos=False)
     size = stage.provides({})["tokenizer"]["vocab_size"]

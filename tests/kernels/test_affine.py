@@ -9,7 +9,7 @@ from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels import affine
+from corpuskit.kernels import minhash
 from corpuskit.kernels.minhash import PRIME, permutations
 
 MASK = 2**64 - 1
@@ -28,9 +28,9 @@ def test_signatures_are_those_of_datasketch(
     documents: list[list[int]], num: int, seed: int, width: int
 ) -> None:
     documents = [[one % 2**width for one in document] for document in documents]
-    a, b = affine.affine_permutations(num, seed, width)
+    a, b = minhash.affine_permutations(num, seed, width)
     out = np.zeros((len(documents), num), np.uint32 if width == 32 else np.uint64)
-    work = affine.sign_affine32 if width == 32 else affine.sign_affine64
+    work = minhash.sign_affine32 if width == 32 else minhash.sign_affine64
     work(*flat(documents), a, b, out)
     for row, document in enumerate(documents):
         made = MinHash(num, seed, hashfunc=int, scheme=f"affine{width}")
@@ -44,7 +44,7 @@ def test_low_halves_equal_exact_arithmetic(documents: list[list[int]], num: int,
     documents = [document or [PRIME] for document in documents]
     a, b = permutations(num, seed)
     out = np.zeros((len(documents), num), np.uint32)
-    affine.sign_mersenne32(*flat(documents), a, b, out)
+    minhash.sign_mersenne32(*flat(documents), a, b, out)
     for row, document in enumerate(documents):
         for k in range(num):
             values = [(one * int(a[k]) + int(b[k]) & MASK) % PRIME % 2**32 for one in document]
@@ -54,7 +54,7 @@ def test_low_halves_equal_exact_arithmetic(documents: list[list[int]], num: int,
 @pytest.mark.parametrize("kind", [np.uint32, np.uint64])
 def test_band_keys_are_hashes_of_their_values(kind: type[np.unsignedinteger]) -> None:
     values = np.arange(24, dtype=kind).reshape(2, 12)
-    keys = affine.keys_of_bands(values.view(np.uint8), 3)
+    keys = minhash.keys_of_bands(values.view(np.uint8), 3)
     expected = [
         [xxhash.xxh64_intdigest(part.tobytes()) for part in np.split(row, 3)] for row in values
     ]

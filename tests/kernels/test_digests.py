@@ -8,7 +8,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.digests import LANES, sha1_each, xxh32
+from corpuskit.kernels.ngrams import LANES, sha1_each, xxh32
 
 EDGES = [0, 1, 3, 4, 15, 16, 17, 54, 55, 56, 57, 63, 64, 65, 119, 120, 128]
 

@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.kernels.jaccard import (
-    least_overlap,
-    least_size,
-    most_size,
-    overlap,
-    similarities,
-)
+from corpuskit.kernels.singlelink import least_overlap, least_size, most_size, overlap, similarities
 from tests.shingles import similarity
 
 THRESHOLDS = (0.01, 0.1, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99, 1.0)

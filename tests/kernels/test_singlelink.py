@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.rarity import shared_ranks
-from corpuskit.kernels.singlelink import FEW, single_link
+from corpuskit.kernels.singlelink import FEW, shared_ranks, single_link
 from tests.kernels.test_jaccard import THRESHOLDS, packed
 from tests.shingles import single_link as plain
 

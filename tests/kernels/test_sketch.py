@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.formats.batch import utf8
-from corpuskit.kernels.sketch import HASH_BITS, sketch, sketch_texts
+from corpuskit.kernels.minhash import HASH_BITS, sketch, sketch_texts
 from tests.kernels.test_minhash import RADIX
 from tests.kernels.test_wordhash import MASK, plain_hash, plain_mix, plain_words, texts
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.substring.plcp import flag_all, flag_later, link_windows
+from corpuskit.kernels.substring.spans import flag_all, flag_later, link_windows
 
 corpora = st.lists(st.text("ab", max_size=20) | st.text("abc", max_size=9), min_size=1, max_size=5)
 

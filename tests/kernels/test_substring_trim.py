@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.formats.batch import utf8
-from corpuskit.kernels.substring.trim import CHAR, LINE, WORD, char_kinds, trim_spans
+from corpuskit.kernels.substring.spans import CHAR, LINE, WORD, char_kinds, trim_spans
 from tests.contract.strategies import PIECES
 
 mixed = st.lists(st.sampled_from([*PIECES, " ", "word", "\u4f60\u597d", "\n"]), max_size=8)

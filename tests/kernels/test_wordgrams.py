@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from corpuskit.formats.batch import utf8
 from corpuskit.kernels.foldedwords import folded_characters
-from corpuskit.kernels.wordgrams import fill_table, gram_hashes, scan
+from corpuskit.kernels.overlap import fill_table, gram_hashes, scan
 from corpuskit.kernels.wordhash import BYTE_KINDS
 from tests.kernels.test_overlap import frozen, sentences, words_of
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import UsageError
-from corpuskit.kernels.tally import hash_units
+from corpuskit.kernels.lines import hash_units
 from corpuskit.stage import Known
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup import line_dedup

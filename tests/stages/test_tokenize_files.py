@@ -16,9 +16,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from corpuskit.errors import UsageError
 from corpuskit.stage import View
-from corpuskit.stages.sequences._patterns import PRESETS
-from corpuskit.stages.sequences._ranks import NAMES_OF_BYTES
 from corpuskit.stages.sequences.tokenize import Tokenize
+from corpuskit.stages.sequences.tokenize.ranks import NAMES_OF_BYTES, PRESETS
 
 EOS = "<|endoftext|>"
 BYTES = [bytes([byte]) for byte in range(256)]

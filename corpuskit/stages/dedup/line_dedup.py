@@ -23,11 +23,14 @@ from corpuskit.formats.ledger import Entries
 from corpuskit.kernels.lines import (
     case_digits_table,
     ccnet_table,
+    count_units,
     cut_units,
+    find_repeated,
     find_units,
     fold_units,
+    hash_units,
+    index_hashes,
 )
-from corpuskit.kernels.tally import count_units, find_repeated, hash_units, index_hashes
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages import _routing

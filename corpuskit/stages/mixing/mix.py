@@ -13,17 +13,21 @@ from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.loader.files import digest_bytes
 from corpuskit.loader.index import PLAN_FORMAT, plan_hash
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
-from corpuskit.stages.mixing._parameters import (
+from corpuskit.stages.mixing._schedule import (
     Budget,
     Epochs,
+    Schedule,
     StageWeights,
+    Stretch,
+    Supply,
     Temperature,
     Weights,
     check_weighing,
+    make_schedule,
     num_tokens,
+    problem_of,
+    rows_of,
 )
-from corpuskit.stages.mixing._schedule import Schedule, Stretch, Supply, make_schedule, rows_of
-from corpuskit.stages.mixing._shortages import problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,11 +15,11 @@ from corpuskit.formats.batch import numbers, utf8
 from corpuskit.formats.manifest import Seal
 from corpuskit.formats.shards import read_documents
 from corpuskit.stage import View
-from corpuskit.stages.sequences._definition import define, identify
-from corpuskit.stages.sequences._offsets import token_edges
-from corpuskit.stages.sequences._pieces import SPACE
-from corpuskit.stages.sequences._ranks import NAMES_OF_BYTES
 from corpuskit.stages.sequences.tokenize import Tokenize
+from corpuskit.stages.sequences.tokenize.definition import define, identify
+from corpuskit.stages.sequences.tokenize.engines import token_edges
+from corpuskit.stages.sequences.tokenize.ranks import NAMES_OF_BYTES
+from corpuskit.stages.sequences.tokenize.sentencepiece import SPACE
 from corpuskit.storage import open_store
 
 if TYPE_CHECKING:

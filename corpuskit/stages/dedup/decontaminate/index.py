@@ -17,8 +17,7 @@ from corpuskit.closure import closure
 from corpuskit.formats.batch import large_strings, utf8
 from corpuskit.kernels.foldedwords import fold_all, folded_characters
 from corpuskit.kernels.jit import cache_dir
-from corpuskit.kernels.overlap import Parts
-from corpuskit.kernels.wordgrams import Grams, fill_table, gram_hashes
+from corpuskit.kernels.overlap import Grams, Parts, fill_table, gram_hashes
 from corpuskit.stages.dedup.decontaminate.items import Columns, Item, read_benchmarks, read_texts
 from corpuskit.stages.filters._mapped import open_or_build
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.kernels.foldedwords import folded_characters
-from corpuskit.kernels.overlap import align, gather
-from corpuskit.kernels.wordgrams import scan
+from corpuskit.kernels.overlap import align, gather, scan
 from corpuskit.kernels.wordhash import BYTE_KINDS
 from corpuskit.stages.dedup.decontaminate.index import ANSWER, BOTH, PASSAGE, QUESTION
 

@@ -12,13 +12,12 @@ import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import Utf8, frozen
-from corpuskit.kernels import affine
+from corpuskit.kernels import minhash
 from corpuskit.kernels.casing import lower_texts
-from corpuskit.kernels.minhash import distinct_shingles, permutations
+from corpuskit.kernels.minhash import distinct_shingles, permutations, sketch_texts
 from corpuskit.kernels.ngrams import Joined, hash_ngrams, join_words, lower_words
 from corpuskit.kernels.punctuation import PUNCTUATION
 from corpuskit.kernels.simplify import BECOMES, DIGIT, ODD, SAME, SEPARATES, SPACE, Simple, simplify
-from corpuskit.kernels.sketch import sketch_texts
 from corpuskit.stages._words import check_language, splitter
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ def sign(view: View, stage: Signing, *, values: bool = False) -> Signatures:
         bounds, hashes = _ngram_hashes(text, stage)
         out = kept[first:last] if values else making.room(last - first)
         making.fill(bounds, hashes, out)
-        keys[first:last] = affine.keys_of_bands(out.view(np.uint8), stage.bands)
+        keys[first:last] = minhash.keys_of_bands(out.view(np.uint8), stage.bands)
         signed[first:last] = np.diff(bounds) > 0
     return Signatures(keys, signed, kept if values else None)
 
@@ -177,7 +176,7 @@ class _Making:
         self._ab: tuple[NDArray[Any], NDArray[Any]]
         self._is_affine = stage.scheme == "datasketch"
         if self._is_affine:
-            self._ab = affine.affine_permutations(self._width, stage.seed, self._precision)
+            self._ab = minhash.affine_permutations(self._width, stage.seed, self._precision)
         else:
             self._ab = permutations(self._width, stage.seed)
 
@@ -188,9 +187,9 @@ class _Making:
     def fill(self, bounds: Offsets, hashes: Hashes, out: NDArray[Any]) -> None:
         """Fill `out` with the signatures of some documents."""
         if self._is_affine:
-            work: Any = affine.sign_affine32 if self._precision == 32 else affine.sign_affine64
+            work: Any = minhash.sign_affine32 if self._precision == 32 else minhash.sign_affine64
         else:
-            work = affine.sign_mersenne32 if self._precision == 32 else affine.sign_mersenne
+            work = minhash.sign_mersenne32 if self._precision == 32 else minhash.sign_mersenne
         work(bounds, hashes, *self._ab, out)
 
 

@@ -19,8 +19,7 @@ import pyarrow as pa
 from corpuskit.errors import DataError, TaskError
 from corpuskit.formats.batch import frozen, numbers, utf8
 from corpuskit.kernels.hashing import hash_texts
-from corpuskit.kernels.jaccard import similarities
-from corpuskit.kernels.singlelink import LINK_BYTES, single_link
+from corpuskit.kernels.singlelink import LINK_BYTES, similarities, single_link
 from corpuskit.kernels.unionfind import connect, first_of_group
 from corpuskit.stage import Cost, Unit
 from corpuskit.stages._routing import range_units

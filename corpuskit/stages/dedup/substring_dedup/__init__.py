@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import SPAN, span_lists
 from corpuskit.formats.ledger import Entries
-from corpuskit.kernels.substring import trim as trims
+from corpuskit.kernels.substring import spans as trims
 from corpuskit.kernels.substring.spans import join_spans
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, GlobalStage, Pass

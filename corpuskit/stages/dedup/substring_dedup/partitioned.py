@@ -36,11 +36,11 @@ import pyarrow as pa
 
 from corpuskit.errors import DataError
 from corpuskit.formats.batch import frozen, numbers, utf8
-from corpuskit.kernels.substring.compare import flag_windows
 from corpuskit.kernels.substring.contexts import (
     Contexts,
     copy_contexts,
     find_equal,
+    flag_windows,
     group_rows,
     group_sizes,
     hash_windows,

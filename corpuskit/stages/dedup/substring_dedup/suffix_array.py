@@ -23,8 +23,7 @@ import pyarrow as pa
 from corpuskit.distribution import install_command
 from corpuskit.errors import TaskError, UsageError
 from corpuskit.formats.batch import numbers, utf8
-from corpuskit.kernels.substring.plcp import flag_all, flag_later, link_windows
-from corpuskit.kernels.substring.spans import flagged_spans
+from corpuskit.kernels.substring.spans import flag_all, flag_later, flagged_spans, link_windows
 from corpuskit.stage import Cost, Pass, Unit
 from corpuskit.stages._routing import range_units
 from corpuskit.stages.dedup._keep import GLOBAL

@@ -92,7 +92,7 @@ def symbols_of(
     """Return the symbols of all documents of a view: offsets (N + 1,), values."""
     if search.tokenizer is None:
         return view.text
-    from corpuskit.stages.sequences._offsets import open_encoder
+    from corpuskit.stages.sequences.tokenize.engines import open_encoder
 
     encoded = open_encoder(search.tokenizer).encode(view.column("text"))
     return frozen(encoded.offsets), frozen(encoded.ids)
@@ -104,7 +104,7 @@ def check_encoder(path: str) -> None:
     Raises:
         UsageError: it cannot, or does not.
     """
-    from corpuskit.stages.sequences._offsets import check_edges
+    from corpuskit.stages.sequences.tokenize.engines import check_edges
 
     check_edges(path)
 
@@ -124,7 +124,7 @@ def byte_spans(
     """
     if search.tokenizer is None or len(rows) == 0:
         return starts, ends
-    from corpuskit.stages.sequences._offsets import token_edges
+    from corpuskit.stages.sequences.tokenize.engines import token_edges
 
     byte_starts, byte_ends = np.empty_like(starts), np.empty_like(ends)
     documents, firsts = np.unique(rows, return_index=True)

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corpuskit.errors import UsageError, reason_of
-from corpuskit.stages.sequences import _ranks, _sentencepiece
+from corpuskit.stages.sequences.tokenize.ranks import Ranks, read_pair, read_ranks, read_tekken
+from corpuskit.stages.sequences.tokenize.sentencepiece import Model, looks_like_model, read_model
 from corpuskit.storage import digest_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
 
 JSON, PAIR, RANKS, TEKKEN, SENTENCEPIECE = (
     "tokenizer.json",
@@ -72,7 +74,7 @@ class Definition:
     added: tuple[str, ...]
     regex: str | None
     to_fields: Callable[[], dict[str, Any]]
-    model: _sentencepiece.Model | None = None
+    model: Model | None = None
 
     @functools.cached_property
     def fields(self) -> dict[str, Any]:
@@ -174,7 +176,7 @@ def _kind(path: str, stamp: int) -> str | None:
         return TEKKEN
     if _RANK_LINE.match(head):
         return RANKS
-    if _sentencepiece.looks_like_model(head):
+    if looks_like_model(head):
         return SENTENCEPIECE
     if head.lstrip()[:1] == b"{":
         fields = _read_json(path, stamp)
@@ -212,7 +214,7 @@ def _read_definition(named: Named, paths: tuple[str, ...]) -> Definition:
     if len(paths) == 2:
         given = _special_tokens(named)
         contents = [Path(one).read_bytes() for one in paths]
-        fields, regex = _ranks.read_pair(paths, contents, named.pattern, given)
+        fields, regex = read_pair(paths, contents, named.pattern, given)
         return _of_fields(PAIR, fields, regex)
     kind = kind_of(path)
     if kind not in {RANKS, PAIR} and (named.pattern or named.special_tokens is not None):
@@ -225,13 +227,11 @@ def _read_definition(named: Named, paths: tuple[str, ...]) -> Definition:
         return _of_fields(JSON, _read_tokenizer(path))
     if kind == RANKS:
         content = Path(path).read_bytes()
-        return _of_ranks(
-            RANKS, _ranks.read_ranks(path, content, named.pattern, _special_tokens(named))
-        )
+        return _of_ranks(RANKS, read_ranks(path, content, named.pattern, _special_tokens(named)))
     if kind == TEKKEN:
         return _of_ranks(TEKKEN, _read_tekken(path))
     if kind == SENTENCEPIECE:
-        model = _sentencepiece.read_model(path, Path(path).read_bytes())
+        model = read_model(path, Path(path).read_bytes())
         specials = tuple(model.specials())
         return Definition(
             kind, model.vocabulary(), specials, specials, None, model.to_fields, model
@@ -246,9 +246,9 @@ def _special_tokens(named: Named) -> dict[str, int] | None:
     return None if named.special_tokens is None else dict(named.special_tokens)
 
 
-def _of_ranks(kind: str, ranks: _ranks.Ranks) -> Definition:
-    specials = tuple(ranks.specials)
-    return Definition(kind, ranks.vocabulary(), specials, specials, ranks.regex, ranks.to_fields)
+def _of_ranks(kind: str, found: Ranks) -> Definition:
+    specials = tuple(found.specials)
+    return Definition(kind, found.vocabulary(), specials, specials, found.regex, found.to_fields)
 
 
 def _of_fields(kind: str, fields: dict[str, Any], regex: str | None = None) -> Definition:
@@ -283,7 +283,7 @@ def _read_json(path: str, stamp: int) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _read_tekken(path: str) -> _ranks.Ranks:
+def _read_tekken(path: str) -> Ranks:
     import zstandard
 
     content = Path(path).read_bytes()
@@ -291,7 +291,7 @@ def _read_tekken(path: str) -> _ranks.Ranks:
         stream = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(content))
         content = stream.read(_MAX_BYTES)
     try:
-        return _ranks.read_tekken(path, json.loads(content))
+        return read_tekken(path, json.loads(content))
     except (KeyError, TypeError, ValueError, RecursionError, zstandard.ZstdError):
         raise UsageError(
             f"{path} is no Tekken file: it has no config, or no vocabulary. Check the file."
@@ -311,3 +311,132 @@ def _look(head: bytes) -> str:
     if b"\0" in head or not head.isascii():
         return f"begins with the bytes {head[:8].hex(' ')}"
     return f"begins with {head[:30].decode().split(chr(10))[0]!r}"
+
+
+# ---------------------------------------------------------------- special tokens
+
+
+EOS = (
+    "<|endoftext|>",
+    "</s>",
+    "<|end_of_text|>",
+    "<eos>",
+    "<|eos|>",
+    "[EOS]",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+)
+"""Tokens that end documents, by what they are called in published tokenizers."""
+BOS = (
+    "<s>",
+    "<|begin_of_text|>",
+    "<bos>",
+    "<|startoftext|>",
+    "<|bos|>",
+    "[BOS]",
+    "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
+)
+PAD = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")
+
+
+class Specials(NamedTuple):
+    """Names of the tokens that end and begin documents and that fill rows."""
+
+    eos: str | None
+    bos: str | None
+    pad: str | None
+
+
+def find_specials(named: Named, *, eos: str | None, bos: str | None) -> Specials:
+    """Return the named tokens, or those that can only be meant.
+
+    A name that is given must exist. What can't be told is None.
+
+    Raises:
+        UsageError: `eos` or `bos` is not in the vocabulary.
+    """
+    definition = define(named)
+    for parameter, token in (("eos", eos), ("bos", bos)):
+        if token is not None and token not in definition.vocabulary:
+            could_be = _join(candidates(definition, parameter)) or "any token of its vocabulary"
+            raise UsageError(
+                f"{parameter}: {named.path} has no token {token!r}. It could be {could_be}."
+            )
+    found = [candidates(definition, name) for name in ("eos", "bos", "pad")]
+    only = [names[0] if len(names) == 1 else None for names in found]
+    return Specials(eos or only[0], bos or only[1], only[2])
+
+
+def candidates(definition: Definition, kind: str) -> list[str]:
+    """Return the tokens that are called as `eos`, `bos` or `pad` usually are.
+
+    Where some are apart from the model's tokens it is one of them: Qwen has a "</s>" from text.
+    """
+    usual = {"eos": EOS, "bos": BOS, "pad": PAD}[kind]
+    known = definition.added or definition.vocabulary
+    return [token for token in usual if token in known]
+
+
+def require(named: Named, kind: str, token: str | None) -> str:
+    """Return `token`, or say what to set.
+
+    Raises:
+        UsageError: it is None.
+    """
+    if token is not None:
+        return token
+    usual = candidates(define(named), kind)
+    problem = f"{_join(usual)} could each be it" if usual else "no token has one of the usual names"
+    raise UsageError(
+        f"{kind}: can't tell which token of {named.path}, because {problem}. "
+        f"Set {kind}, or add_{kind}: false."
+    )
+
+
+def _join(names: list[str]) -> str:
+    return " or ".join(repr(name) for name in names)
+
+
+def with_controls(fields: Mapping[str, Any], specials: Specials) -> dict[str, Any]:
+    """Return the tokenizer with eos, bos and pad marked as special.
+
+    Phi-3's </s> is not, so a text that spells it would end a document in the middle.
+    """
+    added = [
+        token | {"special": bool(token["special"] or token["content"] in specials)}
+        for token in fields.get("added_tokens") or []
+    ]
+    return {**fields, "added_tokens": added}
+
+
+def without_names(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tokenizer with names for its special tokens that no text spells.
+
+    Models that look up whole words (Unigram, WordPiece, WordLevel, BPE with `ignore_merges`) would
+    find the special token in their vocabulary, though it is not recognised as one.
+    """
+    model = fields["model"]
+    if model.get("type") == "BPE" and not model.get("ignore_merges"):
+        return dict(fields)
+    hidden = {
+        token["content"]: _unspelled(token["content"])
+        for token in fields["added_tokens"]
+        if token["special"]
+    }
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, list):
+        vocabulary = [[hidden.get(token, token), score] for token, score in vocabulary]
+    else:
+        vocabulary = {hidden.get(token, token): number for token, number in vocabulary.items()}
+    added = [
+        token | {"content": hidden.get(token["content"], token["content"])}
+        for token in fields["added_tokens"]
+    ]
+    unknown = model.get("unk_token")
+    changed = {**model, "vocab": vocabulary}
+    if unknown in hidden:
+        changed["unk_token"] = hidden[unknown]
+    return {**fields, "added_tokens": added, "model": changed, "post_processor": None}
+
+
+def _unspelled(name: str) -> str:
+    return "\U0010ffff" + hashlib.blake2b(name.encode(), digest_size=16).hexdigest() + "\U0010ffff"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,14 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from corpuskit.errors import UsageError
-from corpuskit.stages.sequences import _pieces
-from corpuskit.stages.sequences._pieces import SPACE
-from corpuskit.stages.sequences._tokenizer import Ids
+from corpuskit.stages.sequences.tokenize.ranks import added_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
 
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
 """Fields of a model."""
@@ -98,13 +96,13 @@ class Model:
             "a piece has characters that are none": not atoms.issuperset("".join(normal)),
         }
         found = next((reason for reason, applies in reasons.items() if applies), "")
-        return found or ("" if _pieces.ties_hold(*self._merges) else "scores tie")
+        return found or ("" if ties_hold(*self._merges) else "scores tie")
 
     @functools.cached_property
     def _merges(self) -> tuple[list[Piece], list[int]]:
         normal = [piece for piece in self.pieces if piece.type == NORMAL]
-        ordered = _pieces.merge_order(normal)
-        return ordered, _pieces.last_halves(ordered)
+        ordered = merge_order(normal)
+        return ordered, last_halves(ordered)
 
     def to_fields(self) -> dict[str, Any]:
         """Return the content of a tokenizer.json: the same ids for texts without `set_apart`.
@@ -117,7 +115,7 @@ class Model:
                 "the ids of this SentencePiece model can't be had from a tokenizer.json: "
                 f"{self.needs_library}. Use the model itself."
             )
-        return _pieces.bpe_fields(self, *self._merges)
+        return bpe_fields(self, *self._merges)
 
     def with_specials(self, names: Collection[str], *, allow_special: bool) -> bytes:
         """Return the model with other types for tokens that text must not, or may, make.
@@ -242,22 +240,125 @@ def _with_types(content: bytes, types: Mapping[int, int]) -> bytes:
     return bytes(out)
 
 
-class SentencePieceEncoder:
-    """Encodes with the library of SentencePiece, which is the reference for its models.
+# ---------------------------------------------------------------- as a tokenizer.json
+#
+# SentencePiece merges the neighbours whose piece has the highest score, the leftmost of equal ones,
+# so kernels/merges.py applies: one merge for each piece. A tokenizer.json can't have merges of
+# equal rank, so pieces with equal scores need an argument of their own (`ties_hold`).
 
-    Raises:
-        ImportError: it is not installed.
+
+SPACE = "\u2581"
+RUNS = 4
+"""Runs up to so many times the longest tied piece are tried."""
+
+MAX_RUN = 64
+"""Longer tied pieces are not tried, which takes their length to the power of four; Mistral's have
+15 spaces."""
+
+
+def merge_order(pieces: Sequence[Piece]) -> list[Piece]:
+    """Return pieces in the order of their merges: of equal scores the longest first."""
+    return sorted(pieces, key=lambda piece: (-piece.score, -len(piece.content)))
+
+
+def last_halves(ordered: Sequence[Piece]) -> list[int]:
+    """Return where the second half of each piece begins, in bytes, as kernels.merges has it."""
+    from corpuskit.kernels.merges import last_merges
+    from corpuskit.kernels.stringset import make_table
+
+    scores = np.array([-piece.score for piece in ordered])
+    _, priority = np.unique(scores, return_inverse=True)
+    table = make_table([piece.content.encode() for piece in ordered])
+    halves: list[int] = last_merges(table, priority.astype(np.int64), True).tolist()
+    return halves
+
+
+def ties_hold(ordered: Sequence[Piece], halves: Sequence[int]) -> bool:
+    """Return whether ranking equal scores by length merges every text as the leftmost first does.
+
+    It does if nothing ties. It may if what ties are runs of one character (of spaces, in Mistral's
+    models) that merge after everything else and are in no other piece: then texts differ in the
+    lengths of runs only, and those are tried.
     """
+    counts: dict[float, list[int]] = {}
+    for place, piece in enumerate(ordered):
+        if len(piece.content) > 1:
+            counts.setdefault(piece.score, []).append(place)
+    tied = {score: places for score, places in counts.items() if len(places) > 1}
+    if not tied:
+        return True
+    (places,) = tied.values() if len(tied) == 1 else ([],)
+    runs = [ordered[place].content for place in places]
+    chars = set("".join(runs))
+    if len(chars) != 1 or min(counts) not in tied:
+        return False
+    pair = next(iter(chars)) * 2
+    if any(pair in piece.content and piece.content not in runs for piece in ordered):
+        return False
+    if max(map(len, runs)) > MAX_RUN:
+        return False
+    size = len(next(iter(chars)).encode())
+    made = {len(ordered[place].content): halves[place] // size for place in places}
+    return all(
+        _leftmost(length, made) == _by_length(length, made)
+        for length in range(2, RUNS * max(made) + 1)
+    )
 
-    def __init__(self, model: Model, names: Collection[str], *, allow_special: bool) -> None:
-        import sentencepiece
 
-        content = model.with_specials(names, allow_special=allow_special)
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+def _leftmost(length: int, made: Mapping[int, int]) -> list[int]:
+    parts = [1] * length
+    while True:
+        sums = [a + b for a, b in itertools.pairwise(parts)]
+        place = next((place for place, total in enumerate(sums) if total in made), None)
+        if place is None:
+            return parts
+        parts[place : place + 2] = [sums[place]]
 
-    def encode(self, texts: pa.Array) -> Ids:
-        """Return the ids of a large_string array without nulls."""
-        lists = [np.array(self._processor.encode(text), np.uint32) for text in texts.to_pylist()]
-        offsets = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-        return Ids(np.concatenate([np.zeros(0, np.uint32), *lists]), offsets)
+
+def _by_length(length: int, made: Mapping[int, int]) -> list[int]:
+    parts = [1] * length
+    while True:
+        pairs = itertools.pairwise(parts)
+        sums = [a + b if made.get(a + b) == a else 0 for a, b in pairs]
+        if not any(sums):
+            return parts
+        place = sums.index(max(sums))
+        parts[place : place + 2] = [sums[place]]
+
+
+def bpe_fields(model: Model, ordered: Sequence[Piece], halves: Sequence[int]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json."""
+    merges = [
+        [token[:half].decode(), token[half:].decode()]
+        for token, half in zip((piece.content.encode() for piece in ordered), halves, strict=True)
+        if half > 0
+    ]
+    to_space = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    from_space = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    decoders: list[dict[str, Any]] = [to_space, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    prefix: list[dict[str, Any]] = []
+    if model.dummy_prefix:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+        prefix.append({"type": "Prepend", "prepend": SPACE})
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added_tokens(model.specials()),
+        "normalizer": {"type": "Sequence", "normalizers": [*prefix, from_space]},
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": model.unknown,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "ignore_merges": False,
+            "vocab": model.vocabulary(),
+            "merges": merges,
+        },
+    }

@@ -13,23 +13,30 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.kernels.packing import add_ends
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages.sequences._definition import (
+from corpuskit.stages.sequences.tokenize.definition import (
     SENTENCEPIECE,
     Named,
+    Specials,
     define,
     files_of,
+    find_specials,
     identify,
     kind_of,
+    require,
 )
-from corpuskit.stages.sequences._engines import Engine, check_engine, is_installed, open_engine
-from corpuskit.stages.sequences._specials import Specials, find_specials, require
-from corpuskit.stages.sequences._tokenizer import Ids
+from corpuskit.stages.sequences.tokenize.encoders import Ids
+from corpuskit.stages.sequences.tokenize.engines import (
+    Engine,
+    check_engine,
+    is_installed,
+    open_engine,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corpuskit.stage import Known, View, Volume
-    from corpuskit.stages.sequences._tokenizer import Encoder
+    from corpuskit.stages.sequences.tokenize.encoders import Encoder
 
 
 class Tokenize(StreamingStage):

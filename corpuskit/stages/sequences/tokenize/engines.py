@@ -7,21 +7,40 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from corpuskit.cache import cache_dir
 from corpuskit.distribution import install_command
 from corpuskit.errors import CorpuskitError, UsageError, reason_of
 from corpuskit.stages._derived import Derived, derived
-from corpuskit.stages.sequences._definition import Named, define, files_of, identify, stamp
-from corpuskit.stages.sequences._specials import Specials, with_controls, without_names
-from corpuskit.stages.sequences._tokenizer import ReferenceEncoder, raise_interrupts
+from corpuskit.stages.sequences.tokenize.definition import (
+    Named,
+    Specials,
+    define,
+    files_of,
+    identify,
+    stamp,
+    with_controls,
+    without_names,
+)
+from corpuskit.stages.sequences.tokenize.encoders import (
+    GigatokenEncoder,
+    ReferenceEncoder,
+    SentencePieceEncoder,
+    raise_interrupts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corpuskit.stages.sequences._sentencepiece import Model
-    from corpuskit.stages.sequences._tokenizer import Encoder
+    from numpy.typing import NDArray
+
+    from corpuskit.stages.sequences.tokenize.encoders import Encoder
+    from corpuskit.stages.sequences.tokenize.sentencepiece import Model
+
 
 Engine = Literal["auto", "huggingface", "gigatoken", "sentencepiece"]
 UNNAMED = Specials(None, None, None)
@@ -124,8 +143,6 @@ def _open_fast(
     if engine == "huggingface":
         return None
     try:
-        from corpuskit.stages.sequences._gigatoken import GigatokenEncoder
-
         return GigatokenEncoder(fields, path=path, **options)
     except ImportError:
         if engine == "gigatoken":
@@ -172,8 +189,6 @@ def _open_pieces(
 
 
 def _open_library(path: str, model: Model, specials: Specials, allow_special: bool) -> Encoder:
-    from corpuskit.stages.sequences._sentencepiece import SentencePieceEncoder
-
     names = {name for name in specials if name is not None}
     try:
         return SentencePieceEncoder(model, names, allow_special=allow_special)
@@ -186,3 +201,59 @@ def _open_library(path: str, model: Model, specials: Specials, allow_special: bo
         raise UsageError(
             f"{path}: SentencePiece can't open this model: {reason_of(error)}. Check the file."
         ) from None
+
+
+# ---------------------------------------------------------------- where tokens are in a text
+
+
+def open_encoder(path: str) -> Encoder:
+    """Return the fastest engine there is for a tokenizer, opened once per process."""
+    return open_engine(Named(path))
+
+
+def check_edges(path: str) -> None:
+    """Check that a tokenizer can be opened for `open_encoder` and `token_edges`.
+
+    Raises:
+        UsageError: it cannot, or only the library of SentencePiece knows its ids.
+    """
+    model = define(Named(path)).model
+    if model is not None and model.set_apart:
+        raise UsageError(
+            f"tokenizer: {path}: only SentencePiece knows its tokens. Use a tokenizer.json."
+        )
+    check_engine(Named(path))
+
+
+def token_edges(path: str, text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where each token of a text begins and ends, (T,), in bytes.
+
+    Tokens that share a character have the bounds of that character.
+    """
+    stamps = tuple(map(stamp, files_of(path)))
+    found = _exact(path, stamps).encode(text, add_special_tokens=False)
+    edges = np.array(found.offsets, np.int64).reshape(-1, 2)
+    if not text.isascii():
+        lead = np.frombuffer(text.encode(), np.uint8) & 0xC0 != 0x80
+        places = np.append(np.flatnonzero(lead), len(lead))
+        edges = places[edges]
+    return edges[:, 0], edges[:, 1]
+
+
+@functools.lru_cache(maxsize=4)
+def _exact(path: str, stamps: tuple[int, ...]) -> Any:
+    """Return the tokenizer without what comes after the model: that would trim offsets.
+
+    Raises:
+        UsageError: only the library of SentencePiece knows its ids.
+    """
+    del stamps  # a file that changed is another file
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from tokenizers import Tokenizer
+
+    definition = define(Named(path))
+    if definition.model is not None and definition.model.set_apart:
+        raise UsageError(f"{path}: only SentencePiece knows its tokens. Use a tokenizer.json.")
+    tokenizer = Tokenizer.from_str(json.dumps(definition.fields | {"post_processor": None}))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
