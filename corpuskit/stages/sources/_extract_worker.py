@@ -201,10 +201,6 @@ def _answer(target: BinaryIO, state: int, flags: int, text: str) -> None:
     target.flush()
 
 
-if __name__ == "__main__":
-    main()
-
-
 # ---------------------------------------------------------------- which characters the bytes of
 
 
@@ -270,3 +266,7 @@ def _first_known(names: list[str | None]) -> str:
         except LookupError:
             continue
     return "utf-8"
+
+
+if __name__ == "__main__":
+    main()
