@@ -1,30 +1,41 @@
-"""What `warc` and `wet` share: from records of web archives to batches of documents."""
+"""What `warc` and `wet` share: from records of web archives to batches of documents.
+
+module     gives                                                       memory
+archive    decompressed pieces of a file, member by member             one piece
+records    records with their bodies, whole or with what is wrong      a record
+http       the response in a record: status, fields, decoded body      a page
+WebSource  drafts of documents (`judge`), finished in batches          BLOCK_BYTES
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import re
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field, field_validator
 
 from corpuskit.errors import DataError
-from corpuskit.stage import Reject, SourceBatch
+from corpuskit.stage import Reject, Slice, Source, SourceBatch
 from corpuskit.stages.sources._records import BLOCK_BYTES, BLOCK_ROWS
-from corpuskit.stages.sources._web.archive import Archive
+from corpuskit.stages.sources._stream import MAX_EXPANSION
+from corpuskit.stages.sources._web.archive import Archive, is_wacz, read_parts
 from corpuskit.stages.sources._web.http import media_type
 from corpuskit.stages.sources._web.records import NOT_A_RECORD, read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from corpuskit.stage import InputFile
     from corpuskit.stages.sources._web.archive import Part
     from corpuskit.stages.sources._web.records import Record
 
 
-Field = Literal[
+WebField = Literal[
     "record_id", "content_type", "status", "language", "ip", "truncated", "payload_digest", "offset"
 ]
 """`record_id`, `language` (found by the crawler), `ip`, `truncated` (why), `payload_digest`: fields
@@ -41,7 +52,7 @@ _HEADERS = {
 _NUMBERS = {"status", "offset"}
 
 BROKEN = ("broken_record", "clipped_file")
-"""Rules for what is no whole record."""
+"""Rules for records that are not whole."""
 
 
 class Draft(NamedTuple):
@@ -73,105 +84,122 @@ class Finished(NamedTuple):
     is_all_text: bool = False
 
 
-def arrow_types(fields: Sequence[Field]) -> dict[str, pa.DataType]:
-    """Return the Arrow types of columns."""
-    return {name: pa.int64() if name in _NUMBERS else pa.string() for name in fields}
+class WebSource(Source):
+    """Base of sources that read web archives, record by record.
 
-
-class Reader:
-    """Reads one archive.
-
-    Args:
-        path: the file.
-        parts: what to read of it; none: all.
-        max_expansion, max_record_bytes, strict: as the source says.
-        wanted: fields of a record -> whether its body is asked for.
-        judge: record -> a draft, or why it is none.
-        finish: drafts -> what becomes of each.
+    Source: none.
     """
 
-    def __init__(
-        self, path: str, *, max_expansion: int, max_record_bytes: int, strict: bool,
-        parts: Sequence[Part] = (),
-        wanted: Callable[[Mapping[str, str]], bool],
-        judge: Callable[[Record], Draft | Reject],
-        finish: Callable[[Sequence[Draft]], Sequence[Finished]],
-    ) -> None:  # fmt: skip
-        self.path, self.parts, self.strict = path, parts, strict
-        self._limits = max_expansion, max_record_bytes
-        self._wanted, self._judge, self._finish = wanted, judge, finish
+    ids: Literal["position", "record"] = "position"
+    """Ids of documents: file and position, or WARC-Record-ID where there is one."""
+    columns: tuple[WebField, ...] = ()
+    """Columns to keep: fields of record (`record_id`, `language`, `ip`, `truncated`,
+    `payload_digest`) and response (`content_type`, `status`; none in WET files), and the gzip
+    member's `offset`."""
+    max_record_bytes: int = Field(16 << 20, ge=1)
+    """Longer records, or pages when decoded, are skipped, in bytes."""
+    strict: bool = False
+    """Fail on broken records and clipped files instead of continuing after them."""
+    max_expansion: int = Field(MAX_EXPANSION, ge=1)
+    """A file is refused that holds more than 256 MiB and this many times its compressed size."""
 
-    def batches(self, fields: Sequence[Field], *, with_ids: bool) -> Iterator[SourceBatch]:
-        """Yield all documents and rejects of the file, in bounded batches.
+    @field_validator("columns", "records", "statuses", "content_types", check_fields=False)
+    @classmethod
+    def _distinct(cls, values: tuple[object, ...]) -> tuple[object, ...]:
+        if len(set(values)) < len(values):
+            raise ValueError(f"must not name anything twice, got {list(values)}")
+        return values
+
+    @abstractmethod
+    def wants(self, fields: Mapping[str, str]) -> bool:
+        """Return whether the body of a record with these fields is read."""
+
+    @abstractmethod
+    def judge(self, record: Record) -> Draft | Reject:
+        """Return the page or text of a record, or why it has none."""
+
+    @abstractmethod
+    def finish(self, drafts: Sequence[Draft], max_document_bytes: int) -> Sequence[Finished]:
+        """Return what becomes of each draft."""
+
+    def declared(self) -> Mapping[str, pa.DataType]:
+        return {name: pa.int64() if name in _NUMBERS else pa.string() for name in self.columns}
+
+    def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
+        return [Slice(0, file.size_bytes, file.size_bytes)] if file.size_bytes else []
+
+    def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
+        """Yield all documents and rejects of a slice, in bounded batches.
 
         Raises:
-            DataError: the file is no web archive, or (strict) not whole; names file and position.
+            DataError: the file is not a web archive, or (strict) not whole; names file and byte.
         """
-        parts: Sequence[Part | None] = self.parts or (None,)
+        parts: Sequence[Part | None] = (None,)
+        if is_wacz(file.path):
+            parts = [p for p in read_parts(file.path) if piece.begin <= p.header < piece.end]
         for part in parts:
-            yield from self._part(part, fields, with_ids)
+            yield from self._read(file.path, part, max_document_bytes)
 
-    def _part(
-        self, part: Part | None, fields: Sequence[Field], with_ids: bool
-    ) -> Iterator[SourceBatch]:
-        max_expansion, most = self._limits
-        with contextlib.closing(Archive(self.path, max_expansion, part)) as archive:
+    def _read(self, path: str, part: Part | None, most: int) -> Iterator[SourceBatch]:
+        with contextlib.closing(Archive(path, self.max_expansion, part)) as archive:
             drafts: list[Draft] = []
             rejects: list[Reject] = []
             held = taken = 0
-            pieces, framing = archive.pieces(), archive.framing
-            for record in read_records(pieces, self._wanted, most, archive.end, framing):
+            records = read_records(
+                archive.pieces(), lambda fields: self.wants(fields) or _is_wat(fields),
+                self.max_record_bytes, archive.end, archive.framing,
+            )  # fmt: skip
+            for record in records:
                 self._check(record, archive.path)
                 if part is not None:
                     record = _moved(record, part, archive.path)
-                found = _broken(record, most) or self._judge(record)
-                if isinstance(found, Reject):
-                    rejects.append(found)
+                outcome = _broken(record, self.max_record_bytes) or self.judge(record)
+                if isinstance(outcome, Reject):
+                    rejects.append(outcome)
                 else:
-                    drafts.append(found)
-                    held += len(found.content)
+                    drafts.append(outcome)
+                    held += len(outcome.content)
                 if held >= BLOCK_BYTES or len(drafts) + len(rejects) >= BLOCK_ROWS:
                     size, taken = archive.consumed - taken, archive.consumed
-                    yield self._batch(drafts, rejects, fields, with_ids, size)
+                    yield self._batch(drafts, rejects, size, most)
                     drafts, rejects, held = [], [], 0
             size = archive.consumed - taken
             if drafts or rejects or size:
-                yield self._batch(drafts, rejects, fields, with_ids, size)
+                yield self._batch(drafts, rejects, size, most)
 
     def _check(self, record: Record, path: str) -> None:
-        """Refuse what is no archive of pages, and what is not whole if that was asked for."""
+        """Refuse what is not an archive of pages, and with `strict` what is not whole."""
         place = f"{path}: byte {record.position}"
         if record.problem in BROKEN:
             if record.position == 0 and record.note.startswith(NOT_A_RECORD):
-                raise DataError(f"{place}: no web archive: {record.note[:120]!r}. Take it out.")
+                raise DataError(f"{place}: not a web archive: {record.note[:120]!r}. Take it out.")
             if self.strict:
                 raise DataError(
                     f"{place}: {record.problem}: {record.note[:120]!r}. Fetch the file again, or "
-                    "set strict: false to go on behind it."
+                    "set strict: false to continue after it."
                 )
-        if is_wat(record.fields) and b'"Envelope"' in record.body[:1000]:
+        if _is_wat(record.fields) and b'"Envelope"' in record.body[:1000]:
             raise DataError(
                 f"{place}: a WAT file: it holds metadata of pages, no text. Name the WARC or WET "
                 "file of the same crawl."
             )
 
     def _batch(
-        self, drafts: Sequence[Draft], rejects: list[Reject], fields: Sequence[Field],
-        with_ids: bool, size: int,
-    ) -> SourceBatch:  # fmt: skip
-        finished = self._finish(drafts)
+        self, drafts: Sequence[Draft], rejects: list[Reject], size: int, most: int
+    ) -> SourceBatch:
+        finished = self.finish(drafts, most)
         kept: list[tuple[Draft, bytes]] = []
         repaired: list[int] = []
         all_text: list[int] = []
-        for draft, one in zip(drafts, finished, strict=True):
-            if one.rule:
-                rejects.append(_reject(draft, one))
+        for draft, outcome in zip(drafts, finished, strict=True):
+            if outcome.rule:
+                rejects.append(_reject(draft, outcome))
                 continue
-            if one.is_repaired:
+            if outcome.is_repaired:
                 repaired.append(len(kept))
-            if one.is_all_text:
+            if outcome.is_all_text:
                 all_text.append(len(kept))
-            kept.append((draft, one.text))
+            kept.append((draft, outcome.text))
         records = [draft.record for draft, _ in kept]
         urls = [_bare(record.fields.get("warc-target-uri")) for record in records]
         dates = [record.fields.get("warc-date") for record in records]
@@ -179,14 +207,14 @@ class Reader:
         return SourceBatch(
             positions=np.array([record.position for record in records], np.int64),
             texts=pa.array([text.decode() for _, text in kept], pa.large_string()),
-            ids=pa.array(ids, pa.string()) if with_ids else None,
+            ids=pa.array(ids, pa.string()) if self.ids == "record" else None,
             columns={
                 name: pa.array([_value(draft, name) for draft, _ in kept], kind)
-                for name, kind in arrow_types(fields).items()
+                for name, kind in self.declared().items()
             },
             urls=pa.array(urls, pa.string()),
             dates=pa.array(dates, pa.string()),
-            rejects=tuple(sorted(rejects, key=lambda one: one.position)),
+            rejects=tuple(sorted(rejects, key=lambda reject: reject.position)),
             replaced=tuple(repaired),
             noted={"all_text": tuple(all_text)},
             size_bytes=size,
@@ -209,7 +237,7 @@ def _moved(record: Record, part: Part, path: str) -> Record:
     return dataclasses.replace(record, position=position, offset=offset)
 
 
-def is_wat(fields: Mapping[str, str]) -> bool:
+def _is_wat(fields: Mapping[str, str]) -> bool:
     """Return whether a record may be one of a WAT file."""
     kind = fields.get("warc-type", "").lower()
     return kind == "metadata" and media_type(fields.get("content-type", "")) == "application/json"
@@ -234,10 +262,10 @@ def _broken(record: Record, most: int) -> Reject | None:
     return Reject(record.position, record.problem, record.size_bytes, expected, text)
 
 
-def _reject(draft: Draft, found: Finished) -> Reject:
+def _reject(draft: Draft, outcome: Finished) -> Reject:
     head = draft.content[:2000].decode("utf-8", "replace")
-    text = "\n".join(part for part in (describe(draft.record), found.note, head) if part)
-    return Reject(draft.record.position, found.rule, found.value, found.threshold, text)
+    text = "\n".join(part for part in (describe(draft.record), outcome.note, head) if part)
+    return Reject(draft.record.position, outcome.rule, outcome.value, outcome.threshold, text)
 
 
 def _value(draft: Draft, name: str) -> Any:
