@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.formats.exchange import hash_ranges
-from corpuskit.stage import Unit
+from corpuskit.stage import Cost, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from corpuskit.formats.manifest import Part
-    from corpuskit.stage import PassContext, PassPlan
+    from corpuskit.stage import PassContext, PassPlan, Volume
 
 MAX_OPENS = 1 << 20
 """Shuffle files that all consumers together may open without a second level: minutes of CPU."""
@@ -54,6 +54,41 @@ def range_units(num: int) -> list[Unit]:
     """Return units that divide all hashes into `num` ranges."""
     ranges = hash_ranges(num)
     return [Unit(number, low=low, high=high) for number, (low, high) in enumerate(ranges)]
+
+
+def cost_of_ranges(volume: Volume, rows: int, row_bytes: int, cpu: float, disk: int) -> Cost:
+    """Return what a pass over hash ranges needs.
+
+    Args:
+        volume: what is read.
+        rows: of all ranges.
+        row_bytes: memory of a row.
+        cpu: CPU seconds of all.
+        disk: bytes written.
+    """
+    num = num_ranges(volume, rows, row_bytes)
+    return Cost(cpu, unit_bytes=-(-rows // num) * row_bytes, disk_bytes=disk, units=num)
+
+
+def num_ranges(volume: Volume, rows: int, row_bytes: int) -> int:
+    """Return how many ranges `hash_units` will cut so many rows into."""
+    return max(-(-rows // min(max(volume.task_memory_bytes // row_bytes, 1), RANGE_ROWS)), 1)
+
+
+def cost_of_route(volume: Volume, consumers: int, size: int, cpu: float, disk: int) -> Cost:
+    """Return what a second level needs between the cells and some consumers; nothing if it is idle.
+
+    Args:
+        volume: what is read.
+        consumers: how many there are.
+        size: bytes of memory of all rows.
+        cpu: CPU seconds of all.
+        disk: bytes written.
+    """
+    if volume.cells * consumers <= MAX_OPENS:
+        return Cost(units=0)
+    held = min(volume.task_memory_bytes, size)
+    return Cost(cpu, unit_bytes=held, disk_bytes=disk, units=max(-(-size // max(held, 1)), 1))
 
 
 def cut_routes(

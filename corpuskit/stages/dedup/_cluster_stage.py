@@ -174,13 +174,8 @@ class ClusterStage(GlobalStage):
             held = 200 * volume.cell_documents
             return Cost(volume.documents / 600e3, unit_bytes=held, disk_bytes=clustered * 128)
         if pass_name == "route":
-            if volume.cells**2 <= _routing.MAX_OPENS:
-                return Cost(units=0)
-            size = clustered * DECISION_BYTES
-            held = min(volume.task_memory_bytes, size)
-            units = max(-(-size // max(held, 1)), 1)
-            disk = clustered * 128
-            return Cost(clustered / 1e6, unit_bytes=held, disk_bytes=disk, units=units)
+            size, cpu = clustered * DECISION_BYTES, clustered / 1e6
+            return _routing.cost_of_route(volume, volume.cells, size, cpu, clustered * 128)
         # A sidecar, and a row of the ledger for what is dropped; its text is read once more.
         disk = 17 * volume.documents + 50 * clustered
         held = 200 * volume.cell_documents
@@ -297,17 +292,14 @@ class ClusterStage(GlobalStage):
             if len(rows) == 0:
                 continue
             order = np.searchsorted(keys, view.keys[rows])
-            batch = view.batch.take(pa.array(rows))
             context.add_ledger(
-                Entries(
-                    keys=view.keys[rows],
-                    ids=batch.column("id"),
-                    sources=batch.column("source"),
-                    stage=context.label,
-                    rules=pa.repeat(pa.scalar(rule), len(rows)),
-                    action="drop",
-                    values=values[order],
-                    thresholds=thresholds[order],
+                Entries.of(
+                    view.batch,
+                    rows,
+                    context.label,
+                    rule,
+                    values[order],
+                    thresholds[order],
                     survivors=survivors.take(pa.array(order)),
                     texts=texts.take(pa.array(order)),
                 )
@@ -322,13 +314,8 @@ class ClusterStage(GlobalStage):
 
 def cost_of_range(volume: Volume, rows: int, row_bytes: int) -> Cost:
     """Return what a pass over hash ranges needs that groups `rows` and writes no more than keys."""
-    each = min(max(volume.task_memory_bytes // row_bytes, 1), _routing.RANGE_ROWS)
-    return Cost(
-        cpu_seconds=rows / 12e6,
-        unit_bytes=min(rows, each) * row_bytes,
-        disk_bytes=int(volume.documents * CLUSTERED * 44),
-        units=max(-(-rows // each), 1),
-    )
+    disk = int(volume.documents * CLUSTERED * 44)
+    return _routing.cost_of_ranges(volume, rows, row_bytes, rows / 12e6, disk)
 
 
 class Ranked(NamedTuple):

@@ -167,25 +167,16 @@ class LineDedup(GlobalStage):
         if pass_name == "hash":
             held = 80 * min(in_cell + WAITING_SEGMENTS, 2 * in_cell)
             return Cost(cpu, unit_bytes=held, disk_bytes=16 * segments)
-        each = min(max(volume.task_memory_bytes // _ROW_BYTES, 1), _routing.RANGE_ROWS)
-        ranges = max(-(-segments // each), 1)
-        is_dealt = volume.cells * ranges > _routing.MAX_OPENS
+        ranges = _routing.num_ranges(volume, segments, _ROW_BYTES)
         if pass_name == "deal":
-            if not is_dealt:
-                return Cost(units=0)
-            held = min(volume.task_memory_bytes, segments * _ROW_BYTES)
-            pieces = max(-(-segments * _ROW_BYTES // max(held, 1)), 1)
-            return Cost(segments / 3e6, unit_bytes=held, disk_bytes=20 * segments, units=pieces)
+            size, disk = segments * _ROW_BYTES, 20 * segments
+            return _routing.cost_of_route(volume, ranges, size, segments / 3e6, disk)
         if pass_name == "count":
-            held = min(segments, each) * _ROW_BYTES
-            return Cost(segments / 6e6, unit_bytes=held, disk_bytes=21 * repeated, units=ranges)
+            disk = 21 * repeated
+            return _routing.cost_of_ranges(volume, segments, _ROW_BYTES, segments / 6e6, disk)
         if pass_name == "route":
-            if not is_dealt:
-                return Cost(units=0)
-            size = repeated * _REPEATED_BYTES
-            held = min(volume.task_memory_bytes, size)
-            pieces = max(-(-size // max(held, 1)), 1)
-            return Cost(repeated / 2e6, unit_bytes=held, disk_bytes=21 * repeated, units=pieces)
+            size, disk = repeated * _REPEATED_BYTES, 21 * repeated
+            return _routing.cost_of_route(volume, ranges, size, repeated / 2e6, disk)
         # A sidecar, and rows of the ledger with spans.
         disk = 60 * volume.documents + 20 * repeated
         return Cost(cpu, unit_bytes=60 * in_cell // 4, disk_bytes=disk)
@@ -334,20 +325,16 @@ class LineDedup(GlobalStage):
             if len(rows) == 0:
                 continue
             rule = np.maximum(codes[rows], 1) - 1
-            batch = view.batch.select(["id", "source", "text"]).take(pa.array(rows))
-            spans = span_lists(*repeats.spans, view.num_docs).take(pa.array(rows))
             context.add_ledger(
-                Entries(
-                    keys=view.keys[rows],
-                    ids=batch.column("id"),
-                    sources=batch.column("source"),
-                    stage=context.label,
-                    rules=pa.array(self.rules).take(pa.array(rule)),
+                Entries.of(
+                    view.batch,
+                    rows,
+                    context.label,
+                    pa.array(self.rules).take(pa.array(rule)),
+                    measured[rule, rows],
+                    bounds[rule],
                     action=action,
-                    values=measured[rule, rows],
-                    thresholds=bounds[rule],
-                    spans=spans,
-                    texts=batch.column("text"),
+                    spans=span_lists(*repeats.spans, view.num_docs).take(pa.array(rows)),
                 )
             )
 

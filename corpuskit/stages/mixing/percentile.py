@@ -263,21 +263,12 @@ class Percentile(GlobalStage):
         """Add a row per dropped document."""
         bounds = np.array([np.nan, 1 - (self.keep_top or 1), np.nan])
         for view in context.read("id", "source", "text"):
-            places = np.searchsorted(keys, view.keys)
-            rows = np.flatnonzero(dropped[places])
-            batch, places = view.batch.take(pa.array(rows)), places[rows]
+            at = np.searchsorted(keys, view.keys)
+            rows = np.flatnonzero(dropped[at])
+            codes, values = dropped[at[rows]], ranks[at[rows]]
+            rules = pa.array(self.rules).take(pa.array(codes - 1))
             context.add_ledger(
-                Entries(
-                    keys=view.keys[rows],
-                    ids=batch.column("id"),
-                    sources=batch.column("source"),
-                    stage=context.label,
-                    rules=pa.array(self.rules).take(pa.array(dropped[places] - 1)),
-                    action="drop",
-                    values=ranks[places],
-                    thresholds=bounds[dropped[places]],
-                    texts=batch.column("text"),
-                )
+                Entries.of(view.batch, rows, context.label, rules, values, bounds[codes])
             )
 
 

@@ -82,11 +82,7 @@ class Shuffle(GlobalStage):
             held = 2 * min(cell, PART_BYTES)
             return Cost(cpu_seconds=size / 250e6, unit_bytes=held, disk_bytes=size + size // 64)
         if pass_name == "route":
-            if parts * volume.cells <= _routing.MAX_OPENS:
-                return Cost(units=0)
-            held = min(volume.task_memory_bytes, ROUTE_COPIES * size)
-            units = -(-ROUTE_COPIES * size // max(held, 1))
-            return Cost(cpu_seconds=size / 250e6, unit_bytes=held, disk_bytes=size, units=units)
+            return _routing.cost_of_route(volume, parts, ROUTE_COPIES * size, size / 250e6, size)
         disk = size + 48 * volume.documents  # where each document is
         return Cost(cpu_seconds=size / 200e6, unit_bytes=2 * part, disk_bytes=disk, units=parts)
 

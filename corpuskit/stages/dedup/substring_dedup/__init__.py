@@ -236,17 +236,18 @@ class SubstringDedup(GlobalStage):
         """Add a row for each of some documents, with all its spans."""
         if len(rows) == 0:
             return
-        batch = view.batch.take(pa.array(rows))
         context.add_ledger(
-            Entries(
-                view.keys[rows], batch.column("id"), batch.column("source"), context.label,
-                pa.repeat(pa.scalar(rule), len(rows)),
-                "cut" if rule == "repeated_substring" else "drop",
-                values[rows], np.full(len(rows), self.threshold(rule)),
+            Entries.of(
+                view.batch,
+                rows,
+                context.label,
+                rule,
+                values[rows],
+                self.threshold(rule),
+                action="cut" if rule == "repeated_substring" else "drop",
                 spans=span_lists(*spans, view.num_docs).take(pa.array(rows)),
-                texts=batch.column("text"),
             )
-        )  # fmt: skip
+        )
 
 
 class _Spans(NamedTuple):

@@ -152,7 +152,7 @@ def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
         return Cost(reading + volume.text_bytes / 160e6, unit_bytes=held, disk_bytes=24 * rows)
     if pass_name == "count":
         disk = int(24 * rows * _REPEATED)
-        return _cost_of_ranges(volume, rows, ROW_BYTES, rows / 7e6, disk)
+        return _routing.cost_of_ranges(volume, rows, ROW_BYTES, rows / 7e6, disk)
     if pass_name == "gather":
         cpu = reading + rows * _REPEATED / 1.5e6
         held = 2 * width * volume.cell_bytes + int(in_cell * rows * _REPEATED * 150)
@@ -160,19 +160,8 @@ def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
         return Cost(cpu, unit_bytes=held, disk_bytes=contexts * size)
     if pass_name == "compare":
         held = context_bytes(search)
-        return _cost_of_ranges(volume, contexts, held, contexts / 0.6e6, 4 * contexts)
+        return _routing.cost_of_ranges(volume, contexts, held, contexts / 0.6e6, 4 * contexts)
     return _cost_of_routes(volume, pass_name, rows, contexts, size)
-
-
-def _cost_of_ranges(volume: Volume, rows: int, row_bytes: int, cpu: float, disk: int) -> Cost:
-    """Return what a pass over ranges of hashes needs."""
-    num = _num_ranges(volume, rows, row_bytes)
-    return Cost(cpu, unit_bytes=-(-rows // num) * row_bytes, disk_bytes=disk, units=num)
-
-
-def _num_ranges(volume: Volume, rows: int, row_bytes: int) -> int:
-    each = min(max(volume.task_memory_bytes // row_bytes, 1), _routing.RANGE_ROWS)
-    return max(-(-rows // each), 1)
 
 
 def _cost_of_routes(volume: Volume, pass_name: str, rows: int, contexts: int, size: int) -> Cost:
@@ -180,8 +169,8 @@ def _cost_of_routes(volume: Volume, pass_name: str, rows: int, contexts: int, si
 
     Nothing for hot fingerprints: how many there will be nobody can know.
     """
-    counted = _num_ranges(volume, rows, ROW_BYTES)
-    compared = _num_ranges(volume, contexts, size * 2 + 200)
+    counted = _routing.num_ranges(volume, rows, ROW_BYTES)
+    compared = _routing.num_ranges(volume, contexts, size * 2 + 200)
     repeated = int(rows * _REPEATED)
     routes = {
         "route_fingerprints": (rows, 24, counted, _MAX_OPENS),
