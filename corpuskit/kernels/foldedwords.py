@@ -76,9 +76,9 @@ def folded_characters() -> Hashes:
         inside = table[first : last + 1]
         inside[(inside & _LETTER) != 0] |= _ALONE
     table[[ord(char) for char in _PASSED_CHARS]] = _PASSED
-    found = table.astype(np.uint64)
-    found.flags.writeable = False
-    return found
+    entries = table.astype(np.uint64)
+    entries.flags.writeable = False
+    return entries
 
 
 def _folded(code: int, known: NDArray[np.int64]) -> int:
@@ -91,7 +91,7 @@ def _folded(code: int, known: NDArray[np.int64]) -> int:
     if not letters:
         is_mark = unicodedata.category(chr(code)) in {"Mn", "Me"}
         return _PASSED if is_mark else 0
-    return sum(one << _CODE_BITS * at for at, one in enumerate(letters[:3])) | _LETTER
+    return sum(letter << _CODE_BITS * at for at, letter in enumerate(letters[:3])) | _LETTER
 
 
 @kernel

@@ -100,7 +100,7 @@ def _newlines(data: Bytes, begin: int, end: int) -> Offsets:
         num += data[at] == 10
         at += 1
     places = np.empty(num, np.int64)
-    found = 0
+    count = 0
     at = begin
     while at + 8 <= end:
         matches = _matches(data, at)
@@ -108,16 +108,16 @@ def _newlines(data: Bytes, begin: int, end: int) -> Offsets:
             # All bytes below the lowest match, and its own lowest bit, are ones.
             below = matches & (~matches + np.uint64(1))
             nth = ((below - np.uint64(1)) & _ONES) * _ONES >> np.uint64(56)
-            places[found] = at + np.int64(nth) - 1
-            found += 1
+            places[count] = at + np.int64(nth) - 1
+            count += 1
             matches ^= below
         at += 8
     while at < end:
         if data[at] == 10:
-            places[found] = at
-            found += 1
+            places[count] = at
+            count += 1
         at += 1
-    places[found] = np.int64(1) << np.int64(62)
+    places[count] = np.int64(1) << np.int64(62)
     return places
 
 
@@ -309,19 +309,19 @@ def cut_units(
     """
     rows, begins = np.empty(len(docs), np.int64), np.empty(len(docs), np.int64)
     stops = np.empty(len(docs), np.int64)
-    found = np.zeros((len(offsets) - 1, 4), np.int64)
+    sums = np.zeros((len(offsets) - 1, 4), np.int64)
     num, unit = 0, 0
     while unit < len(docs):
         doc = docs[unit]
-        found[doc, 2] += ends[unit] - starts[unit]
+        sums[doc, 2] += ends[unit] - starts[unit]
         if not is_cut[unit]:
             unit += 1
             continue
         first = unit
         while unit < len(docs) and docs[unit] == doc and is_cut[unit]:
-            found[doc, 0] += 1
-            found[doc, 1] += ends[unit] - starts[unit]
-            found[doc, 2] += ends[unit] - starts[unit] if unit > first else 0
+            sums[doc, 0] += 1
+            sums[doc, 1] += ends[unit] - starts[unit]
+            sums[doc, 2] += ends[unit] - starts[unit] if unit > first else 0
             unit += 1
         has_before = first > 0 and docs[first - 1] == doc
         has_after = unit < len(docs) and docs[unit] == doc
@@ -336,9 +336,9 @@ def cut_units(
                 if data[stop - 1] == 10:
                     begin += 2 if data[begin] == 13 else 1
         rows[num], begins[num], stops[num] = doc, begin - offsets[doc], stop - offsets[doc]
-        found[doc, 3] += stop - begin
+        sums[doc, 3] += stop - begin
         num += 1
-    return rows[:num], begins[:num], stops[:num], found
+    return rows[:num], begins[:num], stops[:num], sums
 
 
 # ---------------------------------------------------------------- counting segments
@@ -445,7 +445,7 @@ def count_units(
     last, sums = np.empty(len(table), np.int32), np.empty(len(table), np.int64)
     keys, others = np.empty(len(table), np.uint64), np.empty(len(table), np.uint32)
     found_high, found_low = np.empty(num_units, np.uint64), np.empty(num_units, np.uint32)
-    found = np.empty(num_units, np.uint32)
+    counts_out = np.empty(num_units, np.uint32)
     num = 0
     begin = 0
     for part in range(1 << bits):
@@ -475,13 +475,13 @@ def count_units(
                 or (found_high[at - 1] == value and found_low[at - 1] > other)
             ):
                 found_high[at], found_low[at] = found_high[at - 1], found_low[at - 1]
-                found[at] = found[at - 1]
+                counts_out[at] = counts_out[at - 1]
                 at -= 1
             found_high[at], found_low[at] = value, other
-            found[at] = np.uint32(min(sums[slot], _MOST))
+            counts_out[at] = np.uint32(min(sums[slot], _MOST))
             num += 1
         begin = end
-    return found_high[:num].copy(), found_low[:num].copy(), found[:num].copy()
+    return found_high[:num].copy(), found_low[:num].copy(), counts_out[:num].copy()
 
 
 @kernel

@@ -71,8 +71,8 @@ def _shingle_texts(
         num_words = word_hashes(
             data, offsets[doc], offsets[doc + 1], characters, kinds, edges, here
         )
-        found = shingle_hashes(here, num_words, ngram) if num_words else 0
-        bounds[doc + 1] = bounds[doc] + found
+        count = shingle_hashes(here, num_words, ngram) if num_words else 0
+        bounds[doc + 1] = bounds[doc] + count
     return bounds, hashes[: bounds[num_docs]]
 
 
@@ -216,12 +216,12 @@ def sketch_texts(
     `values` 8 N K more) and for the longest text of b bytes 8 b.
     """
     num_docs, width = len(offsets) - 1, bands * rows
-    found = np.empty((num_docs if values else 1, width), np.uint64)
+    signatures = np.empty((num_docs if values else 1, width), np.uint64)
     salt = np.uint64((seed * int(_GOLDEN)) & int(_EMPTY))
     keys, signed = _sketch_texts(
-        offsets, data, characters(), BYTE_KINDS, ngram, bands, salt, found, values
+        offsets, data, characters(), BYTE_KINDS, ngram, bands, salt, signatures, values
     )
-    return keys, signed, found if values else None
+    return keys, signed, signatures if values else None
 
 
 @kernel

@@ -159,7 +159,7 @@ def _ngram_spans(
 ) -> tuple[Offsets, Offsets, Offsets]:
     """Return which n-grams each text has, and where they begin and end; allocates 16 B a word."""
     num_docs = len(bounds) - 1
-    found = np.zeros(num_docs + 1, np.int64)
+    offsets = np.zeros(num_docs + 1, np.int64)
     begins = np.empty(len(starts), np.int64)
     ends = np.empty(len(starts), np.int64)
     num = np.int64(0)
@@ -170,8 +170,8 @@ def _ngram_spans(
             for word in range(bounds[doc], bounds[doc + 1] - width + 1):
                 begins[num], ends[num] = starts[word], starts[word + width] - 1
                 num += 1
-        found[doc + 1] = num
-    return found, begins[:num], ends[:num]
+        offsets[doc + 1] = num
+    return offsets, begins[:num], ends[:num]
 
 
 @kernel

@@ -69,7 +69,7 @@ def gather(
         (n, 4): of each stretch the first n-gram and how many; its end in the text; the longest run
         of words. (n, 2): weight of the words of the part that n-grams cover, and of the part.
     """
-    found, sums = np.zeros((len(keys), 4), np.int64), np.zeros((len(keys), 2))
+    groups, sums = np.zeros((len(keys), 4), np.int64), np.zeros((len(keys), 2))
     num = -1
     covered_to = run = length = begin = 0
     for at in range(len(keys)):
@@ -83,7 +83,7 @@ def gather(
             num += 1
             begin, covered_to, run = text, first, 0
             length = starts[parts[at] + 1] - first
-            found[num, 0] = at
+            groups[num, 0] = at
             for word in range(first, first + length):
                 sums[num, 1] += weights[word]
         place = first + places[at]
@@ -92,9 +92,9 @@ def gather(
         for word in range(max(place, covered_to), place + ngram):
             sums[num, 0] += weights[word]
         covered_to = max(covered_to, place + ngram)
-        found[num, 1] += 1
-        found[num, 2], found[num, 3] = text + ngram, max(found[num, 3], run)
-    return found[: num + 1], sums[: num + 1]
+        groups[num, 1] += 1
+        groups[num, 2], groups[num, 3] = text + ngram, max(groups[num, 3], run)
+    return groups[: num + 1], sums[: num + 1]
 
 
 @kernel
@@ -138,7 +138,7 @@ def align(
     places = np.empty(longest, np.int32)
     texts, joins = np.empty(widest, np.uint64), np.empty(widest, np.uint64)
     begins, ends = np.empty(widest, np.int32), np.empty(widest, np.int32)
-    found, sums = np.zeros((len(windows), 8), np.int64), np.zeros((len(windows), 2))
+    spans, sums = np.zeros((len(windows), 8), np.int64), np.zeros((len(windows), 2))
     known = -1
     for at in range(len(windows)):
         row, part, low = windows[at, 0], windows[at, 1], windows[at, 2]
@@ -154,13 +154,13 @@ def align(
         moves, height, stop = _fill(
             words, joined, weights, begin, starts[part + 1] - begin, texts, joins, width, skip
         )
-        _trace(moves, height, stop, weights, begin, begins, ends, found, sums, at)
-        if found[at, 1] > found[at, 0]:
+        _trace(moves, height, stop, weights, begin, begins, ends, spans, sums, at)
+        if spans[at, 1] > spans[at, 0]:
             for place in range(2):
-                found[at, place] += low
-                found[at, 2 + place] += places[low]
-                found[at, 6 + place] += places[low]
-    return found, sums
+                spans[at, place] += low
+                spans[at, 2 + place] += places[low]
+                spans[at, 6 + place] += places[low]
+    return spans, sums
 
 
 @kernel
@@ -222,7 +222,7 @@ def _trace(
     begin: int,
     begins: Places,
     ends: Places,
-    found: Offsets,
+    spans: Offsets,
     sums: Floats,
     number: int,
 ) -> None:
@@ -243,13 +243,13 @@ def _trace(
             run_sum += weights[begin + row]
         at -= 2 if move == _TEXT_JOIN else 1
         run += num
-        found[number, 4] += num
-        if run > found[number, 5]:
-            found[number, 5], sums[number, 1] = run, run_sum
-            found[number, 6], found[number, 7] = begins[at], ends[run_stop - 1]
-    found[number, 0], found[number, 1] = at, stop
+        spans[number, 4] += num
+        if run > spans[number, 5]:
+            spans[number, 5], sums[number, 1] = run, run_sum
+            spans[number, 6], spans[number, 7] = begins[at], ends[run_stop - 1]
+    spans[number, 0], spans[number, 1] = at, stop
     if stop > at:
-        found[number, 2], found[number, 3] = begins[at], ends[stop - 1]
+        spans[number, 2], spans[number, 3] = begins[at], ends[stop - 1]
 
 
 # ---------------------------------------------------------------- n-grams of words
@@ -304,7 +304,7 @@ def gram_hashes(starts: Offsets, words: Hashes, ngram: int, parts: Places) -> Ha
 
     O(W), allocates 8 W bytes; fills `parts` (W,) with which part a word belongs to.
     """
-    found = np.zeros(len(words), np.uint64)
+    hashes = np.zeros(len(words), np.uint64)
     for part in range(len(starts) - 1):
         first, last = starts[part], starts[part + 1]
         for at in range(first, last):
@@ -313,8 +313,8 @@ def gram_hashes(starts: Offsets, words: Hashes, ngram: int, parts: Places) -> Ha
                 value = np.uint64(0)
                 for word in range(at, at + ngram):
                     value = value * GRAM_FACTOR + words[word]
-                found[at] = mix64(value) | np.uint64(1)
-    return found
+                hashes[at] = mix64(value) | np.uint64(1)
+    return hashes
 
 
 @kernel
@@ -364,7 +364,7 @@ def scan(
     words, edges = np.empty(longest, np.uint64), np.empty(longest + 2, np.int32)
     begins = np.empty(longest, np.int32)
     counts = np.zeros(num_docs, np.int64)
-    found = np.empty(3 << 12, np.int64)
+    hits = np.empty(3 << 12, np.int64)
     factor, shift = _gram_power(ngram), _bit_shift(bitmap)
     num = 0
     for doc in range(num_docs):
@@ -382,11 +382,11 @@ def scan(
             gram = _find(mixed, slots, numbers)
             if gram < 0 or at < ngram - 1:
                 continue
-            if num == len(found):
-                found = _doubled(found)
-            found[num], found[num + 1], found[num + 2] = doc, at - ngram + 1, gram
+            if num == len(hits):
+                hits = _doubled(hits)
+            hits[num], hits[num + 1], hits[num + 2] = doc, at - ngram + 1, gram
             num += 3
-    return counts, found[:num]
+    return counts, hits[:num]
 
 
 @kernel

@@ -251,8 +251,8 @@ def _find_similar(one: int, sets: _Sets, index: _Index, threshold: float) -> int
         while place < index.ends[element]:
             leader = index.lists[place, 0]
             if index.passed[leader] != one:
-                found = _search_list(one, place, smallest, largest, sets, index, threshold)
-                near = found if found >= 0 else near
+                similar = _search_list(one, place, smallest, largest, sets, index, threshold)
+                near = similar if similar >= 0 else near
                 if index.lists[place, 1] < 0:
                     # Sets only get larger: the list of those that were too small goes.
                     index.ends[element] -= 1
@@ -390,16 +390,16 @@ def shared_ranks(sets: Rows, offsets: Offsets, hashes: Hashes) -> tuple[Offsets,
                 owners[firsts[rank]] = row
                 firsts[rank] += 1
             at += 1
-    found = np.empty(len(owners), np.int32)
+    result = np.empty(len(owners), np.int32)
     places = starts[:-1].copy()
     rank = 0
     for place in range(len(owners)):
         while place >= firsts[rank]:
             rank += 1
         row = owners[place]
-        found[places[row]] = rank
+        result[places[row]] = rank
         places[row] += 1
-    return starts, found, num_ranks
+    return starts, result, num_ranks
 
 
 @kernel
@@ -538,12 +538,12 @@ def similarities(offsets: Offsets, hashes: Hashes, left: Rows, right: Rows) -> N
         offsets, hashes: set i is `hashes[offsets[i]:offsets[i + 1]]`, ascending, no two equal.
         left, right: (P,) sets.
     """
-    found = np.full(len(left), np.nan)
+    values = np.full(len(left), np.nan)
     for pair in range(len(left)):
         one, one_end = offsets[left[pair]], offsets[left[pair] + 1]
         other, other_end = offsets[right[pair]], offsets[right[pair] + 1]
         both = one_end - one + other_end - other
         if both > 0:
             shared = overlap(hashes, one, one_end, other, other_end, 0)
-            found[pair] = shared / (both - shared)
-    return found
+            values[pair] = shared / (both - shared)
+    return values

@@ -110,10 +110,10 @@ def cut_routes(
     cuts = np.searchsorted(ends, [int(ends[-1]) * place // groups for place in range(1, groups)])
     edges = sorted({0, *(int(cut) + 1 for cut in cuts), len(producers)})
     return [
-        dataclasses.replace(one, number=number, producers=group)
-        for number, (one, group) in enumerate(
-            (one, group)
-            for one in _ranges(consumers, -(-pieces // groups))
+        dataclasses.replace(unit, number=number, producers=group)
+        for number, (unit, group) in enumerate(
+            (unit, group)
+            for unit in _ranges(consumers, -(-pieces // groups))
             for group in itertools.pairwise(edges)
         )
     ]

@@ -216,12 +216,12 @@ def _find_by_hash(contexts: Contexts, data: Bytes, begin: int, end: int, first: 
     table = np.full(num_slots, -1, np.int64)
     hashes = np.empty(end - begin, np.uint64)
     for one in range(begin, end):
-        found = _hash_bytes(data, contexts.begins[one], contexts.sizes[one])
-        hashes[one - begin] = found
-        slot = np.int64(found & np.uint64(num_slots - 1))
+        hashed = _hash_bytes(data, contexts.begins[one], contexts.sizes[one])
+        hashes[one - begin] = hashed
+        slot = np.int64(hashed & np.uint64(num_slots - 1))
         while table[slot] >= 0:
             other = table[slot]
-            if hashes[other - begin] == found and _is_same(contexts, data, other, one):
+            if hashes[other - begin] == hashed and _is_same(contexts, data, other, one):
                 break
             slot = (slot + 1) & (num_slots - 1)
         if table[slot] < 0:
@@ -315,8 +315,8 @@ def flag_windows(
         width: bytes of a symbol.
         keep_first: the first of equal windows is not repeated.
     """
-    found = _flag_groups(contexts, first, data, window, width, keep_first)
-    return found[::3], found[1::3], found[2::3]
+    runs = _flag_groups(contexts, first, data, window, width, keep_first)
+    return runs[::3], runs[1::3], runs[2::3]
 
 
 @kernel
@@ -325,7 +325,7 @@ def _flag_groups(
 ) -> Offsets:
     """Return runs as triples, (3 S,)."""
     num_rows, num = len(first), 0
-    found = np.empty(3 * num_rows + 48, np.int64)
+    triples = np.empty(3 * num_rows + 48, np.int64)
     begin = 0
     while begin < num_rows:
         end = begin + 1
@@ -335,15 +335,15 @@ def _flag_groups(
             offsets = _window_offsets(contexts, window, width, begin, end)
             flags = np.zeros(offsets[-1], np.uint8)
             _flag_group(contexts, first, data, window, width, keep_first, begin, offsets, flags)
-            runs = _list_runs(begin, offsets, flags, found, len(found))
-            if num + 3 * runs > len(found):
+            runs = _list_runs(begin, offsets, flags, triples, len(triples))
+            if num + 3 * runs > len(triples):
                 larger = np.empty(2 * num + 3 * runs, np.int64)
                 for at in range(num):
-                    larger[at] = found[at]
-                found = larger
-            num += 3 * _list_runs(begin, offsets, flags, found, num)
+                    larger[at] = triples[at]
+                triples = larger
+            num += 3 * _list_runs(begin, offsets, flags, triples, num)
         begin = end
-    return found[:num].copy()
+    return triples[:num].copy()
 
 
 @kernel

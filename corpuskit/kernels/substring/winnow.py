@@ -98,11 +98,11 @@ def winnow(
     spans = np.empty((len(data[offsets[0] : offsets[-1]]) // window + len(sizes) + 1, 3), np.int64)
     gram = gram_size(window)
     num, num_spans = _winnow(offsets, data, scopes, window, gram, keep_first, rows, spans)
-    found = Rows(
+    fingerprints = Rows(
         rows.fps[:num].copy(), rows.docs[:num].copy(), rows.starts[:num].copy(),
         rows.ats[:num].copy(), rows.lasts[:num].copy(),
     )  # fmt: skip
-    return found, Repeats(*(spans[:num_spans, column].copy() for column in range(3)))
+    return fingerprints, Repeats(*(spans[:num_spans, column].copy() for column in range(3)))
 
 
 @inline

@@ -25,7 +25,7 @@ from corpuskit.formats.ledger import Entries
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages import _routing
-from corpuskit.stages._numbers import check_numbers
+from corpuskit.stages._numbers import among, check_numbers
 from corpuskit.stages.dedup._keep import (
     GLOBAL,
     MAX_SOURCES,
@@ -200,7 +200,7 @@ class ClusterStage(GlobalStage):
         expected = np.unique(survivors)
         keys, ids = [np.empty(0, np.int64)], [pa.array([], pa.string())]
         for unit_keys, unit_ids in self._ids(context):
-            matches = np.flatnonzero(_among(unit_keys, expected))
+            matches = np.flatnonzero(among(unit_keys, expected))
             keys.append(unit_keys[matches])
             ids.append(unit_ids.take(pa.array(matches)))
         present = np.concatenate(keys)
@@ -284,11 +284,11 @@ class ClusterStage(GlobalStage):
         survivors = dropped.column("survivor_id").combine_chunks()
         if self.keep == "none":  # only a document of a reference run survives
             in_reference = pa.array(numbers(dropped.column("cluster")) < 0)
-            nobody = pa.scalar(None, pa.string())
-            survivors = pa.compute.if_else(in_reference, survivors, nobody)
+            none = pa.scalar(None, pa.string())
+            survivors = pa.compute.if_else(in_reference, survivors, none)
         texts = _kept_texts(context, keys)
         for view in context.read("id", "source", keys=keys):
-            rows = np.flatnonzero(_among(view.keys, keys))
+            rows = np.flatnonzero(among(view.keys, keys))
             if len(rows) == 0:
                 continue
             order = np.searchsorted(keys, view.keys[rows])
@@ -389,21 +389,15 @@ def write_clusters(
 
 def _kept_texts(context: PassContext, keys: NDArray[np.int64]) -> pa.Array:
     """Return the texts of documents (ascending) that the ledger keeps, null for all others."""
-    wanted = keys[context.keeps_text(keys)]
-    if len(wanted) == 0:
+    sampled = keys[context.keeps_text(keys)]
+    if len(sampled) == 0:
         return pa.nulls(len(keys), pa.large_string())
     read, texts = [np.empty(0, np.int64)], [pa.array([], pa.large_string())]
-    for view in context.read("text", keys=wanted):
-        rows = np.flatnonzero(_among(view.keys, wanted))
+    for view in context.read("text", keys=sampled):
+        rows = np.flatnonzero(among(view.keys, sampled))
         read.append(view.keys[rows])
         texts.append(view.column("text").take(pa.array(rows)))
     present = np.concatenate(read)
     at = np.minimum(np.searchsorted(present, keys), max(len(present) - 1, 0))
     is_kept = present[at] == keys if len(present) else np.zeros(len(keys), np.bool_)
     return pa.concat_arrays(texts).take(pa.array(at, mask=~is_kept))
-
-
-def _among(values: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which values occur in `wanted`, which is sorted and not empty."""
-    at = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
-    return wanted[at] == values  # type: ignore[no-any-return]

@@ -39,8 +39,8 @@ MAX_SOURCES = 250
 def keep_columns(keep: Keep, prefer: tuple[str, ...]) -> tuple[str, ...]:
     """Return the columns that `priorities` reads."""
     columns = {"longest": ("text",), "newest": ("origin",)}
-    wanted = (keep.best,) if isinstance(keep, Best) else columns.get(keep, ())
-    return (*wanted, *(("source",) if prefer else ()))
+    chosen = (keep.best,) if isinstance(keep, Best) else columns.get(keep, ())
+    return (*chosen, *(("source",) if prefer else ()))
 
 
 def has_priorities(keep: Keep, prefer: tuple[str, ...]) -> bool:

@@ -120,9 +120,9 @@ class LineDedup(GlobalStage):
     min_bytes: int = Field(20, ge=1)
     """Units with fewer bytes, as they are compared, are never repeated."""
     min_words: int = Field(0, ge=0)
-    """Units with fewer words are never repeated; words are what stands between whitespace."""
+    """Units with fewer words are never repeated; words are separated by whitespace."""
     min_count: int = Field(6, ge=2, le=1 << 31)
-    """A unit is repeated if it is met at least so many times."""
+    """Occurrences from which on a unit is repeated."""
     count: Literal["documents", "occurrences"] = "documents"
     """What counts: a document that has the unit, however often, or each place where it is."""
     keep: Literal["first", "none"] = "first"

@@ -213,8 +213,8 @@ def _weights(stretch: Stretch, supplies: Sequence[Supply]) -> list[int]:
     if stretch.weights == "unimax":
         return [int(is_covered) for is_covered in covered]
     rows = [s.rows for s, is_covered in zip(supplies, covered, strict=True) if is_covered]
-    found = iter(temper(rows, stretch.temperature))
-    return [next(found) if is_covered else 0 for is_covered in covered]
+    tempered = iter(temper(rows, stretch.temperature))
+    return [next(tempered) if is_covered else 0 for is_covered in covered]
 
 
 def cap_of(stretch: Stretch, supply: Supply) -> float | None:
@@ -252,9 +252,9 @@ def _take(
                 max(min(limit, cap - use), 0) if share else 0
                 for limit, cap, use, share in zip(limits[i], caps, used, shares[i], strict=True)
             ]
-            found = spread(sizes[i], able)
-            weights[i] = found if any(found) else weights[i]
-            if sum(found) < sizes[i]:
+            rows = spread(sizes[i], able)
+            weights[i] = rows if any(rows) else weights[i]
+            if sum(rows) < sizes[i]:
                 lacking[i] = tuple(able)
         taken[i] = apportion(sizes[i], weights[i]).tolist()
     stages = [
@@ -268,16 +268,16 @@ def _find_shortages(
     stages: Sequence[Taking], caps: Counts, limits: Sequence[Counts]
 ) -> tuple[Shortage, ...]:
     """Return the first shortage of each source."""
-    found: dict[int, Shortage] = {}
+    shortages: dict[int, Shortage] = {}
     before = [0] * len(caps)
     for i, stage in enumerate(stages):
         for k, count in enumerate(stage.counts):
             left = max(caps[k] - before[k], 0)
             before[k] += count
-            if count > min(left, limits[i][k]) and k not in found:
+            if count > min(left, limits[i][k]) and k not in shortages:
                 is_own = limits[i][k] < left
-                found[k] = Shortage(i, k, count, min(left, limits[i][k]), is_own)
-    return tuple(found.values())
+                shortages[k] = Shortage(i, k, count, min(left, limits[i][k]), is_own)
+    return tuple(shortages.values())
 
 
 def _longest(
@@ -430,12 +430,12 @@ def problem_of(schedule: Schedule, seq_len: int) -> str:
     """Return why the schedule can't be done and what can, with the numbers; "" if it can."""
     # What can't be filled takes too much of what is left, so it comes before all that is behind it.
     unfilled = min(schedule.left, default=len(schedule.stages))
-    shortages = [one for one in schedule.shortages if one.stage < unfilled]
+    shortages = [shortage for shortage in schedule.shortages if shortage.stage < unfilled]
     if not shortages:
         return _unimax_problem(schedule, unfilled, seq_len) if schedule.left else ""
-    worst = max(shortages, key=lambda one: Fraction(one.taken, one.allowed + 1))
+    worst = max(shortages, key=lambda shortage: Fraction(shortage.taken, shortage.allowed + 1))
     supply, stage = schedule.supplies[worst.source], schedule.stages[worst.stage]
-    total = sum(one.counts[worst.source] for one in schedule.stages)
+    total = sum(shortage.counts[worst.source] for shortage in schedule.stages)
     what = f"the run takes {total:,} rows of {supply.name!r}"
     cap, taken, named = supply.max_epochs, total, "max_epochs"
     if worst.is_own:
@@ -484,7 +484,7 @@ def _lengths(schedule: Schedule, number: int, seq_len: int) -> list[str]:
         return make_schedule(schedule.supplies, changed).is_possible
 
     is_of_run = stretches[number].rows is None
-    total = sum(one.rows for one in schedule.stages)
+    total = sum(stage.rows for stage in schedule.stages)
     # Less of a stage is less of each of its sources, so bisection is exact.
     rows = _largest(total if is_of_run else schedule.stages[number].rows, fits)
     where = "" if is_of_run else f" of stage {name!r}"

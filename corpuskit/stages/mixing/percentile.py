@@ -194,7 +194,7 @@ class Percentile(GlobalStage):
         keys, _ = context.part_keys()
         ranks, steps = np.full(len(keys), np.nan), np.full(len(keys), -1, np.int32)
         read = [(np.searchsorted(keys, view.keys), v, g) for view, v, g in self._scores(context)]
-        places = np.concatenate([np.empty(0, np.int64), *(found for found, _, _ in read)])
+        places = np.concatenate([np.empty(0, np.int64), *(outcome for outcome, _, _ in read)])
         if read:
             values = np.concatenate([scaled for _, scaled, _ in read], axis=1)
             groups = pa.concat_arrays([names for _, _, names in read])
@@ -217,8 +217,8 @@ class Percentile(GlobalStage):
         self, context: PassContext, *, with_text: bool = False
     ) -> Iterator[tuple[View, NDArray[np.float64], pa.Array]]:
         """Yield the documents of a cell: view, scaled scores (columns, N), and their groups."""
-        wanted = dict.fromkeys([*self.needs(), *(["text"] if with_text else [])])
-        for view in context.read(*wanted):
+        columns = dict.fromkeys([*self.needs(), *(["text"] if with_text else [])])
+        for view in context.read(*columns):
             scores = np.stack([to_numbers(view.column(name), name) for name in self.columns])
             scaled = np.clip(np.rint(scores * 10.0**self.decimals), -_LARGEST, _LARGEST)
             if self.by is None:

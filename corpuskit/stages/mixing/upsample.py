@@ -131,8 +131,8 @@ class Upsample(StreamingStage):
         if self.sources is not None:
             is_in = pc.is_in(view.column("source"), pa.array(self.sources, pa.string()))
             factors[~is_in.to_numpy(zero_copy_only=False)] = 1.0
-        whole = np.floor(factors)
-        copies = (whole + (_shares(view.keys, self.seed) < factors - whole)).astype(np.int32)
+        least = np.floor(factors)
+        copies = (least + (_shares(view.keys, self.seed) < factors - least)).astype(np.int32)
         return Outcome(
             codes=(copies == 0).astype(np.uint8),
             values=values,
@@ -151,13 +151,13 @@ class Upsample(StreamingStage):
     def _factors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factor of each value, (N,)."""
         xs, factors = np.array(self._points(), np.float64).T
-        found: NDArray[np.float64]
+        curve: NDArray[np.float64]
         if self.interpolation == "linear":
-            found = np.interp(values, xs, factors)
+            curve = np.interp(values, xs, factors)
         else:
-            found = factors[np.maximum(np.searchsorted(xs, values, side="right") - 1, 0)]
-        found[np.isnan(values)] = self.missing
-        return found
+            curve = factors[np.maximum(np.searchsorted(xs, values, side="right") - 1, 0)]
+        curve[np.isnan(values)] = self.missing
+        return curve
 
     def _usual_factor(self) -> float:
         """Return how much longer everything becomes, for estimates: the mean of the points."""

@@ -149,15 +149,15 @@ def fill(
 
 
 def row_tables(
-    found: Sequence[Window], documents: Documents, schema: pa.Schema, width: int, pad: int
+    windows: Sequence[Window], documents: Documents, schema: pa.Schema, width: int, pad: int
 ) -> Iterator[pa.Table]:
     """Yield the rows of windows; each table lies in the memory of the one before it.
 
     Fresh memory for each would cost as much as filling it.
     """
-    most = max((window.num_rows for window in found), default=0)
+    most = max((window.num_rows for window in windows), default=0)
     rows = np.empty((most, width), documents.tokens.dtype)
-    for window in found:
+    for window in windows:
         yield fill(window, documents, schema, pad, rows)
 
 

@@ -59,9 +59,9 @@ class Bands(Parameters):
     def of(self, view: View) -> NDArray[np.int64]:
         """Return the band of each document, (N,), from 0."""
         values = to_numbers(view.column(self.column), self.column)
-        found = np.searchsorted(self.edges, values, side="right").astype(np.int64)
-        found[np.isnan(values)] = 0 if self.missing == "first" else len(self.edges)
-        return found
+        bands = np.searchsorted(self.edges, values, side="right").astype(np.int64)
+        bands[np.isnan(values)] = 0 if self.missing == "first" else len(self.edges)
+        return bands
 
 
 class Pack(CellStage):
@@ -121,14 +121,14 @@ class Pack(CellStage):
         source = context.unit.source
         counts = Counter(documents=len(documents.keys))
         for band in range(1 if self.bands is None else len(self.bands.edges) + 1):
-            found = list(self._windows(documents, band, counts))
-            rows = sum(window.num_rows for window in found)
-            padding = rows * (self.seq_len + 1) - sum(int(w.pieces.lengths.sum()) for w in found)
+            windows = list(self._windows(documents, band, counts))
+            rows = sum(window.num_rows for window in windows)
+            padding = rows * (self.seq_len + 1) - sum(int(w.pieces.lengths.sum()) for w in windows)
             counts.update(rows=rows, padding=padding)
             if self.bands is not None:
                 counts.update({f"band_rows/{band}": rows, f"band_padding/{band}": padding})
             if rows:
-                self._write(context, found, documents, band)
+                self._write(context, windows, documents, band)
         for name, value in sorted(counts.items()):
             context.count(f"{name}/{source}", value)
 
@@ -173,7 +173,7 @@ class Pack(CellStage):
             yield from windows(pieces, self.window, width, joined=joined)
 
     def _write(
-        self, context: UnitContext, found: list[Window], documents: Documents, band: int
+        self, context: UnitContext, windows: list[Window], documents: Documents, band: int
     ) -> None:
         """Write the rows of a band as one part; its `first` and `last` say which band."""
         source, given = context.unit.source, context.given
@@ -185,10 +185,10 @@ class Pack(CellStage):
             "packed",
             FOLDER,
             lambda path: write_token_tables(
-                path, schema, row_tables(found, documents, schema, width, pad)
+                path, schema, row_tables(windows, documents, schema, width, pad)
             ),
             source=source,
-            rows=sum(window.num_rows for window in found),
+            rows=sum(window.num_rows for window in windows),
             **facts,
         )
 
@@ -198,9 +198,9 @@ def _write_ids(context: UnitContext, keys: NDArray[np.int64], ids: pa.Array) -> 
     empty = hashlib.blake2b(digest_size=8)
     digests = []
     for name in ids.cast(pa.binary()).to_pylist():
-        one = empty.copy()  # three fifths of the time of a new one
-        one.update(name)
-        digests.append(one.digest())
+        part = empty.copy()  # three fifths of the time of a new one
+        part.update(name)
+        digests.append(part.digest())
     context.write_run("ids", {"key": keys, "id": ids})
     context.write_run(
         "id_hashes", {"id_hash": np.frombuffer(b"".join(digests), "<u8"), "key": keys}

@@ -177,14 +177,14 @@ class Shuffle(GlobalStage):
         )
         run, rows = _rows_run(unit.source, context.given)
         run = _routing.routed(context, f"scatter/{run}", run)
-        found = context.run_range(run, unit.low, unit.high, rows)
-        found = found.take(pa.array(np.argsort(found.column("place").to_numpy())))
-        if not np.array_equal(found.column("place"), np.arange(unit.low, unit.high)):
+        stored = context.run_range(run, unit.low, unit.high, rows)
+        stored = stored.take(pa.array(np.argsort(stored.column("place").to_numpy())))
+        if not np.array_equal(stored.column("place"), np.arange(unit.low, unit.high)):
             raise DataError(
                 f"shuffle: rows {unit.low} to {unit.high} of source {unit.source!r} are not each "
                 "there once. Run again."
             )
-        columns = [found.column(name) for name in schema.names]
+        columns = [stored.column(name) for name in schema.names]
         table = pa.Table.from_arrays(columns, schema=schema)
         context.write_part(
             "tokens",
@@ -239,11 +239,11 @@ def _doc_rows(table: pa.Table, first_row: int, width: int) -> dict[str, NDArray[
     begins = starts.flatten().to_numpy()
     ends = np.append(begins[1:], 0)
     ends[bounds[1:] - bounds[0] - 1] = width
-    found = {
+    columns = {
         "key": numbers(keys.flatten()),
         "row": np.repeat(np.arange(first_row, first_row + len(table)), np.diff(bounds)),
         "first_token": begins,
         "num_tokens": (ends - begins).astype(np.int32),
     }
-    is_document = found["key"] >= 0
-    return {name: values[is_document] for name, values in found.items()}
+    is_document = columns["key"] >= 0
+    return {name: values[is_document] for name, values in columns.items()}

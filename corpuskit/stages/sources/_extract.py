@@ -126,15 +126,15 @@ class _Service:
 
     def extract(self, pages: Sequence[Page], settings: Settings) -> list[Extracted]:
         """Return what becomes of each page."""
-        found: list[Extracted] = []
-        while len(found) < len(pages):
+        outcomes: list[Extracted] = []
+        while len(outcomes) < len(pages):
             if self._child is None or self._done >= RECYCLE_PAGES[settings.extractor]:
                 self._start()
-            answers = self._serve(pages[len(found) :], settings)
-            found += answers
-            if len(found) < len(pages):
-                found.append(self._verdict(pages[len(found)], settings))
-        return found
+            answers = self._serve(pages[len(outcomes) :], settings)
+            outcomes += answers
+            if len(outcomes) < len(pages):
+                outcomes.append(self._verdict(pages[len(outcomes)], settings))
+        return outcomes
 
     def _verdict(self, page: Page, settings: Settings) -> Extracted:
         """Return what becomes of a page that has ended the process, or found no memory in it.
@@ -148,15 +148,15 @@ class _Service:
             if answers:
                 return answers[0]
         if self._is_out_of_time():
-            found = Extracted("extraction_timeout", note="out of CPU time")
+            outcome = Extracted("extraction_timeout", note="out of CPU time")
         elif self._exit_code() is None:
-            found = Extracted("extraction_memory", note="out of memory")
+            outcome = Extracted("extraction_memory", note="out of memory")
         else:
             code = self._exit_code() or 0
             reason = f"signal {-code}" if code < 0 else f"exit code {code}"
-            found = Extracted("extraction_crash", note=f"the extractor died: {reason}")
+            outcome = Extracted("extraction_crash", note=f"the extractor died: {reason}")
         self._stop()
-        return found
+        return outcome
 
     def _is_out_of_time(self) -> bool:
         return self._exit_code() == -signal.SIGPROF
@@ -168,7 +168,7 @@ class _Service:
         """Send pages; return the answers up to the first that is none, or a lack of memory."""
         facts = json.dumps(settings._asdict()).encode()
         head = [BATCH.pack(len(pages), len(facts)), facts]
-        found: list[Extracted] = []
+        outcomes: list[Extracted] = []
         assert self._child is not None
         assert self._child.stdin is not None
         try:
@@ -184,7 +184,7 @@ class _Service:
                 state, flags, text = self._answer()
                 if state == NO_MEMORY:
                     break
-                found.append(_judged(state, flags, text))
+                outcomes.append(_judged(state, flags, text))
         except (BrokenPipeError, EOFError):
             code = self._child.wait()
             if self._is_new:  # no page has a part in that
@@ -192,8 +192,8 @@ class _Service:
                     f"the extractor of pages cannot be started: exit code {code}. Run "
                     f"{sys.executable} -m {WORKER} to see why."
                 ) from None
-        self._done += len(found)
-        return found
+        self._done += len(outcomes)
+        return outcomes
 
     def _answer(self) -> tuple[int, int, bytes]:
         assert self._child is not None

@@ -177,9 +177,9 @@ def _limit_memory(held: int, megabytes: int | None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if not held:
         return
-    wanted = hard if megabytes is None else held + (megabytes << 20)
-    is_less = hard == resource.RLIM_INFINITY or wanted < hard
-    resource.setrlimit(resource.RLIMIT_AS, (wanted if is_less else hard, hard))
+    limit = hard if megabytes is None else held + (megabytes << 20)
+    is_less = hard == resource.RLIM_INFINITY or limit < hard
+    resource.setrlimit(resource.RLIMIT_AS, (limit if is_less else hard, hard))
 
 
 def _read_batch(source: BinaryIO) -> tuple[dict[str, Any], list[tuple[str, bytes]]] | None:

@@ -143,21 +143,21 @@ def _parse_member(
     if value < 0:
         return -1, text_used, used
     key_end = string_end(data, key, end)
-    wanted = _find_name(data, key, key_end, names, name_offsets)
-    if wanted >= 0 and taken.kinds[row, wanted] != MISSING:
+    slot = _find_name(data, key, key_end, names, name_offsets)
+    if slot >= 0 and taken.kinds[row, slot] != MISSING:
         return -1, text_used, used
-    if wanted < 0 and not is_plain and _has_escape(data, key, key_end):
+    if slot < 0 and not is_plain and _has_escape(data, key, key_end):
         return -1, text_used, used
-    if wanted == 0 and value < end and data[value] == 34:
+    if slot == 0 and value < end and data[value] == 34:
         pos, text_used, replaced = write_string(data, value + 1, end, taken.texts, text_used)
         taken.replaced[row] = replaced
         pos, kind = (pos + 1 if 0 <= pos < end else -1), STRING
     else:
         pos, kind = skip_value(data, value, end)
-    if wanted >= 0:
+    if slot >= 0:
         quote = 1 if kind == STRING else 0
-        taken.kinds[row, wanted] = kind
-        taken.spans[row, wanted, 0], taken.spans[row, wanted, 1] = value + quote, pos - quote
+        taken.kinds[row, slot] = kind
+        taken.spans[row, slot, 0], taken.spans[row, slot, 1] = value + quote, pos - quote
     elif pos >= 0 and len(taken.extra):
         taken.extra[used] = 123 if used == taken.extra_offsets[row] else 44
         used = _copy(data, key - 1, key_end + 1, taken.extra, used + 1)

@@ -239,8 +239,8 @@ def _without_long(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[TooLong, ...]]:
     is_long = ends - starts > limit
     places = zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True)
-    found = tuple(TooLong(position + a, b - a, _head(data[a:b])) for a, b in places)
-    return starts[~is_long], ends[~is_long], found
+    removed = tuple(TooLong(position + a, b - a, _head(data[a:b])) for a, b in places)
+    return starts[~is_long], ends[~is_long], removed
 
 
 def _head(record: NDArray[np.uint8]) -> str:
@@ -256,9 +256,9 @@ def _skip(stream: Stream, buffer: bytes, cutter: Cutter) -> tuple[int, bytes, bo
     size = state = 0
     want = STEP_BYTES
     while True:
-        found, state = cutter.skip(np.frombuffer(buffer, np.uint8), state)
-        if found >= 0:
-            return size + found, buffer[found:], True
+        skipped, state = cutter.skip(np.frombuffer(buffer, np.uint8), state)
+        if skipped >= 0:
+            return size + skipped, buffer[skipped:], True
         size += len(buffer)
         buffer = stream.read(want)
         want = min(2 * want, BLOCK_BYTES)
@@ -282,8 +282,8 @@ def split_lines(
 
 def skip_line(data: NDArray[np.uint8], state: int) -> tuple[int, int]:
     """Find the byte behind the next line feed."""
-    found = data.tobytes().find(b"\n")
-    return (found + 1 if found >= 0 else -1), 0
+    end = data.tobytes().find(b"\n")
+    return (end + 1 if end >= 0 else -1), 0
 
 
 @kernel

@@ -129,9 +129,9 @@ class Stream:
                 "again once it is stable."
             )
         self.consumed = end - self._begin
-        whole = b"".join(pieces)
-        self._rest = whole[size:]
-        return whole[:size] if self._rest else whole
+        content = b"".join(pieces)
+        self._rest = content[size:]
+        return content[:size] if self._rest else content
 
     def _too_much(self) -> DataError:
         if self._position > MAX_POSITION:

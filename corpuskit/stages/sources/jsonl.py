@@ -86,9 +86,9 @@ class Jsonl(ColumnSource):
         return Cost(cpu_seconds=volume.text_bytes / 300e6)
 
     def check_files(self, paths: Sequence[str]) -> None:
-        wanted = {name: Wanted(role, *LABEL) for role, name in self.labels.items() if name}
-        wanted |= {name: Wanted("columns", *TYPES[kind]) for name, kind in self.columns.items()}
-        check_members(paths, {**wanted, self.text_column: Wanted("text_column", *TEXT)})
+        expected = {name: Wanted(role, *LABEL) for role, name in self.labels.items() if name}
+        expected |= {name: Wanted("columns", *TYPES[kind]) for name, kind in self.columns.items()}
+        check_members(paths, {**expected, self.text_column: Wanted("text_column", *TEXT)})
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         return cut_file(file, target_bytes)
@@ -105,25 +105,25 @@ class Jsonl(ColumnSource):
         given = [self.text_column, *(name for name in labels if name), *self.columns]
         names = list(dict.fromkeys(given))
         members = Members(block, names, with_extra=self.extra)
-        found = Findings(self.rules, len(block))
-        found.mark(None, members.states == BLANK)
-        found.mark("invalid_utf8", members.states == INVALID)
-        found.mark("bad_json", members.states == ODD)
+        findings = Findings(self.rules, len(block))
+        findings.mark(None, members.states == BLANK)
+        findings.mark("invalid_utf8", members.states == INVALID)
+        findings.mark("bad_json", members.states == ODD)
         texts = members.texts()
         sizes = utf8(texts).sizes()
-        found.mark("bad_text", members.kinds(0) != STRING)
-        found.mark("too_long", sizes > most)
+        findings.mark("bad_text", members.kinds(0) != STRING)
+        findings.mark("too_long", sizes > most)
         columns: dict[str, pa.Array] = {}
         for name, kind in self.declared().items():
             columns[name], is_bad = members.typed(names.index(name), kind)
-            found.mark("bad_column", is_bad)
+            findings.mark("bad_column", is_bad)
         written: list[pa.Array | None] = [None, None, None]
         for place, label in enumerate(labels):
             if label:
                 slot = names.index(label)
                 written[place] = members.strings(slot).cast(pa.string())
-                found.mark("bad_column", np.isin(members.kinds(slot), (BOOL, NESTED)))
-        kept = found.codes == 0
+                findings.mark("bad_column", np.isin(members.kinds(slot), (BOOL, NESTED)))
+        kept = findings.codes == 0
         rows = pa.array(np.flatnonzero(kept))
         ids, urls, dates = (pick(array, rows, len(block)) for array in written)
         return SourceBatch(
@@ -134,18 +134,18 @@ class Jsonl(ColumnSource):
             urls=urls,
             dates=dates,
             extra=pick(members.extra(), rows, len(block)) if self.extra else None,
-            rejects=tuple(_rejects(block, found, texts, sizes, most)),
+            rejects=tuple(_rejects(block, findings, texts, sizes, most)),
             replaced=tuple(np.flatnonzero(members.replaced[kept]).tolist()),
             size_bytes=block.size_bytes,
         )
 
 
 def _rejects(
-    block: Block, found: Findings, texts: pa.Array, sizes: NDArray[np.int64], most: int
+    block: Block, findings: Findings, texts: pa.Array, sizes: NDArray[np.int64], most: int
 ) -> Iterator[Reject]:
     for long in block.too_long:
         yield Reject(long.position, "too_long", long.size_bytes, most, long.head)
-    for row, rule in found.rows():
+    for row, rule in findings.rows():
         position = int(block.positions[row])
         if rule == "too_long":
             head = utf8(texts).row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
@@ -356,7 +356,7 @@ TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 """Declared type -> types of JSON."""
 
 
-def check_members(paths: Sequence[str], wanted: Mapping[str, Wanted]) -> None:
+def check_members(paths: Sequence[str], expected: Mapping[str, Wanted]) -> None:
     """Check that some of the first lines have the members that parameters name.
 
     Lines that lack one, or hold another type, are data and no error. But where no line of any file
@@ -365,7 +365,7 @@ def check_members(paths: Sequence[str], wanted: Mapping[str, Wanted]) -> None:
     Raises:
         UsageError: a member is in none of them, or always of another type; or no line is an object.
     """
-    seen = _Seen(wanted)
+    seen = _Seen(expected)
     step = max(len(paths) // MAX_FILES, 1)
     for path in paths[::step][:MAX_FILES]:
         for line in _first_lines(path):
@@ -379,7 +379,9 @@ def check_members(paths: Sequence[str], wanted: Mapping[str, Wanted]) -> None:
         )
     for name in seen.missing if seen.objects else ():
         if problem := seen.problem(name):
-            raise UsageError(f"{wanted[name].parameter}: {paths[0]}: in its first lines {problem}")
+            raise UsageError(
+                f"{expected[name].parameter}: {paths[0]}: in its first lines {problem}"
+            )
 
 
 class _Seen:

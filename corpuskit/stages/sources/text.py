@@ -77,8 +77,8 @@ class Text(Source):
         self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
     ) -> Iterator[SourceBatch]:
         if self.per == "file":
-            whole = (_whole(file, max_document_bytes, self.max_expansion) for file, _ in pieces)
-            for block in join_blocks(whole):
+            files = (_whole(file, max_document_bytes, self.max_expansion) for file, _ in pieces)
+            for block in join_blocks(files):
                 yield _batch(block, max_document_bytes, is_line=False)
             return
         # A byte order mark does not count, and a carriage return is no part of the line; one byte
@@ -108,21 +108,21 @@ def _batch(block: Block, most: int, *, is_line: bool) -> SourceBatch:
     starts, ends = block.starts.copy(), block.ends.copy()
     trim_records(block.data, starts, ends, is_line)
     sizes = ends - starts
-    found = Findings(("invalid_utf8", "too_long"), len(block))
-    found.mark("too_long", sizes > most)
-    found.mark(None, sizes == 0)
+    findings = Findings(("invalid_utf8", "too_long"), len(block))
+    findings.mark("too_long", sizes > most)
+    findings.mark(None, sizes == 0)
     if not is_utf8(block.data):
         rows = [not is_utf8(block.data[a:b]) for a, b in zip(starts, ends, strict=True)]
-        found.mark("invalid_utf8", np.array(rows, np.bool_))
+        findings.mark("invalid_utf8", np.array(rows, np.bool_))
     rejects = [Reject(x.position, "too_long", x.size_bytes, most, x.head) for x in block.too_long]
-    for row, rule in found.rows():
+    for row, rule in findings.rows():
         head = block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
         position = int(block.positions[row])
         if rule == "too_long":
             rejects.append(Reject(position, rule, float(sizes[row]), most, head))
         else:
             rejects.append(Reject(position, rule, text=head))
-    kept = found.codes == 0
+    kept = findings.codes == 0
     return SourceBatch(
         positions=block.positions[kept],
         texts=large_strings(*gather_records(block.data, starts[kept], ends[kept])),

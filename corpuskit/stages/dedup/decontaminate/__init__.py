@@ -1,4 +1,12 @@
-"""Benchmark items in documents: questions, answers, passages and pieces of them."""
+"""Benchmark items in documents: questions, answers, passages and pieces of them.
+
+    module   does                                                           memory
+    items    reads benchmark files: JSON lines or Parquet, an item a row    all items
+    index    words of items, their weights, a table of n-grams; mapped      4 kB an item
+    search   n-grams lead to items, alignment scores them, thresholds judge a batch
+
+The stage turns findings into drops, cuts or columns, batch by batch.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
 
 
 MAX_NAMED = 20
-"""So many items of one document are named."""
+"""Items of one document that are named at most."""
 
 SEPARATOR = "; "
 """Between the items that a ledger row names."""
@@ -56,12 +64,12 @@ class Decontaminate(StreamingStage):
     """Find benchmark items in documents, and drop the documents, cut the items out, or note them.
 
     Use it on everything that is trained on, with all benchmarks that the model will be judged by.
-    An item is found by its words in order: case, punctuation, line breaks, accents and Unicode
-    forms make no difference, words put in between little. The score of a part is the share of its
+    Items are matched by their words in order: case, punctuation, line breaks, accents and Unicode
+    forms make no difference, inserted words little. The score of a part is the share of its
     words that are there, by weight: a word that one item has weighs 1, one that all have next to
     nothing. Short parts must be there whole, longer ones to `min_score`; a question below
-    `min_words` counts with its answer only. What is found of an item names the rule: the question
-    with its answer behind it, the question, a long answer, a passage, or a run of words (`chunk`).
+    `min_words` counts with its answer only. The rule names what was found: the question with
+    its answer after it, the question, a long answer, a passage, or a run of words (`chunk`).
 
     Dropped documents name the items in the ledger (`question: mmlu/virology_test/12`), with the
     spans; `corpuskit contamination` lists them by benchmark and item. It sees one document at a
@@ -116,26 +124,26 @@ class Decontaminate(StreamingStage):
     """Files of ordinary documents, like benchmarks, texts in a column `text`: words that are common
     there weigh less, too. For benchmarks of few items, which say little about that."""
     ngram: int = Field(5, ge=2, le=32)
-    """Words in a row that lead to an item: with every n-th word changed it is not found."""
+    """Words in a row that lead to an item; an item with every n-th word changed is not found."""
     min_score: float = Field(0.8, gt=0, le=1)
     """Least score of parts of `loose_words` words and more."""
     min_words: int = Field(8, ge=1, le=1024)
-    """Parts of up to so many words must be found whole; questions of fewer with their answer."""
+    """Parts of up to this many words must be complete; shorter questions need their answer."""
     loose_words: int = Field(24, ge=1, le=1024)
     """Words of a part from which on `min_score` applies; between, the bound falls evenly."""
     min_weight: float = Field(1.5, ge=0)
-    """Least weight of the words found: items of nothing but common words are not found."""
+    """Least weight of the matched words: items of common words alone are not found."""
     chunk_words: int = Field(8, ge=0, le=1024)
-    """Least run of an item's words in a row, of which there need not be more; 0 is off."""
+    """Words in a row that suffice as a match (`chunk`); 0 is off."""
     chunk_weight: float = Field(2.0, ge=0)
     """Least weight of such a run."""
     passages: bool = False
-    """Take a passage alone for a find; passages are often from texts that many documents have."""
+    """Count a passage alone as a match; passages are often from texts that many documents have."""
     action: Literal["drop", "cut", "annotate"] = "drop"
     """`drop` the document, `cut` what was found, or `annotate` only: adds the column `spans`."""
     widen: Literal["no", "sentence", "line"] = "sentence"
     """Cut the whole sentences, or lines, that hold some of what was found; of sentences at most 500
-    bytes before and behind it."""
+    bytes before and after it."""
     min_left: int = Field(200, ge=0)
     """Documents that keep fewer bytes after a cut are dropped."""
 
@@ -193,16 +201,18 @@ class Decontaminate(StreamingStage):
 
     def apply(self, view: View) -> Outcome:
         index = open_index(self._recipe())
-        found = find_items(view.text, index, self.ngram, self._bounds())
-        codes, values, bounds = _verdicts(found, view.num_docs)
-        columns = _columns(found, index, view.num_docs)
-        reasons = _reasons(found, codes, columns["items"])
-        rows, starts, ends, kinds = merge_spans(found.rows, found.starts, found.ends, found.codes)
+        findings = find_items(view.text, index, self.ngram, self._bounds())
+        codes, values, bounds = _verdicts(findings, view.num_docs)
+        columns = _columns(findings, index, view.num_docs)
+        reasons = _reasons(findings, codes, columns["items"])
+        rows, starts, ends, kinds = merge_spans(
+            findings.rows, findings.starts, findings.ends, findings.codes
+        )
         if self.action == "annotate":
             columns["spans"] = span_lists(rows, starts, ends, view.num_docs)
             return Outcome(columns=columns)
         if self.action == "drop":
-            spans = Spans(rows, starts, ends, codes[rows])  # all of them, whichever rule found it
+            spans = Spans(rows, starts, ends, codes[rows])  # all of them, whichever rule it was
             return Outcome(codes, values, reasons, bounds, spans=spans, columns=columns)
         if self.widen != "no":
             starts, ends = widen_spans(view.text, rows, starts, ends, self.widen)
@@ -232,29 +242,29 @@ class Decontaminate(StreamingStage):
 
 
 def _verdicts(
-    found: Findings, num_docs: int
+    findings: Findings, num_docs: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.float64]]:
     """Return of each document the first rule that hits, its value and its bound."""
     codes = np.zeros(num_docs, np.uint8)
     values, bounds = np.full(num_docs, np.nan), np.full(num_docs, np.nan)
-    rows, firsts = np.unique(found.rows, return_index=True)
-    codes[rows] = found.codes[firsts]
-    values[rows], bounds[rows] = found.values[firsts], found.bounds[firsts]
+    rows, firsts = np.unique(findings.rows, return_index=True)
+    codes[rows] = findings.codes[firsts]
+    values[rows], bounds[rows] = findings.values[firsts], findings.bounds[firsts]
     return codes, values, bounds
 
 
-def _columns(found: Findings, index: Index, num_docs: int) -> dict[str, pa.Array]:
+def _columns(findings: Findings, index: Index, num_docs: int) -> dict[str, pa.Array]:
     """Return the largest score of each document, and its items, the first rule's best first."""
     scores = np.zeros(num_docs)
-    np.maximum.at(scores, found.rows, found.scores)
-    pairs = found.rows * len(index.names) + found.items
+    np.maximum.at(scores, findings.rows, findings.scores)
+    pairs = findings.rows * len(index.names) + findings.items
     _, firsts = np.unique(pairs, return_index=True)
     firsts = np.sort(firsts)
-    rows = found.rows[firsts]
+    rows = findings.rows[firsts]
     bounds = np.searchsorted(rows, np.arange(num_docs + 1))
     ranks = np.arange(len(rows)) - bounds[rows]
     firsts, rows = firsts[ranks < MAX_NAMED], rows[ranks < MAX_NAMED]
-    names = index.names.take(pa.array(found.items[firsts])).cast(pa.string())
+    names = index.names.take(pa.array(findings.items[firsts])).cast(pa.string())
     offsets = pa.array(np.searchsorted(rows, np.arange(num_docs + 1)).astype(np.int32))
     return {
         "score": pa.array(np.round(scores, 4)),
@@ -262,8 +272,8 @@ def _columns(found: Findings, index: Index, num_docs: int) -> dict[str, pa.Array
     }
 
 
-def _reasons(found: Findings, codes: NDArray[np.uint8], items: pa.ListArray) -> pa.Array:
-    """Return `rule: item; item` of each document, null where nothing was found."""
+def _reasons(findings: Findings, codes: NDArray[np.uint8], items: pa.ListArray) -> pa.Array:
+    """Return `rule: item; item` of each document, null if it has none."""
     names = pc.binary_join(items, SEPARATOR)
     rules = pa.array([None, *RULES]).take(pa.array(codes.astype(np.int64)))
     return pc.binary_join_element_wise(rules, names, ": ")
@@ -272,7 +282,7 @@ def _reasons(found: Findings, codes: NDArray[np.uint8], items: pa.ListArray) -> 
 def _without(
     text: Utf8, rows: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> Utf8:
-    """Return texts without spans, as kernels want them: read-only."""
+    """Return texts without spans."""
     offsets, data = replace_spans(*text, rows, starts, ends, np.zeros(len(rows), np.uint8), [b""])
     return Utf8(frozen(offsets), frozen(data))
 
@@ -281,7 +291,7 @@ def _without(
 
 
 REACH_BYTES = 500
-"""Sentences are cut at most so far before and behind what was found."""
+"""Sentences are cut at most this far before and after a match."""
 
 _LONGEST = 4
 """Bytes of a character: the span may end with a full stop."""
@@ -306,14 +316,14 @@ _SPACES = (" ", "\t", "\r", "\xa0", "\u3000")
 
 
 def _any(characters: tuple[str, ...]) -> bytes:
-    return b"(?:" + b"|".join(re.escape(one.encode()) for one in characters) + b")"
+    return b"(?:" + b"|".join(re.escape(character.encode()) for character in characters) + b")"
 
 
 _CLOSED = _any(_CLOSING) + b"*+"
 _BEFORE_SPACE = _any(_STOPS) + _CLOSED + b"(?=" + _any(_SPACES) + rb"|\n|\Z)"
 _ALONE = _any(_LONE_STOPS) + _CLOSED
 _END = re.compile(b"(?:" + _BEFORE_SPACE + b"|" + _ALONE + b")" + _any(_SPACES) + b"*+")
-"""The end of a sentence, with the spaces behind it."""
+"""The end of a sentence, with the spaces after it."""
 
 
 def merge_spans(
@@ -343,7 +353,7 @@ def widen_spans(
 ) -> tuple[Numbers, Numbers]:
     """Return spans widened to whole lines, or to sentences within their lines.
 
-    A sentence ends with a full stop, question mark or exclamation mark, closing marks behind it,
+    A sentence ends with a full stop, question mark or exclamation mark, closing marks after it,
     before a space; with those of scripts that put none, without. It is followed for `REACH_BYTES`
     each way, no further than to the border of a character. A whole line is cut with its line feed.
     The time grows with the text and the number of spans, not with their product.
@@ -380,10 +390,10 @@ def _sentence(content: bytes, start: int, end: int, low: int, high: int) -> tupl
     while end < high < len(content) and content[high] & 0xC0 == 0x80:
         high -= 1
     # One byte more than is looked at: the end of what is searched counts as the end of the text.
-    for found in _END.finditer(content, low, start + 1):
-        if found.end() <= start:
-            low = found.end()
-    for found in _END.finditer(content, max(start, end - _LONGEST), high + 1):
-        if end <= found.end() <= high:
-            return low, found.end()
+    for match in _END.finditer(content, low, start + 1):
+        if match.end() <= start:
+            low = match.end()
+    for match in _END.finditer(content, max(start, end - _LONGEST), high + 1):
+        if end <= match.end() <= high:
+            return low, match.end()
     return low, high

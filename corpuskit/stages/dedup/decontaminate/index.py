@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 QUESTION, ANSWER, PASSAGE, BOTH = range(4)
-"""Kinds of parts; BOTH is a question too short to stand alone, with its answer behind it."""
+"""Kinds of parts; BOTH is a question too short to count alone, followed by its answer."""
 
 KINDS = 4
 
 LONE_ANSWER = 20
-"""An answer of so many words is looked for without its question, too."""
+"""An answer of this many words is searched for without its question, too."""
 
 GRAIN = 2.0**-20
 """Weights are multiples of it: sums of them are exact, whatever a library makes of a logarithm."""
@@ -45,7 +45,7 @@ _CHUNK = 4096
 """Texts that are taken apart at a time."""
 
 MAX_WORDS = 1024
-"""Only so many words of a part are looked for."""
+"""Words of a part that are searched for."""
 
 MAX_SHARED = 100
 """An n-gram that more parts share does not lead to them; a part that has no other keeps its
@@ -59,7 +59,7 @@ class Recipe:
     Attributes:
         files: (benchmark, path).
         ngram: words of an n-gram.
-        short: a question of fewer words is looked for together with its answer only.
+        short: a question of fewer words is searched for only with its answer.
         reference: files of ordinary texts, to learn from which words are common.
     """
 
@@ -72,7 +72,7 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """Benchmark items, ready to be looked for. All arrays are read-only.
+    """Benchmark items, ready for searching. All arrays are read-only.
 
     Attributes:
         grams: the table of n-grams.
@@ -82,8 +82,8 @@ class Index:
         parts_of: (I, KINDS) int64: part of an item, -1 where it has none.
         lengths, totals: (P,) words of a part, and the sum of their weights.
         names: I names.
-        num_read: items there were, of which equal ones are one here.
-        num_short: items too short to be looked for.
+        num_read: items read; equal ones are one here.
+        num_short: items too short to be searched for.
     """
 
     grams: Grams
@@ -116,7 +116,7 @@ def open_index(recipe: Recipe) -> Index:
     it, and all map it into memory, which they share.
 
     Raises:
-        UsageError: a file cannot be read, or is none that items can be taken from.
+        UsageError: a file cannot be read, or holds no items.
     """
     return _opened(recipe, _stamps(recipe))
 
@@ -125,7 +125,7 @@ def check_files(recipe: Recipe) -> None:
     """Read the files of an index, unless the index is there already; build nothing.
 
     Raises:
-        UsageError: a file cannot be read, or is none that items can be taken from.
+        UsageError: a file cannot be read, or holds no items.
     """
     _checked(recipe, _stamps(recipe))
 
@@ -148,7 +148,6 @@ def _stamps(recipe: Recipe) -> tuple[tuple[int, int], ...]:
 
 @functools.lru_cache(maxsize=8)
 def _opened(recipe: Recipe, stamps: tuple[tuple[int, int], ...]) -> Index:
-    """Open an index."""
     if not _is_kept(stamps):
         return _index(_build(recipe))
     kept = open_or_build(_path(recipe), lambda _: _kept(_build(recipe)))
@@ -173,7 +172,7 @@ def _path(recipe: Recipe) -> Path:
 
 
 KEPT_BYTES = 1_000_000
-"""Benchmarks in smaller files are indexed anew by each process."""
+"""Benchmarks in smaller files are indexed by each process."""
 
 
 def _digest(recipe: Recipe) -> str:
@@ -250,7 +249,7 @@ def _words(texts: Sequence[str]) -> Iterator[_Words]:
 
 
 def _parts(items: Sequence[Item], recipe: Recipe) -> dict[str, NDArray[Any]]:
-    """Cut items into parts: those long enough to be looked for, and answers of any length."""
+    """Cut items into parts: those long enough to be searched for, and answers of any length."""
     texts = [
         text
         for one in items
@@ -260,17 +259,17 @@ def _parts(items: Sequence[Item], recipe: Recipe) -> dict[str, NDArray[Any]]:
         )
     ]
     pieces = list(_words(texts))
-    whole = np.concatenate([np.diff(piece.bounds) for piece in pieces])
-    lengths = np.minimum(whole, MAX_WORDS).reshape(-1, KINDS)
-    wanted = lengths >= recipe.ngram
-    wanted[:, ANSWER] = lengths[:, ANSWER] > 0  # they count beside their question, however short
+    num_words = np.concatenate([np.diff(piece.bounds) for piece in pieces])
+    lengths = np.minimum(num_words, MAX_WORDS).reshape(-1, KINDS)
+    is_used = lengths >= recipe.ngram
+    is_used[:, ANSWER] = lengths[:, ANSWER] > 0  # they count beside their question, however short
     is_short = lengths[:, QUESTION] < recipe.short
-    wanted[:, QUESTION] &= ~is_short
-    wanted[:, BOTH] &= is_short
-    places = np.arange(whole.sum()) - np.repeat(np.cumsum(whole) - whole, whole)
-    taken = np.repeat(wanted.ravel(), whole) & (places < MAX_WORDS)
-    lengths = lengths[wanted]
-    owners, kinds = np.nonzero(wanted)
+    is_used[:, QUESTION] &= ~is_short
+    is_used[:, BOTH] &= is_short
+    places = np.arange(num_words.sum()) - np.repeat(np.cumsum(num_words) - num_words, num_words)
+    taken = np.repeat(is_used.ravel(), num_words) & (places < MAX_WORDS)
+    lengths = lengths[is_used]
+    owners, kinds = np.nonzero(is_used)
     return {
         "starts": np.append(0, np.cumsum(lengths)),
         "words": np.concatenate([piece.words for piece in pieces])[taken],
@@ -278,7 +277,7 @@ def _parts(items: Sequence[Item], recipe: Recipe) -> dict[str, NDArray[Any]]:
         "sizes": np.concatenate([piece.sizes for piece in pieces])[taken],
         "kinds": kinds.astype(np.uint8),
         "items": owners.astype(np.int32),
-        "parts_of": np.where(wanted, np.cumsum(wanted).reshape(wanted.shape) - 1, -1).ravel(),
+        "parts_of": np.where(is_used, np.cumsum(is_used).reshape(is_used.shape) - 1, -1).ravel(),
         "lengths": lengths,
     }
 
@@ -302,8 +301,8 @@ def _weights(
         counts += _documents_with(ranks[known], known // REFERENCE_WORDS, num_pieces, len(values))
         num_docs += num_pieces
     rarity = 1 - np.log(np.maximum(counts, 1)) / np.log(num_docs + 1)
-    found: NDArray[np.float64] = rarity[places] * np.minimum(arrays["sizes"] / 4, 1)
-    return np.ceil(found / GRAIN) * GRAIN
+    weights: NDArray[np.float64] = rarity[places] * np.minimum(arrays["sizes"] / 4, 1)
+    return np.ceil(weights / GRAIN) * GRAIN
 
 
 def _documents_with(

@@ -72,7 +72,7 @@ def benchmark_files(
             name holds `/` or `;`, or the format is unknown.
     """
     pairs = given.items() if isinstance(given, Mapping) else [("", one) for one in given]
-    found: list[tuple[str, str]] = []
+    files: list[tuple[str, str]] = []
     for name, pattern in pairs:
         is_path = Path(pattern).exists() or not glob.has_magic(pattern)
         paths = [pattern] if is_path else [one.address for one in find_files(pattern)]
@@ -84,25 +84,25 @@ def benchmark_files(
                     f"{path}: is neither JSON lines nor Parquet. Name it *.jsonl, *.jsonl.gz, "
                     "*.jsonl.zst or *.parquet."
                 )
-            found.append((name or Path(path).name.split(".")[0], path))
-            _check_name(*found[-1])
+            files.append((name or Path(path).name.split(".")[0], path))
+            _check_name(*files[-1])
     seen: dict[str, str] = {}
-    for name, path in found if unique and not isinstance(given, Mapping) else ():
+    for name, path in files if unique and not isinstance(given, Mapping) else ():
         if name in seen:
             raise UsageError(
                 f"{path}: a benchmark called {name!r} is also {seen[name]}. Name them: "
                 "`benchmarks: {name: path}`."
             )
         seen[name] = path
-    return found
+    return files
 
 
 def _check_name(name: str, path: str) -> None:
-    """Refuse names that item names could not be taken apart with."""
+    """Refuse names that would make item names ambiguous."""
     if not name or "/" in name or ";" in name:
         raise UsageError(
-            f"{path}: {name!r} is no name for a benchmark, it is empty or holds '/' or ';'. Name "
-            "it: `benchmarks: {name: path}`."
+            f"{path}: {name!r} is not a name for a benchmark: it is empty or holds '/' or ';'. "
+            "Name it: `benchmarks: {name: path}`."
         )
 
 
@@ -118,11 +118,11 @@ def read_benchmarks(files: Sequence[tuple[str, str]], columns: Columns) -> list[
     benchmarks: defaultdict[str, list[tuple[str, list[Item]]]] = defaultdict(list)
     for benchmark, path in files:
         benchmarks[benchmark].append((path, read_items(benchmark, path, columns)))
-    found: list[Item] = []
+    unique: list[Item] = []
     for benchmark, pieces in benchmarks.items():
         names = [item.name for _, items in pieces for item in items]
         if len(set(names)) == len(names):
-            found += [item for _, items in pieces for item in items]
+            unique += [item for _, items in pieces for item in items]
             continue
         root = os.path.commonpath([Path(path).absolute().parent for path, _ in pieces])
         owners: dict[str, str] = {}
@@ -138,8 +138,8 @@ def read_benchmarks(files: Sequence[tuple[str, str]], columns: Columns) -> list[
                         "files apart: `benchmarks: {name: path}`."
                     )
                 owners[name] = path
-                found.append(dataclasses.replace(item, name=name))
-    return found
+                unique.append(dataclasses.replace(item, name=name))
+    return unique
 
 
 def read_items(benchmark: str, path: str, columns: Columns) -> list[Item]:
@@ -151,7 +151,7 @@ def read_items(benchmark: str, path: str, columns: Columns) -> list[Item]:
     rows = _rows(path)
     if not rows:
         raise UsageError(f"{path}: has no items. Take the file out of `benchmarks`.")
-    names = _found(path, list(dict.fromkeys(name for row in rows for name in row)), columns)
+    names = _column_names(path, list(dict.fromkeys(name for row in rows for name in row)), columns)
     items: list[Item] = []
     seen: dict[str, int] = {}
     for number, row in enumerate(rows):
@@ -209,7 +209,7 @@ def _rows(path: str) -> list[Row]:
                 rows: list[Row] = pq.read_table(path, partitioning=None).to_pylist()
             except pa.ArrowException as error:
                 reason = str(error).split("\n")[0].rstrip(".")
-                raise UsageError(f"{path}: is no Parquet file: {reason}. Check it.") from None
+                raise UsageError(f"{path}: is not a Parquet file: {reason}. Check it.") from None
             return rows
         return list(_json_rows(path))
     except DataError as error:
@@ -230,25 +230,27 @@ def _json_rows(path: str) -> Iterator[Row]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            problem = f"line {number + 1} is no JSON: {str(error).rstrip('.')}"
+            problem = f"line {number + 1} is not JSON: {str(error).rstrip('.')}"
             raise UsageError(f"{path}: {problem}. Write one object a line.") from None
         if not isinstance(row, dict):
-            raise UsageError(f"{path}: line {number + 1} is no JSON object. Write one a line.")
+            raise UsageError(f"{path}: line {number + 1} is not a JSON object. Write one a line.")
         yield row
 
 
-def _found(path: str, given: Sequence[str], columns: Columns) -> dict[str, str | None]:
+def _column_names(path: str, given: Sequence[str], columns: Columns) -> dict[str, str | None]:
     """Return what each kind of column is called in this file."""
     names: dict[str, str | None] = {}
     has = ", ".join(repr(name) for name in given)
     for kind, known in KNOWN.items():
-        wanted = getattr(columns, kind)
-        if wanted is None or (kind == "id" and wanted == NUMBERED):
-            names[kind] = next((n for n in known if n in given and wanted is None), None)
+        requested = getattr(columns, kind)
+        if requested is None or (kind == "id" and requested == NUMBERED):
+            names[kind] = next((n for n in known if n in given and requested is None), None)
             continue
-        if wanted not in given:
-            raise UsageError(f"{path}: column {wanted!r} is missing; has {has}. Set {kind}_column.")
-        names[kind] = wanted
+        if requested not in given:
+            raise UsageError(
+                f"{path}: column {requested!r} is missing; has {has}. Set {kind}_column."
+            )
+        names[kind] = requested
     if names["question"] is None:
         raise UsageError(f"{path}: no column holds the question; has {has}. Set question_column.")
     return names

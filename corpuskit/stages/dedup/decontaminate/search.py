@@ -1,4 +1,4 @@
-"""What is a find: how much of an item must be there, and what counts beside its question."""
+"""Which items a text holds: how much of one must be there, and what counts near its question."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ WITH_ANSWER, ALONE, LONE_ANSWER, LONE_PASSAGE, CHUNK = range(1, 6)
 """Codes of the rules."""
 
 FOUND = 0.8
-"""An answer or a passage of which so much is found beside its question is there."""
+"""Least score of an answer or a passage near its question."""
 
 _LEAST_SHARE = 0.4
 """Stretches whose n-grams cover less of a part are not aligned with it."""
 
 _LEAST_QUESTION = 0.5
-"""Of a question, for its answer to be looked for."""
+"""Least score of a question whose answer is searched for."""
 
 _NEAR = 40
 """Words besides its own length within which an answer or passage counts as beside the question."""
@@ -43,14 +43,14 @@ _NEAR = 40
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """What counts as a find; the parameters of the stage say more.
+    """Thresholds; the parameters of the stage say more.
 
     Attributes:
         min_score: least score of a part of `loose_words` words or more.
-        min_words: a part of at most so many words must be found whole.
-        min_weight: least weight of the words found.
+        min_words: parts of at most this many words must be complete.
+        min_weight: least weight of the matched words.
         chunk_words, chunk_weight: least run of words, and its weight; 0 words: never.
-        passages: whether a passage alone is a find.
+        passages: whether a passage alone counts.
     """
 
     min_score: float
@@ -62,11 +62,11 @@ class Bounds:
     passages: bool
 
     def of(self, lengths: Numbers) -> Floats:
-        """Return the least score of parts of so many words."""
+        """Return the least scores of parts, by their words."""
         steps = max(self.loose_words - self.min_words, 1)
         looseness = np.clip((lengths - self.min_words) / steps, 0, 1)
-        found: Floats = 1 - (1 - self.min_score) * looseness
-        return found
+        scores: Floats = 1 - (1 - self.min_score) * looseness
+        return scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Findings:
 
     Attributes:
         rows, codes, items: (n,) text, rule and item.
-        scores: (n,) share of the item that was found.
+        scores: (n,) share of the item that is there.
         values, bounds: (n,) what the rule measured, and what it had to reach.
         starts, ends: (n,) bytes of the text.
     """
@@ -112,31 +112,33 @@ def find_items(text: Utf8, index: Index, ngram: int, bounds: Bounds) -> Findings
     if bounds.chunk_words:
         parts.append(_chunks(stretches, index, bounds))
     columns = [np.concatenate(column) for column in zip(*map(_columns, parts), strict=True)]
-    found = Findings(*columns)
-    order = np.lexsort((found.starts, found.items, -found.scores, found.codes, found.rows))
+    findings = Findings(*columns)
+    order = np.lexsort(
+        (findings.starts, findings.items, -findings.scores, findings.codes, findings.rows)
+    )
     return Findings(*(column[order] for column in columns))
 
 
-def _columns(found: Findings) -> Iterator[NDArray[np.generic]]:
-    return (getattr(found, field.name) for field in dataclasses.fields(found))
+def _columns(findings: Findings) -> Iterator[NDArray[np.generic]]:
+    return (getattr(findings, field.name) for field in dataclasses.fields(findings))
 
 
-def _alone(found: Stretches, index: Index, bounds: Bounds, code: int) -> Findings:
+def _alone(stretches: Stretches, index: Index, bounds: Bounds, code: int) -> Findings:
     """Judge parts by themselves."""
-    least = bounds.of(index.lengths[found.parts])
-    weights = found.scores * index.totals[found.parts]
-    hit = (found.scores >= least) & (weights >= bounds.min_weight)
-    hits, least = found.take(hit), least[hit]
+    least = bounds.of(index.lengths[stretches.parts])
+    weights = stretches.scores * index.totals[stretches.parts]
+    hit = (stretches.scores >= least) & (weights >= bounds.min_weight)
+    hits, least = stretches.take(hit), least[hit]
     return Findings(
         hits.rows, np.full(len(hits), code), _items(hits, index), hits.scores, hits.scores, least,
         hits.starts, hits.ends,
     )  # fmt: skip
 
 
-def _chunks(found: Stretches, index: Index, bounds: Bounds) -> Findings:
-    """Judge runs of words of which an item need not have more."""
-    hits = found.take(
-        (found.runs >= bounds.chunk_words) & (found.run_weights >= bounds.chunk_weight)
+def _chunks(stretches: Stretches, index: Index, bounds: Bounds) -> Findings:
+    """Judge runs of consecutive words, which suffice by themselves."""
+    hits = stretches.take(
+        (stretches.runs >= bounds.chunk_words) & (stretches.run_weights >= bounds.chunk_weight)
     )
     return Findings(
         hits.rows, np.full(len(hits), CHUNK), _items(hits, index), hits.scores,
@@ -146,26 +148,30 @@ def _chunks(found: Stretches, index: Index, bounds: Bounds) -> Findings:
 
 
 def _questions(
-    text: Utf8, found: Stretches, counts: Numbers, index: Index, bounds: Bounds
+    text: Utf8, stretches: Stretches, counts: Numbers, index: Index, bounds: Bounds
 ) -> Findings:
-    """Judge questions, with the answer behind and the passage before them where they are there."""
-    found = found.take(found.scores >= min(_LEAST_QUESTION, bounds.min_score))
-    behind = np.stack([found.lasts, counts[found.rows]], axis=1)
-    before = np.stack([np.zeros(len(found), np.int64), found.firsts], axis=1)
-    answer, is_answer = _beside(text, found, behind, ANSWER, index)
-    passage, is_passage = _beside(text, found, before, PASSAGE, index)
-    lengths = index.lengths[found.parts] + is_answer * answer.lengths + is_passage * passage.lengths
-    both = np.where(is_passage, 0.7 * found.scores + 0.1 * passage.scores, 0.75 * found.scores)
+    """Judge questions, with the answer after and the passage before them if they are there."""
+    stretches = stretches.take(stretches.scores >= min(_LEAST_QUESTION, bounds.min_score))
+    after = np.stack([stretches.lasts, counts[stretches.rows]], axis=1)
+    before = np.stack([np.zeros(len(stretches), np.int64), stretches.firsts], axis=1)
+    answer, is_answer = _beside(text, stretches, after, ANSWER, index)
+    passage, is_passage = _beside(text, stretches, before, PASSAGE, index)
+    lengths = (
+        index.lengths[stretches.parts] + is_answer * answer.lengths + is_passage * passage.lengths
+    )
+    both = np.where(
+        is_passage, 0.7 * stretches.scores + 0.1 * passage.scores, 0.75 * stretches.scores
+    )
     both += np.where(is_passage, 0.2, 0.25) * answer.scores
-    with_passage = 0.85 * found.scores + 0.15 * passage.scores
-    scores = np.maximum(found.scores, np.where(is_answer, both, 0))
+    with_passage = 0.85 * stretches.scores + 0.15 * passage.scores
+    scores = np.maximum(stretches.scores, np.where(is_answer, both, 0))
     scores = np.maximum(scores, np.where(is_passage & ~is_answer, with_passage, 0))
     least = bounds.of(lengths)
-    weights = found.scores * index.totals[found.parts]
+    weights = stretches.scores * index.totals[stretches.parts]
     hit = (scores >= least) & (weights >= bounds.min_weight)
     columns = (
-        found.rows, np.where(is_answer, WITH_ANSWER, ALONE), _items(found, index), scores, scores,
-        least, found.starts, found.ends,
+        stretches.rows, np.where(is_answer, WITH_ANSWER, ALONE), _items(stretches, index), scores,
+        scores, least, stretches.starts, stretches.ends,
     )  # fmt: skip
     pieces = [[column[hit] for column in columns]]
     for near, there in ((answer, is_answer), (passage, is_passage)):
@@ -176,7 +182,7 @@ def _questions(
 
 @dataclasses.dataclass(frozen=True)
 class _Beside:
-    """What was found of a part beside each question: zeros where there is none."""
+    """A part near each question; zeros if there is none."""
 
     lengths: Numbers
     scores: Floats
@@ -185,15 +191,15 @@ class _Beside:
 
 
 def _beside(
-    text: Utf8, found: Stretches, room: Numbers, kind: int, index: Index
+    text: Utf8, stretches: Stretches, room: Numbers, kind: int, index: Index
 ) -> tuple[_Beside, NDArray[np.bool_]]:
-    """Look for another part of the items of questions beside them.
+    """Search for another part of the items near their questions.
 
     Args:
-        room: (n, 2) words of the text where it may be: behind the question, or before it.
+        room: (n, 2) words of the text where it may be: after the question, or before it.
         kind: ANSWER is looked for near the beginning of the room, PASSAGE near its end.
     """
-    parts = index.parts_of[index.items[found.parts], kind]
+    parts = index.parts_of[index.items[stretches.parts], kind]
     has = parts >= 0
     lengths = np.where(has, index.lengths[parts], 0)
     reach = lengths + lengths // 2 + _NEAR
@@ -202,30 +208,30 @@ def _beside(
         high = np.minimum(high, low + reach)
     else:
         low = np.maximum(low, high - reach)
-    windows = np.stack([found.rows, parts, low, high], axis=1)[has]
+    windows = np.stack([stretches.rows, parts, low, high], axis=1)[has]
     near = measure(text, windows, index)
-    scores = np.zeros(len(found))
-    spans = np.zeros((2, len(found)), np.int64)
+    scores = np.zeros(len(stretches))
+    spans = np.zeros((2, len(stretches)), np.int64)
     scores[has], spans[0, has], spans[1, has] = near.scores, near.starts, near.ends
     return _Beside(lengths, scores, spans[0], spans[1]), scores >= FOUND
 
 
-def _items(found: Stretches, index: Index) -> Numbers:
-    return index.items[found.parts].astype(np.int64)
+def _items(stretches: Stretches, index: Index) -> Numbers:
+    return index.items[stretches.parts].astype(np.int64)
 
 
 # ---------------------------------------------------------------- stretches of texts
 
 
 SKIP = 2.0**-6
-"""What a word of the text costs that an alignment passes over, where a word of one item alone is
-worth 1; exact, as weights are."""
+"""Cost of a word of the text that an alignment skips; a word of a single item is worth 1. Exact, as
+weights are."""
 
 MAX_GAP = 16
 """Most words between the beginnings of two n-grams of one stretch."""
 
 MAX_REPEATS = 64
-"""So many times is the same n-gram of one text looked at."""
+"""Occurrences of one n-gram in a text that are looked at."""
 
 _SLACK = 8
 
@@ -238,7 +244,7 @@ class Stretches:
         rows, parts: (n,) text and part.
         firsts, lasts: (n,) words of the text, first and end.
         starts, ends: (n,) the same in bytes from the beginning of the text.
-        scores: (n,) share of the weight of the part's words that was found, in order.
+        scores: (n,) share of the weight of the part's words that is there, in order.
         runs, run_weights: (n,) words of the longest run without a gap, and their weight.
         run_starts, run_ends: (n,) bytes of that run.
     """
@@ -273,14 +279,14 @@ def find_stretches(
         index: of the items.
         ngram: words of the index's n-grams.
         min_share: of a part's words, that n-grams must cover for the stretch to be looked at.
-        min_run: or so many words in a row.
+        min_run: or this many words in a row.
     """
     table = folded_characters()
     grams = index.grams
-    counts, found = scan(
+    counts, hits = scan(
         text.offsets, text.data, table, BYTE_KINDS, ngram, grams.bitmap, grams.slots, grams.numbers
     )
-    windows = _windows(found.reshape(-1, 3), counts, index, ngram, min_share, min_run)
+    windows = _windows(hits.reshape(-1, 3), counts, index, ngram, min_share, min_run)
     return measure(text, windows, index), counts
 
 
@@ -293,29 +299,29 @@ def measure(text: Utf8, windows: Numbers, index: Index) -> Stretches:
         index: of the parts.
     """
     parts = index.parts
-    found, sums = align(
+    aligned, sums = align(
         text.offsets, text.data, folded_characters(), BYTE_KINDS, windows,
         parts.starts, parts.words, parts.joined, parts.weights, SKIP,
     )  # fmt: skip
     scores = sums[:, 0] / index.totals[windows[:, 1]]
     return Stretches(
-        windows[:, 0], windows[:, 1], found[:, 0], found[:, 1], found[:, 2], found[:, 3],
-        np.minimum(scores, 1.0), found[:, 5], sums[:, 1], found[:, 6], found[:, 7],
+        windows[:, 0], windows[:, 1], aligned[:, 0], aligned[:, 1], aligned[:, 2], aligned[:, 3],
+        np.minimum(scores, 1.0), aligned[:, 5], sums[:, 1], aligned[:, 6], aligned[:, 7],
     )  # fmt: skip
 
 
 def _windows(
-    found: Numbers, counts: Numbers, index: Index, ngram: int, min_share: float, min_run: int
+    hits: Numbers, counts: Numbers, index: Index, ngram: int, min_share: float, min_run: int
 ) -> Numbers:
-    """Return windows of texts that are worth a closer look."""
-    found = found[_rank(found) < MAX_REPEATS]
+    """Return windows of texts that are worth aligning."""
+    hits = hits[_rank(hits) < MAX_REPEATS]
     starts = index.grams.starts
-    sizes = np.diff(starts)[found[:, 2]]
+    sizes = np.diff(starts)[hits[:, 2]]
     ends = np.cumsum(sizes)
     places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(
-        starts[found[:, 2]] - (ends - sizes), sizes
+        starts[hits[:, 2]] - (ends - sizes), sizes
     )
-    rows, texts = np.repeat(found[:, 0], sizes), np.repeat(found[:, 1], sizes)
+    rows, texts = np.repeat(hits[:, 0], sizes), np.repeat(hits[:, 1], sizes)
     parts, places = index.gram_parts[places], index.gram_places[places]
     keys = rows * len(index.kinds) + parts
     order = np.argsort(keys, kind="stable")
@@ -335,9 +341,9 @@ def _windows(
     return np.stack([row, parts[firsts].astype(np.int64), low, high], axis=1)
 
 
-def _rank(found: Numbers) -> Numbers:
-    """Return how many times an n-gram was found before in the same text."""
-    keys = found[:, 0] << 32 | found[:, 2]
+def _rank(hits: Numbers) -> Numbers:
+    """Return how often each n-gram occurred before in the same text."""
+    keys = hits[:, 0] << 32 | hits[:, 2]
     order = np.argsort(keys, kind="stable")
     is_first = np.ones(len(keys), np.bool_)
     is_first[1:] = keys[order][1:] != keys[order][:-1]

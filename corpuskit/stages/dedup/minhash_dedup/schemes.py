@@ -43,7 +43,7 @@ _DEFAULTS: dict[str, tuple[HashFunction, Precision]] = {
 }
 
 _BLOCK_BYTES, _BLOCK_DOCS = 1 << 20, 4096
-"""Documents are signed in blocks of about so much text, of at most so many: shingles take 30 bytes
+"""Bytes of text and documents of a block that is signed at a time: shingles take 30 bytes
 a word and signatures up to 900 a document, which should not leave the processor's cache."""
 
 
@@ -72,7 +72,7 @@ class Signing(Protocol):
 
     @property
     def language(self) -> str:
-        """Whose words `datatrove` splits texts into."""
+        """Language of the words, for `datatrove`."""
 
     @property
     def hash_function(self) -> HashFunction | None:
@@ -89,7 +89,7 @@ class Signatures(NamedTuple):
     Attributes:
         bands: (N, bands) uint64 band keys: equal where all values of a band are.
         signed: (N,) False: the document has no shingle, its keys mean nothing.
-        values: (N, bands * rows) uint32 or uint64, or None where nobody asked.
+        values: (N, bands * rows) uint32 or uint64, or None if not requested.
     """
 
     bands: Hashes
@@ -138,11 +138,11 @@ def sign(view: View, stage: Signing, *, values: bool = False) -> Signatures:
     Without words a document has none; with `datatrove` also with fewer words than `ngram`.
     """
     if stage.scheme == "fast":
-        found = sketch_texts(
+        sketches = sketch_texts(
             *view.text, ngram=stage.ngram, bands=stage.bands, rows=stage.rows, seed=stage.seed,
             values=values,
         )  # fmt: skip
-        return Signatures(*found)
+        return Signatures(*sketches)
     making = _Making(stage)
     keys = np.zeros((view.num_docs, stage.bands), np.uint64)
     signed = np.zeros(view.num_docs, np.bool_)
@@ -198,10 +198,10 @@ def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Offsets, Hashes]:
     function, precision = hashing(stage)
     if stage.scheme == "datasketch":
         return hash_ngrams(lower_words(*text), stage.ngram, function, precision, keeps_short=True)
-    found = splitter("spacy", stage.language)(*simplify_texts(*text))
-    lexicon = found.lexicon
-    starts, data = join_words(found.offsets, found.tokens, lexicon.starts, lexicon.data)
-    joined = Joined(found.offsets, starts, data)
+    words = splitter("spacy", stage.language)(*simplify_texts(*text))
+    lexicon = words.lexicon
+    starts, data = join_words(words.offsets, words.tokens, lexicon.starts, lexicon.data)
+    joined = Joined(words.offsets, starts, data)
     return hash_ngrams(joined, stage.ngram, function, precision, keeps_short=False)
 
 
@@ -258,8 +258,8 @@ def _numbers() -> re.Pattern[str]:
     """Return the pattern of numbers: digits as the running `regex` has them, not `re`."""
     import regex
 
-    found: re.Pattern[str] = regex.compile(rf"\p{{Nd}}+([{_SEPARATORS}]\p{{Nd}}+)?")
-    return found
+    pattern: re.Pattern[str] = regex.compile(rf"\p{{Nd}}+([{_SEPARATORS}]\p{{Nd}}+)?")
+    return pattern
 
 
 @functools.cache
@@ -273,7 +273,7 @@ def characters() -> Simple:
     import regex
 
     chars = [chr(code) for code in range(_NUM_CODES)]
-    whole = "".join(" " if 0xD800 <= code < 0xE000 else char for code, char in enumerate(chars))
+    joined = "".join(" " if 0xD800 <= code < 0xE000 else char for code, char in enumerate(chars))
     kinds = np.full(_NUM_CODES, SAME, np.uint8)
     which = np.zeros(_NUM_CODES, np.uint16)
     replacements = {"": 0}
@@ -285,10 +285,10 @@ def characters() -> Simple:
         elif kept != char:
             kinds[code] = BECOMES
             which[code] = replacements.setdefault(kept, len(replacements))
-    kinds[[match.start() for match in re.finditer(r"\s", whole)]] = SPACE
+    kinds[[match.start() for match in re.finditer(r"\s", joined)]] = SPACE
     kinds[[ord(char) for char in PUNCTUATION]] = SPACE
     # Last: the full-width digit one counts as punctuation, too, but numbers come first.
-    kinds[[match.start() for match in regex.finditer(r"\p{Nd}", whole)]] = DIGIT
+    kinds[[match.start() for match in regex.finditer(r"\p{Nd}", joined)]] = DIGIT
     kinds[[ord(char) for char in _SEPARATORS]] |= SEPARATES
     coded = [text.encode() for text in replacements]
     starts = np.array([0, *itertools.accumulate(map(len, coded))], np.int64)

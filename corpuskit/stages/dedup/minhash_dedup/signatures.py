@@ -62,11 +62,11 @@ class Signed(NamedTuple):
     values: NDArray[Any]
 
 
-def signed_rows(view: View, found: Signatures) -> Signed:
+def signed_rows(view: View, signatures: Signatures) -> Signed:
     """Return the signatures of a batch that was read with `id`, without unsigned documents."""
-    assert found.values is not None, "sign(.., values=True)"
-    ids = view.column("id").filter(pa.array(found.signed))
-    return Signed(view.keys[found.signed], ids, found.values[found.signed])
+    assert signatures.values is not None, "sign(.., values=True)"
+    ids = view.column("id").filter(pa.array(signatures.signed))
+    return Signed(view.keys[signatures.signed], ids, signatures.values[signatures.signed])
 
 
 def write_signatures(context: UnitContext, stage: Signing, batches: Sequence[Signed]) -> None:
@@ -107,7 +107,7 @@ def read_settings(file: pq.ParquetFile, place: str) -> Settings:
     """Return what the signatures of a part were made with.
 
     Raises:
-        DataError: it is no part of signatures, or of another format.
+        DataError: it is not a part of signatures, or of another format.
     """
     footer = (file.schema_arrow.metadata or {}).get(b"corpuskit")
     try:

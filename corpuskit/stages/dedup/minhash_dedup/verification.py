@@ -4,8 +4,8 @@
     verify (hash ranges)  connects, within each component, the documents that are similar
 
 Every pair of a component counts, also one that no band joined: the clusters are the single-link
-clusters of each component. A component too large for a task is taken in blocks of cells, every two
-of which meet; nothing is sampled or left out.
+clusters of each component. A component too large for a task is read in blocks of cells, and every
+two blocks are compared; nothing is sampled or left out.
 """
 
 from __future__ import annotations
@@ -400,8 +400,8 @@ def _binary(offsets: NDArray[np.int64], hashes: Hashes) -> pa.LargeBinaryArray:
 
 def as_hashes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], Hashes]:
     """View a column of sets as offsets and hashes."""
-    whole = utf8(column.combine_chunks())
-    return frozen(whole.offsets // 8), whole.data[: len(whole.data) // 8 * 8].view(np.uint64)
+    sets = utf8(column.combine_chunks())
+    return frozen(sets.offsets // 8), sets.data[: len(sets.data) // 8 * 8].view(np.uint64)
 
 
 def _spread(components: Keys) -> Hashes:

@@ -58,7 +58,7 @@ _MIN_BYTES = 250
 class SubstringDedup(GlobalStage):
     """Cut spans of text that occur elsewhere, too, letter for letter.
 
-    A window of `min_bytes` is repeated when the same bytes stand at two places of the corpus, in
+    A window of `min_bytes` is repeated when the same bytes occur at two places of the corpus, in
     two documents or in one; windows never cross documents. What repeated windows cover together is
     cut, but for the first copy of each window. Use it after minhash_dedup, which is cheaper and
     takes what is repeated as a whole: what is left are quoted passages, licences, navigation.
@@ -69,7 +69,7 @@ class SubstringDedup(GlobalStage):
 
     A span is then shrunk to whole words (`trim`), and too little text between two spans goes with
     them (`min_fragment`). Of a document that is cut below `min_document` nothing stays. Instead of
-    cutting, documents can be dropped whole by the share of them that is repeated, or annotated for
+    cutting, documents can be dropped by the share of them that is repeated, or annotated for
     a loss mask or a `threshold`.
 
     Cutting joins what stood apart, so a second run finds a little more (0.04 % of the bytes).

@@ -6,15 +6,15 @@
     recount (ranges)    those that occur twice or more                places
     gather (cells)      the symbols of their windows, no text twice   contexts, spans
     compare (ranges)    which windows are equal, symbol by symbol     windows
-    cell_spans          what all of these found about a cell
+    cell_spans          the spans of a cell's documents
 
 Equal windows have equal fingerprints, so all windows that equal one meet it in `compare`, with all
 their symbols: spans are those of one suffix array over everything. A task holds one cell, or the
 contexts of a range, never all texts.
 
 A fingerprint is *hot* if more rows have it than a task should hold together (half a line that each
-page of the web ends with). Hashes of whole windows stand in for it: what shares one is equal but
-for collisions, and comes once per cell.
+page of the web ends with). Hashes of whole windows replace it: windows that share one are equal
+but for collisions, and come once per cell.
 
 Between these are passes `route_<rows>` that merge rows if there are very many cells (`_routing`).
 Rows name windows by the document's key and the position in it, so no number depends on how the work
@@ -50,6 +50,7 @@ from corpuskit.kernels.substring.contexts import (
 from corpuskit.kernels.substring.winnow import MAX_SYMBOLS, gram_size, winnow
 from corpuskit.stage import Cost, Pass, Unit
 from corpuskit.stages import _routing
+from corpuskit.stages._numbers import among
 from corpuskit.stages._routing import ROUTED
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     DocumentSpans,
@@ -112,7 +113,6 @@ def _refined_ranges(plan: PassPlan) -> list[Unit]:
 
 
 def _cells_if_hot(plan: PassPlan) -> list[Unit]:
-    """Return all cells if any fingerprint is hot, else none."""
     return plan.cells() if plan.counters("count").get("hot") else []
 
 
@@ -167,7 +167,7 @@ def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
 def _cost_of_routes(volume: Volume, pass_name: str, rows: int, contexts: int, size: int) -> Cost:
     """Return what a second level of the exchange needs, where there is one.
 
-    Nothing for hot fingerprints: how many there will be nobody can know.
+    Nothing for hot fingerprints, whose number is unknown.
     """
     counted = _routing.num_ranges(volume, rows, ROW_BYTES)
     compared = _routing.num_ranges(volume, contexts, size * 2 + 200)
@@ -413,7 +413,7 @@ PLACES = pa.schema([("key", pa.int64()), ("fp", pa.uint64()), *_PLACE])
 """Those that are not alone, on their way back."""
 
 REFINED = tuple(f"refine/fingerprints_{number}" for number in range(64))
-"""Runs of FINGERPRINTS that stand for hot ones: slices of what a cell has."""
+"""Runs of FINGERPRINTS that replace hot ones: slices of what a cell has."""
 
 HOT = pa.schema([("fp", pa.uint64())])
 CONTEXTS = pa.schema([*FINGERPRINTS, ("rank", pa.uint8()), ("symbols", pa.large_binary())])
@@ -426,7 +426,7 @@ _LARGE = 64
 
 
 def context_bytes(search: Search) -> int:
-    """Return the memory of a context while it is compared: read, joined, flags, what is found."""
+    """Return the memory of a context while it is compared: read, joined, flags, outcome."""
     symbols = search.window + search.window // 4
     held = 2 * symbols * np.dtype(symbol_type(search)).itemsize + search.window // 4 + 300
     return held * 4 // 3  # besides its share a range may have one group of a quarter of the memory
@@ -493,13 +493,13 @@ def _read_cell(search: Search, context: PassContext) -> Symbols:
     batches = list(read_symbols(search, context))
     pieces: list[NDArray[Any]] = [b.values[b.offsets[0] : b.offsets[-1]] for b in batches]
     values: Any = np.concatenate(pieces)
-    sizes = np.concatenate([np.diff(one.offsets) for one in batches])
+    sizes = np.concatenate([np.diff(batch.offsets) for batch in batches])
     return Symbols(
-        np.concatenate([one.keys for one in batches]),
+        np.concatenate([batch.keys for batch in batches]),
         np.append(0, np.cumsum(sizes)),
         values,
         np.empty(0, np.uint64),
-        np.concatenate([one.ranks for one in batches]),
+        np.concatenate([batch.ranks for batch in batches]),
     )
 
 
@@ -543,14 +543,6 @@ def count_groups(context: PassContext, sizes: NDArray[np.int64]) -> None:
     groups = np.bincount(sizes[sizes >= _LARGE])
     for size in np.flatnonzero(groups).tolist():
         context.count(f"groups_of_{1 << (size.bit_length() - 1)}", int(groups[size]) // size)
-
-
-def among(values: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which values occur in `wanted`, which is sorted."""
-    if len(wanted) == 0:
-        return np.zeros(len(values), np.bool_)
-    places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
-    return wanted[places] == values  # type: ignore[no-any-return]
 
 
 def write(

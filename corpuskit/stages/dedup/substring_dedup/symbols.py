@@ -99,7 +99,7 @@ def symbols_of(
 
 
 def check_encoder(path: str) -> None:
-    """Check that a tokenizer can be opened, and tells where its tokens are in a text.
+    """Check that a tokenizer can be opened, and knows where its tokens are in a text.
 
     Raises:
         UsageError: it cannot, or does not.
@@ -135,9 +135,9 @@ def byte_spans(
         begins, stops = token_edges(search.tokenizer, texts[row].as_py())
         # A character that is shared with the token before or after belongs to neither.
         before = np.append(0, stops[:-1])
-        behind = np.append(begins[1:], stops[-1])
+        after = np.append(begins[1:], stops[-1])
         byte_starts[mine] = np.maximum(begins, before)[starts[mine]]
-        byte_ends[mine] = np.minimum(stops, behind)[ends[mine] - 1]
+        byte_ends[mine] = np.minimum(stops, after)[ends[mine] - 1]
     return byte_starts, np.maximum(byte_starts, byte_ends)
 
 

@@ -112,8 +112,8 @@ class Tokenize(StreamingStage):
             UsageError: the file is no tokenizer, the engine can't do it, or it can't be told which
                 token ends documents.
         """
-        found = define(self._named)
-        known = found.vocabulary
+        definition = define(self._named)
+        known = definition.vocabulary
         specials = self._specials()
         eos, bos = (None if name is None else known[name] for name in specials[:2])
         if self.ids is None:
@@ -125,7 +125,7 @@ class Tokenize(StreamingStage):
             "tokenizer": {
                 "hash": identify(self._named),
                 "path": self.tokenizer,
-                "kind": found.kind,
+                "kind": definition.kind,
                 "vocab_size": size,
                 "eos": eos,
                 "bos": bos,
@@ -166,12 +166,12 @@ class Tokenize(StreamingStage):
         last = known[str(specials.eos)] if self.add_eos else -1
         codes = values = None
         if self.ids is None:
-            found = self._open().encode(view.column("text"))
+            encoded = self._open().encode(view.column("text"))
         else:
-            found, codes, values = _check_ids(
+            encoded, codes, values = _check_ids(
                 view.column(self.ids), self.ids, max(known.values()) + 1
             )
-        ids, offsets = add_ends(*found, first, last)
+        ids, offsets = add_ends(*encoded, first, last)
         columns = {"tokens": pa.LargeListArray.from_arrays(offsets, ids)}
         return Outcome(codes=codes, values=values, columns=columns)
 
@@ -192,12 +192,12 @@ class Tokenize(StreamingStage):
 
     def _specials(self) -> Specials:
         """Return the tokens this stage adds or names; what is added is not None."""
-        found = find_specials(self._named, eos=self.eos, bos=self.bos)
+        specials = find_specials(self._named, eos=self.eos, bos=self.bos)
         if self.add_eos:
-            require(self._named, "eos", found.eos)
+            require(self._named, "eos", specials.eos)
         if self.add_bos:
-            require(self._named, "bos", found.bos)
-        return found
+            require(self._named, "bos", specials.bos)
+        return specials
 
 
 def _check_ids(lists: pa.Array, column: str, vocab_size: int) -> tuple[Ids, Any, Any]:

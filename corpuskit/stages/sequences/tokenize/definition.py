@@ -99,15 +99,15 @@ def files_of(path: str) -> tuple[str, ...]:
     for usual in ("tokenizer.json", "vocab.json"):
         if usual in names:
             return files_of(os.path.join(path, usual))
-    found = [
+    tokenizers = [
         name
         for name in names
         if name.endswith((".tiktoken", ".model", ".json", ".json.zst"))
         and kind_of(os.path.join(path, name)) is not None
     ]
-    if len(found) == 1:
-        return (os.path.join(path, found[0]),)
-    problem = f"has {' and '.join(found)}" if found else "has no tokenizer file"
+    if len(tokenizers) == 1:
+        return (os.path.join(path, tokenizers[0]),)
+    problem = f"has {' and '.join(tokenizers)}" if tokenizers else "has no tokenizer file"
     raise UsageError(f"tokenizer: the folder {path} {problem}. Give the path of one file.")
 
 
@@ -125,11 +125,11 @@ def identify(named: Named) -> str:
     """Return a hash of all that decides ids: of a tokenizer.json that of the file."""
     paths = files_of(named.path)
     digests = [digest_file(Path(path)) for path in paths]
-    found = define(named)
-    if found.kind in {JSON, SENTENCEPIECE}:
+    definition = define(named)
+    if definition.kind in {JSON, SENTENCEPIECE}:
         return digests[0]
-    specials = sorted((name, found.vocabulary[name]) for name in found.specials)
-    facts = json.dumps([found.kind, digests, found.regex, specials])
+    specials = sorted((name, definition.vocabulary[name]) for name in definition.specials)
+    facts = json.dumps([definition.kind, digests, definition.regex, specials])
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
 
 
@@ -191,14 +191,14 @@ def _kind(path: str, stamp: int) -> str | None:
 def _define(named: Named, paths: tuple[str, ...], stamps: tuple[int, ...]) -> Definition:
     del stamps  # a file that changed is another file
     try:
-        found = _read_definition(named, paths)
-        _check_ids(found.vocabulary)
+        definition = _read_definition(named, paths)
+        _check_ids(definition.vocabulary)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else reason_of(error)
         raise UsageError(
             f"{paths[0]}: is no tokenizer that can be read: {reason}. Check that the file is whole."
         ) from None
-    return found
+    return definition
 
 
 def _check_ids(vocabulary: Mapping[str, int]) -> None:
@@ -213,7 +213,7 @@ def _read_definition(named: Named, paths: tuple[str, ...]) -> Definition:
     path = paths[0]
     if len(paths) == 2:
         given = _special_tokens(named)
-        contents = [Path(one).read_bytes() for one in paths]
+        contents = [Path(path_of).read_bytes() for path_of in paths]
         fields, regex = read_pair(paths, contents, named.pattern, given)
         return _of_fields(PAIR, fields, regex)
     kind = kind_of(path)
@@ -246,9 +246,9 @@ def _special_tokens(named: Named) -> dict[str, int] | None:
     return None if named.special_tokens is None else dict(named.special_tokens)
 
 
-def _of_ranks(kind: str, found: Ranks) -> Definition:
-    specials = tuple(found.specials)
-    return Definition(kind, found.vocabulary(), specials, specials, found.regex, found.to_fields)
+def _of_ranks(kind: str, tokens: Ranks) -> Definition:
+    specials = tuple(tokens.specials)
+    return Definition(kind, tokens.vocabulary(), specials, specials, tokens.regex, tokens.to_fields)
 
 
 def _of_fields(kind: str, fields: dict[str, Any], regex: str | None = None) -> Definition:
@@ -361,8 +361,8 @@ def find_specials(named: Named, *, eos: str | None, bos: str | None) -> Specials
             raise UsageError(
                 f"{parameter}: {named.path} has no token {token!r}. It could be {could_be}."
             )
-    found = [candidates(definition, name) for name in ("eos", "bos", "pad")]
-    only = [names[0] if len(names) == 1 else None for names in found]
+    usual = [candidates(definition, name) for name in ("eos", "bos", "pad")]
+    only = [names[0] if len(names) == 1 else None for names in usual]
     return Specials(eos or only[0], bos or only[1], only[2])
 
 

@@ -103,14 +103,14 @@ class ReferenceEncoder:
         for begin in range(0, len(texts), BATCH_DOCS):
             batch = texts[begin : begin + BATCH_DOCS].to_pylist()
             try:
-                found = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+                encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
             except BaseException as error:  # noqa: BLE001 - it raises nothing else
                 raise_interrupts(error)
                 raise DataError(
                     f"{self._path}: Hugging Face tokenizers can't encode a text with this "
                     f"tokenizer: {reason_of(error)}. Check the file."
                 ) from None
-            lists.extend(encoding.ids for encoding in found)
+            lists.extend(encoding.ids for encoding in encodings)
         offsets = np.zeros(len(lists) + 1, np.int64)
         np.cumsum([len(ids) for ids in lists], out=offsets[1:])
         flat = itertools.chain.from_iterable(lists)
@@ -123,15 +123,15 @@ def raise_interrupts(error: BaseException) -> None:
         raise error
 
 
-def same(one: Ids, other: Ids) -> bool:
+def same(left: Ids, right: Ids) -> bool:
     """Say whether both engines gave the same ids."""
-    return np.array_equal(one.offsets - one.offsets[0], other.offsets - other.offsets[0]) and (
-        np.array_equal(_content(one), _content(other))
+    return np.array_equal(left.offsets - left.offsets[0], right.offsets - right.offsets[0]) and (
+        np.array_equal(_content(left), _content(right))
     )
 
 
-def _content(found: Ids) -> NDArray[np.uint32]:
-    return found.ids[found.offsets[0] : found.offsets[-1]]
+def _content(encoded: Ids) -> NDArray[np.uint32]:
+    return encoded.ids[encoded.offsets[0] : encoded.offsets[-1]]
 
 
 class SentencePieceEncoder:
@@ -223,10 +223,10 @@ class GigatokenEncoder:
             odd |= pc.match_substring_regex(texts, self._set_apart).to_numpy(zero_copy_only=False)
         if odd.any():
             return self._encode_apart(texts, odd)
-        found = self._encode(offsets, data)
+        encoded = self._encode(offsets, data)
         if self._unchecked > 0:
-            self._check(texts, found)
-        return found
+            self._check(texts, encoded)
+        return encoded
 
     def _encode(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Ids:
         from awkward import Array
@@ -236,8 +236,8 @@ class GigatokenEncoder:
         texts = NumpyArray(data, parameters={"__array__": "char"})
         batch = ListOffsetArray(Index64(offsets), texts, parameters={"__array__": "string"})
         # Off its thread pool: workers are processes, and the pool does not survive a fork.
-        found = self._fast.encode_batch(Array(batch), parallel=False).layout
-        return Ids(np.asarray(found.content.data), np.asarray(found.offsets.data))
+        layout = self._fast.encode_batch(Array(batch), parallel=False).layout
+        return Ids(np.asarray(layout.content.data), np.asarray(layout.offsets.data))
 
     def _encode_apart(self, texts: pa.Array, odd: NDArray[np.bool_]) -> Ids:
         """Encode the odd texts with the reference, and put both halves in order."""
@@ -250,12 +250,12 @@ class GigatokenEncoder:
         merged = pa.concat_arrays(arrays).take(pa.array(order))
         return Ids(merged.values.to_numpy(), merged.offsets.to_numpy())
 
-    def _check(self, texts: pa.Array, found: Ids) -> None:
+    def _check(self, texts: pa.Array, encoded: Ids) -> None:
         sizes = np.diff(utf8(texts).offsets)
         count = int(np.searchsorted(np.cumsum(sizes), self._unchecked)) + 1
         self._unchecked -= int(sizes[:count].sum())
-        offsets = found.offsets[: min(count, len(texts)) + 1]
-        if not same(Ids(found.ids, offsets), self._reference.encode(texts[:count])):
+        offsets = encoded.offsets[: min(count, len(texts)) + 1]
+        if not same(Ids(encoded.ids, offsets), self._reference.encode(texts[:count])):
             raise DataError(
                 "tokenize: gigatoken gives other ids than the tokenizer's own library for one of "
                 f"the first {len(offsets) - 1} documents of this process. Set engine: huggingface "
@@ -322,8 +322,8 @@ def find_disputed(
         offsets, data: (N + 1,), (B,) valid UTF-8.
         marked: bitmap over code points, lowest bit first.
     """
-    found = np.zeros(len(offsets) - 1, np.bool_)
-    for text in range(len(found)):
+    is_disputed = np.zeros(len(offsets) - 1, np.bool_)
+    for text in range(len(is_disputed)):
         place, end = offsets[text], offsets[text + 1]
         while place < end:
             if place + 32 <= end and _is_ascii(data[place : place + 32]):
@@ -336,10 +336,10 @@ def find_disputed(
                 for follow in range(place + 1, place + size):
                     point = point << 6 | np.int64(data[follow]) & 0x3F
                 if marked[point >> 3] >> (point & 7) & 1:
-                    found[text] = True
+                    is_disputed[text] = True
                     break
             place += size
-    return found
+    return is_disputed
 
 
 @inline

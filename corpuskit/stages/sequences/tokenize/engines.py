@@ -231,8 +231,8 @@ def token_edges(path: str, text: str) -> tuple[NDArray[np.int64], NDArray[np.int
     Tokens that share a character have the bounds of that character.
     """
     stamps = tuple(map(stamp, files_of(path)))
-    found = _exact(path, stamps).encode(text, add_special_tokens=False)
-    edges = np.array(found.offsets, np.int64).reshape(-1, 2)
+    encoding = _exact(path, stamps).encode(text, add_special_tokens=False)
+    edges = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     if not text.isascii():
         lead = np.frombuffer(text.encode(), np.uint8) & 0xC0 != 0x80
         places = np.append(np.flatnonzero(lead), len(lead))

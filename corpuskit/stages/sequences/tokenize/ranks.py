@@ -55,9 +55,9 @@ class Ranks:
     @functools.cached_property
     def names(self) -> list[str]:
         """What tokenizer.json calls the tokens: a printable character for each byte."""
-        whole = b"".join(self.tokens).decode("latin-1").translate(NAMES_OF_BYTES)
+        characters = b"".join(self.tokens).decode("latin-1").translate(NAMES_OF_BYTES)
         edges = [0, *itertools.accumulate(map(len, self.tokens))]
-        return [whole[begin:end] for begin, end in itertools.pairwise(edges)]
+        return [characters[begin:end] for begin, end in itertools.pairwise(edges)]
 
     def vocabulary(self) -> dict[str, int]:
         """Return token -> id."""
@@ -171,8 +171,8 @@ def read_ranks(
     published = preset.specials if len(ranks) == preset.num_ranks else {}
     ordered = sorted(ranks.items())
     specials = published if special_tokens is None else special_tokens
-    found = Ranks([t for _, t in ordered], [r for r, _ in ordered], preset.regex, specials)
-    return _checked(path, found)
+    tokens = Ranks([t for _, t in ordered], [r for r, _ in ordered], preset.regex, specials)
+    return _checked(path, tokens)
 
 
 def read_tekken(path: str, fields: Mapping[str, Any]) -> Ranks:
@@ -196,25 +196,25 @@ def read_tekken(path: str, fields: Mapping[str, Any]) -> Ranks:
     return _checked(path, Ranks(tokens, ids, config["pattern"], specials))
 
 
-def _checked(path: str, found: Ranks) -> Ranks:
-    missing = set(range(256)) - {token[0] for token in found.tokens if len(token) == 1}
+def _checked(path: str, ranks: Ranks) -> Ranks:
+    missing = set(range(256)) - {token[0] for token in ranks.tokens if len(token) == 1}
     if missing:
         raise UsageError(
             f"{path} has no token for {len(missing)} of the 256 bytes, so not every text "
             "can be encoded. Check the file."
         )
-    if len(set(found.tokens)) != len(found.tokens):
+    if len(set(ranks.tokens)) != len(ranks.tokens):
         raise UsageError(f"{path} has a token twice. Check the file.")
-    ids, names = set(found.ids), set(found.names)
-    for name, number in found.specials.items():
+    ids, names = set(ranks.ids), set(ranks.names)
+    for name, number in ranks.specials.items():
         if number in ids or name in names or number < 0:
             raise UsageError(
                 f"special_tokens: {name!r}: {number} is a token of {path} already. "
                 f"Give a name and an id of its own, from {max(ids) + 1} on."
             )
-    if len(set(found.specials.values())) != len(found.specials):
+    if len(set(ranks.specials.values())) != len(ranks.specials):
         raise UsageError("special_tokens: two names have the same id. Give each its own.")
-    return found
+    return ranks
 
 
 def read_pair(

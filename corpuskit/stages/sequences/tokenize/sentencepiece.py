@@ -95,8 +95,8 @@ class Model:
             "it has unused pieces": any(piece.type == UNUSED for piece in self.pieces),
             "a piece has characters that are none": not atoms.issuperset("".join(normal)),
         }
-        found = next((reason for reason, applies in reasons.items() if applies), "")
-        return found or ("" if ties_hold(*self._merges) else "scores tie")
+        reason_found = next((reason for reason, applies in reasons.items() if applies), "")
+        return reason_found or ("" if ties_hold(*self._merges) else "scores tie")
 
     @functools.cached_property
     def _merges(self) -> tuple[list[Piece], list[int]]:
@@ -152,9 +152,9 @@ def read_model(path: str, content: bytes) -> Model:
             if field == PIECES:
                 pieces.append(_read_piece(value))
             elif field == TRAINER:
-                trainer = {name: found for name, found, _ in _read_fields(value)}
+                trainer = {name: content_of for name, content_of, _ in _read_fields(value)}
             elif field == NORMALIZER:
-                normalizer = {name: found for name, found, _ in _read_fields(value)}
+                normalizer = {name: content_of for name, content_of, _ in _read_fields(value)}
         if not pieces:
             raise ValueError("no pieces")
     except (AttributeError, IndexError, TypeError, ValueError, struct.error):
@@ -176,9 +176,9 @@ def read_model(path: str, content: bytes) -> Model:
 
 
 def _read_piece(content: bytes) -> Piece:
-    found = {field: value for field, value, _ in _read_fields(content)}
-    score = struct.unpack("<f", found.get(SCORE, bytes(4)))[0]
-    return Piece(found.get(CONTENT, b"").decode(), score, found.get(TYPE, NORMAL))
+    fields = {field: value for field, value, _ in _read_fields(content)}
+    score = struct.unpack("<f", fields.get(SCORE, bytes(4)))[0]
+    return Piece(fields.get(CONTENT, b"").decode(), score, fields.get(TYPE, NORMAL))
 
 
 def _read_fields(content: bytes) -> Iterator[tuple[int, Any, int]]:

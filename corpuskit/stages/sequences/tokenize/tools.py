@@ -157,7 +157,7 @@ def find_files(inputs: Sequence[Path]) -> list[Path]:
     Raises:
         UsageError: a path does not exist, or holds nothing, or something, that cannot be read.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for path in inputs:
         if (path / "manifests").is_dir():
             files = _documents_of_run(path)
@@ -172,17 +172,17 @@ def find_files(inputs: Sequence[Path]) -> list[Path]:
         if not files:
             known = ", ".join(FORMATS)
             raise UsageError(f"{path}: nothing to read. Files must end in {known} (or .gz, .zst).")
-        found += files
-    return list(dict.fromkeys(found))
+        paths += files
+    return list(dict.fromkeys(paths))
 
 
 def _documents_of_run(folder: Path) -> list[Path]:
     seals = sorted(folder.glob("manifests/*/seal.json"))
     parts = [part for path in seals for part in Seal.from_json(path.read_bytes(), str(path)).parts]
-    found = sorted({part.path for part in parts if part.path.startswith("documents/")})
-    if not found:
+    paths = sorted({part.path for part in parts if part.path.startswith("documents/")})
+    if not paths:
         raise UsageError(f"{folder}: the run has no documents/. Run it with documents: true.")
-    return [folder / name for name in found]
+    return [folder / name for name in paths]
 
 
 def _format(path: Path) -> type[Source] | None:
@@ -295,22 +295,22 @@ def describe(named: Named, text: str) -> Description:
     Raises:
         UsageError: the file is no tokenizer, or something is missing.
     """
-    found = define(named)
+    definition = define(named)
     encoder = open_engine(named)
-    names = {number: name for name, number in found.vocabulary.items()}
+    names = {number: name for name, number in definition.vocabulary.items()}
     ids = encoder.encode(pa.array([text], pa.large_string())).ids.tolist()
     size = max(names) + 1
     return Description(
-        kind=found.kind,
+        kind=definition.kind,
         files=files_of(named.path),
         hash=identify(named),
         vocab_size=size,
         dtype="uint16" if size <= 1 << 16 else "uint32",
-        specials={name: found.vocabulary[name] for name in found.specials},
-        eos=tuple(candidates(found, "eos")),
-        bos=tuple(candidates(found, "bos")),
-        pad=tuple(candidates(found, "pad")),
-        regex=found.regex,
+        specials={name: definition.vocabulary[name] for name in definition.specials},
+        eos=tuple(candidates(definition, "eos")),
+        bos=tuple(candidates(definition, "bos")),
+        pad=tuple(candidates(definition, "pad")),
+        regex=definition.regex,
         engine=ENGINES[type(encoder).__name__],
         text=text,
         tokens=tuple((number, names[number]) for number in ids),
@@ -323,8 +323,8 @@ def convert(named: Named, output: Path) -> list[str]:
     Raises:
         UsageError: no tokenizer.json has its ids, or `output` cannot be written.
     """
-    found = define(named)
-    fields = found.fields
+    definition = define(named)
+    fields = definition.fields
     ReferenceEncoder(fields, allow_special=False)  # Hugging Face can open it
     write_whole(output, json.dumps(fields, ensure_ascii=False).encode())
-    return [] if found.model is None else found.model.own_pieces()
+    return [] if definition.model is None else definition.model.own_pieces()

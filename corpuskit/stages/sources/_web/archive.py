@@ -262,8 +262,8 @@ def _next_member(file: BufferedIOBase, begin: int, framing: Framing) -> int | No
     while True:
         file.seek(begin)
         window = file.read(READ_BYTES + PROBE_BYTES)
-        for found in _MEMBER.finditer(window):
-            place = found.start()
+        for match in _MEMBER.finditer(window):
+            place = match.start()
             head = window[place : place + PROBE_BYTES]
             if place < READ_BYTES and _holds_record(head, framing):
                 return begin + place

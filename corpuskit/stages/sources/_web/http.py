@@ -56,14 +56,14 @@ def parse_response(block: bytes) -> Response | None:
 
     The body stays encoded.
     """
-    found = _STATUS.match(block)
-    if found is None:
+    status_line = _STATUS.match(block)
+    if status_line is None:
         return None
     end = _BLANK.search(block, 0, HEADER_BYTES)
     if end is None and len(block) > HEADER_BYTES:
         return None
     header, body = (block, b"") if end is None else (block[: end.start()], block[end.end() :])
-    return Response(int(found[1]), parse_fields(header), body)
+    return Response(int(status_line[1]), parse_fields(header), body)
 
 
 def decode_body(response: Response, most: int) -> bytes:
@@ -101,17 +101,17 @@ def magic(body: bytes) -> str:
 
 def charset(value: str) -> str:
     """Return the charset of a Content-Type field, or the empty string."""
-    found = _CHARSET.search(value)
-    return found[1] if found else ""
+    match = _CHARSET.search(value)
+    return match[1] if match else ""
 
 
 def _unchunk(body: bytes) -> bytes:
     """Join chunks; a body that is not in chunks, or in a broken one from there on, stays."""
     pieces, at = [], 0
-    while found := _CHUNK.match(body, at):
-        size = int(found[1], 16)
-        at = found.end() + size
-        pieces.append(body[found.end() : at])
+    while match := _CHUNK.match(body, at):
+        size = int(match[1], 16)
+        at = match.end() + size
+        pieces.append(body[match.end() : at])
         if size == 0:
             return b"".join(pieces)
         at += 2 if body[at : at + 2] == b"\r\n" else 1 if body[at : at + 1] == b"\n" else 0

@@ -139,9 +139,9 @@ class Cursor:
             done += len(step)
             if not is_found:
                 window = tail + step
-                found = self.framing.next.search(window)
-                tail, is_found = window[-self.framing.line_bytes :], found is not None
-                step = window[found.start() + 1 :] if found else b""
+                match = self.framing.next.search(window)
+                tail, is_found = window[-self.framing.line_bytes :], match is not None
+                step = window[match.start() + 1 :] if match else b""
             held += len(step)
             kept = [*kept, step] if held <= most else []
         return done, b"".join(kept)
@@ -160,8 +160,8 @@ class Cursor:
     def skip_breaks(self) -> None:
         """Pass over line breaks and blanks."""
         while self._has_bytes() or self._more():
-            found = _BREAKS.match(self._buffer, self._at)
-            self.skip(found.end() - self._at if found else 0)
+            match = _BREAKS.match(self._buffer, self._at)
+            self.skip(match.end() - self._at if match else 0)
             if self._has_bytes():
                 return
 
@@ -170,9 +170,9 @@ class Cursor:
         begin = self.position
         while True:
             window = self.peek(HEADER_BYTES)
-            found = self.framing.next_or_cut.search(window)
-            if found:
-                self.skip(found.start() + 1)
+            match = self.framing.next_or_cut.search(window)
+            if match:
+                self.skip(match.start() + 1)
                 return self.position - begin
             # The beginning of a record may lie across the end of the window.
             most = HEADER_BYTES - self.framing.line_bytes
@@ -210,7 +210,7 @@ class Cursor:
 
 def read_records(
     pieces: Iterator[Piece],
-    wanted: Callable[[Mapping[str, str]], bool],
+    wants: Callable[[Mapping[str, str]], bool],
     most: int,
     end: int | None = None,
     framing: Framing = WARC,
@@ -234,13 +234,13 @@ def read_records(
         is_accounted = False
         cursor.skip_breaks()
         while cursor.peek(1):
-            record = _read_record(cursor, wanted, most)
+            record = _read_record(cursor, wants, most)
             end = cursor.position
             cursor.skip_breaks()
             stray = None
             head = b"" if record.problem else cursor.peek(framing.head_bytes)
             if head and not framing.may_start(head):
-                stray = _read_record(cursor, wanted, most)
+                stray = _read_record(cursor, wants, most)
                 cursor.skip_breaks()
             if cursor.damage and not cursor.peek(1) and not record.problem:
                 if end > cursor.member_position:
@@ -248,14 +248,14 @@ def read_records(
                     record, stray = _spoiled(record, cursor), None
                 elif stray is not None:
                     stray = _spoiled(stray, cursor)
-            for one in (record,) if stray is None else (record, stray):
-                is_accounted = one.problem in {"broken_record", "clipped_file"}
-                yield one
+            for whole_record in (record,) if stray is None else (record, stray):
+                is_accounted = whole_record.problem in {"broken_record", "clipped_file"}
+                yield whole_record
         if cursor.damage and not is_accounted:
             yield _spoiled(Record(cursor.position, cursor.offset, {}), cursor)
 
 
-def _read_record(cursor: Cursor, wanted: Callable[[Mapping[str, str]], bool], most: int) -> Record:
+def _read_record(cursor: Cursor, wants: Callable[[Mapping[str, str]], bool], most: int) -> Record:
     position, offset = cursor.position, cursor.offset
     framing = cursor.framing
     window = cursor.peek(1024)
@@ -274,11 +274,11 @@ def _read_record(cursor: Cursor, wanted: Callable[[Mapping[str, str]], bool], mo
         again = _last_start(window[:end]) if framing.is_nested else 0
         return _stray(cursor, Record(position, offset, fields, note=note), window, again, is_cut)
     cursor.skip(end)
-    return _read_block(cursor, Record(position, offset, fields, b"", 0, int(length)), wanted, most)
+    return _read_block(cursor, Record(position, offset, fields, b"", 0, int(length)), wants, most)
 
 
 def _read_block(
-    cursor: Cursor, record: Record, wanted: Callable[[Mapping[str, str]], bool], most: int
+    cursor: Cursor, record: Record, wants: Callable[[Mapping[str, str]], bool], most: int
 ) -> Record:
     """Return a record with its block, and with what is wrong with it."""
     expected, offset = record.expected_bytes, record.offset
@@ -297,13 +297,13 @@ def _read_block(
     if is_off and not cursor.damage:
         if not is_long:
             # The line may begin in the block and end behind it.
-            found = cursor.framing.next.search(body + cursor.peek(cursor.framing.line_bytes))
-            rest = body[found.start() + 1 :] if found else b""
+            match = cursor.framing.next.search(body + cursor.peek(cursor.framing.line_bytes))
+            rest = body[match.start() + 1 :] if match else b""
         if rest and cursor.give_back(rest):
             size -= len(rest)
             note = "its length reaches into other records"
             return dataclasses.replace(record, size_bytes=size, problem="broken_record", note=note)
-    body = body if wanted(record.fields) else b""
+    body = body if wants(record.fields) else b""
     record = dataclasses.replace(record, body=body, size_bytes=size)
     if size < expected:
         if cursor.damage:

@@ -75,12 +75,12 @@ class Huggingface(ColumnSource):
         return self._lines().cost(volume)
 
     def find(self) -> list[tuple[Found, str]]:
-        found = []
+        files_found = []
         several = len(self.paths) > 1
         for place in self.paths:
             files = find_files(place, self.revision, self.config, self.split, self.pattern)
-            found += [(one, f"{place}/{name}" if several else name) for one, name in files]
-        return found
+            files_found += [(file, f"{place}/{name}" if several else name) for file, name in files]
+        return files_found
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         if format_of(file.name) == "arrow":

@@ -81,11 +81,11 @@ def saved_splits(folder: Path) -> list[str]:
 
 
 def _saved(folder: Path, splits: Sequence[str], split: str) -> list[tuple[Found, str]]:
-    wanted = [name for name in splits if split in {"all", name} or not name]
-    if not wanted:
+    chosen = [name for name in splits if split in {"all", name} or not name]
+    if not chosen:
         raise UsageError(f"{folder}: has no split {split!r}. It has: {', '.join(splits)}.")
-    found = []
-    for name in wanted:
+    files = []
+    for name in chosen:
         state = _json(folder / name / "state.json")
         if state.get("_indices_files") or state.get("_indices_data_files"):
             raise UsageError(
@@ -107,8 +107,8 @@ def _saved(folder: Path, splits: Sequence[str], split: str) -> list[tuple[Found,
             file = str(entry.get("filename", "")) if isinstance(entry, dict) else ""
             if not file or os.path.isabs(file) or ".." in file.split("/"):
                 raise UsageError(f"{folder / name}: state.json names the file {file!r}.")
-            found.append(_local(folder, f"{name}/{file}" if name else file))
-    return found
+            files.append(_local(folder, f"{name}/{file}" if name else file))
+    return files
 
 
 def _json(path: Path) -> Mapping[str, Any]:
@@ -191,9 +191,9 @@ def _listing(library: Any, place: str, revision: str) -> tuple[Path, dict[str, s
     )
     if hasattr(library, "get_cached_repo_tree"):
         tree = library.get_cached_repo_tree(place, **kind, revision=folder.name)
-        return folder, {one.path: one.blob_id for one in tree}
+        return folder, {file.path: file.blob_id for file in tree}
     facts = library.HfApi().dataset_info(place, revision=folder.name, files_metadata=True)
-    return folder, {one.rfilename: one.blob_id or "" for one in facts.siblings or ()}
+    return folder, {file.rfilename: file.blob_id or "" for file in facts.siblings or ()}
 
 
 def _reason(place: str, revision: str, error: Exception) -> str:
@@ -278,30 +278,30 @@ def choose(
         raise UsageError(
             f"holds no file that can be read ({', '.join(ENDINGS)}); has {', '.join(others[:8])}."
         )
-    configs = {str(one["config_name"]): one for one in _configs(card)}
+    configs = {str(entry["config_name"]): entry for entry in _configs(card)}
     if pattern is not None:
-        found = _fitting(known, [pattern])
+        chosen = _fitting(known, [pattern])
         hint = f"has no file that fits pattern: {pattern!r}; one is {known[0]!r}."
     elif configs:
-        found, hint = _by_card(known, configs, config, split)
+        chosen, hint = _by_card(known, configs, config, split)
     else:
-        found, hint = _by_name(known, config, split)
-    if not found:
+        chosen, hint = _by_name(known, config, split)
+    if not chosen:
         raise UsageError(hint)
-    kinds = collections.Counter(format_of(name) for name in found)
+    kinds = collections.Counter(format_of(name) for name in chosen)
     if len(kinds) > 1:
         raise UsageError(
             f"has files of several formats: {dict(kinds)}. Name those of one by pattern, as in "
             "'data/*.parquet'."
         )
-    return found
+    return chosen
 
 
 def _configs(card: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     configs = card.get("configs")
     if not isinstance(configs, list):
         return []
-    return [one for one in configs if isinstance(one, dict) and one.get("config_name")]
+    return [entry for entry in configs if isinstance(entry, dict) and entry.get("config_name")]
 
 
 def _by_card(
@@ -319,10 +319,10 @@ def _by_card(
         folder = str(configs[config].get("data_dir", "")).strip("/")
         inside = [name for name in known if not folder or name.startswith(folder + "/")]
         return _by_name(inside, None, split)
-    wanted = [p for ps in patterns.values() for p in ps] if split == "all" else patterns.get(split)
-    if wanted is None:
+    paths = [p for ps in patterns.values() for p in ps] if split == "all" else patterns.get(split)
+    if paths is None:
         return [], f"has no split {split!r}. It has: {', '.join(sorted(patterns))}."
-    return _fitting(known, wanted), f"has no file that fits {wanted}."
+    return _fitting(known, paths), f"has no file that fits {paths}."
 
 
 def _patterns(config: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -330,14 +330,14 @@ def _patterns(config: Mapping[str, Any]) -> dict[str, list[str]]:
     given = config.get("data_files")
     folder = str(config.get("data_dir") or "").strip("/")
     entries = given if isinstance(given, list) else [] if given is None else [given]
-    found: dict[str, list[str]] = {}
+    patterns: dict[str, list[str]] = {}
     for entry in entries:
         split, paths = "train", entry
         if isinstance(entry, dict):
             split, paths = str(entry.get("split", "train")), entry.get("path", [])
         for path in paths if isinstance(paths, list) else [paths]:
-            found.setdefault(split, []).append(f"{folder}/{path}" if folder else str(path))
-    return found
+            patterns.setdefault(split, []).append(f"{folder}/{path}" if folder else str(path))
+    return patterns
 
 
 def _by_name(known: Sequence[str], config: str | None, split: str) -> tuple[list[str], str]:
@@ -351,11 +351,11 @@ def _by_name(known: Sequence[str], config: str | None, split: str) -> tuple[list
         return list(known), ""
     named = {name: _split_words(name) for name in known}
     words = set(SPLITS.get(split, (split.lower(),)))
-    found = [name for name, held in named.items() if held & words]
+    chosen = [name for name, held in named.items() if held & words]
     every = {word for several in SPLITS.values() for word in several}
-    if found or split != "train" or any(held & every for held in named.values()):
+    if chosen or split != "train" or any(held & every for held in named.values()):
         return (
-            found,
+            chosen,
             f"has no file of a split {split!r}; one is {known[0]!r}. Set split or pattern.",
         )
     return list(known), ""

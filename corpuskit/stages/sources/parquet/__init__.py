@@ -134,14 +134,14 @@ class Parquet(ColumnSource):
     ) -> Iterator[SourceBatch]:
         rows = (rows for file, piece in pieces for rows in self._rows(file, piece))
         left = 0
-        for found in join_rows(rows):
-            left = found.allowed or left
-            for batch in _named(self.documents(found, max_document_bytes), found.place):
+        for part in join_rows(rows):
+            left = part.allowed or left
+            for batch in _named(self.documents(part, max_document_bytes), part.place):
                 left -= batch.size_bytes + ROW_BYTES * len(batch.positions)
                 left -= batch.extra.nbytes if batch.extra is not None else 0
                 if left < 0:
                     raise DataError(
-                        f"{found.place}: {found.size_bytes:,} bytes of file hold more than "
+                        f"{part.place}: {part.size_bytes:,} bytes of file hold more than "
                         f"{self.max_expansion} times as much: perhaps a decompression bomb. Take "
                         "the file out, or raise max_expansion of the source."
                     )
@@ -167,8 +167,8 @@ class Parquet(ColumnSource):
                 size = sum(sizes[group] for group in groups)
                 # As many rows as hold BLOCK_BYTES on average; documents() sees to those that hold
                 # more.
-                wanted = max(1, min(BLOCK_ROWS, BLOCK_BYTES * num // (size + 1)))
-                for batch in self._batches(reader, file, groups, wanted):
+                num_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES * num // (size + 1)))
+                for batch in self._batches(reader, file, groups, num_rows):
                     keys = make_keys(file.ordinal, np.arange(position, position + len(batch)))
                     yield Rows(place, keys, batch, allowed, file.size_bytes)
                     position += len(batch)
@@ -190,19 +190,19 @@ class Parquet(ColumnSource):
         return share + self.max_expansion * min(stored, file.size_bytes)
 
     def _batches(
-        self, reader: pq.ParquetFile, file: InputFile, groups: range, wanted: int
+        self, reader: pq.ParquetFile, file: InputFile, groups: range, num_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of row groups, as many at once as are wanted, or fewer in memory."""
-        safe, path = wanted, file.path
+        safe, path = num_rows, file.path
         if not is_remote(path):
             with open_input(path) as pages:
                 chunks = read_chunks(pages, path, reader, groups, self._wanted() or ())
                 check_chunks(chunks, _place(path, groups), self.max_page_bytes, self.max_expansion)
-                safe = rows_at_once(chunks, wanted)
-                if safe < wanted:
-                    safe = rows_at_once(look_inside(pages, chunks), wanted)
+                safe = rows_at_once(chunks, num_rows)
+                if safe < num_rows:
+                    safe = rows_at_once(look_inside(pages, chunks), num_rows)
         batches = _batches(reader, path, groups, safe, self._wanted())
-        yield from batches if safe == wanted else _joined(batches, wanted)
+        yield from batches if safe == num_rows else _joined(batches, num_rows)
 
     def _wanted(self) -> list[str] | None:
         """Return the columns to read, None for all."""
@@ -266,21 +266,21 @@ class Parquet(ColumnSource):
         content = utf8(texts)
         marked = _starts_with_mark(content)
         sizes = content.sizes() - 3 * marked
-        found = Findings(self.rules, len(batch))
-        found.mark("bad_text", ~texts.is_valid().to_numpy(zero_copy_only=False))
-        found.mark("invalid_utf8", is_broken)
-        found.mark("too_long", sizes > most)
+        findings = Findings(self.rules, len(batch))
+        findings.mark("bad_text", ~texts.is_valid().to_numpy(zero_copy_only=False))
+        findings.mark("invalid_utf8", is_broken)
+        findings.mark("too_long", sizes > most)
         columns: dict[str, pa.Array] = {}
         for name, kind in self.declared().items():
             columns[name], is_bad = _typed(batch.column(name), kind)
-            found.mark("bad_column", is_bad)
+            findings.mark("bad_column", is_bad)
         labels: list[pa.Array | None] = [None, None, None]
         for slot, name in enumerate(self.labels.values()):
             if name:
                 labels[slot], is_bad = _typed(batch.column(name), pa.string())
-                found.mark("bad_column", is_bad)
+                findings.mark("bad_column", is_bad)
         extra = json_objects(others, len(batch)) if self.extra else None
-        kept = found.codes == 0
+        kept = findings.codes == 0
         places = pa.array(np.flatnonzero(kept))
         ids, urls, dates = (pick(array, places, len(batch)) for array in labels)
         texts = pick(texts, places, len(batch))
@@ -295,7 +295,7 @@ class Parquet(ColumnSource):
             urls=urls,
             dates=dates,
             extra=pick(extra, places, len(batch)) if extra is not None else None,
-            rejects=tuple(_rejects(found, rows.keys, content, sizes, most)),
+            rejects=tuple(_rejects(findings, rows.keys, content, sizes, most)),
             size_bytes=int(sizes.sum()),
         )
 
@@ -333,9 +333,9 @@ def _together(parts: list[Rows]) -> Rows:
 
 
 def _rejects(
-    found: Findings, keys: NDArray[np.int64], content: Utf8, sizes: NDArray[np.int64], most: int
+    findings: Findings, keys: NDArray[np.int64], content: Utf8, sizes: NDArray[np.int64], most: int
 ) -> Iterator[Reject]:
-    for row, rule in found.rows():
+    for row, rule in findings.rows():
         text = None if rule == "bad_text" else content.row(row).decode("utf-8", "replace")
         if rule == "too_long":
             head = content.row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
@@ -535,7 +535,7 @@ def _typed(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bo
 def _starts_with_mark(texts: Utf8) -> NDArray[np.bool_]:
     """Return (N,) which texts start with a byte order mark."""
     starts = texts.offsets[:-1][texts.sizes() >= 3]
-    found = np.zeros(len(texts), np.bool_)
+    has_mark = np.zeros(len(texts), np.bool_)
     is_mark = (texts.data[starts] == 0xEF) & (texts.data[starts + 1] == 0xBB)
-    found[texts.sizes() >= 3] = is_mark & (texts.data[starts + 2] == 0xBF)
-    return found
+    has_mark[texts.sizes() >= 3] = is_mark & (texts.data[starts + 2] == 0xBF)
+    return has_mark

@@ -183,14 +183,14 @@ def _leaf(scalar: pa.Scalar) -> Any:
 
 def distinct(names: list[str]) -> list[str]:
     """Return names of which none occurs twice: the second `a` is `a_2`."""
-    found: dict[str, None] = {}
+    unique: dict[str, None] = {}
     for name in names:
         number = 2
-        other = name
-        while other in found:
-            other, number = f"{name}_{number}", number + 1
-        found[other] = None
-    return list(found)
+        candidate = name
+        while candidate in unique:
+            candidate, number = f"{name}_{number}", number + 1
+        unique[candidate] = None
+    return list(unique)
 
 
 def _dumps(value: Any) -> str:

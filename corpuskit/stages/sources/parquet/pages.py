@@ -256,10 +256,10 @@ def _header(file: BufferedIOBase, place: int, fields: NDArray[np.int64]) -> int:
     while True:
         file.seek(place)
         content = file.read(size)
-        found = read_header(np.frombuffer(content, np.uint8), fields)
-        if found > 0:
-            return int(found)
-        if found == STRANGE:
+        num_bytes = read_header(np.frombuffer(content, np.uint8), fields)
+        if num_bytes > 0:
+            return int(num_bytes)
+        if num_bytes == STRANGE:
             raise ValueError(f"byte {place} is not the start of a page header")
         if len(content) < size or size >= MAX_HEADER_BYTES:
             raise ValueError(f"a page header at byte {place} does not end")
