@@ -85,14 +85,29 @@ def span_lists(
     return pa.ListArray.from_arrays(pa.array(bounds), pairs)
 
 
-def list_spans(
-    lists: pa.ListArray,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows, starts and ends of lists of spans without nulls, as `span_lists` takes them."""
+class ByteSpans(NamedTuple):
+    """Byte spans of texts, sorted and disjoint: text, and bytes from its beginning; all (S,)."""
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls) -> ByteSpans:
+        """Return no spans."""
+        return cls(*(np.empty(0, np.int64) for _ in range(3)))
+
+    def take(self, chosen: NDArray[np.bool_]) -> ByteSpans:
+        """Return some of them, (S,) which."""
+        return ByteSpans(*(column[chosen] for column in self))
+
+
+def list_spans(lists: pa.ListArray) -> ByteSpans:
+    """Return the spans of lists without nulls, as `span_lists` takes them."""
     pairs = lists.flatten()
     bounds = lists.offsets.to_numpy().astype(np.int64)
     rows = np.repeat(np.arange(len(lists)), np.diff(bounds))
-    return rows, numbers(pairs.field("start")), numbers(pairs.field("end"))
+    return ByteSpans(rows, numbers(pairs.field("start")), numbers(pairs.field("end")))
 
 
 def numbers(array: pa.Array | pa.ChunkedArray) -> NDArray[Any]:

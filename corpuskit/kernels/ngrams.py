@@ -23,7 +23,7 @@ _CODE, _WORD, _ENDS = 0x1FFFFF, 1 << 21, 1 << 23
 """Fields of an entry of `characters()`."""
 
 
-class Joined(NamedTuple):
+class JoinedWords(NamedTuple):
     """The words of N texts, each with a space behind it.
 
     Attributes:
@@ -37,9 +37,9 @@ class Joined(NamedTuple):
     data: Bytes
 
 
-def lower_words(offsets: Offsets, data: Bytes) -> Joined:
+def lower_words(offsets: Offsets, data: Bytes) -> JoinedWords:
     """Return the words of texts in lower case, as wordhash has them."""
-    return Joined(*_lower_words(offsets, data, characters()))
+    return JoinedWords(*_lower_words(offsets, data, characters()))
 
 
 @kernel
@@ -128,7 +128,7 @@ def join_words(
 
 
 def hash_ngrams(
-    words: Joined,
+    words: JoinedWords,
     ngram: int,
     function: Literal["sha1", "xxhash"],
     precision: Literal[32, 64],

@@ -29,7 +29,7 @@ _EDGE, _PART, _TEXT, _BOTH, _PART_JOIN, _TEXT_JOIN = range(6)
 of the part or of the text written as one."""
 
 
-class Parts(NamedTuple):
+class ItemParts(NamedTuple):
     """The indexed texts as words, read-only.
 
     Attributes:
@@ -61,7 +61,7 @@ def gather(
         keys: (C,) ascending: what text and which part, in one number.
         texts, parts, places: (C,) first word of the n-gram in the text, ascending within a key; the
             part and the place in it.
-        starts, weights: of `Parts`.
+        starts, weights: of `ItemParts`.
         ngram: words of an n-gram.
         most_gap: most words between the beginnings of two n-grams of a stretch.
 
@@ -121,7 +121,7 @@ def align(
         offsets, data: the texts.
         table, kinds: `folded_characters()`, BYTE_KINDS.
         windows: (n, 4) sorted by text: text, part, first word and end of the window.
-        starts, words, joined, weights: of `Parts`.
+        starts, words, joined, weights: of `ItemParts`.
         skip: at least 0.
 
     Returns:

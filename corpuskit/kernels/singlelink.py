@@ -53,7 +53,7 @@ class _Sets(NamedTuple):
     elements: Ranks
 
 
-class _Index(NamedTuple):
+class _SetIndex(NamedTuple):
     """Which sets have an element early: a list per element and group of sets.
 
     Attributes:
@@ -183,7 +183,7 @@ def _link_many(
 
 
 @kernel
-def _add_entry(one: int, element: int, entry: int, index: _Index) -> None:
+def _add_entry(one: int, element: int, entry: int, index: _SetIndex) -> None:
     """Put a set at the end of the list of its group."""
     leader, place, end = index.leaders[one], index.begins[element], index.ends[element]
     if leader == one:
@@ -210,7 +210,7 @@ def _indexed_end(one: int, sets: _Sets, threshold: float) -> int:
 
 
 @kernel
-def _empty_index(sets: _Sets, num_ranks: int, threshold: float) -> _Index:
+def _empty_index(sets: _Sets, num_ranks: int, threshold: float) -> _SetIndex:
     num_sets = len(sets.rows)
     begins = np.zeros(num_ranks + 1, np.int64)
     for one in range(num_sets):
@@ -218,7 +218,7 @@ def _empty_index(sets: _Sets, num_ranks: int, threshold: float) -> _Index:
             begins[sets.elements[at] + 1] += 1
     for rank in range(num_ranks):
         begins[rank + 1] += begins[rank]
-    return _Index(
+    return _SetIndex(
         begins,
         begins.copy(),
         np.empty((begins[-1], 3), np.int32),
@@ -234,7 +234,7 @@ def _empty_index(sets: _Sets, num_ranks: int, threshold: float) -> _Index:
 
 
 @kernel
-def _find_similar(one: int, sets: _Sets, index: _Index, threshold: float) -> int:
+def _find_similar(one: int, sets: _Sets, index: _SetIndex, threshold: float) -> int:
     """Connect a set with all before it that are similar, but for connected ones; return one."""
     size, begin = sets.sizes[one], sets.starts[one]
     end = sets.starts[one + 1]
@@ -264,7 +264,13 @@ def _find_similar(one: int, sets: _Sets, index: _Index, threshold: float) -> int
 
 @kernel
 def _search_list(
-    one: int, place: int, smallest: int, largest: int, sets: _Sets, index: _Index, threshold: float
+    one: int,
+    place: int,
+    smallest: int,
+    largest: int,
+    sets: _Sets,
+    index: _SetIndex,
+    threshold: float,
 ) -> int:
     """Connect a set with the first of a list that is similar; return that, or -1.
 
@@ -332,7 +338,7 @@ def _gap(one: int, other: int, sets: _Sets, similarity: float) -> float:
 
 
 @kernel
-def _join_group(one: int, near: int, sets: _Sets, index: _Index, threshold: float) -> None:
+def _join_group(one: int, near: int, sets: _Sets, index: _SetIndex, threshold: float) -> None:
     """Put a set into the group of a connected one, unless its leader is far away."""
     index.leaders[one] = one
     if near < 0:

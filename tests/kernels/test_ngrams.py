@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.formats.batch import utf8
-from corpuskit.kernels.ngrams import Joined, hash_ngrams, join_words, lower_words
+from corpuskit.kernels.ngrams import JoinedWords, hash_ngrams, join_words, lower_words
 from corpuskit.kernels.words.lexicon import Lexicon
 from tests.kernels.test_wordhash import plain_words, texts
 
@@ -21,21 +21,21 @@ def column(given: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return utf8(pa.array(["before", *given], pa.large_string()).slice(1))
 
 
-def words_of(joined: Joined) -> list[list[str]]:
+def words_of(joined: JoinedWords) -> list[list[str]]:
     data = joined.data.tobytes()
     found = [data[a : b - 1].decode() for a, b in itertools.pairwise(joined.starts.tolist())]
     assert all(data[end - 1] == 32 for end in joined.starts[1:].tolist())
     return [found[a:b] for a, b in itertools.pairwise(joined.bounds.tolist())]
 
 
-def join(words: list[list[str]]) -> Joined:
+def join(words: list[list[str]]) -> JoinedWords:
     """Words of texts by way of a lexicon."""
     lexicon = Lexicon()
     flat = list(itertools.chain(*words))
     lexicon.append(flat)
     bounds = np.cumsum([0, *map(len, words)]).astype(np.int64)
     tokens = np.arange(len(flat), dtype=np.int32)
-    return Joined(bounds, *join_words(bounds, tokens, lexicon.starts, lexicon.data))
+    return JoinedWords(bounds, *join_words(bounds, tokens, lexicon.starts, lexicon.data))
 
 
 @given(st.lists(texts, max_size=4))

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.formats.batch import frozen, numbers, span_lists
+from corpuskit.formats.batch import ByteSpans, frozen, numbers, span_lists
 from corpuskit.formats.ledger import Entries
 from corpuskit.kernels.lines import (
     case_digits_table,
@@ -183,7 +183,7 @@ class LineDedup(GlobalStage):
 
     def hash_cell(self, context: PassContext) -> None:
         """Write the hashes of a cell's segments and the count of each."""
-        tally = Tally(self._limits, by_document=self.count == "documents")
+        tally = SegmentTally(self._limits, by_document=self.count == "documents")
         for view in context.read("text", *self.needs()):
             tally.add(self._segments(view))
         high, low, counts = tally.totals()
@@ -258,7 +258,7 @@ class LineDedup(GlobalStage):
         keys, _ = context.part_keys()
         keep = np.ones(len(keys), np.bool_)
         units, ratios = np.zeros(len(keys), np.int32), np.zeros(len(keys))
-        spans = [_Spans(*(np.empty(0, np.int64) for _ in range(3)))]
+        spans = [ByteSpans.empty()]
         for view, repeats in self._repeats(context):
             at = np.searchsorted(keys, view.keys)
             units[at], ratios[at] = repeats.units, repeats.ratios
@@ -266,14 +266,14 @@ class LineDedup(GlobalStage):
                 codes = self._decide(view, repeats)
                 keep[at] = codes == 0
                 self._add_ledger(context, view, repeats, codes)
-                kept = repeats.spans.of(codes[repeats.spans.rows] == 0)
+                kept = repeats.spans.take(codes[repeats.spans.rows] == 0)
                 spans.append(kept._replace(rows=at[kept.rows]))
         columns = {"repeated_units": pa.array(units), "repeated_ratio": pa.array(ratios)}
         rows, starts, ends = (np.concatenate(column) for column in zip(*spans, strict=True))
         cuts = span_lists(rows, starts, ends, len(keys)) if len(rows) else None
         context.write_sidecar(keep, columns, cuts)
 
-    def _repeats(self, context: PassContext) -> Iterator[tuple[View, _Repeats]]:
+    def _repeats(self, context: PassContext) -> Iterator[tuple[View, _RepeatedText]]:
         """Yield the documents of a cell and what is repeated in them; nothing if nothing is."""
         number = context.unit.number
         run = _routing.routed(context, "count/repeated", "repeated")
@@ -296,16 +296,16 @@ class LineDedup(GlobalStage):
             )
             ratios = sums[:, 1] / np.maximum(sums[:, 2], 1)
             left = view.text.sizes() - sums[:, 3]
-            yield view, _Repeats(_Spans(*spans), sums[:, 0], ratios, left)
+            yield view, _RepeatedText(ByteSpans(*spans), sums[:, 0], ratios, left)
 
     @property
     def _limits(self) -> Limits:
         return Limits(self.min_bytes, self.min_words)
 
-    def _segments(self, view: View) -> Segments:
+    def _segments(self, view: View) -> TextSegments:
         return find_segments(view, self.unit, self.normalize, scope_hashes(view, self.scope))
 
-    def _decide(self, view: View, repeats: _Repeats) -> NDArray[np.uint8]:
+    def _decide(self, view: View, repeats: _RepeatedText) -> NDArray[np.uint8]:
         """Return which documents go, (N,): 0, or the number of the rule."""
         codes = np.zeros(view.num_docs, np.uint8)
         has_cuts = repeats.units > 0
@@ -315,7 +315,7 @@ class LineDedup(GlobalStage):
         return codes
 
     def _add_ledger(
-        self, context: PassContext, view: View, repeats: _Repeats, codes: NDArray[np.uint8]
+        self, context: PassContext, view: View, repeats: _RepeatedText, codes: NDArray[np.uint8]
     ) -> None:
         """Add a row per document that something was cut from, or that is dropped."""
         bounds = np.array([np.nan, self.threshold("mostly_repeated"), float(self.min_document)])
@@ -339,19 +339,7 @@ class LineDedup(GlobalStage):
             )
 
 
-class _Spans(NamedTuple):
-    """Spans of N documents, sorted and disjoint: document, and bytes from its beginning."""
-
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-
-    def of(self, chosen: NDArray[np.bool_]) -> _Spans:
-        """Return some of them."""
-        return _Spans(*(column[chosen] for column in self))
-
-
-class _Repeats(NamedTuple):
+class _RepeatedText(NamedTuple):
     """What is repeated in the N documents of a view.
 
     Attributes:
@@ -359,7 +347,7 @@ class _Repeats(NamedTuple):
         left: (N,) bytes of the text that are in no span.
     """
 
-    spans: _Spans
+    spans: ByteSpans
     units: NDArray[np.int64]
     ratios: NDArray[np.float64]
     left: NDArray[np.int64]
@@ -379,7 +367,7 @@ def _read_units(
     return pa.concat_tables([_UNITS.empty_table(), *tables]).combine_chunks(), cells
 
 
-class Segments(NamedTuple):
+class TextSegments(NamedTuple):
     """Lines or paragraphs of N documents; arrays have one entry per segment.
 
     Attributes:
@@ -398,7 +386,7 @@ class Segments(NamedTuple):
 
 def find_segments(
     view: View, kind: SegmentKind, normalize: Normalize, scopes: NDArray[np.uint64]
-) -> Segments:
+) -> TextSegments:
     """Return the segments of the documents in a view."""
     offsets, data = view.text
     docs, starts, ends = find_units(offsets, data, kind == "paragraph")
@@ -406,7 +394,7 @@ def find_segments(
     if normalize != "none":
         table = ccnet_table() if normalize == "ccnet" else case_digits_table()
         compared = fold_units(data, starts, ends, table)
-    return Segments(docs, starts, ends, compared, scopes)
+    return TextSegments(docs, starts, ends, compared, scopes)
 
 
 class Limits(NamedTuple):
@@ -416,7 +404,7 @@ class Limits(NamedTuple):
     min_words: int
 
 
-class Tally:
+class SegmentTally:
     """Counts the segments of a cell; memory grows with the number of different ones.
 
     Args:
@@ -431,7 +419,7 @@ class Tally:
         self._counts = np.empty(0, np.uint32)
         self._waiting = self._num_docs = 0
 
-    def add(self, segments: Segments) -> None:
+    def add(self, segments: TextSegments) -> None:
         """Count the segments of a batch."""
         high, low, docs = hash_units(
             *segments.compared, segments.docs, segments.scopes, *self._limits
@@ -487,7 +475,7 @@ class Repeated:
         self._holders = np.where(is_home, np.int64(-1), np.int64(-2))
         self._num_docs = 0
 
-    def find(self, segments: Segments) -> NDArray[np.bool_]:
+    def find(self, segments: TextSegments) -> NDArray[np.bool_]:
         """Return which segments of the next batch are repeated and do not stay."""
         is_repeated = find_repeated(
             *segments.compared, segments.docs, segments.scopes, *self._limits,

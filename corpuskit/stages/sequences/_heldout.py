@@ -44,7 +44,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _BYTES_OF_NAMES = {name: byte for byte, name in NAMES_OF_BYTES.items()}
 
 
-class Document(NamedTuple):
+class HeldOutDocument(NamedTuple):
     """A held-out document.
 
     Attributes:
@@ -80,10 +80,10 @@ class HeldOutRun:
         self._store, self._parts, self._stage = store, parts, stage
         self._max_documents = max_documents
         self._spelling = find_spelling(stage)
-        self._kept: dict[tuple[str, int, int], list[Document]] = {}
+        self._kept: dict[tuple[str, int, int], list[HeldOutDocument]] = {}
         self._room = CACHED_TOKENS
 
-    def documents(self, source: str, rank: int, ranks: int) -> Iterator[Document]:
+    def documents(self, source: str, rank: int, ranks: int) -> Iterator[HeldOutDocument]:
         """Yield every `ranks`-th document of a source, from the one with number `rank` on.
 
         Documents are numbered from 0 by their keys: file by file, in the order in which they were
@@ -96,7 +96,7 @@ class HeldOutRun:
         if request in self._kept:
             yield from self._kept[request]
             return
-        documents: list[Document] | None = []
+        documents: list[HeldOutDocument] | None = []
         num_tokens = 0
         for document in self._read(*request):
             yield document
@@ -109,7 +109,7 @@ class HeldOutRun:
             self._kept[request] = documents
             self._room -= num_tokens
 
-    def _read(self, source: str, rank: int, ranks: int) -> Iterator[Document]:
+    def _read(self, source: str, rank: int, ranks: int) -> Iterator[HeldOutDocument]:
         number = 0
         columns = ["key", "text", *self._stage.needs()]
         for part in self._parts[source]:
@@ -128,7 +128,7 @@ class HeldOutRun:
                 if number >= self._max_documents:
                     return
 
-    def _tokenize(self, batch: pa.RecordBatch) -> Iterator[Document]:
+    def _tokenize(self, batch: pa.RecordBatch) -> Iterator[HeldOutDocument]:
         view = View(batch)
         outcome = self._stage.apply(view)
         assert outcome.columns is not None, "tokenize adds one"
@@ -139,7 +139,7 @@ class HeldOutRun:
         for row in np.flatnonzero(bad == 0).tolist():
             tokens = ids[offsets[row] : offsets[row + 1]].copy()
             text = utf8(batch.column("text")).row(row)
-            yield Document(tokens, self._spelling(tokens, text))
+            yield HeldOutDocument(tokens, self._spelling(tokens, text))
 
 
 def open_held_out(run_dir: str, max_documents: int, tokens: str | None = None) -> HeldOutRun:

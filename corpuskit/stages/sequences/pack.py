@@ -17,7 +17,7 @@ from corpuskit.kernels.packing import CONTINUES, GOES_ON
 from corpuskit.stage import CellStage, Cost, Parameters
 from corpuskit.stages._numbers import check_numbers, to_numbers
 from corpuskit.stages.sequences._rows import (
-    Documents,
+    PackedDocuments,
     cut,
     groups,
     packed_schema,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import Known, UnitContext, View, Volume
-    from corpuskit.stages.sequences._rows import Window
+    from corpuskit.stages.sequences._rows import RowWindow
 
 FOLDER = "work/pack"
 
@@ -132,11 +132,11 @@ class Pack(CellStage):
         for name, value in sorted(counts.items()):
             context.count(f"{name}/{source}", value)
 
-    def _read(self, views: Iterator[View], context: UnitContext) -> Documents | None:
+    def _read(self, views: Iterator[View], context: UnitContext) -> PackedDocuments | None:
         """Return the documents of a cell, and write what finds them by key and id."""
         dtype = np.dtype(context.given["tokenizer"]["dtype"])
         repeats = context.given.get("upsample", {}).get("columns", ())
-        batches: list[Documents] = []
+        batches: list[PackedDocuments] = []
         ids: list[pa.Array] = []
         for view in views:
             lists = view.column("tokenize.tokens")
@@ -148,15 +148,19 @@ class Pack(CellStage):
             # A copy, in the type of the rows: the batch goes, and with uint16 half the memory.
             tokens = lists.values.to_numpy()[offsets[0] : offsets[-1]].astype(dtype)
             sizes = view.text.sizes()
-            batches.append(Documents(tokens, np.diff(offsets), sizes, view.keys, copies, bands))
+            batches.append(
+                PackedDocuments(tokens, np.diff(offsets), sizes, view.keys, copies, bands)
+            )
             ids.append(view.column("id"))
         if not batches:
             return None
-        documents = Documents.concatenate(batches)
+        documents = PackedDocuments.concatenate(batches)
         _write_ids(context, documents.keys, pa.concat_arrays(ids))
         return documents
 
-    def _windows(self, documents: Documents, band: int, counts: Counter[str]) -> Iterator[Window]:
+    def _windows(
+        self, documents: PackedDocuments, band: int, counts: Counter[str]
+    ) -> Iterator[RowWindow]:
         """Yield the windows of a band, copy after copy."""
         width, joined = self.seq_len + 1, self.method == "concat"
         for chosen in groups(documents, band):
@@ -173,7 +177,7 @@ class Pack(CellStage):
             yield from windows(pieces, self.window, width, joined=joined)
 
     def _write(
-        self, context: UnitContext, windows: list[Window], documents: Documents, band: int
+        self, context: UnitContext, windows: list[RowWindow], documents: PackedDocuments, band: int
     ) -> None:
         """Write the rows of a band as one part; its `first` and `last` say which band."""
         source, given = context.unit.source, context.given

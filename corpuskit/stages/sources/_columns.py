@@ -138,7 +138,7 @@ def _decodes(content: bytes) -> bool:
 # ---------------------------------------------------------------- broken rules
 
 
-class Findings:
+class BrokenRules:
     """Rules broken by N records; the first one found counts.
 
     Args:

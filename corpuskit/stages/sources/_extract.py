@@ -58,7 +58,7 @@ Extractor = Literal["resiliparse", "trafilatura"]
 Favour = Literal["balanced", "precision", "recall"]
 
 
-class Settings(NamedTuple):
+class ExtractorSettings(NamedTuple):
     """How to extract; the parameters of the stages explain them."""
 
     extractor: Extractor = "resiliparse"
@@ -70,7 +70,7 @@ class Settings(NamedTuple):
     page_memory_mb: int = 1024
 
 
-class Page(NamedTuple):
+class HtmlPage(NamedTuple):
     """A page as it came, and what its header calls its charset."""
 
     content: bytes
@@ -95,7 +95,7 @@ class Extracted(NamedTuple):
     is_all_text: bool = False
 
 
-def extract_pages(pages: Sequence[Page], settings: Settings) -> list[Extracted]:
+def extract_pages(pages: Sequence[HtmlPage], settings: ExtractorSettings) -> list[Extracted]:
     """Return what becomes of each page; a page decides alone, whatever came before it.
 
     Raises:
@@ -124,7 +124,7 @@ class _Service:
         self._end: weakref.finalize[[subprocess.Popen[bytes], int], _Service] | None = None
         self._done, self._is_new = 0, True
 
-    def extract(self, pages: Sequence[Page], settings: Settings) -> list[Extracted]:
+    def extract(self, pages: Sequence[HtmlPage], settings: ExtractorSettings) -> list[Extracted]:
         """Return what becomes of each page."""
         outcomes: list[Extracted] = []
         while len(outcomes) < len(pages):
@@ -136,7 +136,7 @@ class _Service:
                 outcomes.append(self._verdict(pages[len(outcomes)], settings))
         return outcomes
 
-    def _verdict(self, page: Page, settings: Settings) -> Extracted:
+    def _verdict(self, page: HtmlPage, settings: ExtractorSettings) -> Extracted:
         """Return what becomes of a page that has ended the process, or found no memory in it.
 
         But for the time, which every page has to itself, that is decided in a new process, so that
@@ -164,7 +164,7 @@ class _Service:
     def _exit_code(self) -> int | None:
         return None if self._child is None else self._child.poll()
 
-    def _serve(self, pages: Sequence[Page], settings: Settings) -> list[Extracted]:
+    def _serve(self, pages: Sequence[HtmlPage], settings: ExtractorSettings) -> list[Extracted]:
         """Send pages; return the answers up to the first that is none, or a lack of memory."""
         facts = json.dumps(settings._asdict()).encode()
         head = [BATCH.pack(len(pages), len(facts)), facts]
@@ -287,4 +287,4 @@ def check_loads(extractor: Extractor) -> None:
     for name in dict.fromkeys(("resiliparse", extractor)):
         if importlib.util.find_spec(name) is None:
             raise _missing(extractor, f"{name} is not installed")
-    _Service().extract([Page(b"<p>Loads.</p>")], Settings(extractor))
+    _Service().extract([HtmlPage(b"<p>Loads.</p>")], ExtractorSettings(extractor))

@@ -11,7 +11,7 @@ import numpy as np
 from corpuskit.formats.batch import POSITION_BITS
 from corpuskit.kernels.jit import kernel
 from corpuskit.stage import Slice
-from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream, compression
+from corpuskit.stages.sources._stream import MAX_EXPANSION, InputStream, compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -54,7 +54,7 @@ class TooLong:
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class RecordBlock:
     """Whole records: record i is `data[starts[i]:ends[i]]`.
 
     Attributes:
@@ -101,7 +101,7 @@ def read_blocks(
     limit: int,
     cutter: Cutter,
     max_expansion: int = MAX_EXPANSION,
-) -> Iterator[Block]:
+) -> Iterator[RecordBlock]:
     """Yield the records of slices; blocks hold about BLOCK_BYTES and at most BLOCK_ROWS.
 
     Where blocks end depends on the slices and the bytes alone. Memory: a few times the larger of
@@ -123,9 +123,9 @@ def read_blocks(
     )
 
 
-def join_blocks(blocks: Iterator[Block]) -> Iterator[Block]:
+def join_blocks(blocks: Iterator[RecordBlock]) -> Iterator[RecordBlock]:
     """Join small blocks, those of neighbouring files, too: each costs as much as 100 KB in it."""
-    waiting: list[Block] = []
+    waiting: list[RecordBlock] = []
     rows = size = 0
     for block in blocks:
         rows, size = rows + len(block), size + len(block.data)
@@ -138,7 +138,7 @@ def join_blocks(blocks: Iterator[Block]) -> Iterator[Block]:
         yield _joined(waiting)
 
 
-def _joined(blocks: list[Block]) -> Block:
+def _joined(blocks: list[RecordBlock]) -> RecordBlock:
     """Return one block; a line feed between two ends what is no whole UTF-8 at the end of one."""
     if len(blocks) == 1:
         return blocks[0]
@@ -146,7 +146,7 @@ def _joined(blocks: list[Block]) -> Block:
     firsts = np.cumsum([0, *(len(block.data) + 1 for block in blocks[:-1])]).tolist()
     data = np.concatenate([piece for block in blocks for piece in (block.data, gap)])
     data.flags.writeable = False  # as those that come alone: kernels are compiled for one kind
-    return Block(
+    return RecordBlock(
         np.concatenate([block.positions for block in blocks]),
         data,
         np.concatenate([b.starts + first for b, first in zip(blocks, firsts, strict=True)]),
@@ -158,9 +158,9 @@ def _joined(blocks: list[Block]) -> Block:
 
 def _read_slice(
     file: InputFile, piece: Slice, limit: int, cutter: Cutter, max_expansion: int
-) -> Iterator[Block]:
+) -> Iterator[RecordBlock]:
     begin, first = piece.begin, file.ordinal << POSITION_BITS
-    with Stream(file.path, max(0, begin - 1), max_expansion) as stream:
+    with InputStream(file.path, max(0, begin - 1), max_expansion) as stream:
         end = None if stream.kind else piece.end
         rest = b""
         if begin:
@@ -185,11 +185,11 @@ def _trimmed(
     ends: NDArray[np.int64],
     long: tuple[TooLong, ...],
     size: int,
-) -> Block:
+) -> RecordBlock:
     low, high = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
     long = tuple(dataclasses.replace(one, position=first | one.position) for one in long)
     places = (first | position) + starts
-    return Block(places, data[low:high], starts - low, ends - low, long, size)
+    return RecordBlock(places, data[low:high], starts - low, ends - low, long, size)
 
 
 _Run = tuple[
@@ -198,7 +198,7 @@ _Run = tuple[
 
 
 def _runs(
-    stream: Stream, buffer: bytes, position: int, end: int | None, limit: int, cutter: Cutter
+    stream: InputStream, buffer: bytes, position: int, end: int | None, limit: int, cutter: Cutter
 ) -> Iterator[_Run]:
     """Yield (position, bytes, starts, ends, records over the limit) until `end` or the file's."""
     is_last = False
@@ -247,7 +247,7 @@ def _head(record: NDArray[np.uint8]) -> str:
     return record[:HEAD_BYTES].tobytes().decode("utf-8", "replace")
 
 
-def _skip(stream: Stream, buffer: bytes, cutter: Cutter) -> tuple[int, bytes, bool]:
+def _skip(stream: InputStream, buffer: bytes, cutter: Cutter) -> tuple[int, bytes, bool]:
     """Pass over the record under way.
 
     Returns:

@@ -78,7 +78,7 @@ def compression_of(path: str, head: bytes) -> str:
     return ""
 
 
-class Stream:
+class InputStream:
     """The decompressed bytes of one file.
 
     Args:
@@ -142,7 +142,7 @@ class Stream:
             "of the source."
         )
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> InputStream:
         return self
 
     def __exit__(

@@ -13,8 +13,8 @@ from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.formats.batch import utf8
 from corpuskit.stage import Cost, Reject, SourceBatch
 from corpuskit.stages.sources._columns import (
+    BrokenRules,
     ColumnSource,
-    Findings,
     is_utf8,
     pick,
 )
@@ -34,7 +34,7 @@ from corpuskit.stages.sources._json import (
     unescape,
 )
 from corpuskit.stages.sources._records import HEAD_BYTES, LINES, cut_file, read_blocks
-from corpuskit.stages.sources._stream import Stream, estimate_text
+from corpuskit.stages.sources._stream import InputStream, estimate_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import InputFile, Slice, Volume
-    from corpuskit.stages.sources._records import Block
+    from corpuskit.stages.sources._records import RecordBlock
 
 
 LINE_FACTOR, LINE_SLACK = 3, 1 << 20
@@ -100,12 +100,12 @@ class Jsonl(ColumnSource):
         for block in read_blocks(pieces, limit, LINES, self.max_expansion):
             yield self._batch(block, max_document_bytes)
 
-    def _batch(self, block: Block, most: int) -> SourceBatch:
+    def _batch(self, block: RecordBlock, most: int) -> SourceBatch:
         labels = self.labels.values()
         given = [self.text_column, *(name for name in labels if name), *self.columns]
         names = list(dict.fromkeys(given))
         members = Members(block, names, with_extra=self.extra)
-        findings = Findings(self.rules, len(block))
+        findings = BrokenRules(self.rules, len(block))
         findings.mark(None, members.states == BLANK)
         findings.mark("invalid_utf8", members.states == INVALID)
         findings.mark("bad_json", members.states == ODD)
@@ -141,7 +141,7 @@ class Jsonl(ColumnSource):
 
 
 def _rejects(
-    block: Block, findings: Findings, texts: pa.Array, sizes: NDArray[np.int64], most: int
+    block: RecordBlock, findings: BrokenRules, texts: pa.Array, sizes: NDArray[np.int64], most: int
 ) -> Iterator[Reject]:
     for long in block.too_long:
         yield Reject(long.position, "too_long", long.size_bytes, most, long.head)
@@ -178,7 +178,7 @@ class Members:
         replaced: (N,) whether a lone surrogate was replaced in a string asked for so far.
     """
 
-    def __init__(self, block: Block, names: Sequence[str], *, with_extra: bool) -> None:
+    def __init__(self, block: RecordBlock, names: Sequence[str], *, with_extra: bool) -> None:
         self._names = _packed([_dumps(name)[1:-1] for name in names])
         self._data, self._starts, self._ends = block.data, block.starts, block.ends.copy()
         self._with_extra = with_extra
@@ -206,7 +206,7 @@ class Members:
         )
         self.replaced = self._taken.replaced
 
-    def _repair(self, odd: NDArray[np.int64], block: Block) -> None:
+    def _repair(self, odd: NDArray[np.int64], block: RecordBlock) -> None:
         """Let Python read what the kernel did not, write it plainly, and take that apart."""
         self._starts = self._starts.copy()
         pieces, size = [self._data], len(self._data)
@@ -286,7 +286,7 @@ def _packed(names: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64
     return np.frombuffer(b"".join(names), np.uint8), np.cumsum(np.array(sizes, np.int64))
 
 
-def _not_utf8(block: Block) -> NDArray[np.int64]:
+def _not_utf8(block: RecordBlock) -> NDArray[np.int64]:
     """Return the rows that are not UTF-8; line feeds end sequences, so one test serves all rows."""
     if is_utf8(block.data):
         return np.empty(0, np.int64)
@@ -365,7 +365,7 @@ def check_members(paths: Sequence[str], expected: Mapping[str, Wanted]) -> None:
     Raises:
         UsageError: a member is in none of them, or always of another type; or no line is an object.
     """
-    seen = _Seen(expected)
+    seen = _FirstLines(expected)
     step = max(len(paths) // MAX_FILES, 1)
     for path in paths[::step][:MAX_FILES]:
         for line in _first_lines(path):
@@ -384,7 +384,7 @@ def check_members(paths: Sequence[str], expected: Mapping[str, Wanted]) -> None:
             )
 
 
-class _Seen:
+class _FirstLines:
     """What the first lines of some files hold of the members that are wanted."""
 
     def __init__(self, wanted: Mapping[str, Wanted]) -> None:
@@ -420,7 +420,7 @@ class _Seen:
 def _first_lines(path: str) -> list[bytes]:
     """Return the first lines that are not blank; none if the file cannot be read."""
     try:
-        with Stream(path) as stream:
+        with InputStream(path) as stream:
             head = stream.read(LOOK_BYTES)
     except (DataError, OSError):  # whoever reads the file says more
         return []

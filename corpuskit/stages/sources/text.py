@@ -10,19 +10,19 @@ from pydantic import Field
 
 from corpuskit.formats.batch import POSITION_BITS, large_strings
 from corpuskit.stage import Cost, Reject, Source, SourceBatch
-from corpuskit.stages.sources._columns import Findings, is_utf8
+from corpuskit.stages.sources._columns import BrokenRules, is_utf8
 from corpuskit.stages.sources._records import (
     HEAD_BYTES,
     LINES,
     PARAGRAPHS,
-    Block,
+    RecordBlock,
     cut_file,
     gather_records,
     join_blocks,
     read_blocks,
     trim_records,
 )
-from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream, estimate_text
+from corpuskit.stages.sources._stream import MAX_EXPANSION, InputStream, estimate_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -89,26 +89,26 @@ class Text(Source):
             yield _batch(block, max_document_bytes, is_line=self.per == "line")
 
 
-def _whole(file: InputFile, most: int, max_expansion: int) -> Block:
+def _whole(file: InputFile, most: int, max_expansion: int) -> RecordBlock:
     """Read a file as one document, in memory bounded by the longest one allowed."""
-    with Stream(file.path, max_expansion=max_expansion) as stream:
+    with InputStream(file.path, max_expansion=max_expansion) as stream:
         content = stream.read(most + len(MARK) + 1)
         size = len(content)
         while more := stream.read(SKIP_BYTES):
             size += len(more)
         data = np.frombuffer(content, np.uint8)
         starts, ends = np.zeros(1, np.int64), np.array([size], np.int64)
-        return Block(
+        return RecordBlock(
             starts + (file.ordinal << POSITION_BITS), data, starts, ends, (), stream.consumed
         )
 
 
-def _batch(block: Block, most: int, *, is_line: bool) -> SourceBatch:
+def _batch(block: RecordBlock, most: int, *, is_line: bool) -> SourceBatch:
     """Make documents of records, one each, without those that are blank."""
     starts, ends = block.starts.copy(), block.ends.copy()
     trim_records(block.data, starts, ends, is_line)
     sizes = ends - starts
-    findings = Findings(("invalid_utf8", "too_long"), len(block))
+    findings = BrokenRules(("invalid_utf8", "too_long"), len(block))
     findings.mark("too_long", sizes > most)
     findings.mark(None, sizes == 0)
     if not is_utf8(block.data):

@@ -16,15 +16,15 @@ from corpuskit.stages.sources._extract import (
     RULES,
     Extracted,
     Extractor,
+    ExtractorSettings,
     Favour,
-    Page,
-    Settings,
+    HtmlPage,
     check_loads,
     extract_pages,
     libraries,
 )
 from corpuskit.stages.sources._stream import compression
-from corpuskit.stages.sources._web import Draft, Finished, WebSource, describe
+from corpuskit.stages.sources._web import Finished, PageDraft, WebSource, describe
 from corpuskit.stages.sources._web.archive import is_wacz, read_parts
 from corpuskit.stages.sources._web.http import (
     BrokenBodyError,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corpuskit.stage import InputFile, Known, Volume
-    from corpuskit.stages.sources._web.records import Record
+    from corpuskit.stages.sources._web.records import ArchiveRecord
 
 TEXT_RATIO = 0.15
 """Bytes of main text per byte of a .warc.gz file: 0.14 for two Common Crawl files and 0.10 to 0.16
@@ -158,7 +158,7 @@ class Warc(WebSource):
     def wants(self, fields: Mapping[str, str]) -> bool:
         return fields.get("warc-type", "").lower() in self.records
 
-    def judge(self, record: Record) -> Draft | Reject:
+    def judge(self, record: ArchiveRecord) -> PageDraft | Reject:
         kind = record.fields.get("warc-type", "").lower()
         if kind not in self.records:
             return Reject(record.position, "other_record", text=describe(record))
@@ -177,7 +177,7 @@ class Warc(WebSource):
             return Reject(record.position, "bad_status", response.status, text=text)
         return self._page(record, response)
 
-    def _page(self, record: Record, response: Response) -> Draft | Reject:
+    def _page(self, record: ArchiveRecord, response: Response) -> PageDraft | Reject:
         given = response.fields.get("content-type", "")
         identified = record.fields.get("warc-identified-payload-type", "")
         kind = media_type(given) or media_type(identified)
@@ -195,7 +195,7 @@ class Warc(WebSource):
         binary = magic(body)
         if binary or not (kind or _begins_as_html(body)):
             return Reject(record.position, "not_html", text=describe(record, kind, binary))
-        return Draft(record, body, charset(given), kind, response.status)
+        return PageDraft(record, body, charset(given), kind, response.status)
 
     def _is_vetoed(self, identified: str) -> bool:
         """Return whether a crawler found content that is neither text nor markup."""
@@ -207,12 +207,12 @@ class Warc(WebSource):
             and identified not in self.content_types
         )
 
-    def finish(self, drafts: Sequence[Draft], max_document_bytes: int) -> list[Finished]:
-        settings = Settings(
+    def finish(self, drafts: Sequence[PageDraft], max_document_bytes: int) -> list[Finished]:
+        settings = ExtractorSettings(
             self.extractor, self.main_content, self.favour, self.fast, self.comments,
             self.page_seconds, self.page_memory_mb,
         )  # fmt: skip
-        pages = [Page(draft.content, draft.label) for draft in drafts]
+        pages = [HtmlPage(draft.content, draft.label) for draft in drafts]
         return [self._finished(page, max_document_bytes) for page in extract_pages(pages, settings)]
 
     def _finished(self, page: Extracted, most: int) -> Finished:

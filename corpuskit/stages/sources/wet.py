@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from corpuskit.stage import Cost, Reject
 from corpuskit.stages.sources._stream import estimate_text
-from corpuskit.stages.sources._web import Draft, Finished, WebSource, describe
+from corpuskit.stages.sources._web import Finished, PageDraft, WebSource, describe
 from corpuskit.stages.sources._web.http import media_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corpuskit.stage import InputFile, Slice, Volume
-    from corpuskit.stages.sources._web.records import Record
+    from corpuskit.stages.sources._web.records import ArchiveRecord
 
 MARK = b"\xef\xbb\xbf"
 
@@ -53,17 +53,17 @@ class Wet(WebSource):
         kind = media_type(fields.get("content-type", ""))
         return fields.get("warc-type", "").lower() == "conversion" and kind in {"text/plain", ""}
 
-    def judge(self, record: Record) -> Draft | Reject:
+    def judge(self, record: ArchiveRecord) -> PageDraft | Reject:
         kind = media_type(record.fields.get("content-type", ""))
         if not self.wants(record.fields):
             return Reject(record.position, "other_record", text=describe(record, kind))
-        return Draft(record, record.body, content_type=kind)
+        return PageDraft(record, record.body, content_type=kind)
 
-    def finish(self, drafts: Sequence[Draft], max_document_bytes: int) -> list[Finished]:
+    def finish(self, drafts: Sequence[PageDraft], max_document_bytes: int) -> list[Finished]:
         return [_finish(draft, max_document_bytes) for draft in drafts]
 
 
-def _finish(draft: Draft, most: int) -> Finished:
+def _finish(draft: PageDraft, most: int) -> Finished:
     content = draft.content.removeprefix(MARK)
     if len(content) > most:
         return Finished(b"", "too_long", len(content), most)

@@ -25,14 +25,14 @@ from corpuskit.kernels.spans import replace_spans
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.dedup.decontaminate.index import Recipe, check_files, open_index
-from corpuskit.stages.dedup.decontaminate.items import Columns, benchmark_files
-from corpuskit.stages.dedup.decontaminate.search import RULES, Bounds, find_items
+from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files
+from corpuskit.stages.dedup.decontaminate.search import RULES, Thresholds, find_items
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import Known, View, Volume
-    from corpuskit.stages.dedup.decontaminate.index import Index
+    from corpuskit.stages.dedup.decontaminate.index import ItemIndex
     from corpuskit.stages.dedup.decontaminate.search import Findings
 
     Numbers = NDArray[np.int64]
@@ -226,7 +226,7 @@ class Decontaminate(StreamingStage):
         )  # fmt: skip
 
     def _recipe(self) -> Recipe:
-        columns = Columns(
+        columns = BenchmarkColumns(
             self.question_column, self.answer_column, self.passage_column, self.choices_column,
             self.id_column,
         )  # fmt: skip
@@ -234,8 +234,8 @@ class Decontaminate(StreamingStage):
         reference = tuple(path for _, path in benchmark_files(self.reference, unique=False))
         return Recipe(tuple(files), columns, self.ngram, self.min_words, reference)
 
-    def _bounds(self) -> Bounds:
-        return Bounds(
+    def _bounds(self) -> Thresholds:
+        return Thresholds(
             self.min_score, self.min_words, self.loose_words, self.min_weight, self.chunk_words,
             self.chunk_weight, self.passages,
         )  # fmt: skip
@@ -253,7 +253,7 @@ def _verdicts(
     return codes, values, bounds
 
 
-def _columns(findings: Findings, index: Index, num_docs: int) -> dict[str, pa.Array]:
+def _columns(findings: Findings, index: ItemIndex, num_docs: int) -> dict[str, pa.Array]:
     """Return the largest score of each document, and its items, the first rule's best first."""
     scores = np.zeros(num_docs)
     np.maximum.at(scores, findings.rows, findings.scores)

@@ -17,8 +17,13 @@ from corpuskit.closure import closure
 from corpuskit.formats.batch import large_strings, utf8
 from corpuskit.kernels.foldedwords import fold_all, folded_characters
 from corpuskit.kernels.jit import cache_dir
-from corpuskit.kernels.overlap import Grams, Parts, fill_table, gram_hashes
-from corpuskit.stages.dedup.decontaminate.items import Columns, Item, read_benchmarks, read_texts
+from corpuskit.kernels.overlap import Grams, ItemParts, fill_table, gram_hashes
+from corpuskit.stages.dedup.decontaminate.items import (
+    BenchmarkColumns,
+    Item,
+    read_benchmarks,
+    read_texts,
+)
 from corpuskit.stages.filters._mapped import open_or_build
 
 if TYPE_CHECKING:
@@ -64,14 +69,14 @@ class Recipe:
     """
 
     files: tuple[tuple[str, str], ...]
-    columns: Columns
+    columns: BenchmarkColumns
     ngram: int
     short: int
     reference: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class Index:
+class ItemIndex:
     """Benchmark items, ready for searching. All arrays are read-only.
 
     Attributes:
@@ -89,7 +94,7 @@ class Index:
     grams: Grams
     gram_parts: NDArray[np.int32]
     gram_places: NDArray[np.int32]
-    parts: Parts
+    parts: ItemParts
     kinds: NDArray[np.uint8]
     items: NDArray[np.int32]
     parts_of: NDArray[np.int64]
@@ -109,7 +114,7 @@ class Index:
         return sum(array.nbytes for array in arrays) + int(self.names.nbytes)
 
 
-def open_index(recipe: Recipe) -> Index:
+def open_index(recipe: Recipe) -> ItemIndex:
     """Return the index of some benchmarks, built on first use, once per process.
 
     One that takes long to build is kept beside the compiled kernels: one process of a machine makes
@@ -147,7 +152,7 @@ def _stamps(recipe: Recipe) -> tuple[tuple[int, int], ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def _opened(recipe: Recipe, stamps: tuple[tuple[int, int], ...]) -> Index:
+def _opened(recipe: Recipe, stamps: tuple[tuple[int, int], ...]) -> ItemIndex:
     if not _is_kept(stamps):
         return _index(_build(recipe))
     kept = open_or_build(_path(recipe), lambda _: _kept(_build(recipe)))
@@ -191,15 +196,15 @@ def _kept(arrays: dict[str, NDArray[Any]]) -> Iterator[tuple[str, list[NDArray[A
         yield name, [np.append(array, np.zeros(1, array.dtype))]
 
 
-def _index(arrays: Mapping[str, NDArray[Any]]) -> Index:
+def _index(arrays: Mapping[str, NDArray[Any]]) -> ItemIndex:
     num_read, num_short = arrays["counts"][:2].tolist()
     for array in arrays.values():
         array.flags.writeable = False
-    return Index(
+    return ItemIndex(
         Grams(*(arrays[name] for name in ("bitmap", "slots", "numbers", "gram_starts"))),
         arrays["gram_parts"],
         arrays["gram_places"],
-        Parts(*(arrays[name] for name in ("starts", "words", "joined", "weights"))),
+        ItemParts(*(arrays[name] for name in ("starts", "words", "joined", "weights"))),
         arrays["kinds"],
         arrays["items"],
         arrays["parts_of"].reshape(-1, KINDS),
@@ -232,7 +237,7 @@ def _build(recipe: Recipe) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-class _Words(NamedTuple):
+class _ItemWords(NamedTuple):
     """Words of texts: where those of each begin, hashes, joined with the one before, bytes."""
 
     bounds: NDArray[np.int64]
@@ -241,11 +246,11 @@ class _Words(NamedTuple):
     sizes: NDArray[np.int32]
 
 
-def _words(texts: Sequence[str]) -> Iterator[_Words]:
+def _words(texts: Sequence[str]) -> Iterator[_ItemWords]:
     """Yield the words of texts, some texts at a time."""
     for first in range(0, len(texts), _CHUNK):
         chunk = utf8(pa.array(texts[first : first + _CHUNK], pa.large_string()))
-        yield _Words(*fold_all(*chunk, folded_characters()))
+        yield _ItemWords(*fold_all(*chunk, folded_characters()))
 
 
 def _parts(items: Sequence[Item], recipe: Recipe) -> dict[str, NDArray[Any]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.stages.sources._stream import Stream
+from corpuskit.stages.sources._stream import InputStream
 from corpuskit.storage import find_files
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Item:
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class BenchmarkColumns:
     """Names of columns; None takes the first of those in KNOWN that there is."""
 
     question: str | None = None
@@ -106,7 +106,7 @@ def _check_name(name: str, path: str) -> None:
         )
 
 
-def read_benchmarks(files: Sequence[tuple[str, str]], columns: Columns) -> list[Item]:
+def read_benchmarks(files: Sequence[tuple[str, str]], columns: BenchmarkColumns) -> list[Item]:
     """Return the items of all files, each with a name of its own.
 
     They are called `benchmark/id`; where files of one benchmark have ids in common, its items are
@@ -142,7 +142,7 @@ def read_benchmarks(files: Sequence[tuple[str, str]], columns: Columns) -> list[
     return unique
 
 
-def read_items(benchmark: str, path: str, columns: Columns) -> list[Item]:
+def read_items(benchmark: str, path: str, columns: BenchmarkColumns) -> list[Item]:
     """Return the items of a file that have a question or an answer.
 
     Raises:
@@ -221,7 +221,7 @@ def _rows(path: str) -> list[Row]:
 
 def _json_rows(path: str) -> Iterator[Row]:
     pieces = []
-    with Stream(path) as stream:
+    with InputStream(path) as stream:
         while piece := stream.read(1 << 20):
             pieces.append(piece)
     for number, line in enumerate(b"".join(pieces).removeprefix(b"\xef\xbb\xbf").split(b"\n")):
@@ -237,7 +237,9 @@ def _json_rows(path: str) -> Iterator[Row]:
         yield row
 
 
-def _column_names(path: str, given: Sequence[str], columns: Columns) -> dict[str, str | None]:
+def _column_names(
+    path: str, given: Sequence[str], columns: BenchmarkColumns
+) -> dict[str, str | None]:
     """Return what each kind of column is called in this file."""
     names: dict[str, str | None] = {}
     has = ", ".join(repr(name) for name in given)

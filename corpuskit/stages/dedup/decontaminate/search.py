@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.formats.batch import Utf8
-    from corpuskit.stages.dedup.decontaminate.index import Index
+    from corpuskit.stages.dedup.decontaminate.index import ItemIndex
 
     Numbers = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -42,7 +42,7 @@ _NEAR = 40
 
 
 @dataclasses.dataclass(frozen=True)
-class Bounds:
+class Thresholds:
     """Thresholds; the parameters of the stage say more.
 
     Attributes:
@@ -93,7 +93,7 @@ class Findings:
         return len(self.rows)
 
 
-def find_items(text: Utf8, index: Index, ngram: int, bounds: Bounds) -> Findings:
+def find_items(text: Utf8, index: ItemIndex, ngram: int, bounds: Thresholds) -> Findings:
     """Return the items that texts hold."""
     least_run = bounds.chunk_words or 1 << 30
     stretches, counts = find_stretches(
@@ -123,7 +123,7 @@ def _columns(findings: Findings) -> Iterator[NDArray[np.generic]]:
     return (getattr(findings, field.name) for field in dataclasses.fields(findings))
 
 
-def _alone(stretches: Stretches, index: Index, bounds: Bounds, code: int) -> Findings:
+def _alone(stretches: Stretches, index: ItemIndex, bounds: Thresholds, code: int) -> Findings:
     """Judge parts by themselves."""
     least = bounds.of(index.lengths[stretches.parts])
     weights = stretches.scores * index.totals[stretches.parts]
@@ -135,7 +135,7 @@ def _alone(stretches: Stretches, index: Index, bounds: Bounds, code: int) -> Fin
     )  # fmt: skip
 
 
-def _chunks(stretches: Stretches, index: Index, bounds: Bounds) -> Findings:
+def _chunks(stretches: Stretches, index: ItemIndex, bounds: Thresholds) -> Findings:
     """Judge runs of consecutive words, which suffice by themselves."""
     hits = stretches.take(
         (stretches.runs >= bounds.chunk_words) & (stretches.run_weights >= bounds.chunk_weight)
@@ -148,7 +148,7 @@ def _chunks(stretches: Stretches, index: Index, bounds: Bounds) -> Findings:
 
 
 def _questions(
-    text: Utf8, stretches: Stretches, counts: Numbers, index: Index, bounds: Bounds
+    text: Utf8, stretches: Stretches, counts: Numbers, index: ItemIndex, bounds: Thresholds
 ) -> Findings:
     """Judge questions, with the answer after and the passage before them if they are there."""
     stretches = stretches.take(stretches.scores >= min(_LEAST_QUESTION, bounds.min_score))
@@ -191,7 +191,7 @@ class _Beside:
 
 
 def _beside(
-    text: Utf8, stretches: Stretches, room: Numbers, kind: int, index: Index
+    text: Utf8, stretches: Stretches, room: Numbers, kind: int, index: ItemIndex
 ) -> tuple[_Beside, NDArray[np.bool_]]:
     """Search for another part of the items near their questions.
 
@@ -216,7 +216,7 @@ def _beside(
     return _Beside(lengths, scores, spans[0], spans[1]), scores >= FOUND
 
 
-def _items(stretches: Stretches, index: Index) -> Numbers:
+def _items(stretches: Stretches, index: ItemIndex) -> Numbers:
     return index.items[stretches.parts].astype(np.int64)
 
 
@@ -270,7 +270,7 @@ class Stretches:
 
 
 def find_stretches(
-    text: Utf8, index: Index, ngram: int, *, min_share: float, min_run: int
+    text: Utf8, index: ItemIndex, ngram: int, *, min_share: float, min_run: int
 ) -> tuple[Stretches, Numbers]:
     """Return what resembles items, and the words of each text.
 
@@ -290,7 +290,7 @@ def find_stretches(
     return measure(text, windows, index), counts
 
 
-def measure(text: Utf8, windows: Numbers, index: Index) -> Stretches:
+def measure(text: Utf8, windows: Numbers, index: ItemIndex) -> Stretches:
     """Align windows of texts with parts.
 
     Args:
@@ -311,7 +311,7 @@ def measure(text: Utf8, windows: Numbers, index: Index) -> Stretches:
 
 
 def _windows(
-    hits: Numbers, counts: Numbers, index: Index, ngram: int, min_share: float, min_run: int
+    hits: Numbers, counts: Numbers, index: ItemIndex, ngram: int, min_share: float, min_run: int
 ) -> Numbers:
     """Return windows of texts that are worth aligning."""
     hits = hits[_rank(hits) < MAX_REPEATS]

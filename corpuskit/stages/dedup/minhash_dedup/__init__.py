@@ -34,7 +34,7 @@ from corpuskit.stages.dedup.minhash_dedup import schemes
 from corpuskit.stages.dedup.minhash_dedup.signatures import signed_rows, write_signatures
 from corpuskit.stages.dedup.minhash_dedup.verification import (
     COMPONENTS,
-    Batch,
+    ShingleSets,
     cost_of_verify,
     cut_verify,
     read_index,
@@ -190,7 +190,7 @@ class MinhashDedup(ClusterStage):
                 priorities.append(self.priorities(view)[signed])
             if self.index:
                 ids.append(view.column("id").filter(pa.array(signed)))
-                sets.append(Batch(view.keys, None, *schemes.shingles(view, self)))
+                sets.append(ShingleSets(view.keys, None, *schemes.shingles(view, self)))
             if self.signatures:
                 signatures.append(signed_rows(view, batch))
         if not keys:
@@ -291,7 +291,7 @@ class MinhashDedup(ClusterStage):
                 priorities[begin:end] = numbers(rows.column("priority"))[at]
         return priorities
 
-    def _sets(self, context: PassContext, keys: NDArray[np.int64]) -> Iterator[Batch]:
+    def _sets(self, context: PassContext, keys: NDArray[np.int64]) -> Iterator[ShingleSets]:
         """Yield the shingle sets of some documents of this unit."""
         unit = context.unit
         if is_reference(unit):
@@ -303,4 +303,4 @@ class MinhashDedup(ClusterStage):
             if len(rows):
                 part = view.select(rows)
                 priorities = self.priorities(part) if self.has_priorities() else None
-                yield Batch(part.keys, priorities, *schemes.shingles(part, self))
+                yield ShingleSets(part.keys, priorities, *schemes.shingles(part, self))

@@ -15,7 +15,7 @@ from corpuskit.formats.batch import Utf8, frozen
 from corpuskit.kernels import minhash
 from corpuskit.kernels.casing import lower_texts
 from corpuskit.kernels.minhash import distinct_shingles, permutations, sketch_texts
-from corpuskit.kernels.ngrams import Joined, hash_ngrams, join_words, lower_words
+from corpuskit.kernels.ngrams import JoinedWords, hash_ngrams, join_words, lower_words
 from corpuskit.kernels.punctuation import PUNCTUATION
 from corpuskit.kernels.simplify import BECOMES, DIGIT, ODD, SAME, SEPARATES, SPACE, Simple, simplify
 from corpuskit.stages._words import check_language, splitter
@@ -201,7 +201,7 @@ def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Offsets, Hashes]:
     words = splitter("spacy", stage.language)(*simplify_texts(*text))
     lexicon = words.lexicon
     starts, data = join_words(words.offsets, words.tokens, lexicon.starts, lexicon.data)
-    joined = Joined(words.offsets, starts, data)
+    joined = JoinedWords(words.offsets, starts, data)
     return hash_ngrams(joined, stage.ngram, function, precision, keeps_short=False)
 
 

@@ -30,7 +30,7 @@ GROUP_ROWS = 8192
 """Signatures of a row group: 4 to 8 MB with the defaults."""
 
 
-class Settings(NamedTuple):
+class SignatureSettings(NamedTuple):
     """What signatures were made with, as the footer of their files says.
 
     Attributes:
@@ -73,7 +73,7 @@ def write_signatures(context: UnitContext, stage: Signing, batches: Sequence[Sig
     """Publish the signatures of a cell as `signatures/<label>/part-*.parquet`, if it has any.
 
     Columns: `key` int64, `id` string, `signature` fixed_size_binary, the values little endian;
-    the footer says with what they were made (`Settings`).
+    the footer says with what they were made (`SignatureSettings`).
     """
     num_rows = sum(len(batch.keys) for batch in batches)
     if not num_rows:
@@ -103,7 +103,7 @@ def write_signatures(context: UnitContext, stage: Signing, batches: Sequence[Sig
     )  # fmt: skip
 
 
-def read_settings(file: pq.ParquetFile, place: str) -> Settings:
+def read_settings(file: pq.ParquetFile, place: str) -> SignatureSettings:
     """Return what the signatures of a part were made with.
 
     Raises:
@@ -114,12 +114,12 @@ def read_settings(file: pq.ParquetFile, place: str) -> Settings:
         fields = json.loads(footer or b"{}")
         if fields.pop("format") != 1:
             raise DataError(f"{place}: not signatures of format 1.")
-        return Settings(**fields)
+        return SignatureSettings(**fields)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{place}: not a part of signatures: {error!r}.") from None
 
 
-def read_signatures(file: pq.ParquetFile, settings: Settings) -> Iterator[Signed]:
+def read_signatures(file: pq.ParquetFile, settings: SignatureSettings) -> Iterator[Signed]:
     """Yield the signatures of a part, one row group at a time."""
     for group in range(file.num_row_groups):
         table = file.read_row_group(group, use_threads=False).combine_chunks()
@@ -129,9 +129,9 @@ def read_signatures(file: pq.ParquetFile, settings: Settings) -> Iterator[Signed
         yield Signed(keys.to_numpy(), ids, content.reshape(len(column), settings.num_perm))
 
 
-def _settings(stage: Signing, dtype: str) -> Settings:
+def _settings(stage: Signing, dtype: str) -> SignatureSettings:
     function, precision = (None, None) if stage.scheme == "fast" else hashing(stage)
-    return Settings(
+    return SignatureSettings(
         stage.scheme, stage.ngram, stage.bands, stage.rows, stage.seed, stage.language, function,
         precision, dtype,
     )  # fmt: skip

@@ -90,7 +90,7 @@ def verify_range(context: PassContext, threshold: float) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Piece:
+class _Components:
     """Components that are verified at a time.
 
     Attributes:
@@ -102,7 +102,7 @@ class _Piece:
     blocks: tuple[Producers | None, ...] = (None,)
 
 
-def _cut_pieces(context: PassContext) -> list[_Piece]:
+def _cut_pieces(context: PassContext) -> list[_Components]:
     """Cut this unit's range into pieces that fit into memory."""
     unit = context.unit
     rows = context.run_range("gather/sizes", unit.low, unit.high, SIZES)
@@ -110,7 +110,7 @@ def _cut_pieces(context: PassContext) -> list[_Piece]:
     documents = np.bincount(group, numbers(rows.column("documents"))).astype(np.int64).tolist()
     shingles = np.bincount(group, numbers(rows.column("shingles"))).astype(np.int64).tolist()
     del rows
-    pieces: list[_Piece] = []
+    pieces: list[_Components] = []
     read = largest = 0
     for component, num_docs, size in zip(components.tolist(), documents, shingles, strict=True):
         read += size * READ_BYTES + num_docs * ROW_BYTES
@@ -118,15 +118,15 @@ def _cut_pieces(context: PassContext) -> list[_Piece]:
         last = pieces[-1] if pieces and pieces[-1].blocks == (None,) else None
         if _too_large(size * READ_BYTES + num_docs * ROW_BYTES, size, context.memory_bytes):
             blocks = _cut_blocks(context, component)
-            pieces.append(_Piece(component, component + 1, blocks))
+            pieces.append(_Components(component, component + 1, blocks))
         elif (
             last is None
             or last.blocks != (None,)
             or _too_large(read, largest, context.memory_bytes)
         ):
-            pieces.append(_Piece(component, component + 1))
+            pieces.append(_Components(component, component + 1))
         else:
-            pieces[-1] = _Piece(last.low, component + 1)
+            pieces[-1] = _Components(last.low, component + 1)
             continue
         read, largest = size * READ_BYTES + num_docs * ROW_BYTES, size
     return pieces
@@ -165,7 +165,7 @@ def _cut_blocks(context: PassContext, component: int) -> tuple[Producers, ...]:
     return tuple(blocks)
 
 
-class _Sets(NamedTuple):
+class _ReadSets(NamedTuple):
     """Shingle sets as read, in any order.
 
     Attributes:
@@ -189,11 +189,11 @@ class _Labels:
         priorities, labels: of these.
     """
 
-    def __init__(self, context: PassContext, piece: _Piece, threshold: float) -> None:
+    def __init__(self, context: PassContext, piece: _Components, threshold: float) -> None:
         self.context, self.piece, self.threshold = context, piece, threshold
         self.keys = self.labels = np.empty(0, np.int64)
         self.priorities = np.empty(0, np.uint64)
-        self.read: tuple[list[Producers | None], _Sets] | None = None
+        self.read: tuple[list[Producers | None], _ReadSets] | None = None
 
     def connect(self) -> None:
         """Connect all similar documents: within each block, then between every two."""
@@ -221,7 +221,7 @@ class _Labels:
                 _compare(self._sets(pair), ranked, known)
         return ranked, known
 
-    def _link(self, sets: _Sets, *, is_new: bool) -> None:
+    def _link(self, sets: _ReadSets, *, is_new: bool) -> None:
         labels = self.labels[np.searchsorted(self.keys, sets.keys)]
         parents = single_link(
             sets.components.view(np.int64), sets.offsets, sets.hashes, self.threshold,
@@ -234,7 +234,7 @@ class _Labels:
             at = np.minimum(np.searchsorted(nodes, self.labels), len(nodes) - 1)
             self.labels = np.where(nodes[at] == self.labels, roots[at], self.labels)
 
-    def _sets(self, blocks: list[Producers | None]) -> _Sets:
+    def _sets(self, blocks: list[Producers | None]) -> _ReadSets:
         """Read blocks, or return what was read last."""
         if self.read is None or self.read[0] != blocks:
             self.read = None
@@ -242,7 +242,7 @@ class _Labels:
         return self.read[1]
 
 
-def _compare(sets: _Sets, ranked: Ranked, known: NDArray[np.float64]) -> None:
+def _compare(sets: _ReadSets, ranked: Ranked, known: NDArray[np.float64]) -> None:
     """Fill in the similarity of documents to survivors where both are among the sets."""
     order = np.argsort(sets.keys)
     ends = []
@@ -253,7 +253,9 @@ def _compare(sets: _Sets, ranked: Ranked, known: NDArray[np.float64]) -> None:
     known[pairs] = similarities(sets.offsets, sets.hashes, ends[0][pairs], ends[1][pairs])
 
 
-def _read_sets(context: PassContext, piece: _Piece, blocks: Sequence[Producers | None]) -> _Sets:
+def _read_sets(
+    context: PassContext, piece: _Components, blocks: Sequence[Producers | None]
+) -> _ReadSets:
     rows = pa.concat_tables(
         context.run_range("gather/sets", piece.low, piece.high, SETS, block) for block in blocks
     )
@@ -268,7 +270,7 @@ def _read_sets(context: PassContext, piece: _Piece, blocks: Sequence[Producers |
     first = first_twins(components, keys, offsets, hashes, is_stored)
     twins = first[stored]
     kept = np.flatnonzero(twins == np.arange(len(keys)))
-    return _Sets(keys, priorities, components, twins, kept, offsets, hashes)
+    return _ReadSets(keys, priorities, components, twins, kept, offsets, hashes)
 
 
 # ---------------------------------------------------------------- shingle sets
@@ -298,7 +300,7 @@ _INDEX = pa.schema([("key", pa.int64()), ("shingles", pa.large_binary())])
 _SPREAD, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC4CEB9FE1A85EC53)
 
 
-class Batch(NamedTuple):
+class ShingleSets(NamedTuple):
     """Documents with their shingle sets.
 
     Attributes:
@@ -313,7 +315,7 @@ class Batch(NamedTuple):
 
 
 def write_sets(
-    context: PassContext, documents: Keys, components: Keys, batches: Iterable[Batch]
+    context: PassContext, documents: Keys, components: Keys, batches: Iterable[ShingleSets]
 ) -> None:
     """Write the shingle sets of a cell's documents, equal ones of a component once.
 
@@ -355,29 +357,29 @@ def write_sets(
     context.write_run("sizes", sums, is_sorted=True)
 
 
-def write_index(context: PassContext, batches: Iterable[Batch]) -> None:
+def write_index(context: PassContext, batches: Iterable[ShingleSets]) -> None:
     """Keep the shingle sets of a cell's documents for later runs to be compared with."""
     keys, _, offsets, hashes = _concatenated(batches)
     columns = {"key": keys, "shingles": _binary(offsets, hashes)}
     context.write_run("sets", columns, is_sorted=True)
 
 
-def read_index(index: Reference, low: int, high: int, documents: Keys) -> Iterator[Batch]:
+def read_index(index: Reference, low: int, high: int, documents: Keys) -> Iterator[ShingleSets]:
     """Yield the sets of some documents of a reference run; keys are moved below zero."""
     rows = index.read("sets", low - index.shift, high - index.shift, _INDEX)
     keys = numbers(rows.column("key")) + np.int64(index.shift)
     chosen = np.isin(keys, documents)
     if chosen.any():
         rows = rows.filter(pa.array(chosen)).combine_chunks()
-        yield Batch(keys[chosen], None, *as_hashes(rows.column("shingles")))
+        yield ShingleSets(keys[chosen], None, *as_hashes(rows.column("shingles")))
 
 
 def _concatenated(
-    batches: Iterable[Batch],
+    batches: Iterable[ShingleSets],
 ) -> tuple[Keys, NDArray[np.uint64], NDArray[np.int64], Hashes]:
     """Return keys, priorities, offsets and hashes of all batches."""
     nothing = np.empty(0, np.uint64)
-    sets = [Batch(np.empty(0, np.int64), nothing, np.zeros(1, np.int64), nothing), *batches]
+    sets = [ShingleSets(np.empty(0, np.int64), nothing, np.zeros(1, np.int64), nothing), *batches]
     keys = [batch.keys for batch in sets]
     priorities = [
         np.zeros(len(batch.keys), np.uint64) if batch.priorities is None else batch.priorities

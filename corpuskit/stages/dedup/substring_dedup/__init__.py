@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from corpuskit.formats.batch import SPAN, span_lists
+from corpuskit.formats.batch import SPAN, ByteSpans, span_lists
 from corpuskit.formats.ledger import Entries
 from corpuskit.kernels.substring import spans as trims
 from corpuskit.kernels.substring.spans import join_spans
@@ -180,7 +180,7 @@ class SubstringDedup(GlobalStage):
         repeats = self._engine.cell_spans(self, context)
         keys, _ = context.part_keys()
         keep, ratios = np.ones(len(keys), np.bool_), np.zeros(len(keys))
-        cuts = [_Spans(*(np.empty(0, np.int64) for _ in range(3)))]
+        cuts = [ByteSpans.empty()]
         for view in context.read("id", "source", "text") if len(repeats.keys) else ():
             spans = self._spans(view, repeats)
             at = np.searchsorted(keys, view.keys)
@@ -191,7 +191,7 @@ class SubstringDedup(GlobalStage):
             context.count("span_bytes", int(repeated.sum()))
             if self.action != "annotate":
                 keep[at] = ~self._decide(context, view, spans, repeated)
-            cuts.append(_Spans(at[spans.rows], spans.starts, spans.ends))
+            cuts.append(ByteSpans(at[spans.rows], spans.starts, spans.ends))
         rows, starts, ends = (np.concatenate(parts) for parts in zip(*cuts, strict=True))
         lists = span_lists(rows, starts, ends, len(keys))
         if self.action == "annotate":
@@ -199,7 +199,7 @@ class SubstringDedup(GlobalStage):
         else:
             context.write_sidecar(keep, cuts=lists if self.action == "cut" else None)
 
-    def _spans(self, view: View, repeats: DocumentSpans) -> _Spans:
+    def _spans(self, view: View, repeats: DocumentSpans) -> ByteSpans:
         """Return the spans of a view's documents, in bytes, as they would be cut."""
         low, high = np.searchsorted(repeats.keys, [view.keys[0], view.keys[-1] + 1])
         rows = np.searchsorted(view.keys, repeats.keys[low:high])
@@ -208,10 +208,10 @@ class SubstringDedup(GlobalStage):
         starts, ends = trims.trim_spans(
             *view.text, rows, starts, ends, trims.char_kinds(), _TRIMS[self.trim]
         )
-        return _Spans(*join_spans(rows, starts, ends, self.min_fragment))
+        return ByteSpans(*join_spans(rows, starts, ends, self.min_fragment))
 
     def _decide(
-        self, context: PassContext, view: View, spans: _Spans, repeated: NDArray[np.float64]
+        self, context: PassContext, view: View, spans: ByteSpans, repeated: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
         """Add ledger rows for what is cut or dropped; return which documents are dropped."""
         sizes = view.text.sizes()
@@ -230,7 +230,7 @@ class SubstringDedup(GlobalStage):
         return is_dropped
 
     def _add_ledger(
-        self, context: PassContext, view: View, spans: _Spans, rule: str,
+        self, context: PassContext, view: View, spans: ByteSpans, rule: str,
         rows: NDArray[np.int64], values: NDArray[np.float64],
     ) -> None:  # fmt: skip
         """Add a row for each of some documents, with all its spans."""
@@ -248,11 +248,3 @@ class SubstringDedup(GlobalStage):
                 spans=span_lists(*spans, view.num_docs).take(pa.array(rows)),
             )
         )
-
-
-class _Spans(NamedTuple):
-    """Spans of bytes, sorted and disjoint: documents of a view or a part, starts, ends."""
-
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]

@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corpuskit.errors import UsageError, reason_of
 from corpuskit.stages.sequences.tokenize.ranks import Ranks, read_pair, read_ranks, read_tekken
-from corpuskit.stages.sequences.tokenize.sentencepiece import Model, looks_like_model, read_model
+from corpuskit.stages.sequences.tokenize.sentencepiece import (
+    SentencePieceModel,
+    looks_like_model,
+    read_model,
+)
 from corpuskit.storage import digest_file
 
 if TYPE_CHECKING:
@@ -74,7 +78,7 @@ class Definition:
     added: tuple[str, ...]
     regex: str | None
     to_fields: Callable[[], dict[str, Any]]
-    model: Model | None = None
+    model: SentencePieceModel | None = None
 
     @functools.cached_property
     def fields(self) -> dict[str, Any]:

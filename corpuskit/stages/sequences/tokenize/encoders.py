@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from corpuskit.stages.sequences.tokenize.sentencepiece import Model
+    from corpuskit.stages.sequences.tokenize.sentencepiece import SentencePieceModel
 
 
 BATCH_DOCS = 256
@@ -141,7 +141,9 @@ class SentencePieceEncoder:
         ImportError: it is not installed.
     """
 
-    def __init__(self, model: Model, names: Collection[str], *, allow_special: bool) -> None:
+    def __init__(
+        self, model: SentencePieceModel, names: Collection[str], *, allow_special: bool
+    ) -> None:
         import sentencepiece
 
         content = model.with_specials(names, allow_special=allow_special)

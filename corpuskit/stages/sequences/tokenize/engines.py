@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stages.sequences.tokenize.encoders import Encoder
-    from corpuskit.stages.sequences.tokenize.sentencepiece import Model
+    from corpuskit.stages.sequences.tokenize.sentencepiece import SentencePieceModel
 
 
 Engine = Literal["auto", "huggingface", "gigatoken", "sentencepiece"]
@@ -162,7 +162,7 @@ def _open_fast(
 
 
 def _open_pieces(
-    path: str, model: Model, engine: Engine, specials: Specials, allow_special: bool
+    path: str, model: SentencePieceModel, engine: Engine, specials: Specials, allow_special: bool
 ) -> Encoder:
     """Open what encodes with a SentencePiece model: its library, or what gives the same ids."""
     reason = model.needs_library
@@ -188,7 +188,9 @@ def _open_pieces(
     return fast or library or ReferenceEncoder(fields, allow_special=False, path=path)
 
 
-def _open_library(path: str, model: Model, specials: Specials, allow_special: bool) -> Encoder:
+def _open_library(
+    path: str, model: SentencePieceModel, specials: Specials, allow_special: bool
+) -> Encoder:
     names = {name for name in specials if name is not None}
     try:
         return SentencePieceEncoder(model, names, allow_special=allow_special)

@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
+class SentencePieceModel:
     """A SentencePiece model, with what decides ids."""
 
     content: bytes
@@ -138,7 +138,7 @@ def looks_like_model(content: bytes) -> bool:
     return content[:1] == b"\x0a" and len(content) > 2 and content[2:3] == b"\x0a"
 
 
-def read_model(path: str, content: bytes) -> Model:
+def read_model(path: str, content: bytes) -> SentencePieceModel:
     """Return the content of a SentencePiece model.
 
     Raises:
@@ -162,7 +162,7 @@ def read_model(path: str, content: bytes) -> Model:
             f"{path} begins like a SentencePiece model, but can't be read as one. "
             "Check that the file is whole."
         ) from None
-    return Model(
+    return SentencePieceModel(
         content=content,
         pieces=tuple(pieces),
         model_type=int(trainer.get(3, 1)),
@@ -326,7 +326,9 @@ def _by_length(length: int, made: Mapping[int, int]) -> list[int]:
         parts[place : place + 2] = [sums[place]]
 
 
-def bpe_fields(model: Model, ordered: Sequence[Piece], halves: Sequence[int]) -> dict[str, Any]:
+def bpe_fields(
+    model: SentencePieceModel, ordered: Sequence[Piece], halves: Sequence[int]
+) -> dict[str, Any]:
     """Return the content of a tokenizer.json."""
     merges = [
         [token[:half].decode(), token[half:].decode()]

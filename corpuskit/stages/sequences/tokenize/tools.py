@@ -106,7 +106,7 @@ def train_tokenizer(
         )
     _check_special(special)
     files = find_files(inputs)
-    counted = _Counted(progress)
+    counted = _TextCounter(progress)
     try:
         content = _train(counted.texts(files, text_column, max_bytes), vocab_size, special)
     except (DataError, UsageError) as error:  # sources know the parameters of pipelines
@@ -192,7 +192,7 @@ def _format(path: Path) -> type[Source] | None:
     return FORMATS.get(os.path.splitext(name)[1])
 
 
-class _Counted:
+class _TextCounter:
     """Reads texts, and counts what was read."""
 
     def __init__(self, progress: Callable[[int, int], None]) -> None:

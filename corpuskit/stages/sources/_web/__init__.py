@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from corpuskit.stage import InputFile
-    from corpuskit.stages.sources._web.archive import Part
-    from corpuskit.stages.sources._web.records import Record
+    from corpuskit.stages.sources._web.archive import ArchivePart
+    from corpuskit.stages.sources._web.records import ArchiveRecord
 
 
 WebField = Literal[
@@ -55,7 +55,7 @@ BROKEN = ("broken_record", "clipped_file")
 """Rules for records that are not whole."""
 
 
-class Draft(NamedTuple):
+class PageDraft(NamedTuple):
     """A document to be.
 
     Attributes:
@@ -65,7 +65,7 @@ class Draft(NamedTuple):
         content_type, status: of the response.
     """
 
-    record: Record
+    record: ArchiveRecord
     content: bytes
     label: str = ""
     content_type: str = ""
@@ -115,11 +115,11 @@ class WebSource(Source):
         """Return whether the body of a record with these fields is read."""
 
     @abstractmethod
-    def judge(self, record: Record) -> Draft | Reject:
+    def judge(self, record: ArchiveRecord) -> PageDraft | Reject:
         """Return the page or text of a record, or why it has none."""
 
     @abstractmethod
-    def finish(self, drafts: Sequence[Draft], max_document_bytes: int) -> Sequence[Finished]:
+    def finish(self, drafts: Sequence[PageDraft], max_document_bytes: int) -> Sequence[Finished]:
         """Return what becomes of each draft."""
 
     def declared(self) -> Mapping[str, pa.DataType]:
@@ -134,15 +134,15 @@ class WebSource(Source):
         Raises:
             DataError: the file is not a web archive, or (strict) not whole; names file and byte.
         """
-        parts: Sequence[Part | None] = (None,)
+        parts: Sequence[ArchivePart | None] = (None,)
         if is_wacz(file.path):
             parts = [p for p in read_parts(file.path) if piece.begin <= p.header < piece.end]
         for part in parts:
             yield from self._read(file.path, part, max_document_bytes)
 
-    def _read(self, path: str, part: Part | None, most: int) -> Iterator[SourceBatch]:
+    def _read(self, path: str, part: ArchivePart | None, most: int) -> Iterator[SourceBatch]:
         with contextlib.closing(Archive(path, self.max_expansion, part)) as archive:
-            drafts: list[Draft] = []
+            drafts: list[PageDraft] = []
             rejects: list[Reject] = []
             held = taken = 0
             records = read_records(
@@ -167,7 +167,7 @@ class WebSource(Source):
             if drafts or rejects or size:
                 yield self._batch(drafts, rejects, size, most)
 
-    def _check(self, record: Record, path: str) -> None:
+    def _check(self, record: ArchiveRecord, path: str) -> None:
         """Refuse what is not an archive of pages, and with `strict` what is not whole."""
         place = f"{path}: byte {record.position}"
         if record.problem in BROKEN:
@@ -185,10 +185,10 @@ class WebSource(Source):
             )
 
     def _batch(
-        self, drafts: Sequence[Draft], rejects: list[Reject], size: int, most: int
+        self, drafts: Sequence[PageDraft], rejects: list[Reject], size: int, most: int
     ) -> SourceBatch:
         finished = self.finish(drafts, most)
-        kept: list[tuple[Draft, bytes]] = []
+        kept: list[tuple[PageDraft, bytes]] = []
         repaired: list[int] = []
         all_text: list[int] = []
         for draft, outcome in zip(drafts, finished, strict=True):
@@ -221,7 +221,7 @@ class WebSource(Source):
         )
 
 
-def _moved(record: Record, part: Part, path: str) -> Record:
+def _moved(record: ArchiveRecord, part: ArchivePart, path: str) -> ArchiveRecord:
     """Return a record of a part with its places in the file that the part lies in.
 
     Raises:
@@ -243,7 +243,7 @@ def _is_wat(fields: Mapping[str, str]) -> bool:
     return kind == "metadata" and media_type(fields.get("content-type", "")) == "application/json"
 
 
-def describe(record: Record, *more: object) -> str:
+def describe(record: ArchiveRecord, *more: object) -> str:
     """Return a record in a line, for the ledger."""
     fields = record.fields
     kind = fields.get("warc-type") or "record"
@@ -251,7 +251,7 @@ def describe(record: Record, *more: object) -> str:
     return " ".join(str(part) for part in parts if part)
 
 
-def _broken(record: Record, most: int) -> Reject | None:
+def _broken(record: ArchiveRecord, most: int) -> Reject | None:
     if not record.problem:
         return None
     text = describe(record) if record.fields else ""
@@ -262,13 +262,13 @@ def _broken(record: Record, most: int) -> Reject | None:
     return Reject(record.position, record.problem, record.size_bytes, expected, text)
 
 
-def _reject(draft: Draft, outcome: Finished) -> Reject:
+def _reject(draft: PageDraft, outcome: Finished) -> Reject:
     head = draft.content[:2000].decode("utf-8", "replace")
     text = "\n".join(part for part in (describe(draft.record), outcome.note, head) if part)
     return Reject(draft.record.position, outcome.rule, outcome.value, outcome.threshold, text)
 
 
-def _value(draft: Draft, name: str) -> Any:
+def _value(draft: PageDraft, name: str) -> Any:
     if name == "offset":
         return draft.record.offset
     if name in {"content_type", "status"}:

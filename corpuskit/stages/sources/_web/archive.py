@@ -37,7 +37,7 @@ REPAIR_BYTES = 64
 _MEMBER = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
 
 
-class Piece(NamedTuple):
+class ArchivePiece(NamedTuple):
     """Decompressed bytes.
 
     Attributes:
@@ -74,16 +74,16 @@ class Archive:
             than `max_expansion` times its size.
     """
 
-    def __init__(self, path: str, max_expansion: int, part: Part | None = None) -> None:
+    def __init__(self, path: str, max_expansion: int, part: ArchivePart | None = None) -> None:
         self.path = path if part is None else f"{path}: {part.name}"
         self.framing = framing_of(self.path)
         if part is None:
             self._kind = compression(path)
         else:
-            with contextlib.closing(_Window(open_input(path), part)) as window:
+            with contextlib.closing(_FileWindow(open_input(path), part)) as window:
                 self._kind = compression_of(self.path, window.read(6))
         file = open_input(path)
-        self._file: BufferedIOBase = file if part is None else _Window(file, part)
+        self._file: BufferedIOBase = file if part is None else _FileWindow(file, part)
         self._size = self._file.seek(0, os.SEEK_END)
         self._file.seek(0)
         limit = expansion_limit(self._size, max_expansion)
@@ -99,7 +99,7 @@ class Archive:
         """Close the file."""
         self._file.close()
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[ArchivePiece]:
         """Yield the content of the file.
 
         Raises:
@@ -118,10 +118,10 @@ class Archive:
             yield piece
 
 
-class _Window(io.BufferedIOBase):
+class _FileWindow(io.BufferedIOBase):
     """A part of a file, read as a file."""
 
-    def __init__(self, file: BufferedIOBase, part: Part) -> None:
+    def __init__(self, file: BufferedIOBase, part: ArchivePart) -> None:
         self._file, self._begin, self._end = file, part.begin, part.end
         self.seek(0)
 
@@ -141,23 +141,23 @@ class _Window(io.BufferedIOBase):
         super().close()
 
 
-def _plain(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Piece]:
+def _plain(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[ArchivePiece]:
     while content := file.read(READ_BYTES):
-        yield Piece(content)
+        yield ArchivePiece(content)
 
 
-def _frames(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Piece]:
+def _frames(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[ArchivePiece]:
     frame = -1
     try:
         for begin, content in zstd_blocks(file, path):
-            yield Piece(content, begin, begin != frame)
+            yield ArchivePiece(content, begin, begin != frame)
             frame = begin
     except DataError as error:
         reason = str(error).removeprefix(f"{path}: ").removesuffix(" Fetch the file again.")
-        yield Piece(b"", 0, damage=reason, is_clipped=True)
+        yield ArchivePiece(b"", 0, damage=reason, is_clipped=True)
 
 
-def _gunzip(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Piece]:
+def _gunzip(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[ArchivePiece]:
     """Yield the content of all gzip members that can be read, of broken ones what comes out."""
     offset: int | None = 0
     while offset is not None:
@@ -167,7 +167,7 @@ def _gunzip(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Piece
 
 def _members(
     file: BufferedIOBase, offset: int, framing: Framing
-) -> Generator[Piece, None, int | None]:
+) -> Generator[ArchivePiece, None, int | None]:
     """Yield members from `offset` on; return where to go on behind damage, None at the end."""
     window = b""
     while True:
@@ -178,7 +178,7 @@ def _members(
                 return None
             continue
         offset = file.tell() - len(window)
-        member = _Member(offset, framing.head_bytes)
+        member = _GzipMember(offset, framing.head_bytes)
         reason = ""
         while not member.is_done:
             try:
@@ -196,11 +196,11 @@ def _members(
         if reason:
             yield from member.flush()
             following = _next_member(file, offset + 1, framing)
-            yield Piece(b"", offset, member.is_new, reason, following is None)
+            yield ArchivePiece(b"", offset, member.is_new, reason, following is None)
             return following
 
 
-class _Member:
+class _GzipMember:
     """Decodes one gzip member; its first piece holds at least the bytes that a record starts with.
 
     Attributes:
@@ -217,7 +217,7 @@ class _Member:
         self.rest = b""
         self.is_new, self.is_done = True, False
 
-    def decode(self, compressed: bytes) -> Iterator[Piece]:
+    def decode(self, compressed: bytes) -> Iterator[ArchivePiece]:
         """Yield what more bytes of the file hold; at most OUTPUT_BYTES at once."""
         while True:
             # What is decoded up to an error is lost with it, unless it is decoded again.
@@ -232,7 +232,7 @@ class _Member:
             self.rest = self._decoder.unused_data
             yield from self.flush()
 
-    def rescue(self) -> Iterator[Piece]:
+    def rescue(self) -> Iterator[ArchivePiece]:
         """Yield what lies before the error, REPAIR_BYTES at a time."""
         decoder, given = self._before, self._given
         for begin in range(0, len(given), REPAIR_BYTES):
@@ -241,19 +241,19 @@ class _Member:
             except zlib.error:
                 return
 
-    def flush(self) -> Iterator[Piece]:
+    def flush(self) -> Iterator[ArchivePiece]:
         """Yield what was held back of a member that is tiny."""
         if self._held:
-            yield Piece(self._held, self._offset, self.is_new)
+            yield ArchivePiece(self._held, self._offset, self.is_new)
             self.is_new, self._held = False, b""
 
-    def _out(self, content: bytes) -> Iterator[Piece]:
+    def _out(self, content: bytes) -> Iterator[ArchivePiece]:
         content = self._held + content
         if self.is_new and len(content) < self._head_bytes:
             self._held = content
         elif content:
             self._held = b""
-            yield Piece(content, self._offset, self.is_new)
+            yield ArchivePiece(content, self._offset, self.is_new)
             self.is_new = False
 
 
@@ -440,7 +440,7 @@ MAX_RATIO = 1040
 """More than a gzip member can expand to, 1,032."""
 
 
-class Part(NamedTuple):
+class ArchivePart(NamedTuple):
     """A WARC file as it lies in another one.
 
     Attributes:
@@ -463,7 +463,7 @@ def is_wacz(name: str) -> bool:
     return name.lower().endswith(".wacz")
 
 
-def read_parts(path: str) -> list[Part]:
+def read_parts(path: str) -> list[ArchivePart]:
     """Return the WARC files in a WACZ, in the order they lie there.
 
     A record's position is its place in the decompressed WARC file, behind a number that is larger
@@ -511,7 +511,7 @@ def read_parts(path: str) -> list[Part]:
     return parts
 
 
-def _part(file: BufferedIOBase, path: str, entry: zipfile.ZipInfo, ratio: int) -> Part:
+def _part(file: BufferedIOBase, path: str, entry: zipfile.ZipInfo, ratio: int) -> ArchivePart:
     """Return where the bytes of an entry lie; what its own header says must agree."""
     begin, name = entry.header_offset, entry.filename
     place = f"{path}: byte {begin}: {name!r}"
@@ -532,4 +532,4 @@ def _part(file: BufferedIOBase, path: str, entry: zipfile.ZipInfo, ratio: int) -
     begin += LOCAL_HEADER.size + name_bytes + extra_bytes
     first = entry.header_offset * ratio
     end = begin + entry.compress_size
-    return Part(name, entry.header_offset, begin, end, first, end * ratio)
+    return ArchivePart(name, entry.header_offset, begin, end, first, end * ratio)

@@ -11,7 +11,7 @@ from corpuskit.stages.sources._web.archive import HEADER_BYTES, START, VERSION, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from corpuskit.stages.sources._web.archive import Framing, Piece
+    from corpuskit.stages.sources._web.archive import ArchivePiece, Framing
 
 
 NOT_A_RECORD = "no record begins here"
@@ -29,7 +29,7 @@ AGAIN_BYTES = 1 << 26
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class ArchiveRecord:
     """A record, or bytes that should have been one.
 
     Attributes:
@@ -68,9 +68,11 @@ class Cursor:
         end: where the file ends, if it is known.
     """
 
-    def __init__(self, pieces: Iterator[Piece], framing: Framing, end: int | None = None) -> None:
+    def __init__(
+        self, pieces: Iterator[ArchivePiece], framing: Framing, end: int | None = None
+    ) -> None:
         self._pieces, self.framing, self.end = pieces, framing, end
-        self._waiting: Piece | None = None
+        self._waiting: ArchivePiece | None = None
         self._buffer, self._at = b"", 0
         self.position = self.member_position = 0
         self.offset: int | None = None
@@ -198,7 +200,7 @@ class Cursor:
         self._append(piece)
         return not piece.damage
 
-    def _append(self, piece: Piece) -> None:
+    def _append(self, piece: ArchivePiece) -> None:
         if piece.is_first:
             self.member_position = self.position + len(self._buffer) - self._at
         self._buffer = self._buffer[self._at :] + piece.content
@@ -209,12 +211,12 @@ class Cursor:
 
 
 def read_records(
-    pieces: Iterator[Piece],
+    pieces: Iterator[ArchivePiece],
     wants: Callable[[Mapping[str, str]], bool],
     most: int,
     end: int | None = None,
     framing: Framing = WARC,
-) -> Iterator[Record]:
+) -> Iterator[ArchiveRecord]:
     """Yield all records, and what lies between them and is none.
 
     A record whose member turns out to be damaged is `broken_record`, or `clipped_file` if the file
@@ -252,10 +254,12 @@ def read_records(
                 is_accounted = whole_record.problem in {"broken_record", "clipped_file"}
                 yield whole_record
         if cursor.damage and not is_accounted:
-            yield _spoiled(Record(cursor.position, cursor.offset, {}), cursor)
+            yield _spoiled(ArchiveRecord(cursor.position, cursor.offset, {}), cursor)
 
 
-def _read_record(cursor: Cursor, wants: Callable[[Mapping[str, str]], bool], most: int) -> Record:
+def _read_record(
+    cursor: Cursor, wants: Callable[[Mapping[str, str]], bool], most: int
+) -> ArchiveRecord:
     position, offset = cursor.position, cursor.offset
     framing = cursor.framing
     window = cursor.peek(1024)
@@ -272,14 +276,18 @@ def _read_record(cursor: Cursor, wants: Callable[[Mapping[str, str]], bool], mos
         else:
             note = "a header without end" if end is None else f"Content-Length is {length!r}"
         again = _last_start(window[:end]) if framing.is_nested else 0
-        return _stray(cursor, Record(position, offset, fields, note=note), window, again, is_cut)
+        return _stray(
+            cursor, ArchiveRecord(position, offset, fields, note=note), window, again, is_cut
+        )
     cursor.skip(end)
-    return _read_block(cursor, Record(position, offset, fields, b"", 0, int(length)), wants, most)
+    return _read_block(
+        cursor, ArchiveRecord(position, offset, fields, b"", 0, int(length)), wants, most
+    )
 
 
 def _read_block(
-    cursor: Cursor, record: Record, wants: Callable[[Mapping[str, str]], bool], most: int
-) -> Record:
+    cursor: Cursor, record: ArchiveRecord, wants: Callable[[Mapping[str, str]], bool], most: int
+) -> ArchiveRecord:
     """Return a record with its block, and with what is wrong with it."""
     expected, offset = record.expected_bytes, record.offset
     is_long = expected > most
@@ -327,7 +335,9 @@ def _last_start(window: bytes) -> int:
     return at + 1
 
 
-def _stray(cursor: Cursor, record: Record, window: bytes, again: int, is_cut: bool) -> Record:
+def _stray(
+    cursor: Cursor, record: ArchiveRecord, window: bytes, again: int, is_cut: bool
+) -> ArchiveRecord:
     """Pass over what is no record, up to the next one; at the end of the file it may be cut off.
 
     Args:
@@ -348,7 +358,7 @@ def _stray(cursor: Cursor, record: Record, window: bytes, again: int, is_cut: bo
     )
 
 
-def _spoiled(record: Record, cursor: Cursor) -> Record:
+def _spoiled(record: ArchiveRecord, cursor: Cursor) -> ArchiveRecord:
     """Return a record as one that the damage behind it took."""
     problem = "clipped_file" if cursor.is_clipped else "broken_record"
     return dataclasses.replace(record, body=b"", problem=problem, note=cursor.damage)

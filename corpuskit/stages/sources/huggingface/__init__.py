@@ -14,10 +14,10 @@ from corpuskit.formats.batch import make_keys
 from corpuskit.stage import Cost, Slice, Source
 from corpuskit.stages.sources._columns import ColumnSource
 from corpuskit.stages.sources._records import BLOCK_ROWS
-from corpuskit.stages.sources._stream import Stream
+from corpuskit.stages.sources._stream import InputStream
 from corpuskit.stages.sources.huggingface.files import find_files, format_of
 from corpuskit.stages.sources.jsonl import Jsonl
-from corpuskit.stages.sources.parquet import Parquet, Rows, join_rows
+from corpuskit.stages.sources.parquet import Parquet, ParquetRows, join_rows
 from corpuskit.storage import open_input
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Huggingface(ColumnSource):
                 source = self._rows() if kind == "parquet" else self._lines()
                 yield from source.read_keyed(some, max_document_bytes)
 
-    def _arrow(self, file: InputFile) -> Iterator[Rows]:
+    def _arrow(self, file: InputFile) -> Iterator[ParquetRows]:
         with open_stream(file.path) as reader:
             self._rows().check_schema(file, reader.schema)
             position = 0
@@ -122,7 +122,7 @@ class Huggingface(ColumnSource):
                     part = batch.slice(first, BLOCK_ROWS)
                     keys = make_keys(file.ordinal, np.arange(len(part)) + (position + first))
                     place = f"{file.path}: row {position + first}"
-                    yield Rows(place, keys, part, 0, file.size_bytes)
+                    yield ParquetRows(place, keys, part, 0, file.size_bytes)
                 position += len(batch)
 
     def _reader(self, file: InputFile) -> Source:
@@ -144,7 +144,7 @@ _PAGE_BYTES = Parquet.model_fields["max_page_bytes"].default
 
 def _check_lines(file: InputFile) -> None:
     """Refuse a file that is one JSON array: none of its lines would be a document."""
-    with Stream(file.path) as stream:
+    with InputStream(file.path) as stream:
         if stream.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
             raise DataError(
                 f"{file.path}: a JSON array, not JSON lines. Write one object per line, or Parquet."

@@ -15,8 +15,8 @@ from corpuskit.errors import DataError, UsageError, reason_of
 from corpuskit.formats.batch import make_keys, utf8
 from corpuskit.stage import Cost, Reject, Slice, SourceBatch
 from corpuskit.stages.sources._columns import (
+    BrokenRules,
     ColumnSource,
-    Findings,
     as_strings,
     is_textual,
     pick,
@@ -59,7 +59,7 @@ ROW_BYTES = 64
 """What a document takes besides its text."""
 
 
-class Rows(NamedTuple):
+class ParquetRows(NamedTuple):
     """Rows of a file that lie one behind the other, before they are documents.
 
     Attributes:
@@ -77,7 +77,7 @@ class Rows(NamedTuple):
     allowed: int
     size_bytes: int
 
-    def part(self, begin: int, end: int) -> Rows:
+    def part(self, begin: int, end: int) -> ParquetRows:
         """Return some of the rows."""
         batch = self.batch.slice(begin, end - begin)
         return self._replace(keys=self.keys[begin:end], batch=batch)
@@ -147,7 +147,7 @@ class Parquet(ColumnSource):
                     )
                 yield batch
 
-    def _rows(self, file: InputFile, piece: Slice) -> Iterator[Rows]:
+    def _rows(self, file: InputFile, piece: Slice) -> Iterator[ParquetRows]:
         """Yield the rows of a slice; small row groups are read several at once."""
         with _open(file, lists=self.extra) as reader:
             self.check_schema(file, reader.schema_arrow)
@@ -170,7 +170,7 @@ class Parquet(ColumnSource):
                 num_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES * num // (size + 1)))
                 for batch in self._batches(reader, file, groups, num_rows):
                     keys = make_keys(file.ordinal, np.arange(position, position + len(batch)))
-                    yield Rows(place, keys, batch, allowed, file.size_bytes)
+                    yield ParquetRows(place, keys, batch, allowed, file.size_bytes)
                     position += len(batch)
                     allowed = 0
                 if position != first + num:
@@ -246,7 +246,7 @@ class Parquet(ColumnSource):
                 return role, f"{file.path}: {problem}"
         return None
 
-    def documents(self, rows: Rows, most: int) -> Iterator[SourceBatch]:
+    def documents(self, rows: ParquetRows, most: int) -> Iterator[SourceBatch]:
         """Make documents of rows; rows that are longer than the average are cut in halves."""
         batch = rows.batch
         others = self._others(batch) if self.extra else {}
@@ -266,7 +266,7 @@ class Parquet(ColumnSource):
         content = utf8(texts)
         marked = _starts_with_mark(content)
         sizes = content.sizes() - 3 * marked
-        findings = Findings(self.rules, len(batch))
+        findings = BrokenRules(self.rules, len(batch))
         findings.mark("bad_text", ~texts.is_valid().to_numpy(zero_copy_only=False))
         findings.mark("invalid_utf8", is_broken)
         findings.mark("too_long", sizes > most)
@@ -306,9 +306,9 @@ class Parquet(ColumnSource):
         return {name: batch.column(place) for place, name in names if name not in used}
 
 
-def join_rows(parts: Iterator[Rows]) -> Iterator[Rows]:
+def join_rows(parts: Iterator[ParquetRows]) -> Iterator[ParquetRows]:
     """Join small parts, those of neighbouring files, too: each costs as much as 100 KB in it."""
-    waiting: list[Rows] = []
+    waiting: list[ParquetRows] = []
     rows = size = 0
     for part in parts:
         added = sum(map(decoded_bytes, part.batch.columns))
@@ -322,18 +322,22 @@ def join_rows(parts: Iterator[Rows]) -> Iterator[Rows]:
         yield _together(waiting)
 
 
-def _together(parts: list[Rows]) -> Rows:
+def _together(parts: list[ParquetRows]) -> ParquetRows:
     if len(parts) == 1:
         return parts[0]
     keys = np.concatenate([part.keys for part in parts])
     batch = pa.concat_batches([part.batch for part in parts])
-    return Rows(
+    return ParquetRows(
         parts[0].place, keys, batch, sum(part.allowed for part in parts), parts[0].size_bytes
     )
 
 
 def _rejects(
-    findings: Findings, keys: NDArray[np.int64], content: Utf8, sizes: NDArray[np.int64], most: int
+    findings: BrokenRules,
+    keys: NDArray[np.int64],
+    content: Utf8,
+    sizes: NDArray[np.int64],
+    most: int,
 ) -> Iterator[Reject]:
     for row, rule in findings.rows():
         text = None if rule == "bad_text" else content.row(row).decode("utf-8", "replace")

@@ -100,7 +100,7 @@ def read_chunks(
         for leaf, column in enumerate(columns)
         if not wanted or any(f"{column.path}.".startswith(f"{name}.") for name in wanted)
     }
-    pages: dict[int, list[_Page]] = {leaf: [] for leaf in chosen}
+    pages: dict[int, list[_ColumnPage]] = {leaf: [] for leaf in chosen}
     sizes = dict.fromkeys(chosen, 0)
     codecs = {leaf: set[str]() for leaf in chosen}
     for group in groups:
@@ -190,7 +190,7 @@ def check_chunks(
             )
 
 
-def _pages_of(file: BufferedIOBase, place: Any) -> list[_Page]:
+def _pages_of(file: BufferedIOBase, place: Any) -> list[_ColumnPage]:
     """Return the pages of a column of a row group."""
     start = place.data_page_offset
     if place.has_dictionary_page and 0 < place.dictionary_page_offset < start:
@@ -198,7 +198,7 @@ def _pages_of(file: BufferedIOBase, place: Any) -> list[_Page]:
     return list(_pages(file, start, start + place.total_compressed_size, place.num_values))
 
 
-def _chunk(column: Any, pages: list[_Page], compressed_bytes: int, codecs: set[str]) -> Chunk:
+def _chunk(column: Any, pages: list[_ColumnPage], compressed_bytes: int, codecs: set[str]) -> Chunk:
     is_list = column.max_repetition_level > 0
     stored = [page for page in pages if page.kind in {DATA, DATA_V2}]
     dictionaries = [page for page in pages if page.kind == DICTIONARY]
@@ -220,7 +220,7 @@ def _chunk(column: Any, pages: list[_Page], compressed_bytes: int, codecs: set[s
     )  # fmt: skip
 
 
-class _Page(NamedTuple):
+class _ColumnPage(NamedTuple):
     kind: int
     size: int
     stored: int
@@ -229,7 +229,7 @@ class _Page(NamedTuple):
     encoding: int
 
 
-def _pages(file: BufferedIOBase, place: int, end: int, num_values: int) -> Iterator[_Page]:
+def _pages(file: BufferedIOBase, place: int, end: int, num_values: int) -> Iterator[_ColumnPage]:
     """Yield the pages of a column chunk that Arrow would read; their content is not read."""
     if place < 0:
         raise ValueError(f"it begins at byte {place}")
@@ -242,7 +242,7 @@ def _pages(file: BufferedIOBase, place: int, end: int, num_values: int) -> Itera
         values, encoding = described[1], described[4 if kind == DATA_V2 else 2]
         if not described[0]:  # an index page: Arrow passes it over
             values = encoding = 0
-        page = _Page(kind, rows[0][2], rows[0][3], place + size, values, encoding)
+        page = _ColumnPage(kind, rows[0][2], rows[0][3], place + size, values, encoding)
         if min(page) < 0 or max(page.size, page.stored, values, encoding) >= 1 << 31:
             raise ValueError(f"the page header at byte {place} says {page}")
         yield page
