@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tests.stages.global_runner import Decided
 
+
 THRESHOLDS = (0.3, 0.5, 2 / 3, 0.8, 1.0)
 
 corpora = st.lists(
