@@ -96,8 +96,8 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _no_numbers(name: str, kind: pa.DataType) -> str:
-    return f"column {name!r} has type {kind}, which is not a number. Name one of numbers."
+    return f"column {name!r} has type {kind} and holds no numbers. Name one of numbers."
 
 
 def _no_strings(name: str, kind: pa.DataType) -> str:
-    return f"column {name!r} has type {kind}, which is not a string. Name one of strings."
+    return f"column {name!r} has type {kind} and holds no strings. Name one of strings."

@@ -250,7 +250,7 @@ def test_every_record_of_a_wacz_file_is_accounted_for(tmp_path):
         ({}, "holds no WARC file in archive/"),
         ({"archive/a.txt": b"x"}, r"byte \d+: 'archive/a.txt' is no WARC file"),
         ({"archive/a.warc.gz": b"no gzip"}, "archive/a.warc.gz: the name says gzip"),
-        ({"archive/a.warc": b"<html>"}, "archive/a.warc: byte 0: no web archive"),
+        ({"archive/a.warc": b"<html>"}, "archive/a.warc: byte 0: not a web archive"),
     ],
 )
 def test_what_is_no_wacz_file_is_refused(tmp_path, contents, message):

@@ -438,10 +438,10 @@ def test_an_unusual_file_is_refused_with_what_to_do(tmp_path, rows, columns, mes
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("b.jsonl", b"{]", "line 1 is no JSON"),
-        ("b.jsonl", b"[1]", "line 1 is no JSON object"),
+        ("b.jsonl", b"{]", "line 1 is not JSON"),
+        ("b.jsonl", b"[1]", "line 1 is not a JSON object"),
         ("b.jsonl.gz", b"text", "the name says gzip"),
-        ("b.parquet", b"text", "is no Parquet file"),
+        ("b.parquet", b"text", "is not a Parquet file"),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path, name, content, message):
@@ -500,7 +500,7 @@ def test_items_that_cannot_have_names_of_their_own_are_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["a/b", "a;b"])
 def test_a_benchmark_whose_name_would_be_ambiguous_is_refused(name):
-    with pytest.raises(UsageError, match=f"'{name}' is no name for a benchmark"):
+    with pytest.raises(UsageError, match=f"'{name}' is not a name for a benchmark"):
         benchmark_files({name: SAMPLE})
 
 
@@ -536,11 +536,11 @@ def test_the_page_plans(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("b.jsonl", b"{]", "line 1 is no JSON"),
+        ("b.jsonl", b"{]", "line 1 is not JSON"),
         ("b.jsonl", b"", "has no items"),
         ("b.jsonl", b'{"body": "x"}', "no column holds the question"),
         ("b.jsonl", b'{"id": 1, "query": "x"}\n{"id": 1, "query": "y"}', "'1' is that of row 0"),
-        ("b.parquet", b"text", "is no Parquet file"),
+        ("b.parquet", b"text", "is not a Parquet file"),
     ],
 )
 @pytest.mark.parametrize("kept", [0, 1_000_000])

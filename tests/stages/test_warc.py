@@ -170,7 +170,7 @@ def test_a_long_record_is_passed_over(tmp_path):
 def test_what_is_no_archive_is_an_error(tmp_path, name):
     content = b"<html>a page</html>"
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    with pytest.raises(DataError, match=rf"{name}: byte 0: no web archive"):
+    with pytest.raises(DataError, match=rf"{name}: byte 0: not a web archive"):
         read(SOURCE, tmp_path / name)
 
 
