@@ -39,7 +39,7 @@ _HIGHS = np.uint64(0x8080808080808080)
 _NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
 
 _WIDTH, _SPACE = np.uint64(32), np.uint64(40)
-"""Fields of an entry of a folding table, behind the bytes of the character: how many; a space."""
+"""Fields of an entry of a folding table, after the bytes of the character: how many; a space."""
 
 _CCNET_DROPS = (
     "\uff0c\u3002\u3001\u201e\u201d\u201c\u00ab\u00bb\uff11\u300d\u300c\u300a\u300b\u00b4\u2236"
@@ -57,7 +57,7 @@ def find_units(
 
     A line ends with \n, and \r\n counts as one line end; no other character ends one. A blank
     line is whitespace and nothing else (as str.isspace). A paragraph is a run of lines that are
-    not blank. A unit is without the line end behind it. O(B); allocates 20 bytes per line.
+    not blank. A unit is without the line end after it. O(B); allocates 20 bytes per line.
 
     Returns:
         Three (U,) arrays; starts and ends are into `data`.
@@ -90,7 +90,7 @@ def find_units(
 
 @kernel
 def _newlines(data: Bytes, begin: int, end: int) -> Offsets:
-    """Return where newlines are, and something behind them. O(B), about 3 GB/s."""
+    """Return where newlines are, and something after them. O(B), about 3 GB/s."""
     num = np.int64(1)
     at = begin
     while at + 8 <= end:
@@ -205,7 +205,7 @@ def _is_easy(group: np.uint64, before: np.uint64) -> bool:
 
 @inline
 def _lower(group: np.uint64) -> np.uint64:
-    """Return 8 ASCII characters in lower case: a capital is at least A and not behind Z."""
+    """Return 8 ASCII characters in lower case: a capital is at least A and not after Z."""
     from_a = group + np.uint64(0x3F3F3F3F3F3F3F3F)
     behind_z = group + np.uint64(0x2525252525252525)
     return group | ((from_a ^ behind_z) & _HIGHS) >> np.uint64(2)
@@ -440,7 +440,7 @@ def count_units(
     slot_bits = 1
     while 1 << slot_bits < 2 * widest:
         slot_bits += 1
-    # No slot is beyond the table: at worst all rows stand behind the last one.
+    # No slot is beyond the table: at worst all rows come after the last one.
     table = np.full((1 << slot_bits) + widest + 1, -1, np.int32)
     last, sums = np.empty(len(table), np.int32), np.empty(len(table), np.int64)
     keys, others = np.empty(len(table), np.uint64), np.empty(len(table), np.uint32)

@@ -180,7 +180,7 @@ def _smallest_exactly(shingles: Hashes, num_shingles: int, a: np.uint64, b: np.u
 # ---------------------------------------------------------------- Fast Similarity Sketches
 #
 # The signature of a set has K places. In round 0 each shingle goes to the place that its hash
-# names, and the smallest of a place stays. If places are left empty, all shingles are hashed anew
+# names, and the smallest of a place stays. If places are left empty, all shingles are hashed again
 # and distributed again, in round 1, 2 ...; what an earlier round left in a place stays. From round
 # K on all shingles go to the place round - K, so there are at most 2 K rounds. Two sets of Jaccard
 # similarity J agree in a place with probability J, whatever their sizes, and places are nearly

@@ -24,7 +24,7 @@ _CODE, _WORD, _ENDS = 0x1FFFFF, 1 << 21, 1 << 23
 
 
 class JoinedWords(NamedTuple):
-    """The words of N texts, each with a space behind it.
+    """The words of N texts, each with a space after it.
 
     Attributes:
         bounds: (N + 1,) int64: text i has the words `bounds[i]` to `bounds[i + 1]`.
@@ -78,7 +78,7 @@ def _lower_words(
                     if not entry & _ENDS:
                         continue
             # Nothing to predict: a space is written over the one before it, and what is stored
-            # behind the current word stays when it ends. Unsigned, so that no sign is tested.
+            # after the current word stays when it ends. Unsigned, so that no sign is tested.
             is_word = np.uint64(byte != 32)
             out[size] = byte
             size += is_word | is_inside
@@ -115,7 +115,7 @@ def join_words(
         source, at = word_starts[tokens[first + word]], starts[word]
         end = starts[word + 1] - 1
         while at < end:
-            # Also what is behind the word, which the next one is written over.
+            # Also what is after the word, which the next one is written over.
             value = load64(word_data, source)
             place = np.uint64(at)
             for byte in range(8):
@@ -301,7 +301,7 @@ def _swap(value: np.uint32) -> np.uint32:
 
 @kernel
 def _fill_block(data: Bytes, begin: int, end: int, number: int, out: Bytes) -> None:
-    """Write block `number` of a padded message; behind its last one, anything."""
+    """Write block `number` of a padded message; after its last one, anything."""
     begin += 64 * number
     size = min(max(end - begin, 0), 64)
     out[:] = 0

@@ -113,7 +113,7 @@ def align(
     """Find the best local alignment of a window of a text with a part: O(W of both, multiplied).
 
     An alignment takes words of both in order; equal ones count with their weight, each word of the
-    text that is passed over in between costs `skip`, words of the part cost nothing. Two words of
+    text that is skipped in between costs `skip`, words of the part cost nothing. Two words of
     one that are written as one in the other are equal, too. Of several best ones that which ends
     first in the part, then in the text, is taken.
 
@@ -267,7 +267,7 @@ class Grams(NamedTuple):
 
     Attributes:
         bitmap: (2**b / 64,) uint64: bit `hash >> (64 - b)` is set.
-        slots: (2**k,) uint64: hashes, 0 where there is none.
+        slots: (2**k,) uint64: hashes, 0 if there is none.
         numbers: (2**k,) int32: which n-gram it is.
         starts: (G + 1,) int64 into the places of n-gram g.
     """
@@ -355,7 +355,7 @@ def scan(
 
     Returns:
         (N,) words of each text; and (3 n,) text, first word and number of each n-gram found, one
-        behind the other, in order.
+        after the other, in order.
     """
     num_docs = len(offsets) - 1
     longest = 0

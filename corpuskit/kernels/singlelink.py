@@ -2,11 +2,11 @@
 
 Similar sets are about equal in size, and of elements in any common order the first
 (1 - t) |A| + 1 of A meet those of B; with the rarest first that leaves few pairs to compare.
-Pairs that are connected already are passed over. Letters: N sets, T elements of all of them.
+Pairs that are connected already are skipped. Letters: N sets, T elements of all of them.
 
 Source: Bayardo, Ma, Srikant 2007 (prefixes, rarest first); Xiao, Wang, Lin, Yu 2008 (shorter ones
 in the index); Mann, Augsten 2014 (bounds of size by position). Ours: the index keeps sets in groups
-around leaders, which are passed over when they are connected, or too far away by the triangle
+around leaders, which are skipped when they are connected, or too far away by the triangle
 inequality, which 1 - Jaccard obeys.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 FEW = 12
-"""Of so many sets all pairs are compared, without an index."""
+"""Up to this many sets, all pairs are compared, without an index."""
 
 LINK_BYTES = 64
 """Memory of `single_link` per element of its largest component, besides the sets."""
@@ -347,7 +347,7 @@ def _join_group(one: int, near: int, sets: _Sets, index: _SetIndex, threshold: f
     gap = index.gaps[leader]
     if index.reached[leader] != one:
         gap = _gap(one, leader, sets, 0.0)
-    # Larger groups are passed over at once where they are connected, smaller ones where not.
+    # Larger groups are skipped at once where they are connected, smaller ones where not.
     if gap <= 2 * (1 - threshold):
         index.leaders[one] = leader
         index.distances[one] = gap
@@ -527,7 +527,7 @@ def overlap(
         left = min(one_end - one, other_end - other)
         if shared + left < least:
             return -1
-        # Nothing to predict, and no end to look for: neither side moves on by more than `left`.
+        # Nothing to predict, and no end to search for: neither side moves on by more than `left`.
         for _ in range(min(left, 64)):
             a, b = elements[one], elements[other]
             shared += a == b

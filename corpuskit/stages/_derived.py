@@ -35,7 +35,7 @@ def derived(name: str, stamp: str, source: str, make: Callable[[], Derived]) -> 
         name: of the file.
         stamp: hash of what it was derived from.
         source: `__file__` of the module that derives it: an edit of it, or of what it imports of
-            ours, derives anew.
+            ours, derives again.
         make: derives it.
     """
     digest = hashlib.blake2b(f"{stamp} {_source_digest(source)}".encode(), digest_size=8)
@@ -58,7 +58,7 @@ def _source_digest(source: str) -> str:
 
 
 def _pack(made: Derived) -> bytes:
-    """Return a head line of JSON, and the arrays behind one another, each from a multiple of 8."""
+    """Return a head line of JSON, and the arrays one after another, each from a multiple of 8."""
     shapes = [[key, array.dtype.str, array.size] for key, array in made.arrays.items()]
     head = json.dumps([made.values, shapes]).encode() + b"\n"
     parts = [head, *(np.ascontiguousarray(array).tobytes() for array in made.arrays.values())]
@@ -88,7 +88,7 @@ def _read(path: Path) -> Derived | None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Keep it for later processes: whole or not at all; a cache that is full is no error."""
+    """Keep it for later processes: whole or not at all; a cache that is full is not an error."""
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(hashlib.blake2b(content, digest_size=16).digest() + content)

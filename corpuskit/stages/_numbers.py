@@ -48,7 +48,7 @@ def check_strings(known: Known, parameter: str, column: str) -> None:
 
 
 def to_numbers(column: pa.Array, name: str) -> NDArray[np.float64]:
-    """Return a column as float64, (N,); NaN where there is no value, or a string is no number.
+    """Return a column as float64, (N,); NaN if there is no value, or a string is no number.
 
     Raises:
         DataError: the column holds neither numbers nor strings.

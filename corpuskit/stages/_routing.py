@@ -71,7 +71,7 @@ def cost_of_ranges(volume: Volume, rows: int, row_bytes: int, cpu: float, disk: 
 
 
 def num_ranges(volume: Volume, rows: int, row_bytes: int) -> int:
-    """Return how many ranges `hash_units` will cut so many rows into."""
+    """Return how many ranges `hash_units` cuts these rows into."""
     return max(-(-rows // min(max(volume.task_memory_bytes // row_bytes, 1), RANGE_ROWS)), 1)
 
 

@@ -404,7 +404,7 @@ def _flag_pair(
     left = 0
     while left < room and data[gram_one - left - 1] == data[gram_other - left - 1]:
         left += 1
-    # Windows begin `low` to `high` symbols behind the gram.
+    # Windows begin `low` to `high` symbols after the gram.
     low = max(-(left // width), -(at_one // width), -(at_other // width))
     high = min(
         (right - window) // width,
@@ -490,7 +490,7 @@ def _move(
 
 @kernel
 def _list_runs(begin: int, offsets: Offsets, flags: Bytes, found: Offsets, num: int) -> int:
-    """Put the runs of flags of each context behind `num` numbers if they fit; return how many."""
+    """Put the runs of flags of each context after `num` numbers if they fit; return how many."""
     runs = 0
     for place in range(len(offsets) - 1):
         at = offsets[place]

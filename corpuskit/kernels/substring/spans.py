@@ -1,4 +1,4 @@
-"""From flagged windows to spans, and spans that lie close together."""
+"""From flagged windows to spans, and spans close to each other."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def trim_spans(
     """Return starts and ends of spans shrunk until the text around them stays whole, (S,) each.
 
     CHAR: no character is cut, nor a combining mark from what it stands on. WORD: nor a word, and
-    what is left of the text before and behind a span never becomes one word; in scripts without
+    what is left of the text before and after a span never becomes one word; in scripts without
     spaces each character counts as a word. LINE: whole lines go. A span may become empty. O(B) of
     the spans at most.
 
@@ -147,7 +147,7 @@ def _may_start(data: Bytes, at: int, kinds: Bytes, trim: int) -> bool:
         return bool(data[at - 1] == 10)
     if data[at] & 0xC0 == 0x80 or kinds[code_point(data, at)] & _EXTENDS:
         return False
-    # That a word begins here is not enough: were it glued to the one behind the cut, if ...
+    # That a word begins here is not enough: were it glued to the one after the cut, if ...
     return trim == CHAR or _kind_before(data, at, kinds) & (_SPACE | _UNSPACED) != 0
 
 
@@ -173,7 +173,7 @@ def _kind_before(data: Bytes, at: int, kinds: Bytes) -> int:
 
 # ---------------------------------------------------------------- longest common prefixes
 #
-# All texts stand in one array, each with a separator behind it that occurs in no text. Letters: M
+# All texts stand in one array, each with a separator after it that occurs in no text. Letters: M
 # symbols, separators included; N texts; L symbols of a window.
 
 

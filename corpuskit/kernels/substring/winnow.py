@@ -87,7 +87,7 @@ def winnow(
         offsets, data: (N + 1,) and (B,) the documents.
         scopes: (N,) windows are compared among documents of equal numbers only.
         window: L.
-        keep_first: the first position of a window is no repetition.
+        keep_first: the first position of a window is not a repetition.
     """
     sizes = np.diff(offsets)
     most = int(np.maximum(sizes - window + 1, 0).sum())

@@ -1,4 +1,4 @@
-"""Which document of a cluster stays, and among which documents duplicates are looked for."""
+"""Which document of a cluster stays, and among which documents duplicates are searched for."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _favours(view: View, prefer: tuple[str, ...]) -> NDArray[np.uint64]:
 
 
 def dates_as_seconds(dates: pa.Array) -> NDArray[np.float64]:
-    """Return dates as seconds since 1970, (N,); NaN where there is none.
+    """Return dates as seconds since 1970, (N,); NaN if there is none.
 
     ISO 8601 (also with slashes, or a year and month), or as in HTTP and e-mail headers; without an
     offset they are taken as UTC.

@@ -188,7 +188,7 @@ def spread(budget: int, limits: Counts) -> list[int]:
 
 
 def times(epochs: float, rows: int) -> int:
-    """Return the whole rows of so many epochs: 1.1 x 10 rows are 11, not 11.000000000000002."""
+    """Return the whole rows of a number of epochs: 1.1 x 10 rows are 11, not 11.000000000000002."""
     return int(Fraction(str(epochs)) * rows)
 
 
@@ -428,7 +428,7 @@ class StageWeights(Parameters):
 
 def problem_of(schedule: Schedule, seq_len: int) -> str:
     """Return why the schedule can't be done and what can, with the numbers; "" if it can."""
-    # What can't be filled takes too much of what is left, so it comes before all that is behind it.
+    # What can't be filled takes too much of what is left, so it comes before all that is after it.
     unfilled = min(schedule.left, default=len(schedule.stages))
     shortages = [shortage for shortage in schedule.shortages if shortage.stage < unfilled]
     if not shortages:

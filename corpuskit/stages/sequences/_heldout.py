@@ -145,7 +145,7 @@ class HeldOutRun:
 def open_held_out(run_dir: str, max_documents: int, tokens: str | None = None) -> HeldOutRun:
     """Open the documents that the `holdout` stage of a run set aside; no text is read yet.
 
-    What the pipeline does behind `holdout` (filters, rewriters, dedup) was not done to them.
+    What the pipeline does after `holdout` (filters, rewriters, dedup) was not done to them.
 
     Args:
         run_dir: a finished run: a folder, or an s3:// address.

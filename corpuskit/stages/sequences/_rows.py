@@ -141,7 +141,7 @@ def fill(
         window: of pieces of these documents.
         documents: of the cell.
         schema: of packed token shards.
-        pad: id behind the last document of a row.
+        pad: id after the last document of a row.
         rows: (S or more, width) array that is overwritten; the table lies in it.
     """
     pieces, rows = window.pieces, rows[: window.num_rows]

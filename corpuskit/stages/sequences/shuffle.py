@@ -201,7 +201,7 @@ class Shuffle(GlobalStage):
 
 
 def _band(cell: Unit) -> int:
-    """Return the band whose rows a cell of packed rows holds; 0 where there are none."""
+    """Return the band whose rows a cell of packed rows holds; 0 if there are none."""
     assert cell.part is not None, "a cell of packed rows has a part"
     return cell.part.first
 

@@ -146,7 +146,7 @@ class BrokenRules:
         num: records, N.
 
     Attributes:
-        codes: (N,) uint8: 0 = none, k = `rules[k - 1]`, NOTHING = the record is no document at all.
+        codes: (N,) uint8: 0 = none, k = `rules[k - 1]`, NOTHING = not a document at all.
     """
 
     NOTHING = 255

@@ -41,7 +41,7 @@ RULES = (
 )
 
 RECYCLE_PAGES = {"resiliparse": 20_000, "trafilatura": 2_000}
-"""After so many pages a new process takes over: trafilatura keeps memory of what it has seen."""
+"""Pages after which a new process takes over: trafilatura keeps memory of what it has seen."""
 
 PAGE_SPEED = {"resiliparse": 50e6, "trafilatura": 4e6}
 """Bytes of HTML per CPU second."""

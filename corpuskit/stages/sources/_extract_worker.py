@@ -1,4 +1,4 @@
-"""The process that turns pages into text: whatever a page does to it, the run goes on.
+"""The process that turns pages into text: whatever a page does to it, the run continues.
 
 It reads batches of pages from standard input and answers page by page on standard output. The
 kernel ends it when a page has used up its CPU time, and bounds its memory. It ends when its
@@ -164,7 +164,7 @@ def _stripped(text: str) -> str:
 
 
 def _held() -> int:
-    """Return the address space of this process in bytes; 0 where nobody says."""
+    """Return the address space of this process in bytes; 0 if unknown."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -224,7 +224,7 @@ def decode_page(page: bytes, label: str) -> str:
 
     Source: WHATWG HTML, 13.2.3.2, "determining the character encoding"; other than there, bytes
     that are UTF-8 are UTF-8 whatever the header says, and an encoding that does not fit the bytes
-    is passed over if another one does. The statistics are resiliparse's.
+    is skipped if another one does. The statistics are resiliparse's.
     """
     from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 

@@ -138,7 +138,7 @@ def _parse_member(
     text_used: int,
     used: int,
 ) -> tuple[int, int, int]:
-    """Take one member; return the byte behind it or -1, and how far texts and extra are filled."""
+    """Take one member; return the byte after it or -1, and how far texts and extra are filled."""
     key, value = pos + 1, skip_key(data, pos, end)
     if value < 0:
         return -1, text_used, used
@@ -331,7 +331,7 @@ def string_end(data: NDArray[np.uint8], pos: int, end: int) -> int:
 
 @kernel
 def skip_value(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]:
-    """Return the byte behind a well-formed value, or -1, and its kind."""
+    """Return the byte after a well-formed value, or -1, and its kind."""
     if pos < end and (data[pos] == 123 or data[pos] == 91):
         return _skip_nested(data, pos, end), NESTED
     return _skip_scalar(data, pos, end)
@@ -339,7 +339,7 @@ def skip_value(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]:
 
 @kernel
 def _skip_nested(data: NDArray[np.uint8], pos: int, end: int) -> int:
-    """Return the byte behind a well-formed object or array, or -1."""
+    """Return the byte after a well-formed object or array, or -1."""
     depth = 0
     is_object = np.uint64(0)  # bit 0: what is open now; bit 1: what encloses it; ...
     while pos >= 0:
@@ -365,7 +365,7 @@ def _skip_nested(data: NDArray[np.uint8], pos: int, end: int) -> int:
 def _close(
     data: NDArray[np.uint8], pos: int, end: int, depth: int, is_object: np.uint64, is_first: bool
 ) -> tuple[int, int, np.uint64]:
-    """Go from behind a value, or from behind an opening bracket, to the next value or key.
+    """Go from after a value, or from after an opening bracket, to the next value or key.
 
     Returns:
         The next byte or -1, the depth, and what is open.
@@ -403,7 +403,7 @@ def skip_key(data: NDArray[np.uint8], pos: int, end: int) -> int:
 
 @kernel
 def _skip_scalar(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]:
-    """Return the byte behind a string, a number, true, false or null, or -1, and its kind."""
+    """Return the byte after a string, a number, true, false or null, or -1, and its kind."""
     if pos >= end:
         return -1, MISSING
     byte = data[pos]
@@ -421,7 +421,7 @@ def _skip_scalar(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]
 
 @kernel
 def _skip_word(data: NDArray[np.uint8], pos: int, end: int, word: NDArray[np.uint8]) -> int:
-    """Return the byte behind `word`, or -1 if something else stands there."""
+    """Return the byte after `word`, or -1 if something else stands there."""
     if end - pos < len(word):
         return -1
     for step in range(len(word)):
@@ -457,7 +457,7 @@ def _skip_number(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]
 
 @kernel
 def _skip_digits(data: NDArray[np.uint8], pos: int, end: int) -> int:
-    """Return the byte behind at least one digit, or -1."""
+    """Return the byte after at least one digit, or -1."""
     begin = pos
     while pos < end and 48 <= data[pos] <= 57:
         pos += 1
@@ -530,7 +530,7 @@ def write_string(
 
 @kernel
 def _read_unit(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]:
-    """Read a code unit, with the second half of its pair; return the byte behind and the code."""
+    """Read a code unit, with the second half of its pair; return the byte after and the code."""
     code = hex4(data, pos) if pos + 4 <= end else -1
     if code < 0:
         return -1, code

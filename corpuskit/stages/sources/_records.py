@@ -26,7 +26,7 @@ STEP_BYTES = 1 << 16
 """Least that is read to finish the last record of a slice."""
 
 HEAD_BYTES = 20_000
-"""How much of a record that is no document goes to the ledger."""
+"""How much of a record that is not a document goes to the ledger."""
 
 
 class Cutter(NamedTuple):
@@ -34,8 +34,8 @@ class Cutter(NamedTuple):
 
     Attributes:
         split: (data (B,) uint8, is_last) -> starts (n,), ends (n,), bytes done; the rest of the
-            bytes belongs to a record that may go on.
-        skip: (data, state) -> first byte behind the record under way, or -1; and the new state.
+            bytes belongs to a record that may continue.
+        skip: (data, state) -> first byte after the record under way, or -1; and the new state.
         gap: bytes that end a record and do not belong to it.
     """
 
@@ -109,7 +109,7 @@ def read_blocks(
 
     Args:
         pieces: files with slices of them, as `cut_file` gives them.
-        limit: longer records, in bytes, are passed over and reported.
+        limit: longer records, in bytes, are skipped and reported.
         cutter: lines or paragraphs.
         max_expansion: how many times its size a compressed file may hold.
 
@@ -139,7 +139,7 @@ def join_blocks(blocks: Iterator[RecordBlock]) -> Iterator[RecordBlock]:
 
 
 def _joined(blocks: list[RecordBlock]) -> RecordBlock:
-    """Return one block; a line feed between two ends what is no whole UTF-8 at the end of one."""
+    """Return one block; a line feed between two ends what is not whole UTF-8 at the end of one."""
     if len(blocks) == 1:
         return blocks[0]
     gap = np.array([10], np.uint8)
@@ -164,7 +164,7 @@ def _read_slice(
         end = None if stream.kind else piece.end
         rest = b""
         if begin:
-            # The byte before the slice may end a record; if not, one that is not ours goes on.
+            # The byte before the slice may end a record; if not, one that is not ours continues.
             skipped, rest, _ = _skip(stream, b"", cutter)
             begin += skipped - 1
         taken = 0
@@ -248,10 +248,10 @@ def _head(record: NDArray[np.uint8]) -> str:
 
 
 def _skip(stream: InputStream, buffer: bytes, cutter: Cutter) -> tuple[int, bytes, bool]:
-    """Pass over the record under way.
+    """Skip the record under way.
 
     Returns:
-        How many bytes that were, what was read behind them, and whether the record had an end.
+        How many bytes that were, what was read after them, and whether the record had an end.
     """
     size = state = 0
     want = STEP_BYTES
@@ -281,7 +281,7 @@ def split_lines(
 
 
 def skip_line(data: NDArray[np.uint8], state: int) -> tuple[int, int]:
-    """Find the byte behind the next line feed."""
+    """Find the byte after the next line feed."""
     end = data.tobytes().find(b"\n")
     return (end + 1 if end >= 0 else -1), 0
 
@@ -329,7 +329,7 @@ def split_paragraphs(
 
 @kernel
 def skip_paragraph(data: NDArray[np.uint8], state: int) -> tuple[int, int]:
-    """Find the byte behind the next blank line; `state` 1 = only blanks since the line began."""
+    """Find the byte after the next blank line; `state` 1 = only blanks since the line began."""
     for pos in range(len(data)):
         if data[pos] == 10:
             if state == 1:
@@ -346,7 +346,7 @@ def trim_records(
 ) -> None:
     """Leave out byte order marks, and the carriage return of a line end; empty blank records.
 
-    Changes `starts` and `ends`; O(n) but for blank records. A record may end behind the data.
+    Changes `starts` and `ends`; O(n) but for blank records. A record may end after the data.
     """
     size = len(data)
     for row in range(len(starts)):
@@ -366,7 +366,7 @@ def trim_records(
 def gather_records(
     data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Copy records behind one another; return their offsets (n + 1,) and bytes."""
+    """Copy records one after another; return their offsets (n + 1,) and bytes."""
     offsets = np.zeros(len(starts) + 1, np.int64)
     for row in range(len(starts)):
         offsets[row + 1] = offsets[row] + ends[row] - starts[row]

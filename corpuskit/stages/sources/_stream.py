@@ -165,7 +165,7 @@ def _plain(file: BufferedIOBase, path: str) -> Iterator[bytes]:
 
 
 def _gunzip(file: BufferedIOBase, path: str) -> Iterator[bytes]:
-    """Yield the content of all gzip members; zeros between and behind them are padding."""
+    """Yield the content of all gzip members; zeros between and after them are padding."""
     decoder, is_fresh = zlib.decompressobj(31), True
     while compressed := file.read(READ_BYTES):
         while True:

@@ -61,7 +61,7 @@ class Jsonl(ColumnSource):
     three times as many and 1 MiB (`too_long`), and when the value of a declared column has another
     type than declared (`bad_column`). Missing values and null are null; an integer is a float64,
     too; ids, URLs and dates may be numbers. Lone surrogates become U+FFFD (`lone_surrogate`, kept).
-    Blank lines are passed over, byte order marks removed. The other members are kept as they are
+    Blank lines are skipped, byte order marks removed. The other members are kept as they are
     written; in lines that only Python's json module reads (NaN, equal names, escaped names), NaN
     and infinities become null. A member that a parameter names, but none of the first lines has as
     it should be, is refused when the plan is made.
@@ -221,7 +221,7 @@ class Members:
         self.states[odd[self.states[odd] == BLANK]] = ODD
 
     def texts(self) -> pa.LargeStringArray:
-        """Return the first member, unescaped; empty where it is no string."""
+        """Return the first member, unescaped; empty if it is not a string."""
         return large_strings(self._taken.text_offsets, self._taken.texts)
 
     def kinds(self, slot: int) -> NDArray[np.uint8]:
@@ -297,7 +297,7 @@ def _not_utf8(block: RecordBlock) -> NDArray[np.int64]:
 
 
 def _plain_json(line: bytes) -> bytes | None:
-    """Return an object as plain JSON, None if the line is no JSON object.
+    """Return an object as plain JSON, None if the line is not a JSON object.
 
     The last of equal names wins. NaN, infinities and numbers beyond float64 become null.
     """

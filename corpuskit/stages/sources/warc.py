@@ -64,7 +64,7 @@ class Warc(WebSource):
 
     Every record becomes a document, or a row of the ledger: because it is of another type
     (`other_record`: requests, metadata, revisits), has another status (`bad_status`) or content
-    type (`not_html`), is no HTTP response or cannot be decoded (`broken_http`), is over
+    type (`not_html`), is not an HTTP response or cannot be decoded (`broken_http`), is over
     `max_record_bytes`, or its text over `max_document_bytes` (`too_long`), holds no text
     (`no_text`), or the extractor gave up (`extraction_failed`), took too much CPU time
     (`extraction_timeout`), memory (`extraction_memory`) or died of it (`extraction_crash`). If a

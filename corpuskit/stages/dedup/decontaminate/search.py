@@ -197,7 +197,7 @@ def _beside(
 
     Args:
         room: (n, 2) words of the text where it may be: after the question, or before it.
-        kind: ANSWER is looked for near the beginning of the room, PASSAGE near its end.
+        kind: ANSWER is searched for near the beginning of the room, PASSAGE near its end.
     """
     parts = index.parts_of[index.items[stretches.parts], kind]
     has = parts >= 0

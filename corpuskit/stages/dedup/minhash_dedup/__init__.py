@@ -10,8 +10,7 @@
 
 `schemes` turns texts into band keys and shingles, `verification` has the two passes that compare
 them, `signatures` the files of `signatures: true`. With `verify: null` the pass `cluster` writes
-`clusters` itself, and `gather` and `verify` do not run. Gathered sets and signatures are keyed by
-document, so no pass holds more than its unit.
+`clusters` itself, and `gather` and `verify` do not run. No pass holds more than its unit.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Tokenize(StreamingStage):
         """Return what `pack` and the loader need to know of the tokenizer.
 
         Raises:
-            UsageError: the file is no tokenizer, the engine can't do it, or it can't be told which
+            UsageError: the file is not a tokenizer, the engine can't do it, or it is unknown which
                 token ends documents.
         """
         definition = define(self._named)

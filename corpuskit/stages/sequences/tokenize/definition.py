@@ -353,7 +353,7 @@ class Specials(NamedTuple):
 def find_specials(named: Named, *, eos: str | None, bos: str | None) -> Specials:
     """Return the named tokens, or those that can only be meant.
 
-    A name that is given must exist. What can't be told is None.
+    A name that is given must exist. What is ambiguous is None.
 
     Raises:
         UsageError: `eos` or `bos` is not in the vocabulary.

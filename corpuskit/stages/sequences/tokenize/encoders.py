@@ -118,7 +118,7 @@ class ReferenceEncoder:
 
 
 def raise_interrupts(error: BaseException) -> None:
-    """Raise what is no error of a library: one written in Rust that panics raises no Exception."""
+    """Raise what no library raised; a panic of one written in Rust is not an Exception."""
     if isinstance(error, (KeyboardInterrupt, MemoryError, SystemExit, GeneratorExit)):
         raise error
 

@@ -228,7 +228,7 @@ def read_pair(
     What no merge makes is special, unless it is a byte: that is how these files have <|endoftext|>.
 
     Raises:
-        UsageError: they don't belong together, or it can't be told how text is split into words.
+        UsageError: they don't belong together, or it is unknown how text is split into words.
     """
     vocabulary: dict[str, int] = json.loads(contents[0])
     lines = contents[1].decode().split("\n")
@@ -368,7 +368,7 @@ def find_preset(path: str, pattern: str | None, recognised: str | None) -> Prese
     """Return how the words of a file are found; a regular expression of the user's own counts.
 
     Raises:
-        UsageError: it can't be told, or `pattern` is neither a name nor a regular expression.
+        UsageError: it is unknown, or `pattern` is neither a name nor a regular expression.
     """
     name = pattern or recognised
     if name is None:

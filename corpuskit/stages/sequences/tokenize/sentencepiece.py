@@ -226,7 +226,7 @@ def _write_number(value: int) -> bytes:
 def _with_types(content: bytes, types: Mapping[int, int]) -> bytes:
     """Return a model in which some pieces, by number, have other types.
 
-    A later value of a field replaces an earlier one, so a type is put behind what a piece has.
+    A later value of a field replaces an earlier one, so a type is put after what a piece has.
     """
     out, number, begin = bytearray(), 0, 0
     for field, value, end in _read_fields(content):
@@ -249,7 +249,7 @@ def _with_types(content: bytes, types: Mapping[int, int]) -> bytes:
 
 SPACE = "\u2581"
 RUNS = 4
-"""Runs up to so many times the longest tied piece are tried."""
+"""Runs up to this many times the longest tied piece are tried."""
 
 MAX_RUN = 64
 """Longer tied pieces are not tried, which takes their length to the power of four; Mistral's have

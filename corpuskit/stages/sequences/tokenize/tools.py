@@ -293,7 +293,7 @@ def describe(named: Named, text: str) -> Description:
     """Return what is known of a tokenizer, and the ids of a text.
 
     Raises:
-        UsageError: the file is no tokenizer, or something is missing.
+        UsageError: the file is not a tokenizer, or something is missing.
     """
     definition = define(named)
     encoder = open_engine(named)

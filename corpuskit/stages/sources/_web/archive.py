@@ -1,4 +1,4 @@
-"""Decompresses web archives member by member, and goes on behind a broken one."""
+"""Decompresses web archives member by member, and continues after a broken one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Archive:
     """The pieces of one file, in bounded memory.
 
     A file may be plain, gzip (a member per record, or any other way) or zstd. Behind a broken gzip
-    member reading goes on at the next that begins with a record; a broken zstd frame ends the file.
+    member reading continues at the next that begins with a record; a broken zstd frame
+    ends the file.
 
     Args:
         part: what to read of it; None: all.
@@ -168,7 +169,7 @@ def _gunzip(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Archi
 def _members(
     file: BufferedIOBase, offset: int, framing: Framing
 ) -> Generator[ArchivePiece, None, int | None]:
-    """Yield members from `offset` on; return where to go on behind damage, None at the end."""
+    """Yield members from `offset` on; return where to continue after damage, None at the end."""
     window = b""
     while True:
         window = window.lstrip(b"\0")  # padding between members
@@ -206,7 +207,7 @@ class _GzipMember:
     Attributes:
         is_new: nothing of it was given out yet.
         is_done: the member is whole and its checksum right.
-        rest: what lies behind it, of the bytes last given.
+        rest: what lies after it, of the bytes last given.
     """
 
     def __init__(self, offset: int, head_bytes: int) -> None:
@@ -297,9 +298,9 @@ class Framing(NamedTuple):
         may_start: bytes -> the same, but what they are too few to decide counts as one.
         read_header: bytes -> where the header that they begin with ends, None if it does not, and
             its fields: those of WARC, names in lower case.
-        next: finds the line feed in front of a line that begins a record.
-        next_or_cut: the same, or in front of one that the end of the bytes cuts off.
-        head_bytes: so many bytes are enough to tell.
+        next: finds the line feed before a line that begins a record.
+        next_or_cut: the same, or before one that the end of the bytes cuts off.
+        head_bytes: bytes that suffice to decide.
         line_bytes: the longest such line, its line feeds included.
         is_nested: a header may hold lines that begin other records.
     """
@@ -366,7 +367,7 @@ _LINE = re.compile(
     rb"(?P<date>\d{8,17}) (?P<type>[^\r\n ]{0,256}) (?:[^\r\n]{0,2048} )?(?P<length>\d{1,15})"
     rb"[ \t]*\r?\n"
 )
-"""Fields of version 1; version 2 has five more in front of the length. URLs may have blanks."""
+"""Fields of version 1; version 2 has five more before the length. URLs may have blanks."""
 
 LINE_BYTES = 1 << 13
 
@@ -434,7 +435,7 @@ FOLDER = "archive/"
 ENDINGS = (".warc", ".warc.gz")
 
 LOCAL_HEADER = struct.Struct("<4s22xHH")
-"""Signature, and sizes of the name and of the extra field behind it."""
+"""Signature, and sizes of the name and of the extra field after it."""
 
 MAX_RATIO = 1040
 """More than a gzip member can expand to, 1,032."""
@@ -466,7 +467,7 @@ def is_wacz(name: str) -> bool:
 def read_parts(path: str) -> list[ArchivePart]:
     """Return the WARC files in a WACZ, in the order they lie there.
 
-    A record's position is its place in the decompressed WARC file, behind a number that is larger
+    A record's position is its place in the decompressed WARC file, after a number that is larger
     than every position before it: the place of its entry, times what no part expands to. So parts
     are read alone, without decompressing those before them.
 

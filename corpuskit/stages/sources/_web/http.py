@@ -154,7 +154,7 @@ def _inflate_members(body: bytes, most: int) -> bytes:
     pieces: list[bytes] = []
     size = at = 0
     while body.startswith(GZIP, at):
-        # Steps that double keep the copies of what lies behind a member short.
+        # Steps that double keep the copies of what lies after a member short.
         decoder, step = zlib.decompressobj(31), 1 << 10
         while not decoder.eof and at < len(body):
             given = body[at : at + step]

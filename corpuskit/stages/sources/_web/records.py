@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NOT_A_RECORD = "no record begins here"
 
 HEAD_BYTES = 2000
-"""How much of what is no record goes to the ledger."""
+"""How much of what is not a record goes to the ledger."""
 
 _DIGITS = re.compile(r"\d{1,15}")
 _BREAKS = re.compile(rb"[\r\n \t\0]*")
@@ -40,7 +40,7 @@ class ArchiveRecord:
         size_bytes: of the block, as far as it is there.
         expected_bytes: of the block, as its header says.
         problem: empty, `too_long`, `broken_record` or `clipped_file`.
-        note: what is wrong, for people; the beginning of what is no record.
+        note: what is wrong, for people; the beginning of what is not a record.
     """
 
     position: int
@@ -56,8 +56,8 @@ class ArchiveRecord:
 class Cursor:
     """Reads pieces as one stream that stops where a record must end.
 
-    That is in front of a gzip member that begins with a record, and where the file is damaged;
-    `open` goes on behind it.
+    That is before a gzip member that begins with a record, and where the file is damaged;
+    `open` continues after it.
 
     Attributes:
         position: of the next byte.
@@ -81,7 +81,7 @@ class Cursor:
         self._again = AGAIN_BYTES
 
     def open(self) -> bool:
-        """Go on behind a stop; return whether there is anything."""
+        """Continue after a stop; return whether there is anything."""
         if self.damage:
             self.position += 1  # what is lost has a key of its own
         self.damage, self.is_clipped, self._is_stopped = "", False, False
@@ -101,7 +101,7 @@ class Cursor:
         return self._buffer[self._at : self._at + size]
 
     def skip(self, size: int) -> int:
-        """Pass over bytes; return how many there were before a stop."""
+        """Skip bytes; return how many there were before a stop."""
         left = size
         while left:
             step = min(left, len(self._buffer) - self._at)
@@ -128,7 +128,7 @@ class Cursor:
         return b"".join(pieces)
 
     def pass_long(self, size: int, most: int) -> tuple[int, bytes]:
-        """Pass over a block that is not held in memory.
+        """Skip a block that is not held in memory.
 
         Returns:
             How many of its bytes there are before a stop; those from the first line on that
@@ -160,7 +160,7 @@ class Cursor:
         return True
 
     def skip_breaks(self) -> None:
-        """Pass over line breaks and blanks."""
+        """Skip line breaks and blanks."""
         while self._has_bytes() or self._more():
             match = _BREAKS.match(self._buffer, self._at)
             self.skip(match.end() - self._at if match else 0)
@@ -168,7 +168,7 @@ class Cursor:
                 return
 
     def skip_to_record(self) -> int:
-        """Pass over bytes up to a line that begins a record, or a stop; return how many."""
+        """Skip bytes up to a line that begins a record, or a stop; return how many."""
         begin = self.position
         while True:
             window = self.peek(HEADER_BYTES)
@@ -221,13 +221,13 @@ def read_records(
 
     A record whose member turns out to be damaged is `broken_record`, or `clipped_file` if the file
     has nothing more, however much of it came out. A record whose length reaches into others, or
-    beyond the end, is `broken_record`, and reading goes on at the first line in its block that
-    begins one; in compressed files, if no more than `most` bytes were passed over since then.
+    beyond the end, is `broken_record`, and reading continues at the first line in its block that
+    begins one; in compressed files, if no more than `most` bytes were skipped since then.
 
     Args:
         pieces: of the file.
         wanted: fields -> whether the body is asked for.
-        most: longer bodies are passed over, in bytes.
+        most: longer bodies are skipped, in bytes.
         end: where the content ends, if it is known.
         framing: how records begin.
     """
@@ -304,7 +304,7 @@ def _read_block(
     is_off = not cursor.damage and (size < expected or not _is_over(cursor))
     if is_off and not cursor.damage:
         if not is_long:
-            # The line may begin in the block and end behind it.
+            # The line may begin in the block and end after it.
             match = cursor.framing.next.search(body + cursor.peek(cursor.framing.line_bytes))
             rest = body[match.start() + 1 :] if match else b""
         if rest and cursor.give_back(rest):
@@ -338,7 +338,7 @@ def _last_start(window: bytes) -> int:
 def _stray(
     cursor: Cursor, record: ArchiveRecord, window: bytes, again: int, is_cut: bool
 ) -> ArchiveRecord:
-    """Pass over what is no record, up to the next one; at the end of the file it may be cut off.
+    """Skip what is not a record, up to the next one; at the end of the file it may be cut off.
 
     Args:
         cursor: at its beginning.
@@ -359,6 +359,6 @@ def _stray(
 
 
 def _spoiled(record: ArchiveRecord, cursor: Cursor) -> ArchiveRecord:
-    """Return a record as one that the damage behind it took."""
+    """Return a record as one that the damage after it took."""
     problem = "clipped_file" if cursor.is_clipped else "broken_record"
     return dataclasses.replace(record, body=b"", problem=problem, note=cursor.damage)

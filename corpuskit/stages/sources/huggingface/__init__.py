@@ -38,7 +38,7 @@ class Huggingface(ColumnSource):
     looked up on the hub, and its files are fetched into the library's cache (HF_HOME) when a
     command starts; cluster nodes must see that folder. What was fetched before is read without a
     network, also with HF_HUB_OFFLINE=1. Give `revision` a commit: a branch may move between two
-    commands, and files that changed are then read anew. A run's fingerprint has the hashes of the
+    commands, and files that changed are then read again. A run's fingerprint has the hashes of the
     files, not who fetched them when.
 
     Files are chosen by `pattern`, or by the `configs` in the card (README.md), or by folders and
@@ -64,7 +64,7 @@ class Huggingface(ColumnSource):
     split: str = "train"
     """Split of the dataset; `all` takes every one."""
     revision: str = "main"
-    """Branch, tag or commit on the hub; a commit is read the same way for ever."""
+    """Branch, tag or commit on the hub; a commit is read the same way forever."""
     pattern: str | None = None
     """Pattern of files in the dataset (`data/CC-MAIN-2024-10/*.parquet`), instead of the two."""
 

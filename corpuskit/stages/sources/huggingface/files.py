@@ -124,7 +124,7 @@ def _local(folder: Path, name: str) -> tuple[Found, str]:
 
 
 def _card(readme: Path) -> Mapping[str, Any]:
-    """Return the metadata of a dataset card; empty where there is none."""
+    """Return the metadata of a dataset card; empty if there is none."""
     if not readme.is_file():
         return {}
     try:
@@ -153,7 +153,7 @@ def _fetched(place: str, revision: str, chosen: Chooser) -> list[tuple[Found, st
     """List a dataset, fetch the files chosen into the library's cache.
 
     Names are those in the repository, stamps the hashes of contents: neither tells who fetched them
-    when, so a run can go on elsewhere.
+    when, so a run can continue elsewhere.
     """
     library = _library()
     errors: Any = importlib.import_module("huggingface_hub.errors")
@@ -225,7 +225,7 @@ ENDINGS = {
     ".jsonl.zst": "jsonl",
     ".json.zst": "jsonl",
 }
-"""What can be read, and the format behind it."""
+"""File endings that can be read, and their formats."""
 
 METADATA = frozenset(
     "dataset_info.json dataset_infos.json dataset_dict.json state.json package.json".split()

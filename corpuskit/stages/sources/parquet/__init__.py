@@ -60,7 +60,7 @@ ROW_BYTES = 64
 
 
 class ParquetRows(NamedTuple):
-    """Rows of a file that lie one behind the other, before they are documents.
+    """Rows of a file that lie one after the other, before they are documents.
 
     Attributes:
         place: file and row groups, for messages.

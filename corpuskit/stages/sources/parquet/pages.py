@@ -139,7 +139,7 @@ def _looked_into(file: BufferedIOBase, chunk: Chunk) -> Chunk:
 
 @kernel
 def longest(data: NDArray[np.uint8]) -> int:
-    """Return the longest of byte strings, each behind its length in 4 bytes: O(number)."""
+    """Return the longest of byte strings, each after its length in 4 bytes: O(number)."""
     most, place, size = 0, 0, len(data)
     while place + 4 <= size:
         length = 0
