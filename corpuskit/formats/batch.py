@@ -70,10 +70,13 @@ def utf8(array: pa.Array) -> Utf8:
     return Utf8(frozen(bounds), frozen(content))
 
 
-def large_strings(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.LargeStringArray:
+def large_strings(
+    offsets: NDArray[np.int64], data: NDArray[np.uint8], is_null: NDArray[np.bool_] | None = None
+) -> pa.LargeStringArray:
     """Wrap buffers as a large_string array without copying; the bytes must be valid UTF-8."""
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.LargeStringArray.from_buffers(len(offsets) - 1, buffers[1], buffers[2])
+    valid = pa.array(~is_null).buffers()[1] if is_null is not None and is_null.any() else None
+    buffers = pa.py_buffer(offsets), pa.py_buffer(data[: offsets[-1]])
+    return pa.LargeStringArray.from_buffers(len(offsets) - 1, *buffers, valid)
 
 
 def span_lists(

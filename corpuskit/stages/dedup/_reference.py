@@ -226,6 +226,5 @@ def _last_key(seal: Seal) -> int:
 
 
 def _moved(rows: pa.Table, shift: int) -> pa.Table:
-    """Return rows with the keys of an older run moved."""
     keys = numbers(rows.column("key")) + np.int64(shift)
     return rows.set_column(rows.schema.get_field_index("key"), "key", pa.array(keys))

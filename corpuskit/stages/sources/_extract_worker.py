@@ -201,7 +201,7 @@ def _answer(target: BinaryIO, state: int, flags: int, text: str) -> None:
     target.flush()
 
 
-# ---------------------------------------------------------------- which characters the bytes of
+# ---------------------------------------------------------------- character encodings
 
 
 MARKS = (

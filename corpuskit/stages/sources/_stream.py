@@ -262,7 +262,7 @@ def _broken(file: BufferedIOBase, path: str, kind: str, reason: str) -> DataErro
     )
 
 
-# ---------------------------------------------------------------- how much text a slice of a tex
+# ---------------------------------------------------------------- estimates
 
 
 EXPANSION = 4

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError, suggest
-from corpuskit.formats.batch import utf8
+from corpuskit.formats.batch import large_strings, utf8
 from corpuskit.stage import Cost, Reject, SourceBatch
 from corpuskit.stages.sources._columns import (
     BrokenRules,
@@ -158,7 +158,7 @@ def _rejects(
             )
 
 
-# ---------------------------------------------------------------- JSON lines as columns: takes a
+# ---------------------------------------------------------------- lines as columns
 
 
 INVALID = 3
@@ -272,15 +272,6 @@ class Members:
         return large_strings(offsets, self._taken.extra, np.diff(offsets) == 0).cast(pa.string())
 
 
-def large_strings(
-    offsets: NDArray[np.int64], content: NDArray[np.uint8], is_null: NDArray[np.bool_] | None = None
-) -> pa.LargeStringArray:
-    """Wrap buffers as strings without copying; the bytes must be valid UTF-8."""
-    valid = pa.array(~is_null).buffers()[1] if is_null is not None and is_null.any() else None
-    places = pa.py_buffer(offsets), pa.py_buffer(content[: offsets[-1]])
-    return pa.LargeStringArray.from_buffers(len(offsets) - 1, *places, valid)
-
-
 def _packed(names: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     sizes = [0, *(len(name) for name in names)]
     return np.frombuffer(b"".join(names), np.uint8), np.cumsum(np.array(sizes, np.int64))
@@ -323,7 +314,7 @@ def _finite(number: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# ---------------------------------------------------------------- looks at the first lines of JS
+# ---------------------------------------------------------------- first lines, for the plan
 
 
 LOOK_BYTES = 1 << 18

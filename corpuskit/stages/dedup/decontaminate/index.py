@@ -247,7 +247,6 @@ class _ItemWords(NamedTuple):
 
 
 def _words(texts: Sequence[str]) -> Iterator[_ItemWords]:
-    """Yield the words of texts, some texts at a time."""
     for first in range(0, len(texts), _CHUNK):
         chunk = utf8(pa.array(texts[first : first + _CHUNK], pa.large_string()))
         yield _ItemWords(*fold_all(*chunk, folded_characters()))

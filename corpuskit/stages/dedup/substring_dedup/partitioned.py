@@ -68,6 +68,22 @@ if TYPE_CHECKING:
     from corpuskit.stages.dedup.substring_dedup.symbols import Search
 
 
+_PLACE = [("start", pa.uint32()), ("at", pa.uint16()), ("last", pa.uint16())]
+FINGERPRINTS = pa.schema([("fp", pa.uint64()), ("key", pa.int64()), *_PLACE])
+"""One row per fingerprint, as kernels.substring.winnow has them."""
+
+PLACES = pa.schema([("key", pa.int64()), ("fp", pa.uint64()), *_PLACE])
+"""Those that are not alone, on their way back."""
+
+REFINED = tuple(f"refine/fingerprints_{number}" for number in range(64))
+"""Runs of FINGERPRINTS that replace hot ones: slices of what a cell has."""
+
+HOT = pa.schema([("fp", pa.uint64())])
+CONTEXTS = pa.schema([*FINGERPRINTS, ("rank", pa.uint8()), ("symbols", pa.large_binary())])
+SPANS = pa.schema([("key", pa.int64()), ("start", pa.uint32()), ("end", pa.uint32())])
+WINDOWS = pa.schema([("key", pa.int64()), ("start", pa.uint32()), ("last", pa.uint16())])
+"""Repeated windows `start` to `start + last`."""
+
 _MAX_OPENS = 1 << 27
 """Runs that all ranges together may open: hours of CPU, where there are 100 TB. To merge what
 cells have for them first is to write contexts, most of what is written, once more."""
@@ -404,22 +420,6 @@ def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
 
 # ---------------------------------------------------------------- rows
 
-
-_PLACE = [("start", pa.uint32()), ("at", pa.uint16()), ("last", pa.uint16())]
-FINGERPRINTS = pa.schema([("fp", pa.uint64()), ("key", pa.int64()), *_PLACE])
-"""One row per fingerprint, as kernels.substring.winnow has them."""
-
-PLACES = pa.schema([("key", pa.int64()), ("fp", pa.uint64()), *_PLACE])
-"""Those that are not alone, on their way back."""
-
-REFINED = tuple(f"refine/fingerprints_{number}" for number in range(64))
-"""Runs of FINGERPRINTS that replace hot ones: slices of what a cell has."""
-
-HOT = pa.schema([("fp", pa.uint64())])
-CONTEXTS = pa.schema([*FINGERPRINTS, ("rank", pa.uint8()), ("symbols", pa.large_binary())])
-SPANS = pa.schema([("key", pa.int64()), ("start", pa.uint32()), ("end", pa.uint32())])
-WINDOWS = pa.schema([("key", pa.int64()), ("start", pa.uint32()), ("last", pa.uint16())])
-"""Repeated windows `start` to `start + last`."""
 
 _LARGE = 64
 """Rows of a group that is counted as large."""

@@ -58,7 +58,7 @@ class ArchivePiece(NamedTuple):
 class Archive:
     """The pieces of one file, in bounded memory.
 
-    A file may be plain, gzip (a member per record, or any other way) or zstd. Behind a broken gzip
+    A file may be plain, gzip (a member per record, or any other way) or zstd. After a broken gzip
     member reading continues at the next that begins with a record; a broken zstd frame
     ends the file.
 
@@ -283,7 +283,7 @@ def _holds_record(compressed: bytes, framing: Framing) -> bool:
     return framing.starts(head) or (is_whole and framing.may_start(head))
 
 
-# ---------------------------------------------------------------- how records of web archives be
+# ---------------------------------------------------------------- how records begin
 
 
 HEADER_BYTES = 1 << 16
@@ -428,7 +428,10 @@ def framing_of(name: str) -> Framing:
     return ARC if bare.endswith(".arc") else WARC
 
 
-# ---------------------------------------------------------------- WACZ: zip files that hold WARC
+# ---------------------------------------------------------------- WACZ: WARC files in a zip file
+#
+# Source: Webrecorder, "Web Archive Collection Zipped (WACZ)", version 1.1.1; .ZIP File Format
+# Specification (PKWARE), 4.3.7.
 
 
 FOLDER = "archive/"

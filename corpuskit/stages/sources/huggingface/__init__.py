@@ -151,7 +151,7 @@ def _check_lines(file: InputFile) -> None:
             )
 
 
-# ---------------------------------------------------------------- arrow IPC streams, as Hugging
+# ---------------------------------------------------------------- Arrow streams of save_to_disk
 
 
 FILE_MAGIC = b"ARROW1"

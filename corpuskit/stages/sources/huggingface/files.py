@@ -212,7 +212,7 @@ def _reason(place: str, revision: str, error: Exception) -> str:
     return f"{what}: cannot be fetched: {line}. Try again, or give a folder."
 
 
-# ---------------------------------------------------------------- which files of a dataset belon
+# ---------------------------------------------------------------- configurations and splits
 
 
 ENDINGS = {
