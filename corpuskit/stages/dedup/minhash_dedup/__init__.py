@@ -70,7 +70,7 @@ _NODE_BYTES = 64
 """Memory of that pass per document where clusters are ranked later, when they are verified."""
 
 
-class MinhashDedup(ClusterStage):
+class MinhashDedup(schemes.Signing, ClusterStage):
     r"""Keep one document of those that share most of their word n-grams.
 
     Bands propose, `verify` decides. Two documents of Jaccard similarity J share a band with
@@ -94,25 +94,9 @@ class MinhashDedup(ClusterStage):
     bounds = {"near_duplicate": "verify"}  # noqa: RUF012 - as Stage declares it
     hashed_by = "sign"
 
-    ngram: int = Field(5, ge=1, le=64)
-    """Words per shingle."""
-    bands: int = Field(14, ge=1, le=255)
-    """Bands; more of them find less similar pairs, and cost time and scratch disk."""
-    rows: int = Field(8, ge=1, le=255)
-    """Hashes per band; more of them find fewer pairs that are not similar."""
     verify: float | None = Field(0.8, gt=0, le=1)
     r"""Least Jaccard similarity of the sets of word n-grams, in `\w+` words in lower case whatever
     the scheme. null: bands alone decide, and delete much that is less similar."""
-    scheme: schemes.Scheme = "fast"
-    """`fast`, or signatures equal to those of datatrove, or of datasketch."""
-    language: str = "en"
-    """Language of the words, for scheme datatrove."""
-    hash_function: schemes.HashFunction | None = None
-    """Of shingles; null: the scheme's own."""
-    precision: schemes.Precision | None = None
-    """Bits of that hash; null: the scheme's own."""
-    seed: int = Field(1, ge=0, lt=2**32)
-    """Seed of the permutations."""
     signatures: bool = False
     """Keep whole signatures, as `signatures/<stage>/part-*.parquet`."""
 

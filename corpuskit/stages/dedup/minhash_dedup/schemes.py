@@ -6,9 +6,10 @@ import functools
 import itertools
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import Utf8, frozen
@@ -18,6 +19,7 @@ from corpuskit.kernels.minhash import distinct_shingles, permutations, sketch_te
 from corpuskit.kernels.ngrams import JoinedWords, hash_ngrams, join_words, lower_words
 from corpuskit.kernels.punctuation import PUNCTUATION
 from corpuskit.kernels.simplify import BECOMES, DIGIT, ODD, SAME, SEPARATES, SPACE, Simple, simplify
+from corpuskit.stage import Parameters
 from corpuskit.stages._words import check_language, splitter
 
 if TYPE_CHECKING:
@@ -47,40 +49,25 @@ _BLOCK_BYTES, _BLOCK_DOCS = 1 << 20, 4096
 a word and signatures up to 900 a document, which should not leave the processor's cache."""
 
 
-class Signing(Protocol):
-    """Parameters of a stage that decide about signatures."""
+class Signing(Parameters):
+    """Parameters that decide about signatures."""
 
-    @property
-    def scheme(self) -> Scheme:
-        """How texts become shingles, and shingles signatures."""
-
-    @property
-    def ngram(self) -> int:
-        """Words per shingle."""
-
-    @property
-    def bands(self) -> int:
-        """Bands of a signature."""
-
-    @property
-    def rows(self) -> int:
-        """Values of a band."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of the permutations."""
-
-    @property
-    def language(self) -> str:
-        """Language of the words, for `datatrove`."""
-
-    @property
-    def hash_function(self) -> HashFunction | None:
-        """Hash of shingles; None: the scheme's own. Not for `fast`."""
-
-    @property
-    def precision(self) -> Precision | None:
-        """Bits of the hash; None: the scheme's own. Not for `fast`."""
+    ngram: int = Field(5, ge=1, le=64)
+    """Words per shingle."""
+    bands: int = Field(14, ge=1, le=255)
+    """Bands; more of them find less similar pairs, and cost time and scratch disk."""
+    rows: int = Field(8, ge=1, le=255)
+    """Hashes per band; more of them find fewer pairs that are not similar."""
+    scheme: Scheme = "fast"
+    """`fast`, or signatures equal to those of datatrove, or of datasketch."""
+    language: str = "en"
+    """Language of the words, for scheme datatrove."""
+    hash_function: HashFunction | None = None
+    """Of shingles; null: the scheme's own."""
+    precision: Precision | None = None
+    """Bits of that hash; null: the scheme's own."""
+    seed: int = Field(1, ge=0, lt=2**32)
+    """Seed of the permutations."""
 
 
 class Signatures(NamedTuple):
