@@ -19,17 +19,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from corpuskit.formats.batch import SPAN, ByteSpans, span_lists
 from corpuskit.formats.ledger import Entries
 from corpuskit.kernels.substring import spans as trims
 from corpuskit.kernels.substring.spans import join_spans
-from corpuskit.paths import PathText
 from corpuskit.stage import Cost, GlobalStage, Pass
 from corpuskit.stages.dedup._keep import (
-    GLOBAL,
-    MAX_SOURCES,
     check_scope,
     keep_columns,
     scope_columns,
@@ -37,6 +34,7 @@ from corpuskit.stages.dedup._keep import (
 from corpuskit.stages.dedup.substring_dedup import partitioned, suffix_array
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     ENCODED_PER_SECOND,
+    Search,
     byte_spans,
     check_encoder,
 )
@@ -52,10 +50,8 @@ if TYPE_CHECKING:
 
 _TRIMS = {"char": trims.CHAR, "word": trims.WORD, "line": trims.LINE}
 
-_MIN_BYTES = 250
 
-
-class SubstringDedup(GlobalStage):
+class SubstringDedup(Search, GlobalStage):
     """Cut spans of text that occur elsewhere, too, letter for letter.
 
     A window of `min_bytes` is repeated when the same bytes occur at two places of the corpus, in
@@ -89,20 +85,6 @@ class SubstringDedup(GlobalStage):
     engine: Literal["partitioned", "suffix_array"] = "partitioned"
     """`partitioned` (bounded memory), or `suffix_array` (the reference: all texts of a scope in
     the memory of one task; the extra `suffix-array`). Same spans."""
-    min_bytes: int | None = Field(None, ge=10, le=100_000)
-    """Length of a repeated span at least, in bytes; 250 if nothing is given. For 100 bytes of
-    English, scripts of three bytes a letter need 300."""
-    min_tokens: int | None = Field(None, ge=4, le=25_000)
-    """Length in token ids of `tokenizer` instead; encoding costs more than all else."""
-    tokenizer: PathText | None = None
-    """Path of a tokenizer.json, for `min_tokens`: spans are equal when their ids are."""
-    keep: Literal["first", "none"] = "first"
-    """Which copy stays: the first one, or none."""
-    prefer: tuple[str, ...] = Field((), max_length=MAX_SOURCES)
-    """Sources whose copies count as earlier than those of others, the most wanted first."""
-    scope: str = GLOBAL
-    """Look for repeats among all documents, or only among those with the same value in a column of
-    strings: source, language.label, or a declared one such as dump."""
     trim: Literal["char", "word", "line"] = "word"
     """What a cut leaves whole: spans shrink to whole characters, words or lines."""
     min_fragment: int = Field(100, ge=0)
@@ -115,19 +97,6 @@ class SubstringDedup(GlobalStage):
     max_ratio: float = Field(0.2, ge=0, le=1)
     """With `action: drop`: drop documents of which more than this share is in spans; 0 drops at any
     span."""
-
-    @model_validator(mode="after")
-    def _check_windows(self) -> SubstringDedup:
-        if self.min_bytes is not None and self.min_tokens is not None:
-            raise ValueError("set min_bytes or min_tokens, not both")
-        if (self.min_tokens is None) != (self.tokenizer is None):
-            raise ValueError("min_tokens and tokenizer need each other")
-        return self
-
-    @property
-    def window(self) -> int:
-        """Return the symbols of a window: bytes, or token ids."""
-        return self.min_tokens or self.min_bytes or _MIN_BYTES
 
     def files(self) -> tuple[str, ...]:
         return () if self.tokenizer is None else (self.tokenizer,)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import frozen
-from corpuskit.stages.dedup._keep import priorities, scope_columns, scope_hashes
+from corpuskit.paths import PathText
+from corpuskit.stage import Parameters
+from corpuskit.stages.dedup._keep import (
+    GLOBAL,
+    MAX_SOURCES,
+    priorities,
+    scope_columns,
+    scope_hashes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,28 +34,39 @@ ENCODED_PER_SECOND = 2.2e6
 """Text bytes that Hugging Face tokenizers encode in a CPU second."""
 
 
-class Search(Protocol):
-    """What the engines ask of the stage."""
+_MIN_BYTES = 250
+
+
+class Search(Parameters):
+    """Parameters that decide which spans are repeated."""
+
+    min_bytes: int | None = Field(None, ge=10, le=100_000)
+    """Length of a repeated span at least, in bytes; 250 if nothing is given. For 100 bytes of
+    English, scripts of three bytes a letter need 300."""
+    min_tokens: int | None = Field(None, ge=4, le=25_000)
+    """Length in token ids of `tokenizer` instead; encoding costs more than all else."""
+    tokenizer: PathText | None = None
+    """Path of a tokenizer.json, for `min_tokens`: spans are equal when their ids are."""
+    keep: Literal["first", "none"] = "first"
+    """Which copy stays: the first one, or none."""
+    prefer: tuple[str, ...] = Field((), max_length=MAX_SOURCES)
+    """Sources whose copies count as earlier than those of others, the most wanted first."""
+    scope: str = GLOBAL
+    """Look for repeats among all documents, or only among those with the same value in a column of
+    strings: source, language.label, or a declared one such as dump."""
+
+    @model_validator(mode="after")
+    def _check_windows(self) -> Self:
+        if self.min_bytes is not None and self.min_tokens is not None:
+            raise ValueError("set min_bytes or min_tokens, not both")
+        if (self.min_tokens is None) != (self.tokenizer is None):
+            raise ValueError("min_tokens and tokenizer need each other")
+        return self
 
     @property
     def window(self) -> int:
-        """Return the symbols of a window, L."""
-
-    @property
-    def tokenizer(self) -> str | None:
-        """Return the path of a tokenizer.json; None compares bytes."""
-
-    @property
-    def keep(self) -> Literal["first", "none"]:
-        """Return whether the first position of each distinct window stays."""
-
-    @property
-    def prefer(self) -> tuple[str, ...]:
-        """Return the sources whose positions come before those of others."""
-
-    @property
-    def scope(self) -> str:
-        """Return within which documents windows are compared."""
+        """Return the symbols of a window: bytes, or token ids."""
+        return self.min_tokens or self.min_bytes or _MIN_BYTES
 
 
 class Symbols(NamedTuple):
