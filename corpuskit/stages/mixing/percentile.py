@@ -92,7 +92,7 @@ class Percentile(GlobalStage):
         return (
             Pass("count", self.count_cell),
             Pass("merge", self.merge_range, self.cut_ranges),
-            Pass("rank", self.rank_all, self.cut_nothing),
+            Pass("rank", self.rank_all, self.one_unit),
             Pass("apply", self.apply_ranks),
         )
 
@@ -155,7 +155,7 @@ class Percentile(GlobalStage):
         merged = _summed(rows.drop_columns(["hash"]))
         context.write_run("merged", {name: merged.column(name) for name in _MERGED.names})
 
-    def cut_nothing(self, plan: PassPlan) -> list[Unit]:
+    def one_unit(self, plan: PassPlan) -> list[Unit]:
         """Return the one unit that sees all different scores.
 
         Raises:
