@@ -36,10 +36,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.stage import View
-from corpuskit.stages.dedup._benchmark_items import Columns, benchmark_files, read_items
-from corpuskit.stages.dedup._contamination import open_index
-from corpuskit.stages.dedup._contamination_findings import find_items
 from corpuskit.stages.dedup.decontaminate import Decontaminate
+from corpuskit.stages.dedup.decontaminate.index import open_index
+from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files, read_items
+from corpuskit.stages.dedup.decontaminate.search import find_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,7 +94,9 @@ def methods_of(
     print(f"our index: {index.num_read:,} items, {len(index.names):,} different, {index.num_short} too short; "
           f"{index.size_bytes / 1e6:,.0f} MB; opened in {spent:.2f} CPU s")  # fmt: skip
     items = [
-        item for name, path in stage._recipe().files for item in read_items(name, path, Columns())
+        item
+        for name, path in stage._recipe().files
+        for item in read_items(name, path, BenchmarkColumns())
     ]
     began = time.process_time()
     grams = {
@@ -258,7 +260,7 @@ def names_right(rows: list[dict[str, Any]], stage: Decontaminate) -> list[bool]:
     """Return whether the stage names the planted item, or one with the same question."""
     questions: dict[str, str] = {}
     for name, path in benchmark_files(stage.benchmarks):
-        for item in read_items(name, path, Columns()):
+        for item in read_items(name, path, BenchmarkColumns()):
             questions[item.name] = " ".join(item.question.split()).lower()
     found: list[set[str]] = []
     for view in batches([row["text"] for row in rows]):
@@ -328,7 +330,7 @@ def chunks(stage: Decontaminate, num: int, known: set[str]) -> None:
         f"{len(hosts):,} documents\n{'':18}{'in decontam/':>14}{'items':>8}{'8 words':>10}{'13 words':>10}"
     )
     for name, path in benchmark_files(stage.benchmarks):
-        questions = [item.question.split() for item in read_items(name, path, Columns())]
+        questions = [item.question.split() for item in read_items(name, path, BenchmarkColumns())]
         long = [words for words in questions if len(words) >= 13]
         shares = []
         for length in (8, 13):

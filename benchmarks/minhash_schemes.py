@@ -32,11 +32,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from corpuskit.formats.batch import utf8
 from corpuskit.integrations.datasketch import hash_function, shingle_bytes
-from corpuskit.kernels.minhash import permutations, polynomials, smallest
-from corpuskit.kernels.sketch import sketch
+from corpuskit.kernels.minhash import permutations, polynomials, sketch, smallest
 from corpuskit.kernels.wordhash import BYTE_KINDS, characters, word_edges, word_hashes
 from corpuskit.stage.view import View
-from corpuskit.stages.dedup import _schemes
+from corpuskit.stages.dedup.minhash_dedup import schemes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,14 +55,14 @@ Result = TypeVar("Result")
 class Parameters:
     """The parameters of minhash_dedup that decide about signatures, with its defaults."""
 
-    scheme: _schemes.Scheme = "fast"
+    scheme: schemes.Scheme = "fast"
     ngram: int = 5
     bands: int = 14
     rows: int = 8
     seed: int = 1
     language: str = "en"
-    hash_function: _schemes.HashFunction | None = None
-    precision: _schemes.Precision | None = None
+    hash_function: schemes.HashFunction | None = None
+    precision: schemes.Precision | None = None
 
 
 OURS = [
@@ -126,7 +125,7 @@ def name_of(stage: Parameters) -> str:
     """Return what a scheme is called in the tables."""
     if stage.scheme == "fast":
         return "fast"
-    function, precision = _schemes.hashing(stage)
+    function, precision = schemes.hashing(stage)
     return f"{stage.scheme}, {function} {precision}"
 
 
@@ -134,7 +133,7 @@ def show_speed(texts: pa.LargeStringArray, few: pa.LargeStringArray, repeats: in
     """Print MB per CPU second of all schemes, and of the peers."""
     rates = {}
     for stage in OURS:
-        seconds, _ = cpu_seconds(lambda stage=stage: _schemes.sign(view(texts), stage), repeats)
+        seconds, _ = cpu_seconds(lambda stage=stage: schemes.sign(view(texts), stage), repeats)
         rates[name_of(stage)] = megabytes(texts) / seconds
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "texts.parquet"
@@ -161,7 +160,7 @@ def sign_file(path: Path) -> None:
     """Sign a file batch by batch, in one thread."""
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(2000, use_threads=False):
-            _schemes.sign(view(batch.column(0).cast(pa.large_string())), OURS[0])
+            schemes.sign(view(batch.column(0).cast(pa.large_string())), OURS[0])
 
 
 def peers(texts: list[str]) -> dict[str, Callable[[], Any]]:
@@ -214,7 +213,7 @@ def show_parts(texts: pa.LargeStringArray, repeats: int) -> None:
         "word hashes": hashed * scale - find,
         "n-grams": seconds(lambda: polynomials(words, num, 5)),
         "sketch, one set": seconds(lambda: sketch(words, num - 4, np.uint64(1), out)),
-        "all, text to band keys": seconds(lambda: _schemes.sign(view(texts), OURS[0])),
+        "all, text to band keys": seconds(lambda: schemes.sign(view(texts), OURS[0])),
         "(112 permutations mod 2**61 - 1 instead)": seconds(
             lambda: smallest(words, num - 4, a, b, out)
         ),
@@ -275,7 +274,7 @@ def show_pairs() -> None:
     theory = 1 - (1 - similarity ** OURS[0].rows) ** OURS[0].bands
     columns = {}
     for stage in (OURS[0], OURS[1], OURS[3], OURS[4]):
-        found = _schemes.sign(view(texts), stage)
+        found = schemes.sign(view(texts), stage)
         same = (found.bands[one] == found.bands[other]).any(axis=1)
         columns[name_of(stage)] = same & found.signed[one] & found.signed[other]
     print("\nPairs of neardup found, by true Jaccard similarity of word 5-grams\n")

@@ -29,8 +29,7 @@ import pyarrow.parquet as pq
 from corpuskit.kernels.singlelink import single_link
 from corpuskit.kernels.unionfind import connect, first_of_group
 from corpuskit.stage import View
-from corpuskit.stages.dedup import _schemes
-from corpuskit.stages.dedup.minhash_dedup import MinhashDedup
+from corpuskit.stages.dedup.minhash_dedup import MinhashDedup, schemes
 
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("CORPUSKIT_SHARED_DATA", HERE.parents[1] / "shared" / "data"))
@@ -90,13 +89,13 @@ def show_recall(truth: Truth, scheme: str, threshold: float) -> None:
     """Print how many of the known pairs are found, by similarity, against the S-curve."""
     stage = MinhashDedup(scheme=scheme)
     view = View(pa.record_batch({"text": truth.texts}))
-    keys, signed, _ = _schemes.sign(view, stage)
+    keys, signed, _ = schemes.sign(view, stage)
     joined = np.arange(len(truth.ids))
     rows = np.flatnonzero(signed)
     edges = [(rows, rows[first_of_group(*band_columns(keys[rows, b], rows))]) for b in range(14)]
     nodes, roots = connect(*(np.concatenate(ends) for ends in zip(*edges, strict=True)))
     joined[nodes] = roots
-    offsets, hashes = _schemes.shingles(view, stage)
+    offsets, hashes = schemes.shingles(view, stage)
     offsets.flags.writeable = hashes.flags.writeable = False
     verified = single_link(joined, offsets, hashes, threshold)
     left, right, similarity = truth.left, truth.right, truth.similarity

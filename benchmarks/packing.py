@@ -30,7 +30,7 @@ from corpuskit.formats.shuffle_files import write_shuffle
 from corpuskit.kernels.packing import best_fit, cut_documents, fill_rows, lay_out
 from corpuskit.stage import Unit, View
 from corpuskit.stages.mixing.upsample import QualityCurve, Upsample
-from corpuskit.stages.sequences._rows import Documents, cut, groups, row_tables, windows
+from corpuskit.stages.sequences._rows import PackedDocuments, cut, groups, row_tables, windows
 from corpuskit.stages.sequences.pack import Bands, Pack
 from corpuskit.stages.sequences.tokenize import Tokenize
 
@@ -100,11 +100,11 @@ def documents_of(
     lengths: NDArray[np.int64],
     copies: NDArray[np.int32] | None = None,
     bands: NDArray[np.int64] | None = None,
-) -> Documents:
+) -> PackedDocuments:
     """Return documents of these lengths with random tokens."""
     num = len(lengths)
     tokens = np.random.default_rng(1).integers(0, 50_000, int(lengths.sum()), np.uint16)
-    return Documents(
+    return PackedDocuments(
         tokens,
         lengths,
         lengths * 4,
@@ -216,7 +216,7 @@ def show_methods(name: str, lengths: NDArray[np.int64], width: int) -> None:
     )
 
 
-def padding(documents: Documents, width: int, num_bands: int) -> float:
+def padding(documents: PackedDocuments, width: int, num_bands: int) -> float:
     """Return the share of padding, of one cell."""
     rows = tokens = 0
     for band in range(num_bands):

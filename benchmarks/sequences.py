@@ -24,7 +24,13 @@ from corpuskit.formats.manifest import Part
 from corpuskit.formats.shards import write_token_tables, write_tokens
 from corpuskit.formats.shuffle_files import read_shuffle, write_shuffle
 from corpuskit.stage import Unit
-from corpuskit.stages.sequences._rows import Documents, cut, packed_schema, row_tables, windows
+from corpuskit.stages.sequences._rows import (
+    PackedDocuments,
+    cut,
+    packed_schema,
+    row_tables,
+    windows,
+)
 from corpuskit.stages.sequences.shuffle import Shuffle, _read_rows
 
 if TYPE_CHECKING:
@@ -53,13 +59,13 @@ def best(repeats: int, work: Callable[[], object]) -> float:
     return min(seconds)
 
 
-def random_documents(num: int, seed: int) -> Documents:
+def random_documents(num: int, seed: int) -> PackedDocuments:
     """Return documents with lognormal lengths: median 493, mean 856 tokens."""
     rng = np.random.default_rng(seed)
     lengths = np.clip(np.exp(rng.normal(6.2, 1.05, num)), 16, None).astype(np.int64)
     tokens = rng.integers(0, 50_000, lengths.sum(), np.uint16)
     once, band = np.ones(num, np.int32), np.zeros(num, np.int64)
-    return Documents(tokens, lengths, lengths * 4, np.arange(num), once, band)
+    return PackedDocuments(tokens, lengths, lengths * 4, np.arange(num), once, band)
 
 
 GIVEN = {

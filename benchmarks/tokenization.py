@@ -36,9 +36,9 @@ import pyarrow.parquet as pq
 
 from corpuskit.formats.shuffle_files import write_shuffle
 from corpuskit.stage import Unit, View
-from corpuskit.stages.sequences._patterns import PRESETS
 from corpuskit.stages.sequences.pack import Pack
 from corpuskit.stages.sequences.tokenize import Tokenize
+from corpuskit.stages.sequences.tokenize.ranks import PRESETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -216,7 +216,7 @@ def published_pattern(kind: str) -> str:
 
 def measure(name: str, folder: Path, paths: list[Path], most_bytes: int) -> None:
     """Print the CPU seconds of `corpuskit run`, datatrove and gigatoken for the same documents."""
-    from corpuskit.stages.sequences._definition import Named, define
+    from corpuskit.stages.sequences.tokenize.definition import Named, define
 
     kind = KINDS[name]
     with tempfile.TemporaryDirectory() as scratch:

@@ -21,7 +21,7 @@ from datasketch import MinHash, MinHashLSH
 from corpuskit import read_plan
 from corpuskit.errors import DataError, UsageError
 from corpuskit.integrations import datasketch as ours
-from corpuskit.stages.dedup._signatures import read_settings
+from corpuskit.stages.dedup.minhash_dedup.signatures import read_settings
 from tests.conftest import ROOT
 from tests.engine.conftest import article
 

@@ -1,4 +1,4 @@
-"""A stage added as one file appears everywhere, with no other edit."""
+"""A stage added as one file, or as a package, appears everywhere, with no other edit."""
 
 from __future__ import annotations
 
@@ -50,6 +50,20 @@ class MaxBytes(StreamingStage):
 '''
 
 
+PACKAGE = """
+import sys
+from corpuskit.closure import closure
+from corpuskit.engine import registry
+
+assert "most_bytes" in registry.names("filters")
+assert registry.summary("most_bytes") == "Drop documents that are too big."
+assert not any("most_bytes" in name for name in sys.modules)
+assert "limits.py" in {path.name for path in closure(registry.path("most_bytes"))}
+assert registry.load("most_bytes")().max_bytes == 1000
+assert registry.load("most_bytes").stage_name() == "most_bytes"
+"""
+
+
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """A copy of the checkout with one more file."""
@@ -57,7 +71,13 @@ def tree(tmp_path_factory):
     shutil.copytree(ROOT / "corpuskit", folder / "corpuskit")
     shutil.copytree(ROOT / "tests", folder / "tests")
     shutil.copy(ROOT / "pyproject.toml", folder)
-    (folder / "corpuskit" / "stages" / "filters" / "max_bytes.py").write_text(STAGE)
+    filters = folder / "corpuskit" / "stages" / "filters"
+    (filters / "max_bytes.py").write_text(STAGE)
+    (filters / "most_bytes").mkdir()
+    helper = "from corpuskit.stages.filters.most_bytes.limits import MOST\n"
+    package = STAGE.replace("import numpy", f"{helper}import numpy").replace("1000", "MOST")
+    (filters / "most_bytes" / "__init__.py").write_text(package)
+    (filters / "most_bytes" / "limits.py").write_text("MOST = 1000\n")
     return folder
 
 
@@ -75,6 +95,10 @@ def test_it_is_listed_and_described(tree):
     page = python(tree, "-m", "corpuskit", "stages", "max_bytes")
     assert "Largest size, in bytes of UTF-8." in page
     assert "`too_big` (`max_bytes`)" in page
+
+
+def test_a_package_is_a_stage_as_a_file_is(tree):
+    python(tree, "-c", PACKAGE)
 
 
 def test_it_is_in_the_schema_and_in_the_readme_table(tree):

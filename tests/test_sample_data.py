@@ -17,8 +17,8 @@ import pytest
 
 from corpuskit.stage import InputFile, View
 from corpuskit.stages.filters.gopher_quality import GopherQuality
-from corpuskit.stages.sequences._train import train_tokenizer
-from corpuskit.stages.sources._stream import Stream
+from corpuskit.stages.sequences.tokenize.tools import train_tokenizer
+from corpuskit.stages.sources._stream import InputStream
 from corpuskit.stages.sources.jsonl import Jsonl
 from corpuskit.stages.sources.parquet import Parquet
 from corpuskit.stages.sources.text import Text
@@ -80,7 +80,7 @@ def content(path: Path) -> object:
                 for row in pq.read_table(path).cast(binary(path)).to_pylist()]  # fmt: skip
     if path.name == "golden.json":
         return {**json.loads(path.read_bytes()), "pipeline": None}
-    with Stream(str(path)) as stream:
+    with InputStream(str(path)) as stream:
         return stream.read(1 << 30)
 
 

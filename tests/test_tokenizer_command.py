@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from corpuskit.cli.tokenizer import command
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.manifest import Manifest, Part, Seal
-from corpuskit.stages.sequences._train import find_files, train_tokenizer
+from corpuskit.stages.sequences.tokenize.tools import find_files, train_tokenizer
 
 
 def texts_of(count=200, seed=1):

@@ -177,7 +177,7 @@ def main() -> None:
         extract_all(*given.child)
         return
     sys.path.insert(0, str(ROOT))
-    from corpuskit.stages.sources._decode import decode_page
+    from corpuskit.stages.sources._extract_worker import decode_page
 
     folder = Path(os.environ.get("CORPUSKIT_SHARED_DATA", ROOT.parent / "shared" / "data")) / "html"
     rows = pq.read_table(folder / "trafilatura_eval.parquet").to_pylist()

@@ -87,7 +87,7 @@ def make_tokenizer(stage: Tokenize, tokenizer: Mapping[str, Any], seq_len: int) 
     Raises:
         CorpuskitError: the file is gone or another, or no tokenizer.json has its ids.
     """
-    from corpuskit.stages.sequences._definition import Named, define, identify
+    from corpuskit.stages.sequences.tokenize.definition import Named, define, identify
 
     given = stage.special_tokens
     specials = None if given is None else tuple(sorted(given.items()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.stages.sequences._definition import Named
+    from corpuskit.stages.sequences.tokenize.definition import Named
 
 SAMPLE = "Hello, world! It's 2025: na\u00efve caf\u00e9s, \u4f60\u597d.\n    return x"
 
@@ -57,7 +57,7 @@ def train_command(
 
     The same texts give the same file, whatever the files and their order.
     """
-    from corpuskit.stages.sequences._train import train_tokenizer
+    from corpuskit.stages.sequences.tokenize.tools import train_tokenizer
 
     def progress(num_docs: int, text_bytes: int) -> None:
         click.echo(f"\r{num_docs:,} documents, {text_bytes / 1e6:,.1f} MB", nl=False, err=True)
@@ -97,7 +97,7 @@ def show_command(
     path: str, pattern: str | None, special: tuple[str, ...], text: str, as_json: bool
 ) -> None:
     """Show what the tokenizer at PATH is, and what `tokenize` makes of a text with it."""
-    from corpuskit.stages.sequences._describe import describe
+    from corpuskit.stages.sequences.tokenize.tools import describe
 
     found = describe(_named(path, pattern, special), text)
     if as_json:
@@ -130,7 +130,7 @@ def show_command(
 @click.option("--special", multiple=True, metavar="NAME=ID", help="A special token of ranks.")
 def convert_command(path: str, output: Path, pattern: str | None, special: tuple[str, ...]) -> None:
     """Write the tokenizer at PATH as a tokenizer.json with the same ids to OUTPUT."""
-    from corpuskit.stages.sequences._describe import convert
+    from corpuskit.stages.sequences.tokenize.tools import convert
 
     apart = convert(_named(path, pattern, special), output)
     click.echo(f"{output}: written")
@@ -143,7 +143,7 @@ def convert_command(path: str, output: Path, pattern: str | None, special: tuple
 
 def _named(path: str, pattern: str | None, special: tuple[str, ...]) -> Named:
     """Return the tokenizer that options name."""
-    from corpuskit.stages.sequences._definition import Named
+    from corpuskit.stages.sequences.tokenize.definition import Named
 
     pairs = []
     for one in special:

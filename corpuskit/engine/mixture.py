@@ -206,7 +206,7 @@ def _scheduled(
     notes: Iterable[str] = (),
 ) -> Mixture:
     """Return the mixture of sources whose rows are known or guessed."""
-    from corpuskit.stages.mixing._shortages import problem_of
+    from corpuskit.stages.mixing._schedule import problem_of
     from corpuskit.stages.mixing.mix import stage_entries
 
     seq_len = _seq_len(run)

@@ -64,16 +64,19 @@ def utf8(array: pa.Array) -> Utf8:
     """View a large_string or large_binary array without nulls; slices are fine."""
     _, offsets, data = array.buffers()
     if offsets is None or len(array) == 0:
-        return Utf8(_frozen(np.zeros(1, np.int64)), _frozen(np.empty(0, np.uint8)))
+        return Utf8(frozen(np.zeros(1, np.int64)), frozen(np.empty(0, np.uint8)))
     bounds = np.frombuffer(offsets, np.int64, len(array) + 1, 8 * array.offset)
     content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    return Utf8(_frozen(bounds), _frozen(content))
+    return Utf8(frozen(bounds), frozen(content))
 
 
-def large_strings(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.LargeStringArray:
+def large_strings(
+    offsets: NDArray[np.int64], data: NDArray[np.uint8], is_null: NDArray[np.bool_] | None = None
+) -> pa.LargeStringArray:
     """Wrap buffers as a large_string array without copying; the bytes must be valid UTF-8."""
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.LargeStringArray.from_buffers(len(offsets) - 1, buffers[1], buffers[2])
+    valid = pa.array(~is_null).buffers()[1] if is_null is not None and is_null.any() else None
+    buffers = pa.py_buffer(offsets), pa.py_buffer(data[: offsets[-1]])
+    return pa.LargeStringArray.from_buffers(len(offsets) - 1, *buffers, valid)
 
 
 def span_lists(
@@ -85,14 +88,29 @@ def span_lists(
     return pa.ListArray.from_arrays(pa.array(bounds), pairs)
 
 
-def list_spans(
-    lists: pa.ListArray,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows, starts and ends of lists of spans without nulls, as `span_lists` takes them."""
+class ByteSpans(NamedTuple):
+    """Byte spans of texts, sorted and disjoint: text, and bytes from its beginning; all (S,)."""
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls) -> ByteSpans:
+        """Return no spans."""
+        return cls(*(np.empty(0, np.int64) for _ in range(3)))
+
+    def take(self, chosen: NDArray[np.bool_]) -> ByteSpans:
+        """Return some of them, (S,) which."""
+        return ByteSpans(*(column[chosen] for column in self))
+
+
+def list_spans(lists: pa.ListArray) -> ByteSpans:
+    """Return the spans of lists without nulls, as `span_lists` takes them."""
     pairs = lists.flatten()
     bounds = lists.offsets.to_numpy().astype(np.int64)
     rows = np.repeat(np.arange(len(lists)), np.diff(bounds))
-    return rows, numbers(pairs.field("start")), numbers(pairs.field("end"))
+    return ByteSpans(rows, numbers(pairs.field("start")), numbers(pairs.field("end")))
 
 
 def numbers(array: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
@@ -121,7 +139,7 @@ def split_key(key: int) -> tuple[int, int]:
     return key >> POSITION_BITS, key & ((1 << POSITION_BITS) - 1)
 
 
-def _frozen(array: NDArray[Number]) -> NDArray[Number]:
+def frozen(array: NDArray[Number]) -> NDArray[Number]:
     """One array flavour for kernels: Arrow's own buffers are read-only, so the rest is, too."""
     array.flags.writeable = False
     return array

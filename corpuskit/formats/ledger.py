@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpuskit.formats.batch import SPAN
+from corpuskit.formats.batch import SPAN, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +64,32 @@ class Entries:
     survivors: pa.Array | None = None
     spans: pa.Array | None = None
     texts: pa.Array | None = None
+
+    @classmethod
+    def of(
+        cls, batch: pa.RecordBatch, rows: NDArray[np.int64], stage: str, rules: pa.Array | str,
+        values: NDArray[np.float64], thresholds: NDArray[np.float64] | float, **more: Any,
+    ) -> Entries:  # fmt: skip
+        """Return entries of some rows of a batch with `key`, `id`, `source`, perhaps `text`.
+
+        Args:
+            batch: the documents.
+            rows: of the batch; all else has an entry for each of them.
+            stage, rules, values, thresholds: as above; a rule or threshold may be that of all.
+            more: other fields; `action` is `drop` if it is not given.
+        """
+        given = [name for name in ("key", "id", "source", "text") if name in batch.schema.names]
+        chosen = batch.select(given).take(pa.array(rows))
+        fields = {
+            "keys": numbers(chosen.column("key")),
+            "ids": chosen.column("id"),
+            "sources": chosen.column("source"),
+            "rules": pa.repeat(pa.scalar(rules), len(rows)) if isinstance(rules, str) else rules,
+            "thresholds": np.broadcast_to(np.float64(thresholds), len(rows)),
+            "texts": chosen.column("text") if "text" in given else None,
+            "action": "drop",
+        }
+        return cls(**{**fields, "stage": stage, "values": values, **more})
 
 
 class LedgerWriter:

@@ -13,7 +13,12 @@ from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import sealed
 from corpuskit.errors import UsageError, suggest
 from corpuskit.formats.shards import open_parquet
-from corpuskit.stages.dedup._signatures import ROLE, Settings, read_settings, read_signatures
+from corpuskit.stages.dedup.minhash_dedup.signatures import (
+    ROLE,
+    SignatureSettings,
+    read_settings,
+    read_signatures,
+)
 from corpuskit.storage import open_place
 
 if TYPE_CHECKING:
@@ -46,7 +51,7 @@ def read_minhashes(
             yield name, _minhash(settings, values)
 
 
-def read_parameters(run_directory: str | Path, stage: str = "minhash_dedup") -> Settings:
+def read_parameters(run_directory: str | Path, stage: str = "minhash_dedup") -> SignatureSettings:
     """Return what the signatures of a stage were made with.
 
     Raises:
@@ -90,7 +95,7 @@ def build_index(
     return index
 
 
-def similar(index: MinHashLSH, text: str, parameters: Settings) -> list[str]:
+def similar(index: MinHashLSH, text: str, parameters: SignatureSettings) -> list[str]:
     """Return the ids of documents that share a band with a text, sorted: candidates.
 
     Args:
@@ -101,7 +106,7 @@ def similar(index: MinHashLSH, text: str, parameters: Settings) -> list[str]:
     return sorted(index.query(sign_text(text, parameters)))
 
 
-def sign_text(text: str, parameters: Settings) -> MinHash:
+def sign_text(text: str, parameters: SignatureSettings) -> MinHash:
     """Return the MinHash of a text, as the stage would have it; made by datasketch alone."""
     minhash = _minhash(parameters, None)
     minhash.update_batch(shingle_bytes(text, parameters.ngram))
@@ -139,7 +144,7 @@ def hash_function(function: str, precision: int) -> Callable[[bytes], int]:
     return found  # type: ignore[no-any-return]
 
 
-def _minhash(settings: Settings, values: NDArray[Any] | None) -> MinHash:
+def _minhash(settings: SignatureSettings, values: NDArray[Any] | None) -> MinHash:
     from datasketch import MinHash
 
     assert settings.hash_function is not None, "checked: the scheme is datasketch"
@@ -155,7 +160,7 @@ def _minhash(settings: Settings, values: NDArray[Any] | None) -> MinHash:
 
 
 @functools.lru_cache(maxsize=8)
-def _permutations(settings: Settings) -> NDArray[Any]:
+def _permutations(settings: SignatureSettings) -> NDArray[Any]:
     from datasketch import MinHash
 
     made = MinHash(settings.num_perm, settings.seed, scheme=f"affine{settings.precision}")
@@ -164,7 +169,7 @@ def _permutations(settings: Settings) -> NDArray[Any]:
 
 def _batches(
     run_directory: str | Path, stage: str
-) -> Iterator[tuple[Settings, list[str], NDArray[Any]]]:
+) -> Iterator[tuple[SignatureSettings, list[str], NDArray[Any]]]:
     for place, part in _parts(run_directory, stage):
         with open_place(place) as source, open_parquet(source, place) as file:
             settings = _checked(read_settings(file, part.path), stage)
@@ -187,7 +192,7 @@ def _parts(run_directory: str | Path, stage: str) -> list[tuple[Readable, Part]]
     return [(run.at(part), part) for part in parts]
 
 
-def _checked(settings: Settings, stage: str) -> Settings:
+def _checked(settings: SignatureSettings, stage: str) -> SignatureSettings:
     if settings.scheme != "datasketch":
         raise UsageError(
             f"{stage}: signatures are of scheme {settings.scheme}, which datasketch cannot read. "

@@ -2,7 +2,7 @@ r"""Words as decontamination compares them: one hash for all the ways a word is 
 
 A word is a run of letters, digits and underscores. Its hash is that of its letters in lower case,
 taken apart (NFKD) and without marks: full-width letters, ligatures and accents, composed or not,
-make no difference. Soft hyphens and other invisible characters inside a word are passed over.
+make no difference. Soft hyphens and other invisible characters inside a word are skipped.
 Characters of scripts that write no spaces (Han, kana, Thai ...) are words by themselves.
 
 The hash of letters c: h = 0, then h = mix64(h ^ c) for each c, which are groups of 8 letters where
@@ -55,7 +55,7 @@ _NARROW, _GROUP, _WIDE, _SEEN, _LENGTH = range(5)
 how many."""
 
 _STATE = 5
-"""Numbers of a state; two lie behind each other: of a word, and of the last two as one."""
+"""Numbers of a state; two follow each other: of a word, and of the last two as one."""
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def folded_characters() -> Hashes:
     """Tabulate characters, (262144,) uint64, read-only; built on first use (70 ms) and kept.
 
     Bits 0-17, 18-35 and 36-53: up to three letters that a character stands for; 54: part of a word;
-    55: passed over; 56: a word by itself.
+    55: skipped; 56: a word by itself.
     """
     known = characters().astype(np.int64)
     table = np.where(known & _WORD, known & _LOWER | _LETTER, 0)
@@ -76,9 +76,9 @@ def folded_characters() -> Hashes:
         inside = table[first : last + 1]
         inside[(inside & _LETTER) != 0] |= _ALONE
     table[[ord(char) for char in _PASSED_CHARS]] = _PASSED
-    found = table.astype(np.uint64)
-    found.flags.writeable = False
-    return found
+    entries = table.astype(np.uint64)
+    entries.flags.writeable = False
+    return entries
 
 
 def _folded(code: int, known: NDArray[np.int64]) -> int:
@@ -91,7 +91,7 @@ def _folded(code: int, known: NDArray[np.int64]) -> int:
     if not letters:
         is_mark = unicodedata.category(chr(code)) in {"Mn", "Me"}
         return _PASSED if is_mark else 0
-    return sum(one << _CODE_BITS * at for at, one in enumerate(letters[:3])) | _LETTER
+    return sum(letter << _CODE_BITS * at for at, letter in enumerate(letters[:3])) | _LETTER
 
 
 @kernel

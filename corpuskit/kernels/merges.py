@@ -86,7 +86,7 @@ def _last_merge(
 
 @kernel
 def _rank(table: Table, priority: I64, begin: int, end: int) -> int:
-    found = look_up(table, table.data, begin, end)
-    if found < 0 or priority[found] < 0:
+    token = look_up(table, table.data, begin, end)
+    if token < 0 or priority[token] < 0:
         return int(NEVER)
-    return int(priority[found])
+    return int(priority[token])

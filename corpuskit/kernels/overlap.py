@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from corpuskit.kernels.foldedwords import fold_words, hash_words
+from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import kernel
 
 if TYPE_CHECKING:
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     Places = NDArray[np.int32]
     Floats = NDArray[np.float64]
 
+
 _EDGE, _PART, _TEXT, _BOTH, _PART_JOIN, _TEXT_JOIN = range(6)
 """Moves of an alignment: begin, skip a word of the part, of the text, match, match with two words
 of the part or of the text written as one."""
 
 
-class Parts(NamedTuple):
+class ItemParts(NamedTuple):
     """The indexed texts as words, read-only.
 
     Attributes:
@@ -59,7 +61,7 @@ def gather(
         keys: (C,) ascending: what text and which part, in one number.
         texts, parts, places: (C,) first word of the n-gram in the text, ascending within a key; the
             part and the place in it.
-        starts, weights: of `Parts`.
+        starts, weights: of `ItemParts`.
         ngram: words of an n-gram.
         most_gap: most words between the beginnings of two n-grams of a stretch.
 
@@ -67,7 +69,7 @@ def gather(
         (n, 4): of each stretch the first n-gram and how many; its end in the text; the longest run
         of words. (n, 2): weight of the words of the part that n-grams cover, and of the part.
     """
-    found, sums = np.zeros((len(keys), 4), np.int64), np.zeros((len(keys), 2))
+    groups, sums = np.zeros((len(keys), 4), np.int64), np.zeros((len(keys), 2))
     num = -1
     covered_to = run = length = begin = 0
     for at in range(len(keys)):
@@ -81,7 +83,7 @@ def gather(
             num += 1
             begin, covered_to, run = text, first, 0
             length = starts[parts[at] + 1] - first
-            found[num, 0] = at
+            groups[num, 0] = at
             for word in range(first, first + length):
                 sums[num, 1] += weights[word]
         place = first + places[at]
@@ -90,9 +92,9 @@ def gather(
         for word in range(max(place, covered_to), place + ngram):
             sums[num, 0] += weights[word]
         covered_to = max(covered_to, place + ngram)
-        found[num, 1] += 1
-        found[num, 2], found[num, 3] = text + ngram, max(found[num, 3], run)
-    return found[: num + 1], sums[: num + 1]
+        groups[num, 1] += 1
+        groups[num, 2], groups[num, 3] = text + ngram, max(groups[num, 3], run)
+    return groups[: num + 1], sums[: num + 1]
 
 
 @kernel
@@ -111,7 +113,7 @@ def align(
     """Find the best local alignment of a window of a text with a part: O(W of both, multiplied).
 
     An alignment takes words of both in order; equal ones count with their weight, each word of the
-    text that is passed over in between costs `skip`, words of the part cost nothing. Two words of
+    text that is skipped in between costs `skip`, words of the part cost nothing. Two words of
     one that are written as one in the other are equal, too. Of several best ones that which ends
     first in the part, then in the text, is taken.
 
@@ -119,7 +121,7 @@ def align(
         offsets, data: the texts.
         table, kinds: `folded_characters()`, BYTE_KINDS.
         windows: (n, 4) sorted by text: text, part, first word and end of the window.
-        starts, words, joined, weights: of `Parts`.
+        starts, words, joined, weights: of `ItemParts`.
         skip: at least 0.
 
     Returns:
@@ -136,7 +138,7 @@ def align(
     places = np.empty(longest, np.int32)
     texts, joins = np.empty(widest, np.uint64), np.empty(widest, np.uint64)
     begins, ends = np.empty(widest, np.int32), np.empty(widest, np.int32)
-    found, sums = np.zeros((len(windows), 8), np.int64), np.zeros((len(windows), 2))
+    spans, sums = np.zeros((len(windows), 8), np.int64), np.zeros((len(windows), 2))
     known = -1
     for at in range(len(windows)):
         row, part, low = windows[at, 0], windows[at, 1], windows[at, 2]
@@ -152,13 +154,13 @@ def align(
         moves, height, stop = _fill(
             words, joined, weights, begin, starts[part + 1] - begin, texts, joins, width, skip
         )
-        _trace(moves, height, stop, weights, begin, begins, ends, found, sums, at)
-        if found[at, 1] > found[at, 0]:
+        _trace(moves, height, stop, weights, begin, begins, ends, spans, sums, at)
+        if spans[at, 1] > spans[at, 0]:
             for place in range(2):
-                found[at, place] += low
-                found[at, 2 + place] += places[low]
-                found[at, 6 + place] += places[low]
-    return found, sums
+                spans[at, place] += low
+                spans[at, 2 + place] += places[low]
+                spans[at, 6 + place] += places[low]
+    return spans, sums
 
 
 @kernel
@@ -220,7 +222,7 @@ def _trace(
     begin: int,
     begins: Places,
     ends: Places,
-    found: Offsets,
+    spans: Offsets,
     sums: Floats,
     number: int,
 ) -> None:
@@ -241,10 +243,168 @@ def _trace(
             run_sum += weights[begin + row]
         at -= 2 if move == _TEXT_JOIN else 1
         run += num
-        found[number, 4] += num
-        if run > found[number, 5]:
-            found[number, 5], sums[number, 1] = run, run_sum
-            found[number, 6], found[number, 7] = begins[at], ends[run_stop - 1]
-    found[number, 0], found[number, 1] = at, stop
+        spans[number, 4] += num
+        if run > spans[number, 5]:
+            spans[number, 5], sums[number, 1] = run, run_sum
+            spans[number, 6], spans[number, 7] = begins[at], ends[run_stop - 1]
+    spans[number, 0], spans[number, 1] = at, stop
     if stop > at:
-        found[number, 2], found[number, 3] = begins[at], ends[stop - 1]
+        spans[number, 2], spans[number, 3] = begins[at], ends[stop - 1]
+
+
+# ---------------------------------------------------------------- n-grams of words
+#
+# A bitmap turns nearly all of them away before the table is asked. N-grams are 63-bit hashes: of
+# 1e12 n-grams of text about two are taken for one of 2e7 known ones that they are not. Who needs
+# more than a hint compares the words.
+
+
+GRAM_FACTOR = np.uint64(0xD6E8FEB86659FD93)
+
+
+class Grams(NamedTuple):
+    """A hash table of n-grams, read-only.
+
+    Attributes:
+        bitmap: (2**b / 64,) uint64: bit `hash >> (64 - b)` is set.
+        slots: (2**k,) uint64: hashes, 0 if there is none.
+        numbers: (2**k,) int32: which n-gram it is.
+        starts: (G + 1,) int64 into the places of n-gram g.
+    """
+
+    bitmap: Hashes
+    slots: Hashes
+    numbers: Places
+    starts: Offsets
+
+
+@kernel
+def _gram_power(ngram: int) -> np.uint64:
+    """Return GRAM_FACTOR to the power of n."""
+    factor = np.uint64(1)
+    for _ in range(ngram):
+        factor *= GRAM_FACTOR
+    return factor
+
+
+@kernel
+def _bit_shift(bitmap: Hashes) -> np.uint64:
+    """Return by how much a hash is shifted to be the number of a bit."""
+    shift = np.uint64(58)
+    size = len(bitmap)
+    while size > 1:
+        size >>= 1
+        shift -= np.uint64(1)
+    return shift
+
+
+@kernel
+def gram_hashes(starts: Offsets, words: Hashes, ngram: int, parts: Places) -> Hashes:
+    """Return the hash of the n-gram that begins at each word, 0 where a part ends before it does.
+
+    O(W), allocates 8 W bytes; fills `parts` (W,) with which part a word belongs to.
+    """
+    hashes = np.zeros(len(words), np.uint64)
+    for part in range(len(starts) - 1):
+        first, last = starts[part], starts[part + 1]
+        for at in range(first, last):
+            parts[at] = part
+            if at + ngram <= last:
+                value = np.uint64(0)
+                for word in range(at, at + ngram):
+                    value = value * GRAM_FACTOR + words[word]
+                hashes[at] = mix64(value) | np.uint64(1)
+    return hashes
+
+
+@kernel
+def fill_table(hashes: Hashes, bitmap: Hashes, slots: Hashes, numbers: Places) -> None:
+    """Put n-grams, all different, into an empty table and bitmap."""
+    mask, shift = np.uint64(len(slots) - 1), _bit_shift(bitmap)
+    for number in range(len(hashes)):
+        value = hashes[number]
+        bit = value >> shift
+        bitmap[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+        slot = value >> np.uint64(1) & mask
+        while slots[slot] != 0:
+            slot = (slot + np.uint64(1)) & mask
+        slots[slot] = value
+        numbers[slot] = number
+
+
+@kernel
+def scan(
+    offsets: Offsets,
+    data: Bytes,
+    table: Hashes,
+    kinds: Bytes,
+    ngram: int,
+    bitmap: Hashes,
+    slots: Hashes,
+    numbers: Places,
+) -> tuple[Offsets, Offsets]:
+    """Look up all n-grams of texts: O(B), about 150 MB/s where few are found.
+
+    Allocates 16 bytes a byte of the longest text.
+
+    Args:
+        offsets, data: the texts, N of them.
+        table, kinds: `folded_characters()`, BYTE_KINDS.
+        ngram: words of an n-gram.
+        bitmap, slots, numbers: of `Grams`.
+
+    Returns:
+        (N,) words of each text; and (3 n,) text, first word and number of each n-gram found, one
+        after the other, in order.
+    """
+    num_docs = len(offsets) - 1
+    longest = 0
+    for doc in range(num_docs):
+        longest = max(longest, offsets[doc + 1] - offsets[doc])
+    words, edges = np.empty(longest, np.uint64), np.empty(longest + 2, np.int32)
+    begins = np.empty(longest, np.int32)
+    counts = np.zeros(num_docs, np.int64)
+    hits = np.empty(3 << 12, np.int64)
+    factor, shift = _gram_power(ngram), _bit_shift(bitmap)
+    num = 0
+    for doc in range(num_docs):
+        count = hash_words(data, offsets[doc], offsets[doc + 1], table, kinds, edges, words, begins)
+        counts[doc] = count
+        value = np.uint64(0)
+        for at in range(count):
+            value = value * GRAM_FACTOR + words[at]
+            if at >= ngram:
+                value -= words[at - ngram] * factor
+            mixed = mix64(value) | np.uint64(1)
+            bit = mixed >> shift
+            if bitmap[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1) == 0:
+                continue
+            gram = _find(mixed, slots, numbers)
+            if gram < 0 or at < ngram - 1:
+                continue
+            if num == len(hits):
+                hits = _doubled(hits)
+            hits[num], hits[num + 1], hits[num + 2] = doc, at - ngram + 1, gram
+            num += 3
+    return counts, hits[:num]
+
+
+@kernel
+def _find(value: np.uint64, slots: Hashes, numbers: Places) -> int:
+    """Return the number of an n-gram, -1 if there is none."""
+    mask = np.uint64(len(slots) - 1)
+    slot = value >> np.uint64(1) & mask
+    while slots[slot] != 0:
+        if slots[slot] == value:
+            return int(numbers[slot])
+        slot = (slot + np.uint64(1)) & mask
+    return -1
+
+
+@kernel
+def _doubled(numbers: Offsets) -> Offsets:
+    """Return an array of twice the size that begins with another."""
+    larger = np.empty(2 * len(numbers), np.int64)
+    for at in range(len(numbers)):
+        larger[at] = numbers[at]
+    return larger

@@ -27,7 +27,7 @@ CONTINUES = 1
 PADDING = 2
 """Flag: no document at all."""
 GOES_ON = 4
-"""Flag: the document goes on in another row."""
+"""Flag: the document continues in another row."""
 
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ONE = np.uint64(1)
@@ -204,7 +204,7 @@ def _next_bit(words: U64, place: int) -> int:
 
 @kernel
 def lay_out(rows: I64, lengths: I64, num_rows: int, width: int) -> tuple[I32, I32, I64]:
-    """Lay pieces into their rows in the order given, padding behind them. O(P + S).
+    """Lay pieces into their rows in the order given, padding after them. O(P + S).
 
     Args:
         rows: (P,) row of each piece.

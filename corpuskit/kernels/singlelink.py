@@ -2,23 +2,21 @@
 
 Similar sets are about equal in size, and of elements in any common order the first
 (1 - t) |A| + 1 of A meet those of B; with the rarest first that leaves few pairs to compare.
-Pairs that are connected already are passed over. Letters: N sets, T elements of all of them.
+Pairs that are connected already are skipped. Letters: N sets, T elements of all of them.
 
 Source: Bayardo, Ma, Srikant 2007 (prefixes, rarest first); Xiao, Wang, Lin, Yu 2008 (shorter ones
 in the index); Mann, Augsten 2014 (bounds of size by position). Ours: the index keeps sets in groups
-around leaders, which are passed over when they are connected, or too far away by the triangle
+around leaders, which are skipped when they are connected, or too far away by the triangle
 inequality, which 1 - Jaccard obeys.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.jaccard import least_overlap, least_size, most_size, overlap
 from corpuskit.kernels.jit import kernel
-from corpuskit.kernels.rarity import shared_ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,8 +27,9 @@ if TYPE_CHECKING:
     Ranks = NDArray[np.int32]
     Floats = NDArray[np.float64]
 
+
 FEW = 12
-"""Of so many sets all pairs are compared, without an index."""
+"""Up to this many sets, all pairs are compared, without an index."""
 
 LINK_BYTES = 64
 """Memory of `single_link` per element of its largest component, besides the sets."""
@@ -54,7 +53,7 @@ class _Sets(NamedTuple):
     elements: Ranks
 
 
-class _Index(NamedTuple):
+class _SetIndex(NamedTuple):
     """Which sets have an element early: a list per element and group of sets.
 
     Attributes:
@@ -184,7 +183,7 @@ def _link_many(
 
 
 @kernel
-def _add_entry(one: int, element: int, entry: int, index: _Index) -> None:
+def _add_entry(one: int, element: int, entry: int, index: _SetIndex) -> None:
     """Put a set at the end of the list of its group."""
     leader, place, end = index.leaders[one], index.begins[element], index.ends[element]
     if leader == one:
@@ -211,7 +210,7 @@ def _indexed_end(one: int, sets: _Sets, threshold: float) -> int:
 
 
 @kernel
-def _empty_index(sets: _Sets, num_ranks: int, threshold: float) -> _Index:
+def _empty_index(sets: _Sets, num_ranks: int, threshold: float) -> _SetIndex:
     num_sets = len(sets.rows)
     begins = np.zeros(num_ranks + 1, np.int64)
     for one in range(num_sets):
@@ -219,7 +218,7 @@ def _empty_index(sets: _Sets, num_ranks: int, threshold: float) -> _Index:
             begins[sets.elements[at] + 1] += 1
     for rank in range(num_ranks):
         begins[rank + 1] += begins[rank]
-    return _Index(
+    return _SetIndex(
         begins,
         begins.copy(),
         np.empty((begins[-1], 3), np.int32),
@@ -235,7 +234,7 @@ def _empty_index(sets: _Sets, num_ranks: int, threshold: float) -> _Index:
 
 
 @kernel
-def _find_similar(one: int, sets: _Sets, index: _Index, threshold: float) -> int:
+def _find_similar(one: int, sets: _Sets, index: _SetIndex, threshold: float) -> int:
     """Connect a set with all before it that are similar, but for connected ones; return one."""
     size, begin = sets.sizes[one], sets.starts[one]
     end = sets.starts[one + 1]
@@ -252,8 +251,8 @@ def _find_similar(one: int, sets: _Sets, index: _Index, threshold: float) -> int
         while place < index.ends[element]:
             leader = index.lists[place, 0]
             if index.passed[leader] != one:
-                found = _search_list(one, place, smallest, largest, sets, index, threshold)
-                near = found if found >= 0 else near
+                similar = _search_list(one, place, smallest, largest, sets, index, threshold)
+                near = similar if similar >= 0 else near
                 if index.lists[place, 1] < 0:
                     # Sets only get larger: the list of those that were too small goes.
                     index.ends[element] -= 1
@@ -265,7 +264,13 @@ def _find_similar(one: int, sets: _Sets, index: _Index, threshold: float) -> int
 
 @kernel
 def _search_list(
-    one: int, place: int, smallest: int, largest: int, sets: _Sets, index: _Index, threshold: float
+    one: int,
+    place: int,
+    smallest: int,
+    largest: int,
+    sets: _Sets,
+    index: _SetIndex,
+    threshold: float,
 ) -> int:
     """Connect a set with the first of a list that is similar; return that, or -1.
 
@@ -333,7 +338,7 @@ def _gap(one: int, other: int, sets: _Sets, similarity: float) -> float:
 
 
 @kernel
-def _join_group(one: int, near: int, sets: _Sets, index: _Index, threshold: float) -> None:
+def _join_group(one: int, near: int, sets: _Sets, index: _SetIndex, threshold: float) -> None:
     """Put a set into the group of a connected one, unless its leader is far away."""
     index.leaders[one] = one
     if near < 0:
@@ -342,8 +347,209 @@ def _join_group(one: int, near: int, sets: _Sets, index: _Index, threshold: floa
     gap = index.gaps[leader]
     if index.reached[leader] != one:
         gap = _gap(one, leader, sets, 0.0)
-    # Larger groups are passed over at once where they are connected, smaller ones where not.
+    # Larger groups are skipped at once where they are connected, smaller ones where not.
     if gap <= 2 * (1 - threshold):
         index.leaders[one] = leader
         index.distances[one] = gap
         index.radii[leader] = max(index.radii[leader], gap)
+
+
+# ---------------------------------------------------------------- rare elements first
+#
+# Letters: N sets, T elements of all of them, D distinct ones.
+
+
+RANK_BYTES = 44
+"""Memory of `shared_ranks` per element of all sets, at most; a third of it where elements recur."""
+
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@kernel
+def shared_ranks(sets: Rows, offsets: Offsets, hashes: Hashes) -> tuple[Offsets, Ranks, int]:
+    """Return the shared elements of each set as ranks: starts (N + 1,), ranks, how many there are.
+
+    Ranks number the elements that at least two of the sets have, those of fewest sets first; each
+    set's ascend. O(T), about 25 ns an element; allocates up to RANK_BYTES T.
+
+    Args:
+        sets: (N,) rows.
+        offsets, hashes: set of row r is `hashes[offsets[r]:offsets[r + 1]]`, no two equal.
+    """
+    ids, counts = _number(sets, offsets, hashes)
+    ranks, num_ranks, firsts = _rank(counts, len(sets))
+    starts = np.zeros(len(sets) + 1, np.int64)
+    at = 0
+    for row in range(len(sets)):
+        num = 0
+        for _ in range(offsets[sets[row] + 1] - offsets[sets[row]]):
+            num += ranks[ids[at]] >= 0
+            at += 1
+        starts[row + 1] = starts[row] + num
+    # Deal sets to the elements they have, then elements, in order, to their sets: no sorting.
+    owners = np.empty(starts[-1], np.int32)
+    at = 0
+    for row in range(len(sets)):
+        for _ in range(offsets[sets[row] + 1] - offsets[sets[row]]):
+            rank = ranks[ids[at]]
+            if rank >= 0:
+                owners[firsts[rank]] = row
+                firsts[rank] += 1
+            at += 1
+    result = np.empty(len(owners), np.int32)
+    places = starts[:-1].copy()
+    rank = 0
+    for place in range(len(owners)):
+        while place >= firsts[rank]:
+            rank += 1
+        row = owners[place]
+        result[places[row]] = rank
+        places[row] += 1
+    return starts, result, num_ranks
+
+
+@kernel
+def _number(sets: Rows, offsets: Offsets, hashes: Hashes) -> tuple[Ranks, Ranks]:
+    """Number the distinct elements as they come; return each one's number, and how many have it."""
+    total = 0
+    for row in sets:
+        total += offsets[row + 1] - offsets[row]
+    ids = np.empty(total, np.int32)
+    slots = 1 << 10
+    table = np.full(slots, -1, np.int32)
+    values, counts = np.empty(slots // 2, np.uint64), np.empty(slots // 2, np.int32)
+    num = at = 0
+    for row in sets:
+        for place in range(offsets[row], offsets[row + 1]):
+            slot = _find(table, values, hashes[place])
+            if table[slot] < 0:
+                if num == len(values):
+                    table, values, counts = _grown(values, counts)
+                    slot = _find(table, values, hashes[place])
+                table[slot], values[num], counts[num] = num, hashes[place], 0
+                num += 1
+            ids[at] = table[slot]
+            counts[table[slot]] += 1
+            at += 1
+    return ids, counts[:num].copy()
+
+
+@kernel
+def _find(table: Ranks, values: Hashes, value: np.uint64) -> int:
+    """Return the slot that holds a value, or the empty one where it belongs."""
+    mask = len(table) - 1
+    slot = np.int64((value * _SPREAD) >> np.uint64(32)) & mask
+    while table[slot] >= 0 and values[table[slot]] != value:
+        slot = (slot + 1) & mask
+    return int(slot)
+
+
+@kernel
+def _grown(values: Hashes, counts: Ranks) -> tuple[Ranks, Hashes, Ranks]:
+    """Return a table and columns of twice the size."""
+    num = len(values)
+    table = np.full(4 * num, -1, np.int32)
+    more, counted = np.empty(2 * num, np.uint64), np.empty(2 * num, np.int32)
+    more[:num] = values
+    counted[:num] = counts
+    for place in range(num):
+        table[_find(table, more, values[place])] = place
+    return table, more, counted
+
+
+@kernel
+def _rank(counts: Ranks, num_sets: int) -> tuple[Ranks, int, Offsets]:
+    """Return ranks by count, -1 for 1, how many there are, and where owners of each begin."""
+    places = np.zeros(num_sets + 2, np.int64)
+    for count in counts:
+        places[count + 1] += count > 1
+    for count in range(1, num_sets + 2):
+        places[count] += places[count - 1]
+    ranks = np.full(len(counts), -1, np.int32)
+    num_ranks = places[num_sets + 1]
+    firsts = np.zeros(num_ranks + 1, np.int64)
+    for place in range(len(counts)):
+        if counts[place] > 1:
+            ranks[place] = places[counts[place]]
+            places[counts[place]] += 1
+            firsts[ranks[place] + 1] = counts[place]
+    for rank in range(num_ranks):
+        firsts[rank + 1] += firsts[rank]
+    return ranks, num_ranks, firsts
+
+
+# ---------------------------------------------------------------- Jaccard similarity
+#
+# |A & B| / |A | B| >= t means an overlap of at least t / (1 + t) (|A| + |B|). All bounds compare
+# the quotient that `similarities` gives, so that they agree with it in every last bit.
+
+
+@kernel
+def least_overlap(one: int, other: int, threshold: float) -> int:
+    """Return how many elements sets of these sizes, at least 1, must share."""
+    shared = max(int(threshold * (one + other) / (1 + threshold)) - 1, 0)
+    while shared / (one + other - shared) < threshold:
+        shared += 1
+    return shared
+
+
+@kernel
+def least_size(size: int, threshold: float) -> int:
+    """Return how small a set may be, at least 1, to be similar to a larger one."""
+    other = max(int(threshold * size) - 1, 1)
+    while other / size < threshold:
+        other += 1
+    return other
+
+
+@kernel
+def most_size(size: int, shared: int, threshold: float) -> int:
+    """Return how large a set may be that is similar to one with which it shares so many elements.
+
+    Less than `shared` if none is.
+    """
+    other = int((shared + shared / threshold) - size) + 1
+    while other >= shared and shared / (size + other - shared) < threshold:
+        other -= 1
+    return other
+
+
+@kernel
+def overlap(
+    elements: NDArray[Any], one: int, one_end: int, other: int, other_end: int, least: int
+) -> int:
+    """Return how many elements two ascending ranges of `elements` share, -1 if under `least`.
+
+    O(W) for W elements, 2 ns each whatever they are; stops when too many are missing.
+    """
+    shared = 0
+    while one < one_end and other < other_end:
+        left = min(one_end - one, other_end - other)
+        if shared + left < least:
+            return -1
+        # Nothing to predict, and no end to search for: neither side moves on by more than `left`.
+        for _ in range(min(left, 64)):
+            a, b = elements[one], elements[other]
+            shared += a == b
+            one += a <= b
+            other += a >= b
+    return shared if shared >= least else -1
+
+
+@kernel
+def similarities(offsets: Offsets, hashes: Hashes, left: Rows, right: Rows) -> NDArray[np.float64]:
+    """Return the Jaccard similarity of pairs of sets, (P,); NaN for two empty ones.
+
+    Args:
+        offsets, hashes: set i is `hashes[offsets[i]:offsets[i + 1]]`, ascending, no two equal.
+        left, right: (P,) sets.
+    """
+    values = np.full(len(left), np.nan)
+    for pair in range(len(left)):
+        one, one_end = offsets[left[pair]], offsets[left[pair] + 1]
+        other, other_end = offsets[right[pair]], offsets[right[pair] + 1]
+        both = one_end - one + other_end - other
+        if both > 0:
+            shared = overlap(hashes, one, one_end, other, other_end, 0)
+            values[pair] = shared / (both - shared)
+    return values

@@ -28,7 +28,7 @@ def read_header(data: NDArray[np.uint8], fields: NDArray[np.int64]) -> int:
 
     Args:
         data: (B,) the header and what follows.
-        fields: (FIELDS, FIELDS) filled with the integers in it, -1 where there are none: [0, f] is
+        fields: (FIELDS, FIELDS) filled with the integers in it, -1 if there are none: [0, f] is
             field f of the header, [f, g] field g of the structure in field f, [f, 0] 1 if there is
             that structure, else 0.
 
@@ -79,9 +79,9 @@ def read_header(data: NDArray[np.uint8], fields: NDArray[np.int64]) -> int:
 
 @kernel
 def _number(data: NDArray[np.uint8], place: int) -> tuple[np.uint64, int]:
-    """Return an integer of 7 bits a byte, and the byte behind it.
+    """Return an integer of 7 bits a byte, and the byte after it.
 
-    That is behind the data where the data ends in it, -1 where it has more than ten bytes.
+    That is after the data where the data ends in it, -1 where it has more than ten bytes.
     """
     value = np.uint64(0)
     for shift in range(0, 64, 7):

@@ -62,9 +62,9 @@ def _deal(high: NDArray[np.uint64]) -> tuple[Rows, Rows]:
     for value in high:
         least, most = min(least, value), max(most, value)
     # At least 2, because a shift by 64 bits is undefined.
-    wanted = np.uint64(max(len(high) // _PART_ROWS, 2))
+    least_parts = np.uint64(max(len(high) // _PART_ROWS, 2))
     shift = np.uint64(0)
-    while shift < np.uint64(63) and (most - least) >> shift >= wanted:  # >> 64 is >> 0
+    while shift < np.uint64(63) and (most - least) >> shift >= least_parts:  # >> 64 is >> 0
         shift += np.uint64(1)
     num_parts = np.int64((most - least) >> shift) + 1
     starts = np.zeros(num_parts + 1, np.int64)

@@ -227,7 +227,7 @@ class Pass:
 
     Attributes:
         name: short; the phase is called `<stage>.<name>`.
-        run: works on one unit; a bound method.
+        run: works on one unit; a method of the stage, or a partial of a function of it.
         units: cuts the work; None = one unit per cell of the input.
         at_end: the pass waits for all other phases of the plan (the mixture's table).
         owns: folders of the run directory that only this pass writes (`tokens/`); `{label}` stands

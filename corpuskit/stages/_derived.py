@@ -35,18 +35,18 @@ def derived(name: str, stamp: str, source: str, make: Callable[[], Derived]) -> 
         name: of the file.
         stamp: hash of what it was derived from.
         source: `__file__` of the module that derives it: an edit of it, or of what it imports of
-            ours, derives anew.
+            ours, derives again.
         make: derives it.
     """
     digest = hashlib.blake2b(f"{stamp} {_source_digest(source)}".encode(), digest_size=8)
-    place = cache_dir() / f"{name}-{digest.hexdigest()}.bin"
-    found = _read(place)
-    if found is None:
+    path = cache_dir() / f"{name}-{digest.hexdigest()}.bin"
+    kept = _read(path)
+    if kept is None:
         made = make()
         content = _pack(made)
-        _write(place, content)
-        found = _unpack(content)
-    return found
+        _write(path, content)
+        kept = _unpack(content)
+    return kept
 
 
 @functools.cache
@@ -58,7 +58,7 @@ def _source_digest(source: str) -> str:
 
 
 def _pack(made: Derived) -> bytes:
-    """Return a head line of JSON, and the arrays behind one another, each from a multiple of 8."""
+    """Return a head line of JSON, and the arrays one after another, each from a multiple of 8."""
     shapes = [[key, array.dtype.str, array.size] for key, array in made.arrays.items()]
     head = json.dumps([made.values, shapes]).encode() + b"\n"
     parts = [head, *(np.ascontiguousarray(array).tobytes() for array in made.arrays.values())]
@@ -76,10 +76,10 @@ def _unpack(content: bytes) -> Derived:
     return Derived(values, arrays)
 
 
-def _read(place: Path) -> Derived | None:
+def _read(path: Path) -> Derived | None:
     """Return what was kept, None if there is nothing or it is damaged."""
     try:
-        content = place.read_bytes()
+        content = path.read_bytes()
     except OSError:
         return None
     if content[:16] != hashlib.blake2b(content[16:], digest_size=16).digest():
@@ -87,11 +87,11 @@ def _read(place: Path) -> Derived | None:
     return _unpack(content[16:])
 
 
-def _write(place: Path, content: bytes) -> None:
-    """Keep it for later processes: whole or not at all; a cache that is full is no error."""
+def _write(path: Path, content: bytes) -> None:
+    """Keep it for later processes: whole or not at all; a cache that is full is not an error."""
     try:
-        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(hashlib.blake2b(content, digest_size=16).digest() + content)
-        os.replace(file.name, place)
+        os.replace(file.name, path)
     except OSError:
         return

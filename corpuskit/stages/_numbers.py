@@ -1,17 +1,17 @@
-"""Columns as numbers or names: what annotators add, and whatever inputs declare."""
+"""Columns as numbers or strings: what annotators add, and what inputs declare; sets of numbers."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpuskit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from corpuskit.stage import Known
@@ -48,7 +48,7 @@ def check_strings(known: Known, parameter: str, column: str) -> None:
 
 
 def to_numbers(column: pa.Array, name: str) -> NDArray[np.float64]:
-    """Return a column as float64, (N,); NaN where there is no value, or a string is no number.
+    """Return a column as float64, (N,); NaN if there is no value, or a string is no number.
 
     Raises:
         DataError: the column holds neither numbers nor strings.
@@ -76,6 +76,14 @@ def to_strings(column: pa.Array, name: str) -> pa.Array:
     return column.cast(pa.string())
 
 
+def among(values: NDArray[Any], chosen: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which values occur in `chosen`, which is sorted; O(V log C)."""
+    if len(chosen) == 0:
+        return np.zeros(len(values), np.bool_)
+    at = np.minimum(np.searchsorted(chosen, values), len(chosen) - 1)
+    return chosen[at] == values  # type: ignore[no-any-return]
+
+
 def _is_string(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
@@ -88,8 +96,8 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _no_numbers(name: str, kind: pa.DataType) -> str:
-    return f"column {name!r} has type {kind}, which is no number. Name one of numbers."
+    return f"column {name!r} has type {kind} and holds no numbers. Name one of numbers."
 
 
 def _no_strings(name: str, kind: pa.DataType) -> str:
-    return f"column {name!r} has type {kind}, which holds no strings. Name one that does."
+    return f"column {name!r} has type {kind} and holds no strings. Name one of strings."

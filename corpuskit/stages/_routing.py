@@ -1,11 +1,11 @@
-"""The second level of the exchange: a pass between producers and consumers of runs.
+"""How global stages cut work: ranges of hashes, and a second level of the shuffle.
 
-A consumer that asks for a narrow range opens every run that may hold it. With P producers and C
-consumers that is P x C small reads: fine for hundreds, hopeless for 100,000 cells, where the last
-pass of dedup and the shuffle would open 1e10 runs. Above MAX_OPENS a pass in between merges what
-a group of producers has in a range of consumers, for G groups and R ranges, as many as the memory
-of a task asks for. That takes R x P opens to write and G x C to read, so G and R are about equal.
-Below, the pass has nothing to do. The rows that a consumer gets are the same.
+A consumer that asks for a narrow range opens every shuffle file that may hold it. With P producers
+and C consumers that is P x C small reads: fine for hundreds, hopeless for 100,000 cells, where the
+last pass of dedup and the shuffle would open 1e10 files. Above MAX_OPENS a pass in between merges
+what a group of producers has in a range of consumers, for G groups and R ranges, as many as the
+memory of a task asks for. That takes R x P opens to write and G x C to read, so G and R are about
+equal. Below, the pass has nothing to do. The rows that a consumer gets are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.stage import Unit
+from corpuskit.formats.shuffle_files import hash_ranges
+from corpuskit.stage import Cost, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,12 +26,69 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from corpuskit.formats.manifest import Part
-    from corpuskit.stage import PassContext
+    from corpuskit.stage import PassContext, PassPlan, Volume
 
 MAX_OPENS = 1 << 20
-"""Runs that all consumers together may open without a second level: minutes of CPU."""
+"""Shuffle files that all consumers together may open without a second level: minutes of CPU."""
+
+RANGE_ROWS = 1 << 24
+"""The most rows of a hash range, whatever the memory: seconds of work for one task."""
 
 ROUTED = "routed"
+
+
+def hash_units(plan: PassPlan, run: str, row_bytes: int, reference_rows: int = 0) -> list[Unit]:
+    """Cut the rows of a shuffle file into hash ranges that a task can hold; at least one.
+
+    Args:
+        run: `<pass>/<file>`, whose first column is an evenly spread uint64.
+        row_bytes: memory that a task needs per row.
+        reference_rows: of reference runs, which are read by the same ranges.
+    """
+    rows = sum(part.rows for part in plan.parts(run)) + reference_rows
+    rows_each = min(max(plan.memory_bytes // row_bytes, 1), RANGE_ROWS)
+    return range_units(max(-(-rows // rows_each), 1))
+
+
+def range_units(num: int) -> list[Unit]:
+    """Return units that divide all hashes into `num` ranges."""
+    ranges = hash_ranges(num)
+    return [Unit(number, low=low, high=high) for number, (low, high) in enumerate(ranges)]
+
+
+def cost_of_ranges(volume: Volume, rows: int, row_bytes: int, cpu: float, disk: int) -> Cost:
+    """Return what a pass over hash ranges needs.
+
+    Args:
+        volume: what is read.
+        rows: of all ranges.
+        row_bytes: memory of a row.
+        cpu: CPU seconds of all.
+        disk: bytes written.
+    """
+    num = num_ranges(volume, rows, row_bytes)
+    return Cost(cpu, unit_bytes=-(-rows // num) * row_bytes, disk_bytes=disk, units=num)
+
+
+def num_ranges(volume: Volume, rows: int, row_bytes: int) -> int:
+    """Return how many ranges `hash_units` cuts these rows into."""
+    return max(-(-rows // min(max(volume.task_memory_bytes // row_bytes, 1), RANGE_ROWS)), 1)
+
+
+def cost_of_route(volume: Volume, consumers: int, size: int, cpu: float, disk: int) -> Cost:
+    """Return what a second level needs between the cells and some consumers; nothing if it is idle.
+
+    Args:
+        volume: what is read.
+        consumers: how many there are.
+        size: bytes of memory of all rows.
+        cpu: CPU seconds of all.
+        disk: bytes written.
+    """
+    if volume.cells * consumers <= MAX_OPENS:
+        return Cost(units=0)
+    held = min(volume.task_memory_bytes, size)
+    return Cost(cpu, unit_bytes=held, disk_bytes=disk, units=max(-(-size // max(held, 1)), 1))
 
 
 def cut_routes(
@@ -39,7 +97,7 @@ def cut_routes(
     """Return the pieces of the second level; none if the first level will do.
 
     Args:
-        producers: parts of the run.
+        producers: parts of the shuffle file.
         consumers: units of one source with `low`, `high` and `rows`, ordered by `low`; what is
             asked for is taken to be spread over them as their rows are.
         row_bytes: memory of a row while it is routed.
@@ -52,10 +110,10 @@ def cut_routes(
     cuts = np.searchsorted(ends, [int(ends[-1]) * place // groups for place in range(1, groups)])
     edges = sorted({0, *(int(cut) + 1 for cut in cuts), len(producers)})
     return [
-        dataclasses.replace(one, number=number, producers=group)
-        for number, (one, group) in enumerate(
-            (one, group)
-            for one in _ranges(consumers, -(-pieces // groups))
+        dataclasses.replace(unit, number=number, producers=group)
+        for number, (unit, group) in enumerate(
+            (unit, group)
+            for unit in _ranges(consumers, -(-pieces // groups))
             for group in itertools.pairwise(edges)
         )
     ]
@@ -64,22 +122,22 @@ def cut_routes(
 def _ranges(consumers: Sequence[Unit], num: int) -> list[Unit]:
     """Return about `num` ranges of consecutive consumers, about equal in rows."""
     most = sum(unit.rows for unit in consumers) / num
-    found: list[Unit] = []
+    ranges: list[Unit] = []
     for unit in consumers:
-        last = found[-1] if found else None
+        last = ranges[-1] if ranges else None
         if last is not None and last.rows + unit.rows <= most:
-            found[-1] = Unit(0, unit.source, last.low, unit.high, last.rows + unit.rows)
+            ranges[-1] = Unit(0, unit.source, last.low, unit.high, last.rows + unit.rows)
         else:
-            found.append(Unit(0, unit.source, unit.low, unit.high, unit.rows))
-    return found
+            ranges.append(Unit(0, unit.source, unit.low, unit.high, unit.rows))
+    return ranges
 
 
 def route(context: PassContext, producers: str, run: str, schema: pa.Schema) -> None:
-    """Write what some producers have in the range of this unit as one run.
+    """Write what some producers have in the range of this unit as one shuffle file.
 
     Args:
-        producers: `<pass>/<run>`.
-        run: what to call it.
+        producers: `<pass>/<file>`.
+        run: name of the result.
     """
     context.count(f"{ROUTED}/{run}")
     unit = context.unit
@@ -89,5 +147,5 @@ def route(context: PassContext, producers: str, run: str, schema: pa.Schema) -> 
 
 
 def routed(context: PassContext, producers: str, run: str) -> str:
-    """Return the name of the run to read: the routed one if there is one."""
+    """Return the name of the shuffle file to read: the routed one if there is one."""
     return f"route/{run}" if context.counters("route").get(f"{ROUTED}/{run}") else producers

@@ -104,7 +104,7 @@ def test_of_several_stages_the_one_with_these_parameters_is_meant(dumps, tmp_pat
     for normalize in ("none", "whitespace_case"):
         stage = ExactDedup(against=[str(one.out)], normalize=normalize)
         found[normalize] = Path(stage.files()[0]).parent.name
-        assert stage.older().rows("ids") == (70 if normalize == "none" else kept_by_first(one))
+        assert stage.references().rows("ids") == (70 if normalize == "none" else kept_by_first(one))
     assert found == {"none": "exact_dedup.hash", "whitespace_case": "exact_dedup_2.hash"}
     (one.out / "work" / "exact_dedup.hash").rename(tmp_path / "gone")
     with pytest.raises(UsageError, match=r"is gone: an index is part of work/"):

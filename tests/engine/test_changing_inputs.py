@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from corpuskit.errors import DataError
-from corpuskit.stages.sources._stream import Stream
+from corpuskit.stages.sources._stream import InputStream
 from corpuskit.storage import faults
 from tests.engine.conftest import Lab, corpus, tree
 from tests.engine.here import command_line
@@ -249,7 +249,7 @@ def test_fewer_bytes_than_a_file_had_when_it_was_opened_are_an_error(tmp_path, n
     """A network file system may end a file early without telling another size."""
     path = tmp_path / name
     FORMATS[name][1](path)
-    with Stream(str(path)) as stream:
+    with InputStream(str(path)) as stream:
         truncate(path)
         with pytest.raises(DataError, match=rf"{name}: .*ends (at byte|within)"):
             stream.read(1 << 20)

@@ -14,7 +14,7 @@ import pytest
 
 from corpuskit.cpu import cpu_seconds
 from corpuskit.engine.context import Stopwatch
-from corpuskit.stages.sources._extract import Page, Settings, _Service
+from corpuskit.stages.sources._extract import ExtractorSettings, HtmlPage, _Service
 from tests.engine.here import command_line
 
 HEAVY = b"<p>word word word</p>" * 100_000
@@ -29,9 +29,9 @@ def test_a_child_that_ended_counts():
 def test_an_extractor_counts_while_it_lives_and_once_only_when_it_ends():
     pytest.importorskip("resiliparse")
     service, timing = _Service(), defaultdict(float)
-    service.extract([Page(b"<p>Loads.</p>")], Settings())
+    service.extract([HtmlPage(b"<p>Loads.</p>")], ExtractorSettings())
     watch = Stopwatch(timing)
-    service.extract([Page(HEAVY)] * 3, Settings())
+    service.extract([HtmlPage(HEAVY)] * 3, ExtractorSettings())
     watch.lap("html")
     alone = timing["cpu_seconds/html"]
     assert alone > 0.1
@@ -44,10 +44,10 @@ def test_an_extractor_counts_while_it_lives_and_once_only_when_it_ends():
 def test_a_page_that_is_ended_counts_as_long_as_it_took():
     pytest.importorskip("resiliparse")
     service, timing = _Service(), defaultdict(float)
-    service.extract([Page(b"<p>Loads.</p>")], Settings())
+    service.extract([HtmlPage(b"<p>Loads.</p>")], ExtractorSettings())
     before = time.clock_gettime(_clock_of(service._child.pid)), _ended_seconds(), process_time()
     watch = Stopwatch(timing)
-    (found,) = service.extract([Page(b"<div>" * 200_000)], Settings(page_seconds=0.5))
+    (found,) = service.extract([HtmlPage(b"<div>" * 200_000)], ExtractorSettings(page_seconds=0.5))
     watch.lap("html")
     # The timer that ends the page counts ticks: its 0.5 s were 0.44 to 0.50 CPU s under load.
     # What the kernel says of a child that has ended is exact.

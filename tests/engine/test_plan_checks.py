@@ -121,7 +121,8 @@ BAD_STAGES = {
     "gopher_repetition folder": (
         stages("language: {keep: [en]}", "gopher_repetition: {per_language: nowhere}"),
         "nowhere", "has no file for any language"),
-    "threshold struct": (stages("threshold: {column: origin, min: 1}"), "origin", "is no number"),
+    "threshold struct": (
+        stages("threshold: {column: origin, min: 1}"), "origin", "holds no numbers"),
     "threshold text": (stages("threshold: {column: text, min: 1}"), "text,", "holds no numbers"),
     "threshold names": (
         stages("language", "threshold: {column: language.label, min: 1}"), "language.label,",

@@ -190,8 +190,8 @@ def _warc(path: Path, good: bytes, bad: bytes) -> int:
 
 def _check_members(path: Path, good: bytes, bad: bytes) -> None:
     """Check that records come out whose gzip members the damage did not touch."""
-    from corpuskit.stages.sources._archive import Archive
-    from corpuskit.stages.sources._warc import read_records
+    from corpuskit.stages.sources._web.archive import Archive
+    from corpuskit.stages.sources._web.records import read_records
 
     archive = Archive(str(path), 1000)
     records = read_records(
@@ -228,8 +228,8 @@ def _members(content: bytes) -> list[bytes]:
 def _tokenizer(path: Path, good: bytes, bad: bytes) -> int:
     import pyarrow as pa
 
-    from corpuskit.stages.sequences._engines import open_engine
     from corpuskit.stages.sequences.tokenize import Tokenize
+    from corpuskit.stages.sequences.tokenize.engines import open_engine
 
     stage = Tokenize(tokenizer=str(path), add_eos=False)
     size = stage.provides({})["tokenizer"]["vocab_size"]

@@ -8,9 +8,8 @@ import random
 import pytest
 
 from corpuskit.errors import UsageError
-from corpuskit.stages.sequences._definition import Named, define
-from corpuskit.stages.sequences._pieces import ties_hold
-from corpuskit.stages.sequences._sentencepiece import Piece, read_model
+from corpuskit.stages.sequences.tokenize.definition import Named, define
+from corpuskit.stages.sequences.tokenize.sentencepiece import Piece, read_model, ties_hold
 from tests.fuzz.formats import FORMATS, good_files
 from tests.fuzz.mutate import mutate, mutate_json
 from tests.fuzz.runner import fuzz

@@ -10,17 +10,15 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.kernels import tally
+from corpuskit.kernels import lines
 from corpuskit.kernels.lines import (
     case_digits_table,
     ccnet_table,
+    count_units,
     cut_units,
+    find_repeated,
     find_units,
     fold_units,
-)
-from corpuskit.kernels.tally import (
-    count_units,
-    find_repeated,
     hash_units,
     index_hashes,
     is_short,
@@ -276,7 +274,7 @@ def test_counts_of_many_parts_are_sorted(monkeypatch):
     docs, counts = np.arange(6000, dtype=np.int32), np.ones(6000, np.uint32)
     found = count_units(high, np.zeros(6000, np.uint32), docs, counts, True)
     values, sums = np.unique(high, return_counts=True)
-    assert tally._PART_ROWS < 3000
+    assert lines._PART_ROWS < 3000
     assert found[0].tolist() == values.tolist()
     assert found[2].tolist() == sums.tolist()
 

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.substring.compare import FEW, flag_windows
 from corpuskit.kernels.substring.contexts import (
+    FEW,
     Contexts,
     copy_contexts,
     find_equal,
+    flag_windows,
     group_rows,
     group_sizes,
     hash_windows,

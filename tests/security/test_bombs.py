@@ -16,10 +16,9 @@ import zstandard
 
 from corpuskit.errors import DataError
 from corpuskit.stage import InputFile
-from corpuskit.stages.sources import _pages
 from corpuskit.stages.sources._stream import FREE_BYTES
 from corpuskit.stages.sources.jsonl import Jsonl
-from corpuskit.stages.sources.parquet import Parquet
+from corpuskit.stages.sources.parquet import Parquet, pages
 from corpuskit.stages.sources.text import Text
 from tests.conftest import ROOT
 from tests.patience import HANG_SECONDS
@@ -116,10 +115,10 @@ def test_the_writer_of_crafted_files_can_also_write_a_good_one(tmp_path):
     assert [text for batch in found for text in batch.texts.to_pylist()] == ["one", "two"]
 
 
-def chunks(path: Path) -> list[_pages.Chunk]:
+def chunks(path: Path) -> list[pages.Chunk]:
     with path.open("rb") as file:
         reader = pq.ParquetFile(path)
-        return _pages.look_inside(file, _pages.read_chunks(file, str(path), reader, range(1), ()))
+        return pages.look_inside(file, pages.read_chunks(file, str(path), reader, range(1), ()))
 
 
 @pytest.mark.parametrize("compression", ["zstd", "snappy", "gzip", "brotli", "lz4", "none"])
@@ -131,7 +130,7 @@ def test_rows_that_repeat_a_long_value_are_read_few_at_once(tmp_path, compressio
     pq.write_table(pa.table({"text": values}), path, compression=compression)
     (chunk,) = chunks(path)
     assert chunk.value_bytes >= MIB
-    assert _pages.rows_at_once([chunk], 4096) <= _pages.REPEATED_BYTES // MIB
+    assert pages.rows_at_once([chunk], 4096) <= pages.REPEATED_BYTES // MIB
 
 
 def test_values_that_share_all_they_have_are_read_few_at_once(tmp_path):
@@ -143,7 +142,7 @@ def test_values_that_share_all_they_have_are_read_few_at_once(tmp_path):
     )  # fmt: skip
     assert path.stat().st_size < 2000
     (chunk,) = chunks(path)
-    assert _pages.rows_at_once([chunk], 4096) <= _pages.REPEATED_BYTES // (MIB // 2)
+    assert pages.rows_at_once([chunk], 4096) <= pages.REPEATED_BYTES // (MIB // 2)
 
 
 def test_a_dictionary_of_short_values_slows_nothing_down(tmp_path):
@@ -153,7 +152,7 @@ def test_a_dictionary_of_short_values_slows_nothing_down(tmp_path):
     (chunk,) = chunks(path)
     assert chunk.dictionary_bytes == 50_000 * 164
     assert chunk.value_bytes == 160
-    assert _pages.rows_at_once([chunk], 4096) == 4096
+    assert pages.rows_at_once([chunk], 4096) == 4096
 
 
 def test_batches_cut_small_for_memory_are_joined_again(tmp_path, monkeypatch):
@@ -162,8 +161,8 @@ def test_batches_cut_small_for_memory_are_joined_again(tmp_path, monkeypatch):
     texts[7] = "y" * (2 * MIB)
     columns = {"text": texts, "id": [f"{number} {'u' * 900}" for number in range(2)] * 1500}
     pq.write_table(pa.table(columns), path, dictionary_pagesize_limit=32 * MIB)
-    monkeypatch.setattr(_pages, "REPEATED_BYTES", 1 << 26)
-    assert 20 < _pages.rows_at_once(chunks(path), 3000) < 50
+    monkeypatch.setattr(pages, "REPEATED_BYTES", 1 << 26)
+    assert 20 < pages.rows_at_once(chunks(path), 3000) < 50
     found = read(Parquet(paths=("*",), extra=False, id_column="id"), path)
     read_texts = [text for batch in found for text in batch.texts.to_pylist()]
     assert read_texts == [text for text in texts if len(text) <= MOST]

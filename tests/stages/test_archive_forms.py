@@ -15,9 +15,8 @@ from source_reading import batches, input_file, read, read_slice
 from web_archives import PAGE, http, members, pages, record, response
 
 from corpuskit.errors import DataError
-from corpuskit.stages.sources._archive import Archive
-from corpuskit.stages.sources._wacz import read_parts
-from corpuskit.stages.sources._warc import read_records
+from corpuskit.stages.sources._web.archive import Archive, read_parts
+from corpuskit.stages.sources._web.records import read_records
 from corpuskit.stages.sources.warc import Warc
 
 pytest.importorskip("resiliparse")
@@ -251,7 +250,7 @@ def test_every_record_of_a_wacz_file_is_accounted_for(tmp_path):
         ({}, "holds no WARC file in archive/"),
         ({"archive/a.txt": b"x"}, r"byte \d+: 'archive/a.txt' is no WARC file"),
         ({"archive/a.warc.gz": b"no gzip"}, "archive/a.warc.gz: the name says gzip"),
-        ({"archive/a.warc": b"<html>"}, "archive/a.warc: byte 0: no web archive"),
+        ({"archive/a.warc": b"<html>"}, "archive/a.warc: byte 0: not a web archive"),
     ],
 )
 def test_what_is_no_wacz_file_is_refused(tmp_path, contents, message):
@@ -291,7 +290,7 @@ def test_a_bomb_in_a_wacz_file_is_refused(tmp_path, monkeypatch):
 
 
 def test_positions_that_could_be_those_of_another_part_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("corpuskit.stages.sources._wacz.MAX_RATIO", 1)
+    monkeypatch.setattr("corpuskit.stages.sources._web.archive.MAX_RATIO", 1)
     contents = {"archive/a.warc.gz": gzip.compress(b"".join(pages(50)))}
     with pytest.raises(DataError, match="more than keys can tell apart"):
         read(SOURCE, wacz(tmp_path / "a.wacz", contents))

@@ -24,17 +24,23 @@ from corpuskit.errors import ConfigError, UsageError
 from corpuskit.formats.batch import utf8
 from corpuskit.inspect.contamination import contamination_report
 from corpuskit.stage import Known, View
-from corpuskit.stages.dedup import _contamination
-from corpuskit.stages.dedup._benchmark_items import (
-    Columns,
+from corpuskit.stages.dedup.decontaminate import (
+    MAX_NAMED,
+    REACH_BYTES,
+    Decontaminate,
+    index,
+    merge_spans,
+    widen_spans,
+)
+from corpuskit.stages.dedup.decontaminate import index as item_index
+from corpuskit.stages.dedup.decontaminate.index import Recipe, open_index
+from corpuskit.stages.dedup.decontaminate.items import (
+    BenchmarkColumns,
     benchmark_files,
     read_benchmarks,
     read_items,
 )
-from corpuskit.stages.dedup._contamination import Recipe, open_index
-from corpuskit.stages.dedup._contamination_search import MAX_REPEATS, SKIP, find_stretches, measure
-from corpuskit.stages.dedup._contamination_spans import REACH_BYTES, merge_spans, widen_spans
-from corpuskit.stages.dedup.decontaminate import MAX_NAMED, Decontaminate
+from corpuskit.stages.dedup.decontaminate.search import MAX_REPEATS, SKIP, find_stretches, measure
 from tests.conftest import ROOT
 from tests.contract.strategies import plain, view
 from tests.engine.conftest import Lab
@@ -139,7 +145,7 @@ def test_a_short_question_needs_its_answer_behind_it(text, rule):
     ],
 )
 def test_an_answer_may_be_the_letter_or_number_of_a_choice(ident, answer):
-    items = {one.name: one for one in read_items("benchmark", SAMPLE, Columns())}
+    items = {one.name: one for one in read_items("benchmark", SAMPLE, BenchmarkColumns())}
     assert items[f"benchmark/{ident}"].answer == answer
 
 
@@ -162,7 +168,7 @@ def test_an_answer_may_be_the_letter_or_number_of_a_choice(ident, answer):
 )
 def test_answers_are_taken_as_publishers_write_them(tmp_path, row, answer):
     path = write(tmp_path / "b.jsonl", [{"question": "Why?", **row}])
-    assert read_items("b", path, Columns())[0].answer == answer
+    assert read_items("b", path, BenchmarkColumns())[0].answer == answer
 
 
 def test_a_question_of_words_that_all_items_have_is_not_found(tmp_path):
@@ -227,10 +233,10 @@ def test_endless_repeats_are_bounded():
 
 
 def test_only_the_beginning_of_a_long_part_is_looked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(_contamination, "MAX_WORDS", 12)
+    monkeypatch.setattr(item_index, "MAX_WORDS", 12)
     words = [f"word{at}" for at in range(40)]
     path = write(tmp_path / "b.jsonl", [{"question": " ".join(words)}])
-    index = open_index(Recipe((("b", path),), Columns(), 5, 8))
+    index = open_index(Recipe((("b", path),), BenchmarkColumns(), 5, 8))
     assert index.lengths.tolist() == [12]
     assert len(index.parts.words) == 12
 
@@ -370,7 +376,7 @@ def test_scores_are_those_of_plain_python(tmp_path_factory, questions, text):
     path = write(
         tmp_path_factory.mktemp("b") / "b.jsonl", [{"question": " ".join(one)} for one in unique]
     )
-    index = open_index(Recipe((("b", path),), Columns(), 5, 5))
+    index = open_index(Recipe((("b", path),), BenchmarkColumns(), 5, 5))
     documents = utf8(pa.array([" ".join(text)], pa.large_string()))
     windows = np.array([[0, part, 0, len(text)] for part in range(len(unique))], np.int64)
     found = measure(documents, windows, index).scores.tolist()
@@ -396,8 +402,8 @@ def test_formats_hold_the_same_items(tmp_path, kind):
     else:
         pack = {"jsonl": bytes, "jsonl.gz": gzip.compress, "jsonl.zst": zstandard.compress}[kind]
         path.write_bytes(pack(content))
-    assert read_items("benchmark", str(path), Columns()) == read_items(
-        "benchmark", SAMPLE, Columns()
+    assert read_items("benchmark", str(path), BenchmarkColumns()) == read_items(
+        "benchmark", SAMPLE, BenchmarkColumns()
     )
 
 
@@ -424,7 +430,7 @@ def test_formats_hold_the_same_items(tmp_path, kind):
 def test_an_unusual_file_is_refused_with_what_to_do(tmp_path, rows, columns, message):
     path = write(tmp_path / "b.jsonl", rows)
     with pytest.raises(UsageError) as error:
-        read_items("b", path, Columns(**columns))
+        read_items("b", path, BenchmarkColumns(**columns))
     assert message in str(error.value)
     assert str(error.value).startswith(path)
 
@@ -432,27 +438,27 @@ def test_an_unusual_file_is_refused_with_what_to_do(tmp_path, rows, columns, mes
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("b.jsonl", b"{]", "line 1 is no JSON"),
-        ("b.jsonl", b"[1]", "line 1 is no JSON object"),
+        ("b.jsonl", b"{]", "line 1 is not JSON"),
+        ("b.jsonl", b"[1]", "line 1 is not a JSON object"),
         ("b.jsonl.gz", b"text", "the name says gzip"),
-        ("b.parquet", b"text", "is no Parquet file"),
+        ("b.parquet", b"text", "is not a Parquet file"),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=message):
-        read_items("b", str(tmp_path / name), Columns())
+        read_items("b", str(tmp_path / name), BenchmarkColumns())
 
 
 def test_rows_may_be_numbered(tmp_path):
     path = write(tmp_path / "b.jsonl", [{"id": 1, "question": "x"}, {"id": 1, "question": "y"}])
-    names = [one.name for one in read_items("b", path, Columns(id="#"))]
+    names = [one.name for one in read_items("b", path, BenchmarkColumns(id="#"))]
     assert names == ["b/0", "b/1"]
 
 
 def test_equal_items_are_one_and_the_first_gives_its_name(tmp_path):
     path = write(tmp_path / "b.jsonl", [{"id": n, "question": FERRY} for n in "xyz"])
-    index = open_index(Recipe((("b", path),), Columns(), 5, 8))
+    index = open_index(Recipe((("b", path),), BenchmarkColumns(), 5, 8))
     assert index.names.to_pylist() == ["b/x"]
     assert index.num_read == 3
 
@@ -471,10 +477,10 @@ def test_files_of_one_benchmark_that_share_ids_name_their_items_by_file(tmp_path
         (tmp_path / folder).mkdir()
         path = write(tmp_path / folder / "test.jsonl", [{"question": f"{folder} {FERRY}"}])
         paths.append(("hill", path))
-    names = [one.name for one in read_benchmarks(paths, Columns())]
+    names = [one.name for one in read_benchmarks(paths, BenchmarkColumns())]
     assert names == ["hill/a/test/0", "hill/b/test/0"]
     apart = [paths[0], ("mine", paths[1][1])]
-    assert [one.name for one in read_benchmarks(apart, Columns())] == ["hill/0", "mine/0"]
+    assert [one.name for one in read_benchmarks(apart, BenchmarkColumns())] == ["hill/0", "mine/0"]
 
 
 def test_files_of_one_benchmark_with_ids_of_their_own_do_not(tmp_path):
@@ -482,19 +488,19 @@ def test_files_of_one_benchmark_with_ids_of_their_own_do_not(tmp_path):
         ("hill", write(tmp_path / f"{name}.jsonl", [{"id": name, "question": FERRY}]))
         for name in "xy"
     ]
-    assert [one.name for one in read_benchmarks(paths, Columns())] == ["hill/x", "hill/y"]
+    assert [one.name for one in read_benchmarks(paths, BenchmarkColumns())] == ["hill/x", "hill/y"]
 
 
 def test_items_that_cannot_have_names_of_their_own_are_refused(tmp_path):
     first = write(tmp_path / "t.jsonl", [{"question": FERRY}])
     other = write(tmp_path / "t.json", [{"question": BEES}])
     with pytest.raises(UsageError, match=r"'hill/t/0' is also in .*t\.jsonl\. Name the files"):
-        read_benchmarks([("hill", first), ("hill", other)], Columns())
+        read_benchmarks([("hill", first), ("hill", other)], BenchmarkColumns())
 
 
 @pytest.mark.parametrize("name", ["a/b", "a;b"])
 def test_a_benchmark_whose_name_would_be_ambiguous_is_refused(name):
-    with pytest.raises(UsageError, match=f"'{name}' is no name for a benchmark"):
+    with pytest.raises(UsageError, match=f"'{name}' is not a name for a benchmark"):
         benchmark_files({name: SAMPLE})
 
 
@@ -530,11 +536,11 @@ def test_the_page_plans(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("b.jsonl", b"{]", "line 1 is no JSON"),
+        ("b.jsonl", b"{]", "line 1 is not JSON"),
         ("b.jsonl", b"", "has no items"),
         ("b.jsonl", b'{"body": "x"}', "no column holds the question"),
         ("b.jsonl", b'{"id": 1, "query": "x"}\n{"id": 1, "query": "y"}', "'1' is that of row 0"),
-        ("b.parquet", b"text", "is no Parquet file"),
+        ("b.parquet", b"text", "is not a Parquet file"),
     ],
 )
 @pytest.mark.parametrize("kept", [0, 1_000_000])
@@ -542,7 +548,7 @@ def test_a_bad_file_fails_when_the_plan_is_made(
     tmp_path, monkeypatch, name, content, message, kept
 ):
     monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(_contamination, "KEPT_BYTES", kept)
+    monkeypatch.setattr(item_index, "KEPT_BYTES", kept)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         plan(tmp_path, f"stages: [decontaminate: {{benchmarks: {tmp_path / name}}}]")
@@ -556,14 +562,14 @@ def test_a_bad_reference_fails_when_the_plan_is_made(tmp_path):
 
 def test_an_index_that_is_there_proves_its_files(tmp_path, monkeypatch):
     monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(_contamination, "KEPT_BYTES", 0)
+    monkeypatch.setattr(item_index, "KEPT_BYTES", 0)
     path = write(tmp_path / "b.jsonl", [{"question": FERRY}])
     stage = Decontaminate(benchmarks=path)
-    _contamination._opened.cache_clear()
+    index._opened.cache_clear()
     open_index(stage._recipe())
-    monkeypatch.setattr(_contamination, "read_benchmarks", None)  # cannot be called
+    monkeypatch.setattr(item_index, "read_benchmarks", None)  # cannot be called
     stage.check(Known())
-    _contamination._opened.cache_clear()
+    index._opened.cache_clear()
 
 
 def test_files_that_cannot_be_told_apart_or_are_none_are_refused(tmp_path):
@@ -605,11 +611,11 @@ def test_parameters_that_contradict_one_another_are_refused(params, message):
 
 def test_an_index_that_is_kept_is_the_index(tmp_path, monkeypatch):
     monkeypatch.setenv("CORPUSKIT_CACHE_DIR", str(tmp_path))
-    recipe = Recipe((("benchmark", SAMPLE),), Columns(), 5, 8)
+    recipe = Recipe((("benchmark", SAMPLE),), BenchmarkColumns(), 5, 8)
     built = open_index(recipe)
-    monkeypatch.setattr(_contamination, "KEPT_BYTES", 0)
+    monkeypatch.setattr(item_index, "KEPT_BYTES", 0)
     for _ in range(2):
-        _contamination._opened.cache_clear()
+        index._opened.cache_clear()
         kept = open_index(recipe)
         assert kept.names == built.names
         assert (kept.num_read, kept.size_bytes) == (built.num_read, built.size_bytes)
@@ -618,7 +624,7 @@ def test_an_index_that_is_kept_is_the_index(tmp_path, monkeypatch):
         ):
             assert np.array_equal(one, other)
     assert len(list(tmp_path.glob("lists/benchmarks-*.map"))) == 1
-    _contamination._opened.cache_clear()
+    index._opened.cache_clear()
 
 
 def test_another_version_of_a_file_is_another_index(tmp_path):

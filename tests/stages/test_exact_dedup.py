@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import Known
 from corpuskit.stages import _routing
-from corpuskit.stages.dedup import _clusters
+from corpuskit.stages.dedup import _cluster_stage
 from corpuskit.stages.dedup._keep import dates_as_seconds
 from corpuskit.stages.dedup.exact_dedup import ExactDedup
 from tests.stages.global_runner import Decided, GlobalRun, check_ledger, key_of, run_global
@@ -128,7 +128,7 @@ def test_a_second_level_of_the_exchange_changes_nothing(monkeypatch: pytest.Monk
     bounds = [4, 9, 15, 22, 30]
     expected = run_global(ExactDedup(), texts, bounds=bounds)
     monkeypatch.setattr(_routing, "MAX_OPENS", 0)
-    memory = {"route": 12 * _clusters.DECISION_BYTES}
+    memory = {"route": 12 * _cluster_stage.DECISION_BYTES}
     decided = run_global(ExactDedup(), texts, bounds=bounds, memory_bytes=memory)
     assert (expected.units["route"], decided.units["route"]) == (0, 5)
     assert decided.keep.tolist() == expected.keep.tolist()
@@ -140,7 +140,7 @@ def test_a_second_level_of_the_exchange_changes_nothing(monkeypatch: pytest.Monk
     ("last_pass", "kept", "message"),
     [
         ("group", slice(1, 2), "1 survivors should live here, 0 do"),
-        ("route", slice(0, 1), "decided about documents that it lacks"),
+        ("route", slice(0, 1), "decisions about documents that it lacks"),
     ],
 )
 def test_decisions_about_other_documents_are_refused(

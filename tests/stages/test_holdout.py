@@ -17,11 +17,11 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.manifest import Part, Parts, Seal
 from corpuskit.formats.shards import DocumentWriter
 from corpuskit.stages.sequences import _heldout
-from corpuskit.stages.sequences._definition import Named, define
 from corpuskit.stages.sequences._heldout import HeldOutRun, find_spelling, open_held_out
-from corpuskit.stages.sequences._ranks import NAMES_OF_BYTES
 from corpuskit.stages.sequences.holdout import Holdout
 from corpuskit.stages.sequences.tokenize import Tokenize
+from corpuskit.stages.sequences.tokenize.definition import Named, define
+from corpuskit.stages.sequences.tokenize.ranks import NAMES_OF_BYTES
 from tests.contract.strategies import plain, view
 from tests.engine.conftest import Lab, corpus
 

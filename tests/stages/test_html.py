@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corpuskit.stages.rewriters.html import PAGE, Html
-from corpuskit.stages.sources._extract import Page, Settings, extract_pages
+from corpuskit.stages.sources._extract import ExtractorSettings, HtmlPage, extract_pages
 from tests.contract.strategies import plain, view
 
 pytest.importorskip("resiliparse")
@@ -62,11 +62,11 @@ def test_real_pages_come_out_as_the_extractor_alone_gives_them(shared_data):
     import pyarrow.parquet as pq
     from resiliparse.extract.html2text import extract_plain_text
 
-    from corpuskit.stages.sources._decode import decode_page
+    from corpuskit.stages.sources._extract_worker import decode_page
 
     path = shared_data / "html" / "trafilatura_eval.parquet"
     pages = pq.read_table(path, columns=["html"])["html"].to_pylist()[:60]
-    found = extract_pages([Page(p) for p in pages], Settings())
+    found = extract_pages([HtmlPage(p) for p in pages], ExtractorSettings())
     for page, extracted in zip(pages, found, strict=True):
         main, every = (
             extract_plain_text(decode_page(page, ""), main_content=is_main, alt_texts=False,
@@ -87,8 +87,10 @@ def test_no_real_page_with_visible_text_goes_as_one_without(shared_data):
     rules = []
     for name in ("trafilatura_eval", "mozilla_readability"):
         pages = pq.read_table(shared_data / "html" / f"{name}.parquet")["html"].to_pylist()
-        found = extract_pages([Page(page) for page in pages], Settings())
-        every = extract_pages([Page(page) for page in pages], Settings(main_content=False))
+        found = extract_pages([HtmlPage(page) for page in pages], ExtractorSettings())
+        every = extract_pages(
+            [HtmlPage(page) for page in pages], ExtractorSettings(main_content=False)
+        )
         rules += [(one.rule, bool(all_.text), one.is_all_text)
                   for one, all_ in zip(found, every, strict=True)]  # fmt: skip
     assert not [one for one in rules if one[0] == "no_text" and one[1]]

@@ -17,8 +17,8 @@ from source_reading import read
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import InputFile
-from corpuskit.stages.sources._datasets import choose, format_of
 from corpuskit.stages.sources.huggingface import Huggingface
+from corpuskit.stages.sources.huggingface.files import choose, format_of
 from tests.engine.conftest import Lab
 
 COMMIT = "a" * 40

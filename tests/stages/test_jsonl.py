@@ -21,9 +21,8 @@ from corpuskit.errors import DataError
 from corpuskit.stage import Slice
 from corpuskit.stages.sources import _records
 from corpuskit.stages.sources._json import ODD, OK
-from corpuskit.stages.sources._members import Members
-from corpuskit.stages.sources._records import Block
-from corpuskit.stages.sources.jsonl import Jsonl
+from corpuskit.stages.sources._records import RecordBlock
+from corpuskit.stages.sources.jsonl import Jsonl, Members
 
 SOURCE = Jsonl(paths=("x",))
 
@@ -33,12 +32,12 @@ def write(path, *lines: bytes | dict) -> None:
     path.write_bytes(b"".join(line + b"\n" for line in coded))
 
 
-def block_of(*lines: bytes) -> Block:
+def block_of(*lines: bytes) -> RecordBlock:
     data = b"\n".join(lines)
     sizes = np.array([len(line) for line in lines], np.int64)
     ends = np.cumsum(sizes + 1) - 1
     starts = ends - sizes
-    return Block(starts, np.frombuffer(data, np.uint8), starts, ends, (), len(data))
+    return RecordBlock(starts, np.frombuffer(data, np.uint8), starts, ends, (), len(data))
 
 
 # ---------------------------------------------------------------- one line

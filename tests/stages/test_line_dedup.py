@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import UsageError
-from corpuskit.kernels.tally import hash_units
+from corpuskit.kernels.lines import hash_units
 from corpuskit.stage import Known
 from corpuskit.stages import _routing
-from corpuskit.stages.dedup import _lines
+from corpuskit.stages.dedup import line_dedup
 from corpuskit.stages.dedup.line_dedup import LineDedup
 from tests.kernels.test_lines import (
     plain_case_digits,
@@ -281,7 +281,7 @@ def test_what_waits_to_be_counted_changes_nothing(monkeypatch: pytest.MonkeyPatc
     for count in ("documents", "occurrences"):
         whole = run(texts, count=count, min_count=7)
         with monkeypatch.context() as patch:
-            patch.setattr(_lines, "WAITING_UNITS", 5)
+            patch.setattr(line_dedup, "WAITING_SEGMENTS", 5)
             assert run(texts, count=count, min_count=7).texts == whole.texts != texts
 
 
@@ -323,7 +323,7 @@ def test_units_with_equal_first_hashes_are_told_apart_by_the_second(
         high, low, docs = hash_units(*given_units)
         return np.full_like(high, 7), low, docs
 
-    monkeypatch.setattr(_lines, "hash_units", blunt)
+    monkeypatch.setattr(line_dedup, "hash_units", blunt)
     decided = run(["x\na", "x\nb"], action="annotate")
     assert decided.counters["hash"] == {"units_with_equal_first_hashes": 2}
     assert decided.counters["count"] == {"repeated_units": 1}

@@ -16,8 +16,7 @@ from corpuskit.formats.batch import utf8
 from corpuskit.kernels.minhash import shingle_hashes
 from corpuskit.kernels.wordhash import BYTE_KINDS, characters, word_hashes
 from corpuskit.stage import View
-from corpuskit.stages.dedup import _schemes
-from corpuskit.stages.dedup.minhash_dedup import MinhashDedup
+from corpuskit.stages.dedup.minhash_dedup import MinhashDedup, schemes
 from tests.shingles import jaccard
 from tests.stages.global_runner import GlobalRun, check_ledger, key_of, number_of, run_global
 
@@ -38,7 +37,7 @@ corpora = st.lists(
 
 def band_keys(stage: MinhashDedup, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     view = View(pa.record_batch({"text": pa.array(texts, pa.large_string())}))
-    return _schemes.sign(view, stage)[:2]
+    return schemes.sign(view, stage)[:2]
 
 
 def plain_clusters(stage: MinhashDedup, texts: list[str]) -> set[tuple[int, ...]]:

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.order import apportion
-from corpuskit.stages.mixing._parameters import num_tokens
 from corpuskit.stages.mixing._schedule import (
     Stretch,
     Supply,
     make_schedule,
+    num_tokens,
+    problem_of,
     rows_of,
     spread,
     temper,
     times,
 )
-from corpuskit.stages.mixing._shortages import problem_of
 
 NAMES = ("web", "books", "code", "math")
 

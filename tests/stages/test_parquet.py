@@ -22,9 +22,9 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import utf8
 from corpuskit.kernels.thrift import FIELDS, SHORT, STRANGE, read_header
 from corpuskit.stage import Slice
-from corpuskit.stages.sources._extra import json_objects, quote
-from corpuskit.stages.sources._pages import read_chunks
 from corpuskit.stages.sources.parquet import Parquet
+from corpuskit.stages.sources.parquet.extra import json_objects, quote
+from corpuskit.stages.sources.parquet.pages import read_chunks
 
 SOURCE = Parquet(paths=("x",))
 

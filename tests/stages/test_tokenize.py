@@ -26,10 +26,9 @@ from tokenizers import (
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import utf8
 from corpuskit.stage import View
-from corpuskit.stages.sequences._definition import Named, define
-from corpuskit.stages.sequences._tokenizer import ReferenceEncoder
-from corpuskit.stages.sequences._unicode import disputed, find_disputed
 from corpuskit.stages.sequences.tokenize import Tokenize
+from corpuskit.stages.sequences.tokenize.definition import Named, define
+from corpuskit.stages.sequences.tokenize.encoders import ReferenceEncoder, disputed, find_disputed
 
 EOS = "<|endoftext|>"
 has_gigatoken = importlib.util.find_spec("gigatoken") is not None
@@ -265,7 +264,7 @@ def test_gigatoken_is_refused_where_it_would_differ(tmp_path, number):
 
 @needs_gigatoken
 def test_the_first_documents_are_compared_with_the_reference(small, tmp_path):
-    from corpuskit.stages.sequences._gigatoken import GigatokenEncoder
+    from corpuskit.stages.sequences.tokenize.encoders import GigatokenEncoder
 
     encoder = GigatokenEncoder(define(Named(small)).fields, allow_special=False)
     train_bpe(["zzzz zzzz zzzz"] * 9).save(str(tmp_path / "other.json"))

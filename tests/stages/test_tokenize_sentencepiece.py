@@ -12,10 +12,17 @@ from hypothesis import strategies as st
 
 from corpuskit.errors import UsageError
 from corpuskit.stage import View
-from corpuskit.stages.sequences import _engines, _sentencepiece
-from corpuskit.stages.sequences._pieces import last_halves, merge_order, ties_hold
-from corpuskit.stages.sequences._sentencepiece import NORMAL, Piece, read_model
-from corpuskit.stages.sequences.tokenize import Tokenize
+from corpuskit.stages.sequences.tokenize import Tokenize, engines
+from corpuskit.stages.sequences.tokenize.sentencepiece import (
+    NORMAL,
+    PIECES,
+    Piece,
+    _read_fields,
+    last_halves,
+    merge_order,
+    read_model,
+    ties_hold,
+)
 
 sentencepiece = pytest.importorskip("sentencepiece")
 TEXTS = ["the cat  sat on the mat", "</s> a<s>[X]", " \u4f60 \u2581\n\tcatcat", "", "<0x41>\0    "]
@@ -142,15 +149,15 @@ def with_scores(path, changes):
     out = bytearray()
     number = 0
     begin = 0
-    for field, value, end in _sentencepiece._read_fields(model.content):
-        if field == _sentencepiece.PIECES and number in changes:
+    for field, value, end in _read_fields(model.content):
+        if field == PIECES and number in changes:
             content, score = changes[number]
             inner = b"\x0a" + bytes([len(content.encode())]) + content.encode()
             inner += b"\x15" + score
             out += bytes([0x0A, len(inner)]) + inner
         else:
             out += model.content[begin:end]
-        number += field == _sentencepiece.PIECES
+        number += field == PIECES
         begin = end
         del value
     return bytes(out)
@@ -207,6 +214,6 @@ def test_a_model_that_is_cut_off_is_refused(llama):
 def test_without_the_library_it_is_asked_for(tmp_path, monkeypatch):
     path = train(tmp_path / "a", model_type="unigram", vocab_size=300)
     monkeypatch.setitem(__import__("sys").modules, "sentencepiece", None)
-    _engines._open.cache_clear()
+    engines._open.cache_clear()
     with pytest.raises(UsageError, match=r"Run: .*sentencepiece"):
         ids_of(Tokenize(tokenizer=path, add_eos=False), ["a"])

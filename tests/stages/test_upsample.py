@@ -16,8 +16,7 @@ from corpuskit.errors import UsageError
 from corpuskit.formats.batch import make_keys
 from corpuskit.formats.ledger import sampled
 from corpuskit.stage import Known, View
-from corpuskit.stages.mixing._curves import integral, power_exponential
-from corpuskit.stages.mixing.upsample import QualityCurve, Upsample
+from corpuskit.stages.mixing.upsample import QualityCurve, Upsample, integral, power_exponential
 
 finite = st.floats(-100, 100)
 

@@ -20,13 +20,13 @@ from web_archives import PAGE, http, members, pages, record, response, taken_apa
 from corpuskit.engine.plan import read_plan
 from corpuskit.errors import ConfigError, CorpuskitError, DataError, UsageError
 from corpuskit.stage import Known
-from corpuskit.stages.sources import _extract, _warc
-from corpuskit.stages.sources._archive import Archive
-from corpuskit.stages.sources._decode import decode_page
-from corpuskit.stages.sources._extract import Page, Settings, extract_pages
-from corpuskit.stages.sources._framing import parse_fields
-from corpuskit.stages.sources._http import Response, TooMuchError, decode_body, parse_response
-from corpuskit.stages.sources._warc import read_records
+from corpuskit.stages.sources import _extract
+from corpuskit.stages.sources._extract import ExtractorSettings, HtmlPage, extract_pages
+from corpuskit.stages.sources._extract_worker import decode_page
+from corpuskit.stages.sources._web import records
+from corpuskit.stages.sources._web.archive import Archive, parse_fields
+from corpuskit.stages.sources._web.http import Response, TooMuchError, decode_body, parse_response
+from corpuskit.stages.sources._web.records import read_records
 from corpuskit.stages.sources.warc import Warc
 from tests.patience import wait_until
 
@@ -170,7 +170,7 @@ def test_a_long_record_is_passed_over(tmp_path):
 def test_what_is_no_archive_is_an_error(tmp_path, name):
     content = b"<html>a page</html>"
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    with pytest.raises(DataError, match=rf"{name}: byte 0: no web archive"):
+    with pytest.raises(DataError, match=rf"{name}: byte 0: not a web archive"):
         read(SOURCE, tmp_path / name)
 
 
@@ -282,7 +282,7 @@ def test_a_length_that_cuts_the_next_record_s_first_line_costs_only_its_own(tmp_
 
 
 def test_records_that_give_bytes_back_too_often_end_the_search(tmp_path, monkeypatch):
-    monkeypatch.setattr(_warc, "AGAIN_BYTES", 0)
+    monkeypatch.setattr(records, "AGAIN_BYTES", 0)
     odd = record("resource", b"twelve bytes", Content_Length="9000")
     content = b"".join([odd] * 200)
     path = tmp_path / "a.warc.zst"
@@ -470,12 +470,12 @@ def test_any_bytes_are_some_text(page, label):
 
 # ---------------------------------------------------------------- pages that are no pleasure
 
-GOOD = Page(PAGE.format("Good.").encode())
-HEAVY = Page(b"<p>word word word</p>" * 100_000)
+GOOD = HtmlPage(PAGE.format("Good.").encode())
+HEAVY = HtmlPage(b"<p>word word word</p>" * 100_000)
 
 
 def outcome(pages_given, **params):
-    return [one.rule for one in extract_pages(pages_given, Settings(**params))]
+    return [one.rule for one in extract_pages(pages_given, ExtractorSettings(**params))]
 
 
 def test_a_page_that_takes_too_long_costs_only_itself():
@@ -486,7 +486,7 @@ def test_a_page_that_takes_too_long_costs_only_itself():
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel bounds memory on Linux only")
 def test_a_page_that_takes_too_much_memory_costs_only_itself():
-    heavier = Page(HEAVY.content * 4)
+    heavier = HtmlPage(HEAVY.content * 4)
     found = outcome([GOOD, heavier, GOOD], page_memory_mb=64, page_seconds=60.0)
     assert found[::2] == ["", ""]
     assert found[1] in {"extraction_memory", "extraction_crash"}
@@ -494,29 +494,29 @@ def test_a_page_that_takes_too_much_memory_costs_only_itself():
 
 @pytest.mark.slow
 def test_a_page_over_which_the_parser_hangs_is_ended():
-    nested = Page(b"<div>" * 200_000 + b"x")  # resiliparse 2.0 takes quadratic time
+    nested = HtmlPage(b"<div>" * 200_000 + b"x")  # resiliparse 2.0 takes quadratic time
     assert outcome([GOOD, nested, GOOD], page_seconds=0.5) == ["", "extraction_timeout", ""]
 
 
 def test_a_killed_extractor_is_replaced():
     service = _extract._service(os.getpid())
-    assert [one.rule for one in service.extract([GOOD], Settings())] == [""]
+    assert [one.rule for one in service.extract([GOOD], ExtractorSettings())] == [""]
     service._child.kill()
-    assert [one.rule for one in service.extract([GOOD, GOOD], Settings())] == ["", ""]
+    assert [one.rule for one in service.extract([GOOD, GOOD], ExtractorSettings())] == ["", ""]
 
 
 def test_an_extractor_that_cannot_start_is_an_error_and_no_verdict(monkeypatch):
     monkeypatch.setattr(_extract, "WORKER", "corpuskit.no_such_module")
     with pytest.raises(CorpuskitError, match="cannot be started: exit code 1"):
-        _extract._Service().extract([GOOD], Settings())
+        _extract._Service().extract([GOOD], ExtractorSettings())
 
 
 def test_an_extractor_is_replaced_after_enough_pages(monkeypatch):
     service = _extract._service(os.getpid())
-    service.extract([GOOD], Settings())
+    service.extract([GOOD], ExtractorSettings())
     before = service._child.pid
     monkeypatch.setitem(_extract.RECYCLE_PAGES, "resiliparse", 1)
-    service.extract([GOOD], Settings())
+    service.extract([GOOD], ExtractorSettings())
     assert service._child.pid != before
 
 
@@ -532,8 +532,9 @@ def test_extracted_rules_reach_the_ledger(tmp_path):
 def test_the_extractor_ends_with_who_started_it():
     code = (
         "import os, time\n"
-        "from corpuskit.stages.sources._extract import Page, Settings, extract_pages, _service\n"
-        "extract_pages([Page(b'<p>x y z</p>')], Settings())\n"
+        "from corpuskit.stages.sources._extract import HtmlPage, "
+        "ExtractorSettings, extract_pages, _service\n"
+        "extract_pages([HtmlPage(b'<p>x y z</p>')], ExtractorSettings())\n"
         "print(_service(os.getpid())._child.pid, flush=True)\n"
         "time.sleep(600)\n"
     )

@@ -41,7 +41,7 @@ _CHUNK = 2048
 """Grams hashed at a time: their hashes stay in the nearest cache."""
 
 
-class Rows(NamedTuple):
+class FingerprintRows(NamedTuple):
     """Fingerprints of documents, (R,) each, in the order of texts.
 
     Attributes:
@@ -76,7 +76,7 @@ def gram_size(window: int) -> int:
 
 def winnow(
     offsets: Offsets, data: Symbols, scopes: Hashes, window: int, *, keep_first: bool
-) -> tuple[Rows, Repeats]:
+) -> tuple[FingerprintRows, Repeats]:
     """Return the rows of all documents, and spans known to be repeated. O(B), some ns a symbol.
 
     In periodic text each row equals the one before: of such a series only the first is returned,
@@ -87,22 +87,22 @@ def winnow(
         offsets, data: (N + 1,) and (B,) the documents.
         scopes: (N,) windows are compared among documents of equal numbers only.
         window: L.
-        keep_first: the first position of a window is no repetition.
+        keep_first: the first position of a window is not a repetition.
     """
     sizes = np.diff(offsets)
     most = int(np.maximum(sizes - window + 1, 0).sum())
-    rows = Rows(
+    rows = FingerprintRows(
         np.empty(most, np.uint64), np.empty(most, np.int32), np.empty(most, np.uint32),
         np.empty(most, np.uint16), np.empty(most, np.uint16),
     )  # fmt: skip
     spans = np.empty((len(data[offsets[0] : offsets[-1]]) // window + len(sizes) + 1, 3), np.int64)
     gram = gram_size(window)
     num, num_spans = _winnow(offsets, data, scopes, window, gram, keep_first, rows, spans)
-    found = Rows(
+    fingerprints = FingerprintRows(
         rows.fps[:num].copy(), rows.docs[:num].copy(), rows.starts[:num].copy(),
         rows.ats[:num].copy(), rows.lasts[:num].copy(),
     )  # fmt: skip
-    return found, Repeats(*(spans[:num_spans, column].copy() for column in range(3)))
+    return fingerprints, Repeats(*(spans[:num_spans, column].copy() for column in range(3)))
 
 
 @inline
@@ -134,7 +134,7 @@ def _winnow(
     window: int,
     gram: int,
     keep_first: bool,
-    rows: Rows,
+    rows: FingerprintRows,
     spans: Offsets,
 ) -> tuple[int, int]:
     """Fill `rows` and `spans`; return how many there are of each."""
@@ -154,7 +154,9 @@ def _winnow(
 
 
 @kernel
-def _select(text: Symbols, window: int, gram: int, hashes: Hashes, rows: Rows, num: int) -> int:
+def _select(
+    text: Symbols, window: int, gram: int, hashes: Hashes, rows: FingerprintRows, num: int
+) -> int:
     """Append the rows of a document, all of them; return how many there are then."""
     width = window - gram + 1
     num_grams = len(text) - gram + 1
@@ -250,7 +252,7 @@ def _fold(
     text: Symbols,
     window: int,
     keep_first: bool,
-    rows: Rows,
+    rows: FingerprintRows,
     begin: int,
     end: int,
     doc: int,

@@ -1,36 +1,83 @@
-"""What stages have in common that keep one document of a cluster: parameters and last passes."""
+"""What stages have in common that group documents and keep one of each group.
+
+    pass                      reads                        writes
+    <the stage's own passes>  documents                    `clusters`: CLUSTERS, by survivor
+    survivors (cells)         `clusters`, ids              `decisions`: with survivors' ids
+    route (ranges of keys)    `decisions`                  the same, merged, if cells are many
+    apply (cells)             `decisions`                  sidecar and ledger rows
+
+Keys and ids move, documents don't. Keys below zero are those of reference runs (`_reference`): they
+supply survivors' ids, and no decision is about them.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers
+from corpuskit.formats.ledger import Entries
 from corpuskit.paths import PathText
-from corpuskit.stage import Cost, GlobalStage, Pass
-from corpuskit.stages._numbers import check_numbers
-from corpuskit.stages.dedup import _clusters
-from corpuskit.stages.dedup._against import Against, find_seal, index_counter
-from corpuskit.stages.dedup._keep import MAX_SOURCES, Best, Keep, has_places, keep_columns, places
-from corpuskit.stages.dedup._scope import GLOBAL, check_scope, scope_columns, scope_hashes
+from corpuskit.stage import Cost, GlobalStage, Pass, Unit
+from corpuskit.stages import _routing
+from corpuskit.stages._numbers import among, check_numbers
+from corpuskit.stages.dedup._keep import (
+    GLOBAL,
+    MAX_SOURCES,
+    Best,
+    Keep,
+    check_scope,
+    has_priorities,
+    keep_columns,
+    priorities,
+    scope_columns,
+    scope_hashes,
+)
+from corpuskit.stages.dedup._reference import References, find_seal, index_counter, is_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import Known, PassContext, PassPlan, Unit, View, Volume
+    from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
+
+Action = Literal["drop", "annotate"]
+
+_DECIDED = [
+    ("cluster", pa.int64()),
+    ("size", pa.int32()),
+    ("rank", pa.int32()),
+    ("similarity", pa.float64()),
+]
+
+CLUSTERS = pa.schema([("survivor", pa.int64()), ("key", pa.int64()), *_DECIDED])
+"""One row per clustered document; the survivor's own has rank 0. `similarity` is the Jaccard
+similarity to the survivor, NaN if it was not computed."""
+
+DECISIONS = pa.schema([("key", pa.int64()), ("survivor_id", pa.string()), *_DECIDED])
+
+DECISION_BYTES = 250
+"""Memory of a decision while it is routed: read, sorted and written, ids of 60 bytes."""
+
+CLUSTER_BYTES = 104
+"""Memory of ranking and writing clusters per clustered document, input included."""
+
+CLUSTERED = 0.2
+"""Share of clustered documents that estimates assume: 222 MB of web text, code and many languages
+have 0.13, exact and near duplicates together."""
 
 
 class ClusterStage(GlobalStage):
     """Base of stages that group documents and keep one of each group.
 
-    A subclass has a first pass that hashes documents, further ones that end in a run `clusters`
-    (see `_clusters`), and then `self.last_passes()`.
+    A subclass has a first pass that hashes documents, further ones that end in a shuffle file
+    `clusters`, and then `self.last_passes()`.
 
     Source: none.
     """
@@ -46,7 +93,7 @@ class ClusterStage(GlobalStage):
     scope: str = GLOBAL
     """Look for duplicates among all documents, or only among those with the same value in a column
     of strings: source, language.label, or a declared one such as dump. Those without share one."""
-    action: _clusters.Action = "drop"
+    action: Action = "drop"
     """Drop the others, or only annotate all."""
     index: bool = False
     """Keep what later runs need to be compared with this one (`against`)."""
@@ -61,11 +108,10 @@ class ClusterStage(GlobalStage):
 
     @abstractmethod
     def clustering(self) -> str:
-        """Return the pass that writes the run `clusters`."""
+        """Return the pass that writes the shuffle file `clusters`."""
 
     def files(self) -> tuple[str, ...]:
-        found = (self.stage_name(), self.hashed_by, self._whole_identity())
-        return tuple(str(find_seal(run, *found)) for run in self.against)
+        return tuple(str(find_seal(run, *self._indexing())) for run in self.against)
 
     def reference_runs(self) -> tuple[str, ...]:
         return self.against
@@ -83,24 +129,23 @@ class ClusterStage(GlobalStage):
             check_numbers(known, "keep", self.keep.best)
         for name in self.prefer:
             known.check_source("prefer", name)
-        self.older().check()
+        self.references().check()
 
-    def older(self) -> Against:
-        """Return the older runs.
+    def references(self) -> References:
+        """Open the indexes of the runs in `against`.
 
         Raises:
             UsageError: one has no index, or one made with other parameters.
         """
-        found = (self.stage_name(), self.hashed_by, self._whole_identity())
-        return Against.open(self.against, *found)
+        return References.open(self.against, *self._indexing())
 
-    def has_places(self) -> bool:
+    def has_priorities(self) -> bool:
         """Return whether anything but the reading order decides what is kept."""
-        return has_places(self.keep, self.prefer)
+        return has_priorities(self.keep, self.prefer)
 
-    def places(self, view: View) -> NDArray[np.uint64]:
-        """Return where documents stand in line to be kept, (N,): the smaller, the sooner."""
-        return places(view, self.keep, self.prefer)
+    def priorities(self, view: View) -> NDArray[np.uint64]:
+        """Return the priorities of documents to be kept, (N,): the smallest is kept."""
+        return priorities(view, self.keep, self.prefer)
 
     def scopes(self, view: View) -> NDArray[np.uint64]:
         """Return what to XOR into hashes so that only documents of a scope meet, (N,)."""
@@ -109,12 +154,11 @@ class ClusterStage(GlobalStage):
     def write_index(
         self, context: PassContext, keys: list[NDArray[np.int64]], ids: list[pa.Array]
     ) -> None:
-        """Keep ids of hashed documents, if asked to, and say with which parameters."""
+        """Keep the ids of hashed documents and the parameters of the hashes if `index` is set."""
         if self.index:
             context.count(index_counter(self._whole_identity()))
-            named = [*ids, pa.array([], pa.string())]
-            columns = {"key": np.concatenate(keys), "id": pa.concat_arrays(named)}
-            context.write_shuffle("ids", columns, is_sorted=True)
+            names = pa.concat_arrays([*ids, pa.array([], pa.string())])
+            context.write_shuffle("ids", {"key": np.concatenate(keys), "id": names}, is_sorted=True)
 
     def last_passes(self) -> tuple[Pass, ...]:
         """Return the passes from clusters to decisions."""
@@ -124,42 +168,236 @@ class ClusterStage(GlobalStage):
             Pass("apply", self.apply_decisions),
         )
 
-    def find_survivors(self, context: PassContext) -> None:
-        """Join survivors' ids to their duplicates."""
-        run = f"{self.clustering()}/clusters"
-        _clusters.find_survivors(context, run, self._living(context))
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        clustered = int(volume.documents * CLUSTERED)
+        if pass_name == "survivors":
+            held = 200 * volume.cell_documents
+            return Cost(volume.documents / 600e3, unit_bytes=held, disk_bytes=clustered * 128)
+        if pass_name == "route":
+            size, cpu = clustered * DECISION_BYTES, clustered / 1e6
+            return _routing.cost_of_route(volume, volume.cells, size, cpu, clustered * 128)
+        # A sidecar, and a row of the ledger for what is dropped; its text is read once more.
+        disk = 17 * volume.documents + 50 * clustered
+        held = 200 * volume.cell_documents
+        return Cost(volume.text_bytes / 400e6, unit_bytes=held, disk_bytes=disk)
 
     def cut_survivors(self, plan: PassPlan) -> list[Unit]:
-        """Return the cells, then ranges of older documents."""
+        """Return the cells, then ranges of documents of reference runs."""
         cells = plan.cells()
-        return [*cells, *self.older().units(cells[-1].number + 1 if cells else 0)]
+        return [*cells, *self.references().units(cells[-1].number + 1 if cells else 0)]
 
-    def cut_routes(self, plan: PassPlan) -> list[Unit]:
-        """Return ranges of keys where there are very many cells, else none."""
-        return _clusters.cut_decisions(plan)
+    def find_survivors(self, context: PassContext) -> None:
+        """Join the ids of survivors that live in this unit to their duplicates.
 
-    def route_decisions(self, context: PassContext) -> None:
-        """Merge the decisions about a range of keys."""
-        _clusters.route_decisions(context)
+        Raises:
+            DataError: a survivor should live here and does not.
+        """
+        unit = context.unit
+        rows = context.read_shuffle(f"{self.clustering()}/clusters", unit.low, unit.high, CLUSTERS)
+        if rows.num_rows == 0:
+            return
+        survivors = numbers(rows.column("survivor"))
+        expected = np.unique(survivors)
+        keys, ids = [np.empty(0, np.int64)], [pa.array([], pa.string())]
+        for unit_keys, unit_ids in self._ids(context):
+            matches = np.flatnonzero(among(unit_keys, expected))
+            keys.append(unit_keys[matches])
+            ids.append(unit_ids.take(pa.array(matches)))
+        present = np.concatenate(keys)
+        if len(present) != len(expected):
+            raise DataError(
+                f"unit {unit.number}: {len(expected)} survivors should live here, {len(present)} "
+                "do. Run again."
+            )
+        named = pa.array(np.searchsorted(present, survivors))
+        columns = {
+            "key": rows.column("key"),
+            "survivor_id": pa.concat_arrays(ids).take(named),
+            **{name: rows.column(name) for name, _ in _DECIDED},
+        }
+        context.write_shuffle("decisions", columns)
 
-    def apply_decisions(self, context: PassContext) -> None:
-        """Write the sidecar and the ledger."""
-        _clusters.apply_decisions(
-            context, self.rules[0], self.action, keep_none=self.keep == "none",
-            threshold=self.threshold(self.rules[0]),
-        )  # fmt: skip
-
-    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        return _clusters.cost_of_decisions(volume, pass_name)
-
-    def _living(self, context: PassContext) -> Iterator[tuple[NDArray[np.int64], pa.Array]]:
-        """Yield keys and ids of this unit's documents."""
-        if context.unit.part is None and context.unit.high <= 0:
-            ids = self.older().ids(context.unit.low, context.unit.high)
+    def _ids(self, context: PassContext) -> Iterator[tuple[NDArray[np.int64], pa.Array]]:
+        """Yield keys, ascending, and ids of this unit's documents."""
+        if is_reference(context.unit):
+            ids = self.references().ids(context.unit.low, context.unit.high)
             yield numbers(ids.column("key")), ids.column("id").combine_chunks()
             return
         for view in context.read("id"):
             yield view.keys, view.column("id")
 
+    def cut_routes(self, plan: PassPlan) -> list[Unit]:
+        """Return ranges of keys, one or more cells each, where there are very many; else none."""
+        cells = [Unit(c.number, "", c.low, c.high, c.rows) for c in plan.cells()]
+        producers = plan.parts("survivors/decisions")
+        return _routing.cut_routes(producers, cells, DECISION_BYTES, plan.memory_bytes)
+
+    def route_decisions(self, context: PassContext) -> None:
+        """Merge the decisions about a range of keys."""
+        _routing.route(context, "survivors/decisions", "decisions", DECISIONS)
+
+    def apply_decisions(self, context: PassContext) -> None:
+        """Write the sidecar of this cell, and the ledger rows of what it drops.
+
+        Documents outside all clusters get their own key as `cluster_id`, size 1 and rank 0.
+
+        Raises:
+            DataError: a decision is about a document that the cell doesn't hold.
+        """
+        unit = context.unit
+        run = _routing.routed(context, "survivors/decisions", "decisions")
+        rows = context.read_shuffle(run, unit.low, unit.high, DECISIONS)
+        keys, _ = context.part_keys()
+        decided = numbers(rows.column("key"))
+        at = np.searchsorted(keys, decided)
+        if not np.array_equal(keys[np.minimum(at, len(keys) - 1)], decided):
+            raise DataError(
+                f"cell {unit.number}: decisions about documents that it lacks. Run again."
+            )
+        clusters, ranks = keys.copy(), np.zeros(len(keys), np.int32)
+        sizes = np.ones(len(keys), np.int32)
+        clusters[at] = numbers(rows.column("cluster"))
+        sizes[at] = numbers(rows.column("size"))
+        ranks[at] = numbers(rows.column("rank"))
+        keep = np.ones(len(keys), np.bool_)
+        if self.action == "drop":
+            is_dropped = (ranks[at] > 0) | (self.keep == "none")
+            keep[at] = ~is_dropped
+            dropped = rows.filter(pa.array(is_dropped))
+            if dropped.num_rows:
+                self._add_ledger(context, dropped.sort_by("key"))
+        columns = {"cluster_id": clusters, "cluster_size": sizes, "cluster_rank": ranks}
+        context.write_sidecar(keep, {name: pa.array(values) for name, values in columns.items()})
+
+    def _add_ledger(self, context: PassContext, dropped: pa.Table) -> None:
+        """Add a row per dropped document; `dropped` is sorted by key.
+
+        The value is the similarity to the survivor, or the size of the cluster if that is unknown.
+        """
+        rule = self.rules[0]
+        keys = numbers(dropped.column("key"))
+        similarities = numbers(dropped.column("similarity")).copy()
+        similarities[numbers(dropped.column("rank")) == 0] = np.nan  # to itself
+        sizes = numbers(dropped.column("size")).astype(np.float64)
+        values = np.where(np.isnan(similarities), sizes, similarities)
+        thresholds = np.where(np.isnan(similarities), np.nan, self.threshold(rule))
+        survivors = dropped.column("survivor_id").combine_chunks()
+        if self.keep == "none":  # only a document of a reference run survives
+            in_reference = pa.array(numbers(dropped.column("cluster")) < 0)
+            none = pa.scalar(None, pa.string())
+            survivors = pa.compute.if_else(in_reference, survivors, none)
+        texts = _kept_texts(context, keys)
+        for view in context.read("id", "source", keys=keys):
+            rows = np.flatnonzero(among(view.keys, keys))
+            if len(rows) == 0:
+                continue
+            order = np.searchsorted(keys, view.keys[rows])
+            context.add_ledger(
+                Entries.of(
+                    view.batch,
+                    rows,
+                    context.label,
+                    rule,
+                    values[order],
+                    thresholds[order],
+                    survivors=survivors.take(pa.array(order)),
+                    texts=texts.take(pa.array(order)),
+                )
+            )
+
     def _whole_identity(self) -> Mapping[str, Any]:
         return {"scope": self.scope, **self.identity()}
+
+    def _indexing(self) -> tuple[str, str, Mapping[str, Any]]:
+        return self.stage_name(), self.hashed_by, self._whole_identity()
+
+
+def cost_of_range(volume: Volume, rows: int, row_bytes: int) -> Cost:
+    """Return what a pass over hash ranges needs that groups `rows` and writes no more than keys."""
+    disk = int(volume.documents * CLUSTERED * 44)
+    return _routing.cost_of_ranges(volume, rows, row_bytes, rows / 12e6, disk)
+
+
+class Ranked(NamedTuple):
+    """Clustered documents, cluster by cluster, what is kept first; all (n,).
+
+    Attributes:
+        survivors: the first of each document's cluster, also with keep `none`.
+        clusters: named by their smallest key.
+    """
+
+    survivors: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    clusters: NDArray[np.int64]
+    sizes: NDArray[np.int32]
+    ranks: NDArray[np.int32]
+
+
+def rank(
+    keys: NDArray[np.int64],
+    clusters: NDArray[np.int64],
+    priorities: NDArray[np.uint64] | None = None,
+) -> Ranked:
+    """Rank the documents of each cluster: reference runs first, then by priority, then by key.
+
+    Clusters of reference documents alone, and those of one document, are left out.
+
+    Args:
+        keys, clusters: documents, and the cluster of each, named by its smallest key.
+        priorities: to be kept (see `_keep.priorities`); None = by key alone.
+    """
+    ordered = () if priorities is None else (np.where(keys < 0, np.uint64(0), priorities),)
+    order = np.lexsort((keys, *ordered, keys >= 0, clusters))
+    keys, clusters = keys[order], clusters[order]
+    del order, ordered
+    starts = np.flatnonzero(np.diff(clusters, prepend=np.iinfo(np.int64).min))
+    sizes = np.diff(starts, append=len(keys))
+    has_new = np.maximum.reduceat(keys, starts) >= 0 if len(starts) else np.empty(0, np.bool_)
+    counted = np.repeat((sizes > 1) & has_new, sizes)
+    return Ranked(
+        np.repeat(keys[starts], sizes)[counted],
+        keys[counted],
+        clusters[counted],
+        np.repeat(sizes.astype(np.int32), sizes)[counted],
+        (np.arange(len(keys)) - np.repeat(starts, sizes)).astype(np.int32)[counted],
+    )
+
+
+def write_clusters(
+    context: PassContext, ranked: Ranked, similarities: NDArray[np.float64] | None = None
+) -> None:
+    """Write the shuffle file `clusters`, and count.
+
+    Args:
+        similarities: of each document to its survivor, (n,).
+    """
+    context.count("clusters", int((ranked.ranks == 0).sum()))
+    context.count("clustered_documents", len(ranked.keys))
+    new = np.flatnonzero(ranked.keys >= 0)
+    if similarities is None:
+        similarities = np.full(len(ranked.keys), np.nan)
+    columns = {
+        "survivor": ranked.survivors[new],
+        "key": ranked.keys[new],
+        "cluster": ranked.clusters[new],
+        "size": ranked.sizes[new],
+        "rank": ranked.ranks[new],
+        "similarity": similarities[new],
+    }
+    context.write_shuffle("clusters", columns)
+
+
+def _kept_texts(context: PassContext, keys: NDArray[np.int64]) -> pa.Array:
+    """Return the texts of documents (ascending) that the ledger keeps, null for all others."""
+    sampled = keys[context.keeps_text(keys)]
+    if len(sampled) == 0:
+        return pa.nulls(len(keys), pa.large_string())
+    read, texts = [np.empty(0, np.int64)], [pa.array([], pa.large_string())]
+    for view in context.read("text", keys=sampled):
+        rows = np.flatnonzero(among(view.keys, sampled))
+        read.append(view.keys[rows])
+        texts.append(view.column("text").take(pa.array(rows)))
+    present = np.concatenate(read)
+    at = np.minimum(np.searchsorted(present, keys), max(len(present) - 1, 0))
+    is_kept = present[at] == keys if len(present) else np.zeros(len(keys), np.bool_)
+    return pa.concat_arrays(texts).take(pa.array(at, mask=~is_kept))

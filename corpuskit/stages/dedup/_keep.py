@@ -1,4 +1,4 @@
-"""Which document of a cluster stays."""
+"""Which document of a cluster stays, and among which documents duplicates are searched for."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import pyarrow as pa
 
+from corpuskit.formats.batch import utf8
+from corpuskit.kernels.hashing import hash_texts
 from corpuskit.stage import Parameters
-from corpuskit.stages._numbers import to_numbers
+from corpuskit.stages._numbers import check_strings, to_numbers, to_strings
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from corpuskit.stage import View
+    from corpuskit.stage import Known, View
 
 
 class Best(Parameters):
@@ -35,22 +37,22 @@ MAX_SOURCES = 250
 
 
 def keep_columns(keep: Keep, prefer: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns that `places` reads."""
+    """Return the columns that `priorities` reads."""
     columns = {"longest": ("text",), "newest": ("origin",)}
-    wanted = (keep.best,) if isinstance(keep, Best) else columns.get(keep, ())
-    return (*wanted, *(("source",) if prefer else ()))
+    chosen = (keep.best,) if isinstance(keep, Best) else columns.get(keep, ())
+    return (*chosen, *(("source",) if prefer else ()))
 
 
-def has_places(keep: Keep, prefer: tuple[str, ...]) -> bool:
+def has_priorities(keep: Keep, prefer: tuple[str, ...]) -> bool:
     """Return whether anything but the reading order decides."""
     return bool(prefer) or keep not in ("first", "none")
 
 
-def places(view: View, keep: Keep, prefer: tuple[str, ...]) -> NDArray[np.uint64]:
-    """Return where documents stand in line to be kept, (N,): the smaller, the sooner.
+def priorities(view: View, keep: Keep, prefer: tuple[str, ...]) -> NDArray[np.uint64]:
+    """Return the priorities of documents, (N,): the smallest of a cluster is kept.
 
-    The first byte is the place of the source in `prefer` (others stand behind all of them), the
-    rest the merit as a float of 44 bits of precision. Ties are for the reading order to break.
+    The first byte is the index of the source in `prefer` (other sources come after all of these),
+    the rest the merit as a float of 44 bits of precision. The reading order breaks ties.
     """
     merits = _merits(view, keep)
     bits = np.where(np.isnan(merits), -np.inf, merits + 0.0).view(np.int64)  # -0.0 becomes 0.0
@@ -73,13 +75,13 @@ def _merits(view: View, keep: Keep) -> NDArray[np.float64]:
 def _favours(view: View, prefer: tuple[str, ...]) -> NDArray[np.uint64]:
     if not prefer:
         return np.zeros(view.num_docs, np.uint64)
-    order = {name: place for place, name in enumerate(prefer)}
+    order = {name: index for index, name in enumerate(prefer)}
     sources = view.column("source").to_pylist()
     return np.array([order.get(name, len(prefer)) for name in sources], np.uint64)
 
 
 def dates_as_seconds(dates: pa.Array) -> NDArray[np.float64]:
-    """Return dates as seconds since 1970, (N,); NaN where there is none.
+    """Return dates as seconds since 1970, (N,); NaN if there is none.
 
     ISO 8601 (also with slashes, or a year and month), or as in HTTP and e-mail headers; without an
     offset they are taken as UTC.
@@ -92,10 +94,48 @@ def _seconds(date: str | None) -> float:
     try:
         if _MONTH.fullmatch(text):
             text += "-01"
-        found = dt.datetime.fromisoformat(text)
+        date_time = dt.datetime.fromisoformat(text)
     except ValueError:
         try:
-            found = email.utils.parsedate_to_datetime(text)
+            date_time = email.utils.parsedate_to_datetime(text)
         except ValueError:
             return float("nan")
-    return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp()
+    return (date_time if date_time.tzinfo else date_time.replace(tzinfo=dt.UTC)).timestamp()
+
+
+# ---------------------------------------------------------------- scope
+
+
+GLOBAL = "global"
+
+
+def scope_columns(scope: str) -> tuple[str, ...]:
+    """Return the columns to read for a scope: `global`, or the name of a column of strings."""
+    return () if scope == GLOBAL else (scope,)
+
+
+def check_scope(known: Known, scope: str) -> None:
+    """Check that the column of a scope holds strings.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if scope != GLOBAL:
+        check_strings(known, "scope", scope)
+
+
+def scope_hashes(view: View, scope: str) -> NDArray[np.uint64]:
+    """Return a number for the scope of each document, (N,); 0 for all in the global one.
+
+    Documents without a value share a scope. Numbers differ where scopes do (64-bit hashes), so
+    what is XORed with them before it is compared is equal only within a scope.
+
+    Raises:
+        DataError: the column holds no strings.
+    """
+    if scope == GLOBAL:
+        return np.zeros(view.num_docs, np.uint64)
+    names = to_strings(view.column(scope), scope).fill_null("").cast(pa.large_string())
+    hashes, _ = hash_texts(*utf8(names))
+    hashes[hashes == 0] = 1  # 0 is the global scope
+    return hashes

@@ -1,4 +1,10 @@
-"""Exact duplicates, by a 128-bit hash of the text."""
+"""Exact duplicates, by a 128-bit hash of the text.
+
+pass                   reads                       writes              memory
+hash (cells)           documents                   `hashes`, by hash   100 bytes a document
+group (hash ranges)    `hashes`                    `clusters`          160 bytes a row
+survivors, route, apply: see `_cluster_stage`
+"""
 
 from __future__ import annotations
 
@@ -13,8 +19,13 @@ from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.kernels.wordhash import fold_texts
 from corpuskit.stage import Cost, Pass
 from corpuskit.stages._numbers import check_strings, to_strings
-from corpuskit.stages.dedup import _clusters
-from corpuskit.stages.dedup._cluster_stage import ClusterStage
+from corpuskit.stages._routing import hash_units
+from corpuskit.stages.dedup._cluster_stage import (
+    ClusterStage,
+    cost_of_range,
+    rank,
+    write_clusters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +46,7 @@ class ExactDedup(ClusterStage):
     """Keep one document of those whose texts are equal.
 
     Use it first: it is far cheaper than minhash_dedup and leaves it less to do. Adds `cluster_id`
-    (key of the cluster's first document; below zero where an older run has it), `cluster_size`,
+    (key of the cluster's first document; below zero if a reference run has it), `cluster_size`,
     which a mixture can weight by, and `cluster_rank`. Texts are compared by two 64-bit hashes
     (XXH64 with two seeds): among 1e10 documents the odds of one wrong drop are 1e-19.
 
@@ -79,8 +90,8 @@ class ExactDedup(ClusterStage):
             disk = (25 + 60 * self.index) * volume.documents
             return Cost(volume.text_bytes / 450e6, unit_bytes=held, disk_bytes=disk)
         if pass_name == "group":
-            rows = volume.documents + self.older().rows("hashes")
-            return _clusters.cost_of_range(volume, rows, _ROW_BYTES)
+            rows = volume.documents + self.references().rows("hashes")
+            return cost_of_range(volume, rows, _ROW_BYTES)
         return super().cost(volume, pass_name)
 
     def hash_cell(self, context: PassContext) -> None:
@@ -88,7 +99,7 @@ class ExactDedup(ClusterStage):
         keys: list[NDArray[np.int64]] = []
         highs: list[NDArray[np.uint64]] = []
         lows: list[NDArray[np.uint64]] = []
-        lines: list[NDArray[np.uint64]] = []
+        priorities: list[NDArray[np.uint64]] = []
         ids: list[pa.Array] = []
         columns = {"id", *self.needs()} if self.index else set(self.needs())
         for view in context.read(*sorted(columns)):
@@ -98,8 +109,8 @@ class ExactDedup(ClusterStage):
             keys.append(view.keys[has_value])
             highs.append(high[has_value])
             lows.append(low[has_value])
-            if self.has_places():
-                lines.append(self.places(view)[has_value])
+            if self.has_priorities():
+                priorities.append(self.priorities(view)[has_value])
             if self.index:
                 ids.append(view.column("id").filter(pa.array(has_value)))
         if keys:
@@ -108,41 +119,37 @@ class ExactDedup(ClusterStage):
                 "hash_low": np.concatenate(lows),
                 "key": np.concatenate(keys),
             }
-            if lines:
-                hashes["place"] = np.concatenate(lines)
+            if priorities:
+                hashes["priority"] = np.concatenate(priorities)
             context.write_shuffle("hashes", hashes)
             self.write_index(context, keys, ids)
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
-        older_rows = self.older().rows("hashes")
-        return _clusters.hash_units(plan, "hash/hashes", _ROW_BYTES, older_rows)
+        reference_rows = self.references().rows("hashes")
+        return hash_units(plan, "hash/hashes", _ROW_BYTES, reference_rows)
 
     def group_range(self, context: PassContext) -> None:
         """Find the documents of a hash range that share their hash."""
         low, high = context.unit.low, context.unit.high
-        lines = [("place", pa.uint64())] if self.has_places() else []
-        rows = context.read_shuffle("hash/hashes", low, high, pa.schema([*_HASHES, *lines]))
+        more = [("priority", pa.uint64())] if self.has_priorities() else []
+        rows = context.read_shuffle("hash/hashes", low, high, pa.schema([*_HASHES, *more]))
         if self.against:
-            rows = self._with_older(rows, low, high)
-        first_half, second_half, keys, *places = (numbers(column) for column in rows.columns)
+            rows = self._with_references(rows, low, high)
+        first_half, second_half, keys, *priorities = (numbers(column) for column in rows.columns)
         first = first_of_group(first_half, second_half, keys)
         sizes = np.bincount(first, minlength=len(first))
         clustered = np.flatnonzero(sizes[first] > 1)
-        found = _clusters.rank(
-            keys[clustered], keys[first[clustered]], *(line[clustered] for line in places)
-        )
-        _clusters.write_clusters(context, found)
+        chosen = [column[clustered] for column in priorities]
+        write_clusters(context, rank(keys[clustered], keys[first[clustered]], *chosen))
 
-    def _with_older(self, rows: pa.Table, low: int, high: int) -> pa.Table:
-        """Return the rows, and those of older runs that share a hash with one of them."""
-        older = self.older().hashes("hashes", low, high, pa.schema(_HASHES))
-        wanted = np.unique(numbers(rows.column("hash")))
-        older = older.filter(pa.array(np.isin(numbers(older.column("hash")), wanted)))
-        if self.has_places():
-            nowhere = np.zeros(older.num_rows, np.uint64)  # older ones come first anyway
-            older = older.append_column("place", pa.array(nowhere))
-        return pa.concat_tables([older, rows])
+    def _with_references(self, rows: pa.Table, low: int, high: int) -> pa.Table:
+        """Return the rows, and those of reference runs that share a hash with one of them."""
+        references = self.references().matching("hashes", low, high, pa.schema(_HASHES), rows)
+        if self.has_priorities():
+            ignored = np.zeros(references.num_rows, np.uint64)  # reference runs come first anyway
+            references = references.append_column("priority", pa.array(ignored))
+        return pa.concat_tables([references, rows])
 
     def _column(self) -> str:
         return "origin" if self.column == _URL else self.column

@@ -1,4 +1,12 @@
-"""Repeated lines and paragraphs, by hash."""
+"""Repeated lines and paragraphs, by hash. Both are called segments here.
+
+pass                   reads                  writes                             memory
+hash (cells)           documents              `units`: hash, count               80 bytes a segment
+deal (groups, ranges)  `units`                the same, merged; only for very many cells
+count (hash ranges)    `units` of all cells   `repeated`: for each cell          120 bytes a row
+route (ranges)         `repeated`             the same, merged; only for very many cells
+apply (cells)          `repeated`, documents  sidecar, ledger
+"""
 
 from __future__ import annotations
 
@@ -10,28 +18,37 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.formats.batch import numbers, span_lists
+from corpuskit.formats.batch import ByteSpans, frozen, numbers, span_lists
 from corpuskit.formats.ledger import Entries
-from corpuskit.kernels.lines import cut_units
+from corpuskit.kernels.lines import (
+    case_digits_table,
+    ccnet_table,
+    count_units,
+    cut_units,
+    find_repeated,
+    find_units,
+    fold_units,
+    hash_units,
+    index_hashes,
+)
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
 from corpuskit.stages import _routing
-from corpuskit.stages.dedup import _clusters, _lines
-from corpuskit.stages.dedup._scope import check_scope, scope_columns, scope_hashes
+from corpuskit.stages.dedup._keep import check_scope, scope_columns, scope_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from corpuskit.formats.batch import Number
     from corpuskit.formats.manifest import Part
     from corpuskit.stage import Known, PassContext, PassPlan, View, Volume
+
 
 _UNITS = pa.schema([("hash", pa.uint64()), ("hash_low", pa.uint32()), ("count", pa.uint32())])
 
 _DEALT = pa.schema([*_UNITS, ("cell", pa.int32())])
-"""Units of many cells: `cell` is the place among the parts of the run that `hash` has written."""
+"""Segments of many cells: `cell` is the index among the parts of `units`."""
 
 _REPEATED = pa.schema(
     [
@@ -41,10 +58,10 @@ _REPEATED = pa.schema(
         ("is_home", pa.bool_()),
     ]
 )
-"""What goes back: a unit that is repeated, to each cell that has it, and to whom the first."""
+"""What goes back to each cell with a repeated segment; `is_home`: it has the first, which stays."""
 
 _UNCLEAR = "units_with_equal_first_hashes"
-"""Counter of different units of one cell: odds of 3e-8 per million units."""
+"""Counter of different segments of one cell: odds of 3e-8 per million segments."""
 
 _ROW_BYTES = 120
 """Memory of a row of the pass `count`: 71 where a third are repeated, more where all are."""
@@ -52,8 +69,15 @@ _ROW_BYTES = 120
 _REPEATED_BYTES = 100
 """Memory of a row of _REPEATED while it is routed."""
 
-_UNIT_BYTES = {"line": 120, "paragraph": 300}
-"""Bytes of text per different unit of a cell of 64 MB, where units have 20 bytes at least."""
+_SEGMENT_BYTES = {"line": 120, "paragraph": 300}
+"""Bytes of text per different segment of a cell of 64 MB, where all have 20 bytes at least."""
+
+
+SegmentKind = Literal["line", "paragraph"]
+Normalize = Literal["none", "case_digits", "ccnet"]
+
+WAITING_SEGMENTS = 1 << 20
+"""Segments of a cell that wait to be counted: 16 bytes each, and 40 while they are counted."""
 
 
 class LineDedup(GlobalStage):
@@ -88,17 +112,17 @@ class LineDedup(GlobalStage):
         "too_little_left": "min_document",
     }
 
-    unit: _lines.Unit = "line"
+    unit: SegmentKind = "line"
     """What is compared: each line that is not blank, or each run of such lines."""
-    normalize: _lines.Normalize = "none"
+    normalize: Normalize = "none"
     """Compare bytes as they are, in lower case without digits and with single spaces, or as CCNet.
     """
     min_bytes: int = Field(20, ge=1)
     """Units with fewer bytes, as they are compared, are never repeated."""
     min_words: int = Field(0, ge=0)
-    """Units with fewer words are never repeated; words are what stands between whitespace."""
+    """Units with fewer words are never repeated; words are separated by whitespace."""
     min_count: int = Field(6, ge=2, le=1 << 31)
-    """A unit is repeated if it is met at least so many times."""
+    """Occurrences from which on a unit is repeated."""
     count: Literal["documents", "occurrences"] = "documents"
     """What counts: a document that has the unit, however often, or each place where it is."""
     keep: Literal["first", "none"] = "first"
@@ -136,41 +160,32 @@ class LineDedup(GlobalStage):
         )
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
-        unit_bytes = _UNIT_BYTES[self.unit]
-        units, cell_units = volume.text_bytes // unit_bytes, volume.cell_bytes // unit_bytes
-        repeated = units // 4
+        each_bytes = _SEGMENT_BYTES[self.unit]
+        segments, in_cell = volume.text_bytes // each_bytes, volume.cell_bytes // each_bytes
+        repeated = segments // 4
         cpu = volume.text_bytes / (200e6 if self.normalize == "none" else 120e6)
         if pass_name == "hash":
-            held = 80 * min(cell_units + _lines.WAITING_UNITS, 2 * cell_units)
-            return Cost(cpu, unit_bytes=held, disk_bytes=16 * units)
-        each = min(max(volume.task_memory_bytes // _ROW_BYTES, 1), _clusters.RANGE_ROWS)
-        ranges = max(-(-units // each), 1)
-        is_dealt = volume.cells * ranges > _routing.MAX_OPENS
+            held = 80 * min(in_cell + WAITING_SEGMENTS, 2 * in_cell)
+            return Cost(cpu, unit_bytes=held, disk_bytes=16 * segments)
+        ranges = _routing.num_ranges(volume, segments, _ROW_BYTES)
         if pass_name == "deal":
-            if not is_dealt:
-                return Cost(units=0)
-            held = min(volume.task_memory_bytes, units * _ROW_BYTES)
-            pieces = max(-(-units * _ROW_BYTES // max(held, 1)), 1)
-            return Cost(units / 3e6, unit_bytes=held, disk_bytes=20 * units, units=pieces)
+            size, disk = segments * _ROW_BYTES, 20 * segments
+            return _routing.cost_of_route(volume, ranges, size, segments / 3e6, disk)
         if pass_name == "count":
-            held = min(units, each) * _ROW_BYTES
-            return Cost(units / 6e6, unit_bytes=held, disk_bytes=21 * repeated, units=ranges)
+            disk = 21 * repeated
+            return _routing.cost_of_ranges(volume, segments, _ROW_BYTES, segments / 6e6, disk)
         if pass_name == "route":
-            if not is_dealt:
-                return Cost(units=0)
-            size = repeated * _REPEATED_BYTES
-            held = min(volume.task_memory_bytes, size)
-            pieces = max(-(-size // max(held, 1)), 1)
-            return Cost(repeated / 2e6, unit_bytes=held, disk_bytes=21 * repeated, units=pieces)
+            size, disk = repeated * _REPEATED_BYTES, 21 * repeated
+            return _routing.cost_of_route(volume, ranges, size, repeated / 2e6, disk)
         # A sidecar, and rows of the ledger with spans.
         disk = 60 * volume.documents + 20 * repeated
-        return Cost(cpu, unit_bytes=60 * cell_units // 4, disk_bytes=disk)
+        return Cost(cpu, unit_bytes=60 * in_cell // 4, disk_bytes=disk)
 
     def hash_cell(self, context: PassContext) -> None:
-        """Write the hashes of a cell's units and how often each is met there."""
-        tally = _lines.Tally(self._limits, by_document=self.count == "documents")
+        """Write the hashes of a cell's segments and the count of each."""
+        tally = SegmentTally(self._limits, by_document=self.count == "documents")
         for view in context.read("text", *self.needs()):
-            tally.add(self._units(view))
+            tally.add(self._segments(view))
         high, low, counts = tally.totals()
         if unclear := np.count_nonzero(high[1:] == high[:-1]):
             context.count(_UNCLEAR, int(unclear))
@@ -181,11 +196,11 @@ class LineDedup(GlobalStage):
         """Return groups of cells in ranges of hashes where there are very many, else none."""
         parts, ranges = plan.parts("hash/units"), self.cut_ranges(plan)
         rows = -(-sum(part.rows for part in parts) // len(ranges))
-        wanted = [dataclasses.replace(one, rows=rows) for one in ranges]
-        return _routing.cut_routes(parts, wanted, _ROW_BYTES, plan.memory_bytes)
+        consumers = [dataclasses.replace(unit, rows=rows) for unit in ranges]
+        return _routing.cut_routes(parts, consumers, _ROW_BYTES, plan.memory_bytes)
 
     def deal_units(self, context: PassContext) -> None:
-        """Merge the units that a group of cells has in a range of hashes."""
+        """Merge the segments that a group of cells has in a range of hashes."""
         context.count(f"{_routing.ROUTED}/units")
         rows, cells = _read_units(context, context.unit.producers or (0, 0))
         columns = {name: rows.column(name) for name in _UNITS.names}
@@ -193,10 +208,10 @@ class LineDedup(GlobalStage):
 
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
-        return _clusters.hash_units(plan, "hash/units", _ROW_BYTES)
+        return _routing.hash_units(plan, "hash/units", _ROW_BYTES)
 
     def count_range(self, context: PassContext) -> None:
-        """Find the units of a hash range that are repeated, and the cell that has the first."""
+        """Find the segments of a hash range that are repeated, and the cell that has the first."""
         unit, parts = context.unit, context.parts("hash/units")
         is_dealt = f"{_routing.ROUTED}/units" in context.counters("deal")
         if is_dealt:
@@ -205,8 +220,8 @@ class LineDedup(GlobalStage):
         else:
             rows, cells = _read_units(context, (0, len(parts)))
         high, low = numbers(rows.column("hash")), numbers(rows.column("hash_low"))
-        places = _frozen(self._places(parts)[cells])
-        first = first_of_group(high, _frozen(low.astype(np.uint64)), places)
+        priorities = frozen(self._priorities(parts)[cells])
+        first = first_of_group(high, frozen(low.astype(np.uint64)), priorities)
         totals = np.bincount(first, weights=numbers(rows.column("count")), minlength=len(first))
         repeated = np.flatnonzero(totals[first] >= self.min_count)
         is_first = first[repeated] == repeated
@@ -219,13 +234,14 @@ class LineDedup(GlobalStage):
         }
         context.write_shuffle("repeated", columns, is_sorted=not is_dealt)
 
-    def _places(self, parts: Sequence[Part]) -> NDArray[np.int64]:
-        """Return where cells stand in line to keep a unit: by preference, then reading order."""
-        order = {name: place for place, name in enumerate(self.prefer)}
-        favours = [order.get(part.source, len(order)) for part in parts]
-        places = np.empty(len(parts), np.int64)
-        places[np.argsort(np.array(favours, np.int64), kind="stable")] = np.arange(len(parts))
-        return places
+    def _priorities(self, parts: Sequence[Part]) -> NDArray[np.int64]:
+        """Return the priorities of cells to keep a segment: by preference, then reading order."""
+        order = {name: index for index, name in enumerate(self.prefer)}
+        preferences = [order.get(part.source, len(order)) for part in parts]
+        priorities = np.empty(len(parts), np.int64)
+        by_preference = np.argsort(np.array(preferences, np.int64), kind="stable")
+        priorities[by_preference] = np.arange(len(parts))
+        return priorities
 
     def cut_routes(self, plan: PassPlan) -> list[Unit]:
         """Return ranges of cells where there are very many, else none."""
@@ -242,29 +258,29 @@ class LineDedup(GlobalStage):
         keys, _ = context.part_keys()
         keep = np.ones(len(keys), np.bool_)
         units, ratios = np.zeros(len(keys), np.int32), np.zeros(len(keys))
-        spans = [_Spans(*(np.empty(0, np.int64) for _ in range(3)))]
-        for view, found in self._cuts(context):
-            places = np.searchsorted(keys, view.keys)
-            units[places], ratios[places] = found.units, found.ratios
+        spans = [ByteSpans.empty()]
+        for view, repeats in self._repeats(context):
+            at = np.searchsorted(keys, view.keys)
+            units[at], ratios[at] = repeats.units, repeats.ratios
             if self.action == "cut":
-                codes = self._decide(view, found)
-                keep[places] = codes == 0
-                self._add_ledger(context, view, found, codes)
-                kept = found.spans.of(codes[found.spans.rows] == 0)
-                spans.append(kept._replace(rows=places[kept.rows]))
+                codes = self._decide(view, repeats)
+                keep[at] = codes == 0
+                self._add_ledger(context, view, repeats, codes)
+                kept = repeats.spans.take(codes[repeats.spans.rows] == 0)
+                spans.append(kept._replace(rows=at[kept.rows]))
         columns = {"repeated_units": pa.array(units), "repeated_ratio": pa.array(ratios)}
         rows, starts, ends = (np.concatenate(column) for column in zip(*spans, strict=True))
         cuts = span_lists(rows, starts, ends, len(keys)) if len(rows) else None
         context.write_sidecar(keep, columns, cuts)
 
-    def _cuts(self, context: PassContext) -> Iterator[tuple[View, _Found]]:
+    def _repeats(self, context: PassContext) -> Iterator[tuple[View, _RepeatedText]]:
         """Yield the documents of a cell and what is repeated in them; nothing if nothing is."""
         number = context.unit.number
         run = _routing.routed(context, "count/repeated", "repeated")
         rows = context.read_shuffle(run, number, number + 1, _REPEATED).combine_chunks()
         if rows.num_rows == 0:
             return
-        repeated = _lines.Repeated(
+        repeated = Repeated(
             numbers(rows.column("hash")),
             numbers(rows.column("hash_low")),
             numbers(rows.column("is_home")),
@@ -273,71 +289,57 @@ class LineDedup(GlobalStage):
             is_clear=not context.counters("hash").get(_UNCLEAR),
         )
         for view in context.read(*dict.fromkeys(["id", "source", "text", *self.needs()])):
-            units = self._units(view)
-            is_cut = repeated.find(units)
-            *spans, sums = cut_units(*view.text, units.docs, units.starts, units.ends, is_cut)
+            segments = self._segments(view)
+            is_cut = repeated.find(segments)
+            *spans, sums = cut_units(
+                *view.text, segments.docs, segments.starts, segments.ends, is_cut
+            )
             ratios = sums[:, 1] / np.maximum(sums[:, 2], 1)
             left = view.text.sizes() - sums[:, 3]
-            yield view, _Found(_Spans(*spans), sums[:, 0], ratios, left)
+            yield view, _RepeatedText(ByteSpans(*spans), sums[:, 0], ratios, left)
 
     @property
-    def _limits(self) -> _lines.Limits:
-        return _lines.Limits(self.min_bytes, self.min_words)
+    def _limits(self) -> Limits:
+        return Limits(self.min_bytes, self.min_words)
 
-    def _units(self, view: View) -> _lines.Units:
-        return _lines.find(view, self.unit, self.normalize, scope_hashes(view, self.scope))
+    def _segments(self, view: View) -> TextSegments:
+        return find_segments(view, self.unit, self.normalize, scope_hashes(view, self.scope))
 
-    def _decide(self, view: View, found: _Found) -> NDArray[np.uint8]:
+    def _decide(self, view: View, repeats: _RepeatedText) -> NDArray[np.uint8]:
         """Return which documents go, (N,): 0, or the number of the rule."""
         codes = np.zeros(view.num_docs, np.uint8)
-        has_cuts = found.units > 0
-        codes[has_cuts & (found.left < self.min_document)] = 3
+        has_cuts = repeats.units > 0
+        codes[has_cuts & (repeats.left < self.min_document)] = 3
         if self.max_ratio is not None:
-            codes[found.ratios > self.max_ratio] = 2
+            codes[repeats.ratios > self.max_ratio] = 2
         return codes
 
     def _add_ledger(
-        self, context: PassContext, view: View, found: _Found, codes: NDArray[np.uint8]
+        self, context: PassContext, view: View, repeats: _RepeatedText, codes: NDArray[np.uint8]
     ) -> None:
         """Add a row per document that something was cut from, or that is dropped."""
         bounds = np.array([np.nan, self.threshold("mostly_repeated"), float(self.min_document)])
-        measured = np.stack([found.units, found.ratios, found.left])
+        measured = np.stack([repeats.units, repeats.ratios, repeats.left])
         for action in ("cut", "drop"):
-            rows = np.flatnonzero((found.units > 0) & ((codes == 0) == (action == "cut")))
+            rows = np.flatnonzero((repeats.units > 0) & ((codes == 0) == (action == "cut")))
             if len(rows) == 0:
                 continue
             rule = np.maximum(codes[rows], 1) - 1
-            batch = view.batch.select(["id", "source", "text"]).take(pa.array(rows))
-            spans = span_lists(*found.spans, view.num_docs).take(pa.array(rows))
             context.add_ledger(
-                Entries(
-                    keys=view.keys[rows],
-                    ids=batch.column("id"),
-                    sources=batch.column("source"),
-                    stage=context.label,
-                    rules=pa.array(self.rules).take(pa.array(rule)),
+                Entries.of(
+                    view.batch,
+                    rows,
+                    context.label,
+                    pa.array(self.rules).take(pa.array(rule)),
+                    measured[rule, rows],
+                    bounds[rule],
                     action=action,
-                    values=measured[rule, rows],
-                    thresholds=bounds[rule],
-                    spans=spans,
-                    texts=batch.column("text"),
+                    spans=span_lists(*repeats.spans, view.num_docs).take(pa.array(rows)),
                 )
             )
 
 
-class _Spans(NamedTuple):
-    """Spans of N documents, sorted and disjoint: document, and bytes from its beginning."""
-
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-
-    def of(self, chosen: NDArray[np.bool_]) -> _Spans:
-        """Return some of them."""
-        return _Spans(*(column[chosen] for column in self))
-
-
-class _Found(NamedTuple):
+class _RepeatedText(NamedTuple):
     """What is repeated in the N documents of a view.
 
     Attributes:
@@ -345,7 +347,7 @@ class _Found(NamedTuple):
         left: (N,) bytes of the text that are in no span.
     """
 
-    spans: _Spans
+    spans: ByteSpans
     units: NDArray[np.int64]
     ratios: NDArray[np.float64]
     left: NDArray[np.int64]
@@ -354,18 +356,131 @@ class _Found(NamedTuple):
 def _read_units(
     context: PassContext, producers: tuple[int, int]
 ) -> tuple[pa.Table, NDArray[np.int32]]:
-    """Return the units in this range of hashes of some cells, and the cell of each, ascending."""
-    unit, numbers_of = context.unit, range(*producers)
+    """Return the segments of some cells in this range of hashes, and the cell of each."""
+    unit, cell_numbers = context.unit, range(*producers)
     tables = [
         context.read_shuffle("hash/units", unit.low, unit.high, _UNITS, (number, number + 1))
-        for number in numbers_of
+        for number in cell_numbers
     ]
     sizes = [table.num_rows for table in tables]
-    cells = np.repeat(np.array(numbers_of, np.int32), sizes)
+    cells = np.repeat(np.array(cell_numbers, np.int32), sizes)
     return pa.concat_tables([_UNITS.empty_table(), *tables]).combine_chunks(), cells
 
 
-def _frozen(array: NDArray[Number]) -> NDArray[Number]:
-    """Make read-only, as columns of Arrow are: each kind of array compiles the kernel once more."""
-    array.flags.writeable = False
-    return array
+class TextSegments(NamedTuple):
+    """Lines or paragraphs of N documents; arrays have one entry per segment.
+
+    Attributes:
+        docs: document in the batch, ascending.
+        starts, ends: where it is in the buffer of the texts.
+        compared: what it is compared by: a buffer of bytes, starts and ends.
+        scopes: (N,) numbers of the documents' scopes.
+    """
+
+    docs: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    compared: tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
+    scopes: NDArray[np.uint64]
+
+
+def find_segments(
+    view: View, kind: SegmentKind, normalize: Normalize, scopes: NDArray[np.uint64]
+) -> TextSegments:
+    """Return the segments of the documents in a view."""
+    offsets, data = view.text
+    docs, starts, ends = find_units(offsets, data, kind == "paragraph")
+    compared = (data, starts, ends)
+    if normalize != "none":
+        table = ccnet_table() if normalize == "ccnet" else case_digits_table()
+        compared = fold_units(data, starts, ends, table)
+    return TextSegments(docs, starts, ends, compared, scopes)
+
+
+class Limits(NamedTuple):
+    """Least bytes and words of a segment, as compared, that can be repeated."""
+
+    min_bytes: int
+    min_words: int
+
+
+class SegmentTally:
+    """Counts the segments of a cell; memory grows with the number of different ones.
+
+    Args:
+        by_document: a segment counts once in a document.
+    """
+
+    def __init__(self, limits: Limits, *, by_document: bool) -> None:
+        self._limits, self._by_document = limits, by_document
+        self._high = [np.empty(0, np.uint64)]
+        self._low = [np.empty(0, np.uint32)]
+        self._docs = [np.empty(0, np.int32)]
+        self._counts = np.empty(0, np.uint32)
+        self._waiting = self._num_docs = 0
+
+    def add(self, segments: TextSegments) -> None:
+        """Count the segments of a batch."""
+        high, low, docs = hash_units(
+            *segments.compared, segments.docs, segments.scopes, *self._limits
+        )
+        self._high.append(high)
+        self._low.append(low)
+        self._docs.append(docs + np.int32(self._num_docs))
+        self._num_docs += len(segments.scopes)
+        self._waiting += len(high)
+        if self._waiting > WAITING_SEGMENTS:
+            self.totals()
+
+    def totals(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]]:
+        """Return the hashes of all different segments, sorted, and the count of each."""
+        counts = np.ones(sum(map(len, self._high)), np.uint32)
+        counts[: len(self._counts)] = self._counts
+        high, low, self._counts = count_units(
+            np.concatenate(self._high),
+            np.concatenate(self._low),
+            np.concatenate(self._docs),
+            counts,
+            self._by_document,
+        )
+        # What was counted takes part in the next count as segments of a document of its own.
+        self._high, self._low = [high], [low]
+        self._docs = [np.full(len(high), -1, np.int32)]
+        self._waiting = 0
+        return high, low, self._counts
+
+
+class Repeated:
+    """The repeated segments of a cell; remembers the first occurrence of each.
+
+    Args:
+        high, low: (K,) their hashes.
+        is_home: (K,) whether the first occurrence stays, and is in this cell.
+        is_clear: the first hash alone is unique in the cell.
+    """
+
+    def __init__(
+        self,
+        high: NDArray[np.uint64],
+        low: NDArray[np.uint32],
+        is_home: NDArray[np.bool_],
+        limits: Limits,
+        *,
+        by_document: bool,
+        is_clear: bool,
+    ) -> None:
+        self._high, self._low, self._limits = high, low, limits
+        self._by_document, self._is_clear = by_document, is_clear
+        self._table = index_hashes(high)
+        self._holders = np.where(is_home, np.int64(-1), np.int64(-2))
+        self._num_docs = 0
+
+    def find(self, segments: TextSegments) -> NDArray[np.bool_]:
+        """Return which segments of the next batch are repeated and do not stay."""
+        is_repeated = find_repeated(
+            *segments.compared, segments.docs, segments.scopes, *self._limits,
+            self._high, self._low, self._table, self._holders, self._num_docs, self._by_document,
+            not self._is_clear,
+        )  # fmt: skip
+        self._num_docs += len(segments.scopes)
+        return is_repeated

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import math
+import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from corpuskit.errors import DataError, UsageError
-from corpuskit.loader.order import apportion
+from pydantic import Field, WrapValidator, model_validator
+
+from corpuskit.errors import DataError, UsageError, suggest
+from corpuskit.loader.order import apportion, turn
+from corpuskit.stage import Parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     Counts = Sequence[int]
+
 
 WEIGHT_SUM = 10**9
 """What computed weights that are no row counts add up to: half a row off in 1e9 rows."""
@@ -182,7 +188,7 @@ def spread(budget: int, limits: Counts) -> list[int]:
 
 
 def times(epochs: float, rows: int) -> int:
-    """Return the whole rows of so many epochs: 1.1 x 10 rows are 11, not 11.000000000000002."""
+    """Return the whole rows of a number of epochs: 1.1 x 10 rows are 11, not 11.000000000000002."""
     return int(Fraction(str(epochs)) * rows)
 
 
@@ -207,8 +213,8 @@ def _weights(stretch: Stretch, supplies: Sequence[Supply]) -> list[int]:
     if stretch.weights == "unimax":
         return [int(is_covered) for is_covered in covered]
     rows = [s.rows for s, is_covered in zip(supplies, covered, strict=True) if is_covered]
-    found = iter(temper(rows, stretch.temperature))
-    return [next(found) if is_covered else 0 for is_covered in covered]
+    tempered = iter(temper(rows, stretch.temperature))
+    return [next(tempered) if is_covered else 0 for is_covered in covered]
 
 
 def cap_of(stretch: Stretch, supply: Supply) -> float | None:
@@ -246,9 +252,9 @@ def _take(
                 max(min(limit, cap - use), 0) if share else 0
                 for limit, cap, use, share in zip(limits[i], caps, used, shares[i], strict=True)
             ]
-            found = spread(sizes[i], able)
-            weights[i] = found if any(found) else weights[i]
-            if sum(found) < sizes[i]:
+            rows = spread(sizes[i], able)
+            weights[i] = rows if any(rows) else weights[i]
+            if sum(rows) < sizes[i]:
                 lacking[i] = tuple(able)
         taken[i] = apportion(sizes[i], weights[i]).tolist()
     stages = [
@@ -262,16 +268,16 @@ def _find_shortages(
     stages: Sequence[Taking], caps: Counts, limits: Sequence[Counts]
 ) -> tuple[Shortage, ...]:
     """Return the first shortage of each source."""
-    found: dict[int, Shortage] = {}
+    shortages: dict[int, Shortage] = {}
     before = [0] * len(caps)
     for i, stage in enumerate(stages):
         for k, count in enumerate(stage.counts):
             left = max(caps[k] - before[k], 0)
             before[k] += count
-            if count > min(left, limits[i][k]) and k not in found:
+            if count > min(left, limits[i][k]) and k not in shortages:
                 is_own = limits[i][k] < left
-                found[k] = Shortage(i, k, count, min(left, limits[i][k]), is_own)
-    return tuple(found.values())
+                shortages[k] = Shortage(i, k, count, min(left, limits[i][k]), is_own)
+    return tuple(shortages.values())
 
 
 def _longest(
@@ -295,3 +301,242 @@ def _longest(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+# ---------------------------------------------------------------- parameters
+
+
+UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_BUDGET = r"^[0-9]+(\.[0-9]+)?[KMBT]$"
+_METHODS = ("proportional", "unimax")
+
+
+def _check_weights(value: Any, check: Callable[[Any], Any]) -> Any:
+    """Say what is wrong with weights in one sentence; of a union pydantic says one per member."""
+    if isinstance(value, str) and value not in _METHODS:
+        hint = suggest(value, _METHODS)
+        raise ValueError(f"{value!r} is no way to compute weights. {hint}")
+    for name, weight in value.items() if isinstance(value, dict) else ():
+        if not isinstance(weight, int) or isinstance(weight, bool) or weight < 1:
+            raise ValueError(
+                f"the weight of {name!r} must be an integer of at least 1, got {weight!r}. "
+                "Multiply all weights by the same number, or leave the source out."
+            )
+    if not isinstance(value, str | dict | None) or value == {}:
+        raise ValueError("must be source -> integer, 'proportional' or 'unimax'")
+    return check(value)
+
+
+def _check_budget(value: Any, check: Callable[[Any], Any]) -> Any:
+    """Say what a budget looks like."""
+    if isinstance(value, str):
+        is_budget = bool(re.match(_BUDGET, value)) and num_tokens(value) > 0
+    else:
+        is_budget = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if value is not None and not is_budget:
+        raise ValueError("must be a number of tokens, as in 10_000_000, 500M or 1.5B")
+    return check(value)
+
+
+def _check_epochs(value: Any, check: Callable[[Any], Any]) -> Any:
+    """Say which of the caps is wrong."""
+    if isinstance(value, dict):
+        for name, cap in value.items():
+            if not _is_cap(cap):
+                raise ValueError(f"that of {name!r} must be a number above 0, got {cap!r}.")
+    elif value is not None and not _is_cap(value):
+        raise ValueError("must be a number above 0, or source -> number")
+    return check(value)
+
+
+def _is_cap(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value < float("inf")  # type: ignore[operator]
+
+
+GivenWeights = dict[str, Annotated[int, Field(ge=1)]]
+Weights = Annotated[
+    GivenWeights | Literal["proportional", "unimax"] | None, WrapValidator(_check_weights)
+]
+Budget = Annotated[
+    Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=_BUDGET)] | None,
+    WrapValidator(_check_budget),
+]
+Cap = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Epochs = Annotated[Cap | dict[str, Cap], WrapValidator(_check_epochs)]
+StageEpochs = Annotated[Cap | dict[str, Cap] | None, WrapValidator(_check_epochs)]
+Temperature = Annotated[float, Field(ge=1, le=1000)]
+
+
+def num_tokens(budget: int | str) -> int:
+    """Return the tokens of a budget: an integer, or a decimal number with K, M, B or T."""
+    if isinstance(budget, int):
+        return budget
+    return int(Fraction(budget[:-1]) * UNITS[budget[-1]])
+
+
+def check_weighing(
+    weights: Weights, temperature: float | None, sources: tuple[str, ...] | None = None
+) -> None:
+    """Check that only one thing decides the weights.
+
+    Raises:
+        ValueError: two do.
+    """
+    if temperature is not None and weights not in (None, "proportional"):
+        what = "unimax" if weights == "unimax" else "weights that are given"
+        raise ValueError(
+            f"temperature computes weights from rows, it can't go with {what}. Remove one of them."
+        )
+    if sources is not None and isinstance(weights, dict):
+        raise ValueError("sources can't go with weights that are given: they name theirs.")
+
+
+class StageWeights(Parameters):
+    """A stretch of the run with its own weights."""
+
+    name: str
+    """What reports call it."""
+    weights: Weights = None
+    """As for the run; a source left out gives none."""
+    temperature: Temperature | None = None
+    """As for the run."""
+    sources: tuple[str, ...] | None = Field(None, min_length=1)
+    """Those that computed weights cover; null takes all."""
+    max_epochs: StageEpochs = None
+    """How often this stage may take a source's rows; the cap of the run holds besides."""
+    rows: int | None = Field(None, ge=1)
+    """Packed rows; all stages have `rows` or `tokens`, or all have `ratio`."""
+    tokens: Budget = None
+    """Instead of `rows`: tokens to train on, as for the run."""
+    ratio: int | None = Field(None, ge=1)
+    """Integer share of all rows of the run."""
+
+    @model_validator(mode="after")
+    def _has_one_size(self) -> StageWeights:
+        if sum(size is not None for size in (self.rows, self.tokens, self.ratio)) != 1:
+            raise ValueError(f"stage {self.name!r} must have one of rows, tokens and ratio")
+        try:
+            check_weighing(self.weights, self.temperature, self.sources)
+        except ValueError as error:
+            raise ValueError(f"stage {self.name!r}: {error}") from None
+        return self
+
+
+# ---------------------------------------------------------------- shortages
+
+
+def problem_of(schedule: Schedule, seq_len: int) -> str:
+    """Return why the schedule can't be done and what can, with the numbers; "" if it can."""
+    # What can't be filled takes too much of what is left, so it comes before all that is after it.
+    unfilled = min(schedule.left, default=len(schedule.stages))
+    shortages = [shortage for shortage in schedule.shortages if shortage.stage < unfilled]
+    if not shortages:
+        return _unimax_problem(schedule, unfilled, seq_len) if schedule.left else ""
+    worst = max(shortages, key=lambda shortage: Fraction(shortage.taken, shortage.allowed + 1))
+    supply, stage = schedule.supplies[worst.source], schedule.stages[worst.stage]
+    total = sum(shortage.counts[worst.source] for shortage in schedule.stages)
+    what = f"the run takes {total:,} rows of {supply.name!r}"
+    cap, taken, named = supply.max_epochs, total, "max_epochs"
+    if worst.is_own:
+        cap, taken = _own_cap(schedule, worst), worst.taken
+        what = f"stage {stage.name!r} takes {taken:,} rows of {supply.name!r}"
+        named = f"max_epochs of stage {stage.name!r}"
+    gone = turn(worst.source, worst.allowed, stage.weights)
+    where = f"stage {stage.name!r}" if len(schedule.stages) > 1 else "the run"
+    advice = [
+        *_lengths(schedule, worst.stage, seq_len),
+        *_stage_weights(schedule, worst),
+        f"{named} for {supply.name!r} to {_needed(taken, supply.rows)} or more",
+    ]
+    others = _others(schedule, shortages, worst)
+    return (
+        f"mix: {what}, {taken / supply.rows:.2f} epochs, but {named} {cap} allows "
+        f"{times(cap, supply.rows):,} (it has {supply.rows:,}). They are used up after {gone:,} of "
+        f"the {stage.rows:,} rows of {where}. Set {', or '.join(advice)}.{others}"
+    )
+
+
+def _unimax_problem(schedule: Schedule, number: int, seq_len: int) -> str:
+    stage, left = schedule.stages[number], schedule.left[number]
+    where = f"stage {stage.name!r}" if len(schedule.stages) > 1 else "the run"
+    each = ", ".join(
+        f"{supply.name} {rows:,}"
+        for supply, rows in zip(schedule.supplies, left, strict=True)
+        if schedule.stretches[number].covers(supply.name)
+    )
+    advice = ["Raise max_epochs", *(f"set {one}" for one in _lengths(schedule, number, seq_len))]
+    return (
+        f"mix: {where} takes {stage.rows:,} rows, but max_epochs leaves it {sum(left):,} ({each}). "
+        f"{', or '.join(advice)}."
+    )
+
+
+def _lengths(schedule: Schedule, number: int, seq_len: int) -> list[str]:
+    """Return the largest length of a stage, or of a run whose stages have ratios, that fits."""
+    stretches, name = schedule.stretches, schedule.stages[number].name
+
+    def fits(rows: int) -> bool:
+        if stretches[number].rows is None:
+            return make_schedule(schedule.supplies, stretches, rows).is_possible
+        changed = [*stretches]
+        changed[number] = dataclasses.replace(changed[number], rows=rows)
+        return make_schedule(schedule.supplies, changed).is_possible
+
+    is_of_run = stretches[number].rows is None
+    total = sum(stage.rows for stage in schedule.stages)
+    # Less of a stage is less of each of its sources, so bisection is exact.
+    rows = _largest(total if is_of_run else schedule.stages[number].rows, fits)
+    where = "" if is_of_run else f" of stage {name!r}"
+    return [f"rows{where} to {rows:,} or less (tokens to {rows * seq_len:,})"] if rows else []
+
+
+def _stage_weights(schedule: Schedule, worst: Shortage) -> list[str]:
+    """Return the largest weight of the source in the stage that fits, if one does.
+
+    A smaller weight takes less of its source, but more of the others, which may then run out.
+    """
+    stretch, name = schedule.stretches[worst.stage], schedule.supplies[worst.source].name
+    if not isinstance(stretch.weights, Mapping):
+        return []
+    given = stretch.weights
+
+    def make(weight: int) -> Schedule:
+        changed = [*schedule.stretches]
+        changed[worst.stage] = dataclasses.replace(stretch, weights={**given, name: weight})
+        total = sum(stage.rows for stage in schedule.stages)
+        return make_schedule(schedule.supplies, changed, total)
+
+    weight = _largest(
+        given[name], lambda w: all(one.source != worst.source for one in make(w).shortages)
+    )
+    return [f"its weight to {weight:,} or less"] if weight and make(weight).is_possible else []
+
+
+def _largest(high: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number from 1 that fits, 0 if none does; `high` does not."""
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _own_cap(schedule: Schedule, shortage: Shortage) -> float:
+    cap = cap_of(schedule.stretches[shortage.stage], schedule.supplies[shortage.source])
+    assert cap is not None, "it was the smaller one"
+    return cap
+
+
+def _others(schedule: Schedule, shortages: Sequence[Shortage], worst: Shortage) -> str:
+    names = [
+        f"{schedule.supplies[one.source].name!r} (in stage {schedule.stages[one.stage].name!r})"
+        for one in shortages
+        if one is not worst
+    ]
+    return f" Also too often: {', '.join(names)}." if names else ""
+
+
+def _needed(taken: int, rows: int) -> float:
+    """Return epochs, with two decimals, that allow so many rows."""
+    return math.ceil(Fraction(100 * taken, rows)) / 100

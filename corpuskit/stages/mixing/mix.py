@@ -13,17 +13,21 @@ from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.loader.files import digest_bytes
 from corpuskit.loader.index import PLAN_FORMAT, plan_hash
 from corpuskit.stage import Cost, GlobalStage, Pass, Unit
-from corpuskit.stages.mixing._parameters import (
+from corpuskit.stages.mixing._schedule import (
     Budget,
     Epochs,
+    Schedule,
     StageWeights,
+    Stretch,
+    Supply,
     Temperature,
     Weights,
     check_weighing,
+    make_schedule,
     num_tokens,
+    problem_of,
+    rows_of,
 )
-from corpuskit.stages.mixing._schedule import Schedule, Stretch, Supply, make_schedule, rows_of
-from corpuskit.stages.mixing._shortages import problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -209,17 +213,17 @@ class Mix(GlobalStage):
             DataError: a source with a weight has no rows.
         """
         self.check_sources(tuple(order))
-        found = []
+        entries = []
         for name in order:
             counts = {key: counters.get(f"{key}/{name}", 0) for key in COUNTED}
             if counts["rows"]:
-                found.append({"name": name, **counts, "max_epochs": self._max_epochs(name)})
+                entries.append({"name": name, **counts, "max_epochs": self._max_epochs(name)})
             elif any(isinstance(w, dict) and name in w for w in self._weighings()):
                 raise DataError(
                     f"mix: the source {name!r} has a weight, but none of its documents is left. "
                     "Take it out of sources, or see the funnel for what dropped them."
                 )
-        return found
+        return entries
 
     def _max_epochs(self, source: str) -> float:
         caps = self.max_epochs

@@ -92,7 +92,7 @@ class Percentile(GlobalStage):
         return (
             Pass("count", self.count_cell),
             Pass("merge", self.merge_range, self.cut_ranges),
-            Pass("rank", self.rank_all, self.cut_nothing),
+            Pass("rank", self.rank_all, self.one_unit),
             Pass("apply", self.apply_ranks),
         )
 
@@ -155,7 +155,7 @@ class Percentile(GlobalStage):
         merged = _summed(rows.drop_columns(["hash"]))
         context.write_shuffle("merged", {name: merged.column(name) for name in _MERGED.names})
 
-    def cut_nothing(self, plan: PassPlan) -> list[Unit]:
+    def one_unit(self, plan: PassPlan) -> list[Unit]:
         """Return the one unit that sees all different scores.
 
         Raises:
@@ -194,7 +194,7 @@ class Percentile(GlobalStage):
         keys, _ = context.part_keys()
         ranks, steps = np.full(len(keys), np.nan), np.full(len(keys), -1, np.int32)
         read = [(np.searchsorted(keys, view.keys), v, g) for view, v, g in self._scores(context)]
-        places = np.concatenate([np.empty(0, np.int64), *(found for found, _, _ in read)])
+        places = np.concatenate([np.empty(0, np.int64), *(outcome for outcome, _, _ in read)])
         if read:
             values = np.concatenate([scaled for _, scaled, _ in read], axis=1)
             groups = pa.concat_arrays([names for _, _, names in read])
@@ -217,8 +217,8 @@ class Percentile(GlobalStage):
         self, context: PassContext, *, with_text: bool = False
     ) -> Iterator[tuple[View, NDArray[np.float64], pa.Array]]:
         """Yield the documents of a cell: view, scaled scores (columns, N), and their groups."""
-        wanted = dict.fromkeys([*self.needs(), *(["text"] if with_text else [])])
-        for view in context.read(*wanted):
+        columns = dict.fromkeys([*self.needs(), *(["text"] if with_text else [])])
+        for view in context.read(*columns):
             scores = np.stack([to_numbers(view.column(name), name) for name in self.columns])
             scaled = np.clip(np.rint(scores * 10.0**self.decimals), -_LARGEST, _LARGEST)
             if self.by is None:
@@ -263,21 +263,12 @@ class Percentile(GlobalStage):
         """Add a row per dropped document."""
         bounds = np.array([np.nan, 1 - (self.keep_top or 1), np.nan])
         for view in context.read("id", "source", "text"):
-            places = np.searchsorted(keys, view.keys)
-            rows = np.flatnonzero(dropped[places])
-            batch, places = view.batch.take(pa.array(rows)), places[rows]
+            at = np.searchsorted(keys, view.keys)
+            rows = np.flatnonzero(dropped[at])
+            codes, values = dropped[at[rows]], ranks[at[rows]]
+            rules = pa.array(self.rules).take(pa.array(codes - 1))
             context.add_ledger(
-                Entries(
-                    keys=view.keys[rows],
-                    ids=batch.column("id"),
-                    sources=batch.column("source"),
-                    stage=context.label,
-                    rules=pa.array(self.rules).take(pa.array(dropped[places] - 1)),
-                    action="drop",
-                    values=ranks[places],
-                    thresholds=bounds[dropped[places]],
-                    texts=batch.column("text"),
-                )
+                Entries.of(view.batch, rows, context.label, rules, values, bounds[codes])
             )
 
 

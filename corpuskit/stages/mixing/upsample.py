@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -12,7 +14,6 @@ from pydantic import Field, field_validator, model_validator
 
 from corpuskit.stage import Cost, Example, Outcome, Parameters, StreamingStage
 from corpuskit.stages._numbers import check_numbers, to_numbers
-from corpuskit.stages.mixing._curves import FINEWEB2, Points, power_exponential
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import Known, View, Volume
+
 
 Value = Annotated[float, Field(allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -129,8 +131,8 @@ class Upsample(StreamingStage):
         if self.sources is not None:
             is_in = pc.is_in(view.column("source"), pa.array(self.sources, pa.string()))
             factors[~is_in.to_numpy(zero_copy_only=False)] = 1.0
-        whole = np.floor(factors)
-        copies = (whole + (_shares(view.keys, self.seed) < factors - whole)).astype(np.int32)
+        least = np.floor(factors)
+        copies = (least + (_shares(view.keys, self.seed) < factors - least)).astype(np.int32)
         return Outcome(
             codes=(copies == 0).astype(np.uint8),
             values=values,
@@ -149,13 +151,13 @@ class Upsample(StreamingStage):
     def _factors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factor of each value, (N,)."""
         xs, factors = np.array(self._points(), np.float64).T
-        found: NDArray[np.float64]
+        curve: NDArray[np.float64]
         if self.interpolation == "linear":
-            found = np.interp(values, xs, factors)
+            curve = np.interp(values, xs, factors)
         else:
-            found = factors[np.maximum(np.searchsorted(xs, values, side="right") - 1, 0)]
-        found[np.isnan(values)] = self.missing
-        return found
+            curve = factors[np.maximum(np.searchsorted(xs, values, side="right") - 1, 0)]
+        curve[np.isnan(values)] = self.missing
+        return curve
 
     def _usual_factor(self) -> float:
         """Return how much longer everything becomes, for estimates: the mean of the points."""
@@ -175,3 +177,88 @@ def _shares(keys: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     mixed ^= mixed >> np.uint64(31)
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+# ---------------------------------------------------------------- curves
+
+
+Points = tuple[tuple[float, float], ...]
+"""(value, factor), values ascending."""
+
+FINEWEB2: Points = ((1, 1), (2, 2), (3, 3), (5, 5), (100, 8), (1000, 1))
+"""Factor by size of the cluster of near-duplicates that a document stands for."""
+
+_POWERS = tuple(0.01 + number * 1.99 / 19 for number in range(20))
+_MAX_RATE = 2.0
+_TOLERANCE = 1e-6
+_DECIMALS = 9  # of a factor: libraries of mathematics differ in the last bits
+
+
+def integral(power: float, rate: float, end: float) -> float:
+    """Return the integral of `x**power * exp(rate * x)` from 0 to `end`, rate >= 0.
+
+    By the series of the exponential: all its terms are positive, so nothing cancels.
+    """
+    total, term, count = 0.0, 1.0, 0
+    while True:
+        part = term / (power + count + 1)
+        total += part
+        if part <= total * 1e-17:
+            return total * float(end ** (power + 1))
+        count += 1
+        term *= rate * end / count
+
+
+@functools.lru_cache(maxsize=64)
+def power_exponential(discard_below: float, max_factor: float, mean: float, buckets: int) -> Points:
+    """Return the factor of each bucket of quantiles: `C x**p exp(r x)` above what is discarded.
+
+    Of the curves whose mean is prescribed and whose last bucket stays below `max_factor` on
+    average, it takes the one with the largest p among 20 up to 2, and with that the largest r up to
+    2; a bucket has the mean of the curve over it.
+
+    Args:
+        discard_below: quantile below which everything is dropped; whole buckets are.
+        max_factor: bound on the mean factor of the last bucket.
+        mean: factor over all quantiles, what is discarded included.
+        buckets: how many; all are of one size.
+
+    Raises:
+        ValueError: no such curve has that mean.
+
+    Source: allenai/dolma3, datasets/dolma3_mix/mixes/mixing_utils.py (solve_fit), with integrals by
+    series instead of quadrature; Olmo 3 (arXiv 2512.13961), section 3.4.4.
+    """
+    dropped = math.floor(discard_below * buckets + 1e-9)
+    end, width = 1 - dropped / buckets, 1 / buckets
+
+    def top(power: float, rate: float) -> float:
+        """Return the mean factor of the last bucket."""
+        whole = integral(power, rate, end)
+        return mean * (whole - integral(power, rate, end - width)) / whole / width
+
+    power = max((p for p in _POWERS if top(p, 0.0) <= max_factor + _TOLERANCE), default=0.0)
+    if not power:
+        least = math.ceil(top(_POWERS[0], 0.0) * 100) / 100
+        raise ValueError(
+            f"mean {mean:g} with the lowest {dropped / buckets:.0%} dropped needs a factor of at "
+            f"least {least:g}, above max_factor {max_factor:g}. Drop less, or change one of them"
+        )
+    low, high = 0.0, _MAX_RATE
+    for _ in range(60):
+        middle = (low + high) / 2
+        is_below = top(power, middle) <= max_factor + _TOLERANCE
+        low, high = (middle, high) if is_below else (low, middle)
+    if top(power, _MAX_RATE) <= max_factor + _TOLERANCE:
+        low = _MAX_RATE
+    whole = integral(power, low, end)
+    edges = [
+        integral(power, low, max(number - dropped, 0) / buckets) for number in range(buckets + 1)
+    ]
+    return tuple(
+        (
+            number / buckets,
+            round(mean * buckets * (edges[number + 1] - edges[number]) / whole, _DECIMALS),
+        )
+        for number in range(buckets)
+    )

@@ -14,9 +14,9 @@ from corpuskit.stages.sources._extract import (
     PAGE_SPEED,
     Extracted,
     Extractor,
+    ExtractorSettings,
     Favour,
-    Page,
-    Settings,
+    HtmlPage,
     check_loads,
     extract_pages,
     libraries,
@@ -87,11 +87,11 @@ class Html(StreamingStage):
     def apply(self, view: View) -> Outcome:
         sizes = view.text.sizes()
         rows = np.flatnonzero(sizes <= self.max_page_bytes)
-        settings = Settings(
+        settings = ExtractorSettings(
             self.extractor, self.main_content, self.favour, self.fast, self.comments,
             self.page_seconds, self.page_memory_mb,
         )  # fmt: skip
-        pages = [Page(view.text.row(row), "utf-8") for row in rows.tolist()]
+        pages = [HtmlPage(view.text.row(row), "utf-8") for row in rows.tolist()]
         found = dict(zip(rows.tolist(), extract_pages(pages, settings), strict=True))
         codes = np.array([_code(found.get(row)) for row in range(view.num_docs)], np.uint8)
         values = np.where(codes == 1, sizes, np.nan)

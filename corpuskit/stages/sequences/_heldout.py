@@ -15,11 +15,11 @@ from corpuskit.formats.batch import numbers, utf8
 from corpuskit.formats.manifest import Seal
 from corpuskit.formats.shards import read_documents
 from corpuskit.stage import View
-from corpuskit.stages.sequences._definition import define, identify
-from corpuskit.stages.sequences._offsets import token_edges
-from corpuskit.stages.sequences._pieces import SPACE
-from corpuskit.stages.sequences._ranks import NAMES_OF_BYTES
 from corpuskit.stages.sequences.tokenize import Tokenize
+from corpuskit.stages.sequences.tokenize.definition import define, identify
+from corpuskit.stages.sequences.tokenize.engines import token_edges
+from corpuskit.stages.sequences.tokenize.ranks import NAMES_OF_BYTES
+from corpuskit.stages.sequences.tokenize.sentencepiece import SPACE
 from corpuskit.storage import open_store
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _BYTES_OF_NAMES = {name: byte for byte, name in NAMES_OF_BYTES.items()}
 
 
-class Document(NamedTuple):
+class HeldOutDocument(NamedTuple):
     """A held-out document.
 
     Attributes:
@@ -80,10 +80,10 @@ class HeldOutRun:
         self._store, self._parts, self._stage = store, parts, stage
         self._max_documents = max_documents
         self._spelling = find_spelling(stage)
-        self._kept: dict[tuple[str, int, int], list[Document]] = {}
+        self._kept: dict[tuple[str, int, int], list[HeldOutDocument]] = {}
         self._room = CACHED_TOKENS
 
-    def documents(self, source: str, rank: int, ranks: int) -> Iterator[Document]:
+    def documents(self, source: str, rank: int, ranks: int) -> Iterator[HeldOutDocument]:
         """Yield every `ranks`-th document of a source, from the one with number `rank` on.
 
         Documents are numbered from 0 by their keys: file by file, in the order in which they were
@@ -92,24 +92,24 @@ class HeldOutRun:
         Raises:
             DataError: a part is damaged, or lacks the column of token ids.
         """
-        asked = (source, rank, ranks)
-        if asked in self._kept:
-            yield from self._kept[asked]
+        request = (source, rank, ranks)
+        if request in self._kept:
+            yield from self._kept[request]
             return
-        found: list[Document] | None = []
+        documents: list[HeldOutDocument] | None = []
         num_tokens = 0
-        for document in self._read(*asked):
+        for document in self._read(*request):
             yield document
             num_tokens += len(document.tokens)
             if num_tokens > self._room:
-                found = None
-            elif found is not None:
-                found.append(document)
-        if found is not None:
-            self._kept[asked] = found
+                documents = None
+            elif documents is not None:
+                documents.append(document)
+        if documents is not None:
+            self._kept[request] = documents
             self._room -= num_tokens
 
-    def _read(self, source: str, rank: int, ranks: int) -> Iterator[Document]:
+    def _read(self, source: str, rank: int, ranks: int) -> Iterator[HeldOutDocument]:
         number = 0
         columns = ["key", "text", *self._stage.needs()]
         for part in self._parts[source]:
@@ -128,7 +128,7 @@ class HeldOutRun:
                 if number >= self._max_documents:
                     return
 
-    def _tokenize(self, batch: pa.RecordBatch) -> Iterator[Document]:
+    def _tokenize(self, batch: pa.RecordBatch) -> Iterator[HeldOutDocument]:
         view = View(batch)
         outcome = self._stage.apply(view)
         assert outcome.columns is not None, "tokenize adds one"
@@ -139,13 +139,13 @@ class HeldOutRun:
         for row in np.flatnonzero(bad == 0).tolist():
             tokens = ids[offsets[row] : offsets[row + 1]].copy()
             text = utf8(batch.column("text")).row(row)
-            yield Document(tokens, self._spelling(tokens, text))
+            yield HeldOutDocument(tokens, self._spelling(tokens, text))
 
 
 def open_held_out(run_dir: str, max_documents: int, tokens: str | None = None) -> HeldOutRun:
     """Open the documents that the `holdout` stage of a run set aside; no text is read yet.
 
-    What the pipeline does behind `holdout` (filters, rewriters, dedup) was not done to them.
+    What the pipeline does after `holdout` (filters, rewriters, dedup) was not done to them.
 
     Args:
         run_dir: a finished run: a folder, or an s3:// address.
@@ -169,13 +169,13 @@ def open_held_out(run_dir: str, max_documents: int, tokens: str | None = None) -
         )
     if tokens is None or tokens == run_dir:
         _require_same_documents(store, plan, seal)
-    by_source: dict[str, list[Part]] = {str(one["label"]): [] for one in plan["sources"]}
+    by_source: dict[str, list[Part]] = {str(source["label"]): [] for source in plan["sources"]}
     for part in seal.by_role(ROLE):
         by_source.setdefault(part.source, []).append(part)
     parts = {
-        name: sorted(found, key=lambda part: (part.first, part.unit))
-        for name, found in by_source.items()
-        if found
+        name: sorted(documents, key=lambda part: (part.first, part.unit))
+        for name, documents in by_source.items()
+        if documents
     }
     return HeldOutRun(store, parts, open_tokenizer(tokens or run_dir), max_documents)
 
@@ -191,7 +191,7 @@ def open_tokenizer(run_dir: str) -> Tokenize:
     step = _find_step(plan, "tokenize")
     if step is None:
         raise UsageError(f"{run_dir}: the run has no tokenize stage. Run a pipeline with one.")
-    params, wanted = step["params"], mix["tokenizer"]["hash"]
+    params, expected = step["params"], mix["tokenizer"]["hash"]
     named = str(params["tokenizer"])
     # Relative to where the run was started, which may be another machine: then, to here.
     places = dict.fromkeys((os.path.join(str(plan.get("folder", "")), named), named))
@@ -203,11 +203,11 @@ def open_tokenizer(run_dir: str) -> Tokenize:
         )
     for place in known:
         stage = Tokenize.model_validate({**params, "tokenizer": place})
-        if identify(stage._named) == wanted:
+        if identify(stage._named) == expected:
             return stage
     raise UsageError(
         f"{known[0]}: is not the tokenizer of {run_dir}: its hash is {identify(stage._named)}, "
-        f"that of the run's {wanted}. Restore the file, or run the pipeline again."
+        f"that of the run's {expected}. Restore the file, or run the pipeline again."
     )
 
 
@@ -289,7 +289,7 @@ def _find_step(plan: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 
 def _find_seal(store: Store, plan: Mapping[str, Any], step: Mapping[str, Any]) -> Seal | None:
     """Return the seal of the phase that has the holdout; it is called after its last stage."""
-    labels = [one["label"] for one in plan["steps"]]
+    labels = [candidate["label"] for candidate in plan["steps"]]
     names = [f"manifests/{label}/seal.json" for label in labels[labels.index(step["label"]) :]]
     for name, content in zip(names, store.read_each(names), strict=True):
         if content is not None:

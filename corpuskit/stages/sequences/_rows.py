@@ -26,7 +26,7 @@ TOKENS_PER_BYTE = 0.31
 """Tokens in a byte of text: 0.31 of a vocabulary of 50,000 in English, 60 languages and code."""
 
 
-class Documents(NamedTuple):
+class PackedDocuments(NamedTuple):
     """Tokenized documents of a cell.
 
     Attributes:
@@ -44,12 +44,12 @@ class Documents(NamedTuple):
     bands: NDArray[np.int64]
 
     @classmethod
-    def concatenate(cls, batches: Sequence[Documents]) -> Documents:
+    def concatenate(cls, batches: Sequence[PackedDocuments]) -> PackedDocuments:
         """Return the documents of some batches."""
         return cls(*(np.concatenate(columns) for columns in zip(*batches, strict=True)))
 
 
-class Pieces(NamedTuple):
+class DocumentPieces(NamedTuple):
     """Documents cut to rows; per piece, (P,).
 
     Attributes:
@@ -65,22 +65,24 @@ class Pieces(NamedTuple):
     text_bytes: NDArray[np.int64]
     flags: NDArray[np.uint8]
 
-    def part(self, begin: int, end: int) -> Pieces:
+    def part(self, begin: int, end: int) -> DocumentPieces:
         """Return pieces `[begin, end)` without copying."""
         docs, begins, lengths, text_bytes, flags = self
         rows = slice(begin, end)
-        return Pieces(docs[rows], begins[rows], lengths[rows], text_bytes[rows], flags[rows])
+        return DocumentPieces(
+            docs[rows], begins[rows], lengths[rows], text_bytes[rows], flags[rows]
+        )
 
 
-class Window(NamedTuple):
+class RowWindow(NamedTuple):
     """Pieces that are packed together: (P,) the row of each among the window's `num_rows`."""
 
-    pieces: Pieces
+    pieces: DocumentPieces
     places: NDArray[np.int64]
     num_rows: int
 
 
-def groups(documents: Documents, band: int) -> Iterator[NDArray[np.int64]]:
+def groups(documents: PackedDocuments, band: int) -> Iterator[NDArray[np.int64]]:
     """Yield which documents of a band are packed together: those with a first copy, a second..."""
     chosen = np.flatnonzero((documents.bands == band) & (documents.copies > 0))
     for copy in range(int(documents.copies[chosen].max(initial=0))):
@@ -88,7 +90,9 @@ def groups(documents: Documents, band: int) -> Iterator[NDArray[np.int64]]:
         yield chosen
 
 
-def cut(documents: Documents, chosen: NDArray[np.int64], width: int, *, joined: bool) -> Pieces:
+def cut(
+    documents: PackedDocuments, chosen: NDArray[np.int64], width: int, *, joined: bool
+) -> DocumentPieces:
     """Return documents as pieces that fit a row; `joined` lets one begin where another ends."""
     lengths = documents.num_tokens[chosen]
     docs, sizes, text_bytes, flags = cut_documents(
@@ -97,10 +101,12 @@ def cut(documents: Documents, chosen: NDArray[np.int64], width: int, *, joined: 
     first_tokens = np.cumsum(documents.num_tokens)[chosen] - lengths
     # Where a piece begins in its document: tokens of the group before either.
     within = (np.cumsum(sizes) - sizes) - (np.cumsum(lengths) - lengths)[docs]
-    return Pieces(chosen[docs], first_tokens[docs] + within, sizes, text_bytes, flags)
+    return DocumentPieces(chosen[docs], first_tokens[docs] + within, sizes, text_bytes, flags)
 
 
-def windows(pieces: Pieces, window: int, width: int, *, joined: bool) -> Iterator[Window]:
+def windows(
+    pieces: DocumentPieces, window: int, width: int, *, joined: bool
+) -> Iterator[RowWindow]:
     """Yield pieces in windows, with the rows they go to.
 
     A window has `window` pieces, the last one fewer; of joined documents it has as many as end a
@@ -115,13 +121,19 @@ def windows(pieces: Pieces, window: int, width: int, *, joined: bool) -> Iterato
     for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         part = pieces.part(begin, end)
         if joined:
-            yield Window(part, rows[begin:end] - rows[begin], int(rows[end - 1] - rows[begin]) + 1)
+            yield RowWindow(
+                part, rows[begin:end] - rows[begin], int(rows[end - 1] - rows[begin]) + 1
+            )
         else:
-            yield Window(part, *best_fit(part.lengths, width))
+            yield RowWindow(part, *best_fit(part.lengths, width))
 
 
 def fill(
-    window: Window, documents: Documents, schema: pa.Schema, pad: int, rows: NDArray[np.generic]
+    window: RowWindow,
+    documents: PackedDocuments,
+    schema: pa.Schema,
+    pad: int,
+    rows: NDArray[np.generic],
 ) -> pa.Table:
     """Return the rows of a window.
 
@@ -129,7 +141,7 @@ def fill(
         window: of pieces of these documents.
         documents: of the cell.
         schema: of packed token shards.
-        pad: id behind the last document of a row.
+        pad: id after the last document of a row.
         rows: (S or more, width) array that is overwritten; the table lies in it.
     """
     pieces, rows = window.pieces, rows[: window.num_rows]
@@ -149,15 +161,19 @@ def fill(
 
 
 def row_tables(
-    found: Sequence[Window], documents: Documents, schema: pa.Schema, width: int, pad: int
+    windows: Sequence[RowWindow],
+    documents: PackedDocuments,
+    schema: pa.Schema,
+    width: int,
+    pad: int,
 ) -> Iterator[pa.Table]:
     """Yield the rows of windows; each table lies in the memory of the one before it.
 
     Fresh memory for each would cost as much as filling it.
     """
-    most = max((window.num_rows for window in found), default=0)
+    most = max((window.num_rows for window in windows), default=0)
     rows = np.empty((most, width), documents.tokens.dtype)
-    for window in found:
+    for window in windows:
         yield fill(window, documents, schema, pad, rows)
 
 

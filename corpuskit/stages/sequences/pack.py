@@ -17,7 +17,7 @@ from corpuskit.kernels.packing import CONTINUES, GOES_ON
 from corpuskit.stage import CellStage, Cost, Parameters
 from corpuskit.stages._numbers import check_numbers, to_numbers
 from corpuskit.stages.sequences._rows import (
-    Documents,
+    PackedDocuments,
     cut,
     groups,
     packed_schema,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import Known, UnitContext, View, Volume
-    from corpuskit.stages.sequences._rows import Window
+    from corpuskit.stages.sequences._rows import RowWindow
 
 FOLDER = "work/pack"
 
@@ -59,9 +59,9 @@ class Bands(Parameters):
     def of(self, view: View) -> NDArray[np.int64]:
         """Return the band of each document, (N,), from 0."""
         values = to_numbers(view.column(self.column), self.column)
-        found = np.searchsorted(self.edges, values, side="right").astype(np.int64)
-        found[np.isnan(values)] = 0 if self.missing == "first" else len(self.edges)
-        return found
+        bands = np.searchsorted(self.edges, values, side="right").astype(np.int64)
+        bands[np.isnan(values)] = 0 if self.missing == "first" else len(self.edges)
+        return bands
 
 
 class Pack(CellStage):
@@ -121,22 +121,22 @@ class Pack(CellStage):
         source = context.unit.source
         counts = Counter(documents=len(documents.keys))
         for band in range(1 if self.bands is None else len(self.bands.edges) + 1):
-            found = list(self._windows(documents, band, counts))
-            rows = sum(window.num_rows for window in found)
-            padding = rows * (self.seq_len + 1) - sum(int(w.pieces.lengths.sum()) for w in found)
+            windows = list(self._windows(documents, band, counts))
+            rows = sum(window.num_rows for window in windows)
+            padding = rows * (self.seq_len + 1) - sum(int(w.pieces.lengths.sum()) for w in windows)
             counts.update(rows=rows, padding=padding)
             if self.bands is not None:
                 counts.update({f"band_rows/{band}": rows, f"band_padding/{band}": padding})
             if rows:
-                self._write(context, found, documents, band)
+                self._write(context, windows, documents, band)
         for name, value in sorted(counts.items()):
             context.count(f"{name}/{source}", value)
 
-    def _read(self, views: Iterator[View], context: UnitContext) -> Documents | None:
+    def _read(self, views: Iterator[View], context: UnitContext) -> PackedDocuments | None:
         """Return the documents of a cell, and write what finds them by key and id."""
         dtype = np.dtype(context.given["tokenizer"]["dtype"])
         repeats = context.given.get("upsample", {}).get("columns", ())
-        batches: list[Documents] = []
+        batches: list[PackedDocuments] = []
         ids: list[pa.Array] = []
         for view in views:
             lists = view.column("tokenize.tokens")
@@ -148,15 +148,19 @@ class Pack(CellStage):
             # A copy, in the type of the rows: the batch goes, and with uint16 half the memory.
             tokens = lists.values.to_numpy()[offsets[0] : offsets[-1]].astype(dtype)
             sizes = view.text.sizes()
-            batches.append(Documents(tokens, np.diff(offsets), sizes, view.keys, copies, bands))
+            batches.append(
+                PackedDocuments(tokens, np.diff(offsets), sizes, view.keys, copies, bands)
+            )
             ids.append(view.column("id"))
         if not batches:
             return None
-        documents = Documents.concatenate(batches)
+        documents = PackedDocuments.concatenate(batches)
         _write_ids(context, documents.keys, pa.concat_arrays(ids))
         return documents
 
-    def _windows(self, documents: Documents, band: int, counts: Counter[str]) -> Iterator[Window]:
+    def _windows(
+        self, documents: PackedDocuments, band: int, counts: Counter[str]
+    ) -> Iterator[RowWindow]:
         """Yield the windows of a band, copy after copy."""
         width, joined = self.seq_len + 1, self.method == "concat"
         for chosen in groups(documents, band):
@@ -173,7 +177,7 @@ class Pack(CellStage):
             yield from windows(pieces, self.window, width, joined=joined)
 
     def _write(
-        self, context: UnitContext, found: list[Window], documents: Documents, band: int
+        self, context: UnitContext, windows: list[RowWindow], documents: PackedDocuments, band: int
     ) -> None:
         """Write the rows of a band as one part; its `first` and `last` say which band."""
         source, given = context.unit.source, context.given
@@ -185,10 +189,10 @@ class Pack(CellStage):
             "packed",
             FOLDER,
             lambda path: write_token_tables(
-                path, schema, row_tables(found, documents, schema, width, pad)
+                path, schema, row_tables(windows, documents, schema, width, pad)
             ),
             source=source,
-            rows=sum(window.num_rows for window in found),
+            rows=sum(window.num_rows for window in windows),
             **facts,
         )
 
@@ -198,9 +202,9 @@ def _write_ids(context: UnitContext, keys: NDArray[np.int64], ids: pa.Array) -> 
     empty = hashlib.blake2b(digest_size=8)
     digests = []
     for name in ids.cast(pa.binary()).to_pylist():
-        one = empty.copy()  # three fifths of the time of a new one
-        one.update(name)
-        digests.append(one.digest())
+        part = empty.copy()  # three fifths of the time of a new one
+        part.update(name)
+        digests.append(part.digest())
     context.write_shuffle("ids", {"key": keys, "id": ids})
     context.write_shuffle(
         "id_hashes", {"id_hash": np.frombuffer(b"".join(digests), "<u8"), "key": keys}

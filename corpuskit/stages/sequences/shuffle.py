@@ -82,11 +82,7 @@ class Shuffle(GlobalStage):
             held = 2 * min(cell, PART_BYTES)
             return Cost(cpu_seconds=size / 250e6, unit_bytes=held, disk_bytes=size + size // 64)
         if pass_name == "route":
-            if parts * volume.cells <= _routing.MAX_OPENS:
-                return Cost(units=0)
-            held = min(volume.task_memory_bytes, ROUTE_COPIES * size)
-            units = -(-ROUTE_COPIES * size // max(held, 1))
-            return Cost(cpu_seconds=size / 250e6, unit_bytes=held, disk_bytes=size, units=units)
+            return _routing.cost_of_route(volume, parts, ROUTE_COPIES * size, size / 250e6, size)
         disk = size + 48 * volume.documents  # where each document is
         return Cost(cpu_seconds=size / 200e6, unit_bytes=2 * part, disk_bytes=disk, units=parts)
 
@@ -183,14 +179,14 @@ class Shuffle(GlobalStage):
         )
         run, rows = _rows_run(unit.source, context.given)
         run = _routing.routed(context, f"scatter/{run}", run)
-        found = context.read_shuffle(run, unit.low, unit.high, rows)
-        found = found.take(pa.array(np.argsort(found.column("place").to_numpy())))
-        if not np.array_equal(found.column("place"), np.arange(unit.low, unit.high)):
+        stored = context.read_shuffle(run, unit.low, unit.high, rows)
+        stored = stored.take(pa.array(np.argsort(stored.column("place").to_numpy())))
+        if not np.array_equal(stored.column("place"), np.arange(unit.low, unit.high)):
             raise DataError(
                 f"shuffle: rows {unit.low} to {unit.high} of source {unit.source!r} are not each "
                 "there once. Run again."
             )
-        columns = [found.column(name) for name in schema.names]
+        columns = [stored.column(name) for name in schema.names]
         table = pa.Table.from_arrays(columns, schema=schema)
         context.write_part(
             "tokens",
@@ -207,7 +203,7 @@ class Shuffle(GlobalStage):
 
 
 def _band(cell: Unit) -> int:
-    """Return the band whose rows a cell of packed rows holds; 0 where there are none."""
+    """Return the band whose rows a cell of packed rows holds; 0 if there are none."""
     assert cell.part is not None, "a cell of packed rows has a part"
     return cell.part.first
 
@@ -245,11 +241,11 @@ def _doc_rows(table: pa.Table, first_row: int, width: int) -> dict[str, NDArray[
     begins = starts.flatten().to_numpy()
     ends = np.append(begins[1:], 0)
     ends[bounds[1:] - bounds[0] - 1] = width
-    found = {
+    columns = {
         "key": numbers(keys.flatten()),
         "row": np.repeat(np.arange(first_row, first_row + len(table)), np.diff(bounds)),
         "first_token": begins,
         "num_tokens": (ends - begins).astype(np.int32),
     }
-    is_document = found["key"] >= 0
-    return {name: values[is_document] for name, values in found.items()}
+    is_document = columns["key"] >= 0
+    return {name: values[is_document] for name, values in columns.items()}

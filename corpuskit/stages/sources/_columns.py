@@ -1,19 +1,25 @@
-"""Which columns of the input become columns of documents, and of which type."""
+"""What sources of rows share: parameters that name columns, types of columns, broken rules."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from corpuskit.formats.batch import REQUIRED
+from corpuskit.stage import Source
+from corpuskit.stages.sources._stream import MAX_EXPANSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
+
+    from corpuskit.stage import InputFile, Slice, SourceBatch
+
 
 TypeName = Literal["string", "int64", "float64", "bool"]
 
@@ -46,6 +52,43 @@ DeclaredColumns = Annotated[dict[str, TypeName], AfterValidator(_check_names)]
 """Type of the parameter `columns`."""
 
 
+class ColumnSource(Source):
+    """Base of sources whose input has named columns, or JSON objects with named members.
+
+    Source: none.
+    """
+
+    text_column: str = "text"
+    """Column that holds the text; of JSON lines, the member."""
+    id_column: str | None = None
+    """Column that holds the document's id; file and row, or byte offset, when absent."""
+    url_column: str | None = None
+    """Column that holds the URL."""
+    date_column: str | None = None
+    """Column that holds the date."""
+    columns: DeclaredColumns = Field(default_factory=dict)
+    """Columns that are kept: name to string, int64, float64 or bool."""
+    extra: bool = True
+    """Keep all other columns as one JSON object in the column `extra`."""
+    max_expansion: int = Field(MAX_EXPANSION, ge=1)
+    """A file is refused that holds more than 256 MiB and this many times its compressed size."""
+
+    @property
+    def labels(self) -> dict[str, str | None]:
+        """Return parameter -> column of id, URL and date, in this order."""
+        return {
+            "id_column": self.id_column,
+            "url_column": self.url_column,
+            "date_column": self.date_column,
+        }
+
+    def declared(self) -> Mapping[str, pa.DataType]:
+        return arrow_types(self.columns)
+
+    def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
+        return self.read_keyed([(dataclasses.replace(file, ordinal=0), piece)], max_document_bytes)
+
+
 def arrow_types(columns: Mapping[str, TypeName]) -> dict[str, pa.DataType]:
     """Return the Arrow types of declared columns."""
     return {name: TYPES[kind] for name, kind in columns.items()}
@@ -54,9 +97,9 @@ def arrow_types(columns: Mapping[str, TypeName]) -> dict[str, pa.DataType]:
 def is_utf8(data: NDArray[np.uint8]) -> bool:
     """Return whether bytes are valid UTF-8; about 1 ns per 4 bytes of ASCII."""
     offsets = pa.py_buffer(np.array([0, len(data)], np.int64))
-    whole = pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(np.ascontiguousarray(data)))
+    strings = pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(np.ascontiguousarray(data)))
     try:
-        whole.validate(full=True)
+        strings.validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True
@@ -90,3 +133,39 @@ def _decodes(content: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+# ---------------------------------------------------------------- broken rules
+
+
+class BrokenRules:
+    """Rules broken by N records; the first one found counts.
+
+    Args:
+        rules: their names.
+        num: records, N.
+
+    Attributes:
+        codes: (N,) uint8: 0 = none, k = `rules[k - 1]`, NOTHING = not a document at all.
+    """
+
+    NOTHING = 255
+
+    def __init__(self, rules: tuple[str, ...], num: int) -> None:
+        self.rules = rules
+        self.codes: NDArray[np.uint8] = np.zeros(num, np.uint8)
+
+    def mark(self, rule: str | None, broken: NDArray[np.bool_]) -> None:
+        """Note that some records break a rule, or (None) that they are no documents."""
+        code = self.NOTHING if rule is None else self.rules.index(rule) + 1
+        self.codes[broken & (self.codes == 0)] = code
+
+    def rows(self) -> list[tuple[int, str]]:
+        """Return (row, rule) of every record that is to be rejected."""
+        rows = np.flatnonzero((self.codes != 0) & (self.codes != self.NOTHING))
+        return [(row, self.rules[self.codes[row] - 1]) for row in rows.tolist()]
+
+
+def pick(array: pa.Array | None, rows: pa.Array, num: int) -> pa.Array | None:
+    """Return some rows of an array of `num` rows; the array itself, not copied, if that is all."""
+    return array if array is None or len(rows) == num else array.take(rows)

@@ -41,7 +41,7 @@ RULES = (
 )
 
 RECYCLE_PAGES = {"resiliparse": 20_000, "trafilatura": 2_000}
-"""After so many pages a new process takes over: trafilatura keeps memory of what it has seen."""
+"""Pages after which a new process takes over: trafilatura keeps memory of what it has seen."""
 
 PAGE_SPEED = {"resiliparse": 50e6, "trafilatura": 4e6}
 """Bytes of HTML per CPU second."""
@@ -58,7 +58,7 @@ Extractor = Literal["resiliparse", "trafilatura"]
 Favour = Literal["balanced", "precision", "recall"]
 
 
-class Settings(NamedTuple):
+class ExtractorSettings(NamedTuple):
     """How to extract; the parameters of the stages explain them."""
 
     extractor: Extractor = "resiliparse"
@@ -70,7 +70,7 @@ class Settings(NamedTuple):
     page_memory_mb: int = 1024
 
 
-class Page(NamedTuple):
+class HtmlPage(NamedTuple):
     """A page as it came, and what its header calls its charset."""
 
     content: bytes
@@ -95,7 +95,7 @@ class Extracted(NamedTuple):
     is_all_text: bool = False
 
 
-def extract_pages(pages: Sequence[Page], settings: Settings) -> list[Extracted]:
+def extract_pages(pages: Sequence[HtmlPage], settings: ExtractorSettings) -> list[Extracted]:
     """Return what becomes of each page; a page decides alone, whatever came before it.
 
     Raises:
@@ -124,19 +124,19 @@ class _Service:
         self._end: weakref.finalize[[subprocess.Popen[bytes], int], _Service] | None = None
         self._done, self._is_new = 0, True
 
-    def extract(self, pages: Sequence[Page], settings: Settings) -> list[Extracted]:
+    def extract(self, pages: Sequence[HtmlPage], settings: ExtractorSettings) -> list[Extracted]:
         """Return what becomes of each page."""
-        found: list[Extracted] = []
-        while len(found) < len(pages):
+        outcomes: list[Extracted] = []
+        while len(outcomes) < len(pages):
             if self._child is None or self._done >= RECYCLE_PAGES[settings.extractor]:
                 self._start()
-            answers = self._serve(pages[len(found) :], settings)
-            found += answers
-            if len(found) < len(pages):
-                found.append(self._verdict(pages[len(found)], settings))
-        return found
+            answers = self._serve(pages[len(outcomes) :], settings)
+            outcomes += answers
+            if len(outcomes) < len(pages):
+                outcomes.append(self._verdict(pages[len(outcomes)], settings))
+        return outcomes
 
-    def _verdict(self, page: Page, settings: Settings) -> Extracted:
+    def _verdict(self, page: HtmlPage, settings: ExtractorSettings) -> Extracted:
         """Return what becomes of a page that has ended the process, or found no memory in it.
 
         But for the time, which every page has to itself, that is decided in a new process, so that
@@ -148,15 +148,15 @@ class _Service:
             if answers:
                 return answers[0]
         if self._is_out_of_time():
-            found = Extracted("extraction_timeout", note="out of CPU time")
+            outcome = Extracted("extraction_timeout", note="out of CPU time")
         elif self._exit_code() is None:
-            found = Extracted("extraction_memory", note="out of memory")
+            outcome = Extracted("extraction_memory", note="out of memory")
         else:
             code = self._exit_code() or 0
             reason = f"signal {-code}" if code < 0 else f"exit code {code}"
-            found = Extracted("extraction_crash", note=f"the extractor died: {reason}")
+            outcome = Extracted("extraction_crash", note=f"the extractor died: {reason}")
         self._stop()
-        return found
+        return outcome
 
     def _is_out_of_time(self) -> bool:
         return self._exit_code() == -signal.SIGPROF
@@ -164,11 +164,11 @@ class _Service:
     def _exit_code(self) -> int | None:
         return None if self._child is None else self._child.poll()
 
-    def _serve(self, pages: Sequence[Page], settings: Settings) -> list[Extracted]:
+    def _serve(self, pages: Sequence[HtmlPage], settings: ExtractorSettings) -> list[Extracted]:
         """Send pages; return the answers up to the first that is none, or a lack of memory."""
         facts = json.dumps(settings._asdict()).encode()
         head = [BATCH.pack(len(pages), len(facts)), facts]
-        found: list[Extracted] = []
+        outcomes: list[Extracted] = []
         assert self._child is not None
         assert self._child.stdin is not None
         try:
@@ -184,7 +184,7 @@ class _Service:
                 state, flags, text = self._answer()
                 if state == NO_MEMORY:
                     break
-                found.append(_judged(state, flags, text))
+                outcomes.append(_judged(state, flags, text))
         except (BrokenPipeError, EOFError):
             code = self._child.wait()
             if self._is_new:  # no page has a part in that
@@ -192,8 +192,8 @@ class _Service:
                     f"the extractor of pages cannot be started: exit code {code}. Run "
                     f"{sys.executable} -m {WORKER} to see why."
                 ) from None
-        self._done += len(found)
-        return found
+        self._done += len(outcomes)
+        return outcomes
 
     def _answer(self) -> tuple[int, int, bytes]:
         assert self._child is not None
@@ -287,4 +287,4 @@ def check_loads(extractor: Extractor) -> None:
     for name in dict.fromkeys(("resiliparse", extractor)):
         if importlib.util.find_spec(name) is None:
             raise _missing(extractor, f"{name} is not installed")
-    _Service().extract([Page(b"<p>Loads.</p>")], Settings(extractor))
+    _Service().extract([HtmlPage(b"<p>Loads.</p>")], ExtractorSettings(extractor))

@@ -1,4 +1,4 @@
-"""The process that turns pages into text: whatever a page does to it, the run goes on.
+"""The process that turns pages into text: whatever a page does to it, the run continues.
 
 It reads batches of pages from standard input and answers page by page on standard output. The
 kernel ends it when a page has used up its CPU time, and bounds its memory. It ends when its
@@ -7,6 +7,7 @@ standard input does, that is, with whoever started it.
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 import re
@@ -17,13 +18,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from corpuskit.stages.sources._decode import decode_page
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Extract = Callable[[str], tuple[str, bool]]
     """A page -> its text, and whether that is all text because no main text was found."""
+
 
 BATCH = struct.Struct("<IQ")
 """Before a batch: the number of its pages, bytes of the settings, which come next as JSON."""
@@ -164,7 +164,7 @@ def _stripped(text: str) -> str:
 
 
 def _held() -> int:
-    """Return the address space of this process in bytes; 0 where nobody says."""
+    """Return the address space of this process in bytes; 0 if unknown."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -177,9 +177,9 @@ def _limit_memory(held: int, megabytes: int | None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if not held:
         return
-    wanted = hard if megabytes is None else held + (megabytes << 20)
-    is_less = hard == resource.RLIM_INFINITY or wanted < hard
-    resource.setrlimit(resource.RLIMIT_AS, (wanted if is_less else hard, hard))
+    limit = hard if megabytes is None else held + (megabytes << 20)
+    is_less = hard == resource.RLIM_INFINITY or limit < hard
+    resource.setrlimit(resource.RLIMIT_AS, (limit if is_less else hard, hard))
 
 
 def _read_batch(source: BinaryIO) -> tuple[dict[str, Any], list[tuple[str, bytes]]] | None:
@@ -199,6 +199,73 @@ def _answer(target: BinaryIO, state: int, flags: int, text: str) -> None:
     content = text.encode("utf-8", "replace")
     target.write(ANSWER.pack(state, flags, time.process_time(), len(content)) + content)
     target.flush()
+
+
+# ---------------------------------------------------------------- character encodings
+
+
+MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+MAX_BROKEN = 0.1
+"""UTF-8 with at most this share of broken characters beyond ASCII is UTF-8; Latin-1 read as UTF-8
+has 0.9 and more of them, Shift JIS 0.7."""
+
+
+def decode_page(page: bytes, label: str) -> str:
+    """Return a page as text: by its mark, as UTF-8 if it is, by header, by itself, by statistics.
+
+    Args:
+        page: as it came.
+        label: charset of the HTTP header, may be empty.
+
+    Source: WHATWG HTML, 13.2.3.2, "determining the character encoding"; other than there, bytes
+    that are UTF-8 are UTF-8 whatever the header says, and an encoding that does not fit the bytes
+    is skipped if another one does. The statistics are resiliparse's.
+    """
+    from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+
+    for mark, name in MARKS:
+        if page.startswith(mark):
+            return page[len(mark) :].decode(name, "replace")
+    if not page.isascii() and (text := _as_utf8(page)) is not None:
+        return text
+    claimed = map_encoding_to_html5(label, False) if label else None
+    named = detect_encoding(page, from_html_meta=True)
+    guesses = [claimed, named, detect_encoding(page), "utf-8"]
+    for name in (guess for guess in guesses if guess):
+        try:
+            return page.decode(name)
+        except (UnicodeDecodeError, LookupError):
+            continue
+    return page.decode(_first_known(guesses), "replace")
+
+
+def _as_utf8(page: bytes) -> str | None:
+    """Return a page as UTF-8, None if it is in another encoding; a cut last character is left out.
+
+    Crawlers cut pages at a number of bytes.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")
+    try:
+        return decoder("strict").decode(page)
+    except UnicodeDecodeError:
+        text = decoder("replace").decode(page)
+    broken = text.count("\ufffd")
+    beyond = len(text) - len(text.encode("ascii", "ignore"))
+    return text if broken <= MAX_BROKEN * beyond else None
+
+
+def _first_known(names: list[str | None]) -> str:
+    for name in names:
+        try:
+            return codecs.lookup(name or "").name
+        except LookupError:
+            continue
+    return "utf-8"
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def gather(
         gathered += [found] if found.num_docs else []
     if not gathered:
         raise UsageError("this machine has no text that is known here. Use sample_data/ instead.")
-    from corpuskit.stages.sequences._train import train_tokenizer
+    from corpuskit.stages.sequences.tokenize.tools import train_tokenizer
 
     folders = [folder / one.name for one in gathered]
     train_tokenizer(folders, folder / "tokenizer.json", vocab_size=VOCAB_SIZE)

@@ -11,7 +11,7 @@ import numpy as np
 from corpuskit.formats.batch import POSITION_BITS
 from corpuskit.kernels.jit import kernel
 from corpuskit.stage import Slice
-from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream, compression
+from corpuskit.stages.sources._stream import MAX_EXPANSION, InputStream, compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +26,7 @@ STEP_BYTES = 1 << 16
 """Least that is read to finish the last record of a slice."""
 
 HEAD_BYTES = 20_000
-"""How much of a record that is no document goes to the ledger."""
+"""How much of a record that is not a document goes to the ledger."""
 
 
 class Cutter(NamedTuple):
@@ -34,8 +34,8 @@ class Cutter(NamedTuple):
 
     Attributes:
         split: (data (B,) uint8, is_last) -> starts (n,), ends (n,), bytes done; the rest of the
-            bytes belongs to a record that may go on.
-        skip: (data, state) -> first byte behind the record under way, or -1; and the new state.
+            bytes belongs to a record that may continue.
+        skip: (data, state) -> first byte after the record under way, or -1; and the new state.
         gap: bytes that end a record and do not belong to it.
     """
 
@@ -54,7 +54,7 @@ class TooLong:
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class RecordBlock:
     """Whole records: record i is `data[starts[i]:ends[i]]`.
 
     Attributes:
@@ -101,7 +101,7 @@ def read_blocks(
     limit: int,
     cutter: Cutter,
     max_expansion: int = MAX_EXPANSION,
-) -> Iterator[Block]:
+) -> Iterator[RecordBlock]:
     """Yield the records of slices; blocks hold about BLOCK_BYTES and at most BLOCK_ROWS.
 
     Where blocks end depends on the slices and the bytes alone. Memory: a few times the larger of
@@ -109,7 +109,7 @@ def read_blocks(
 
     Args:
         pieces: files with slices of them, as `cut_file` gives them.
-        limit: longer records, in bytes, are passed over and reported.
+        limit: longer records, in bytes, are skipped and reported.
         cutter: lines or paragraphs.
         max_expansion: how many times its size a compressed file may hold.
 
@@ -123,9 +123,9 @@ def read_blocks(
     )
 
 
-def join_blocks(blocks: Iterator[Block]) -> Iterator[Block]:
+def join_blocks(blocks: Iterator[RecordBlock]) -> Iterator[RecordBlock]:
     """Join small blocks, those of neighbouring files, too: each costs as much as 100 KB in it."""
-    waiting: list[Block] = []
+    waiting: list[RecordBlock] = []
     rows = size = 0
     for block in blocks:
         rows, size = rows + len(block), size + len(block.data)
@@ -138,15 +138,15 @@ def join_blocks(blocks: Iterator[Block]) -> Iterator[Block]:
         yield _joined(waiting)
 
 
-def _joined(blocks: list[Block]) -> Block:
-    """Return one block; a line feed between two ends what is no whole UTF-8 at the end of one."""
+def _joined(blocks: list[RecordBlock]) -> RecordBlock:
+    """Return one block; a line feed between two ends what is not whole UTF-8 at the end of one."""
     if len(blocks) == 1:
         return blocks[0]
     gap = np.array([10], np.uint8)
     firsts = np.cumsum([0, *(len(block.data) + 1 for block in blocks[:-1])]).tolist()
     data = np.concatenate([piece for block in blocks for piece in (block.data, gap)])
     data.flags.writeable = False  # as those that come alone: kernels are compiled for one kind
-    return Block(
+    return RecordBlock(
         np.concatenate([block.positions for block in blocks]),
         data,
         np.concatenate([b.starts + first for b, first in zip(blocks, firsts, strict=True)]),
@@ -158,13 +158,13 @@ def _joined(blocks: list[Block]) -> Block:
 
 def _read_slice(
     file: InputFile, piece: Slice, limit: int, cutter: Cutter, max_expansion: int
-) -> Iterator[Block]:
+) -> Iterator[RecordBlock]:
     begin, first = piece.begin, file.ordinal << POSITION_BITS
-    with Stream(file.path, max(0, begin - 1), max_expansion) as stream:
+    with InputStream(file.path, max(0, begin - 1), max_expansion) as stream:
         end = None if stream.kind else piece.end
         rest = b""
         if begin:
-            # The byte before the slice may end a record; if not, one that is not ours goes on.
+            # The byte before the slice may end a record; if not, one that is not ours continues.
             skipped, rest, _ = _skip(stream, b"", cutter)
             begin += skipped - 1
         taken = 0
@@ -185,11 +185,11 @@ def _trimmed(
     ends: NDArray[np.int64],
     long: tuple[TooLong, ...],
     size: int,
-) -> Block:
+) -> RecordBlock:
     low, high = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
     long = tuple(dataclasses.replace(one, position=first | one.position) for one in long)
     places = (first | position) + starts
-    return Block(places, data[low:high], starts - low, ends - low, long, size)
+    return RecordBlock(places, data[low:high], starts - low, ends - low, long, size)
 
 
 _Run = tuple[
@@ -198,7 +198,7 @@ _Run = tuple[
 
 
 def _runs(
-    stream: Stream, buffer: bytes, position: int, end: int | None, limit: int, cutter: Cutter
+    stream: InputStream, buffer: bytes, position: int, end: int | None, limit: int, cutter: Cutter
 ) -> Iterator[_Run]:
     """Yield (position, bytes, starts, ends, records over the limit) until `end` or the file's."""
     is_last = False
@@ -239,26 +239,26 @@ def _without_long(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[TooLong, ...]]:
     is_long = ends - starts > limit
     places = zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True)
-    found = tuple(TooLong(position + a, b - a, _head(data[a:b])) for a, b in places)
-    return starts[~is_long], ends[~is_long], found
+    removed = tuple(TooLong(position + a, b - a, _head(data[a:b])) for a, b in places)
+    return starts[~is_long], ends[~is_long], removed
 
 
 def _head(record: NDArray[np.uint8]) -> str:
     return record[:HEAD_BYTES].tobytes().decode("utf-8", "replace")
 
 
-def _skip(stream: Stream, buffer: bytes, cutter: Cutter) -> tuple[int, bytes, bool]:
-    """Pass over the record under way.
+def _skip(stream: InputStream, buffer: bytes, cutter: Cutter) -> tuple[int, bytes, bool]:
+    """Skip the record under way.
 
     Returns:
-        How many bytes that were, what was read behind them, and whether the record had an end.
+        How many bytes that were, what was read after them, and whether the record had an end.
     """
     size = state = 0
     want = STEP_BYTES
     while True:
-        found, state = cutter.skip(np.frombuffer(buffer, np.uint8), state)
-        if found >= 0:
-            return size + found, buffer[found:], True
+        skipped, state = cutter.skip(np.frombuffer(buffer, np.uint8), state)
+        if skipped >= 0:
+            return size + skipped, buffer[skipped:], True
         size += len(buffer)
         buffer = stream.read(want)
         want = min(2 * want, BLOCK_BYTES)
@@ -281,9 +281,9 @@ def split_lines(
 
 
 def skip_line(data: NDArray[np.uint8], state: int) -> tuple[int, int]:
-    """Find the byte behind the next line feed."""
-    found = data.tobytes().find(b"\n")
-    return (found + 1 if found >= 0 else -1), 0
+    """Find the byte after the next line feed."""
+    end = data.tobytes().find(b"\n")
+    return (end + 1 if end >= 0 else -1), 0
 
 
 @kernel
@@ -329,7 +329,7 @@ def split_paragraphs(
 
 @kernel
 def skip_paragraph(data: NDArray[np.uint8], state: int) -> tuple[int, int]:
-    """Find the byte behind the next blank line; `state` 1 = only blanks since the line began."""
+    """Find the byte after the next blank line; `state` 1 = only blanks since the line began."""
     for pos in range(len(data)):
         if data[pos] == 10:
             if state == 1:
@@ -346,7 +346,7 @@ def trim_records(
 ) -> None:
     """Leave out byte order marks, and the carriage return of a line end; empty blank records.
 
-    Changes `starts` and `ends`; O(n) but for blank records. A record may end behind the data.
+    Changes `starts` and `ends`; O(n) but for blank records. A record may end after the data.
     """
     size = len(data)
     for row in range(len(starts)):
@@ -366,7 +366,7 @@ def trim_records(
 def gather_records(
     data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Copy records behind one another; return their offsets (n + 1,) and bytes."""
+    """Copy records one after another; return their offsets (n + 1,) and bytes."""
     offsets = np.zeros(len(starts) + 1, np.int64)
     for row in range(len(starts)):
         offsets[row + 1] = offsets[row] + ends[row] - starts[row]

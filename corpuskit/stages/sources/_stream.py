@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from io import BufferedIOBase
     from types import TracebackType
 
+    from corpuskit.stage import InputFile, Slice
+
+
 READ_BYTES = 1 << 18
 OUTPUT_BYTES = 1 << 20
 """Most bytes that one step of the gzip decoder may return, whatever the ratio."""
@@ -75,7 +78,7 @@ def compression_of(path: str, head: bytes) -> str:
     return ""
 
 
-class Stream:
+class InputStream:
     """The decompressed bytes of one file.
 
     Args:
@@ -126,9 +129,9 @@ class Stream:
                 "again once it is stable."
             )
         self.consumed = end - self._begin
-        whole = b"".join(pieces)
-        self._rest = whole[size:]
-        return whole[:size] if self._rest else whole
+        content = b"".join(pieces)
+        self._rest = content[size:]
+        return content[:size] if self._rest else content
 
     def _too_much(self) -> DataError:
         if self._position > MAX_POSITION:
@@ -139,7 +142,7 @@ class Stream:
             "of the source."
         )
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> InputStream:
         return self
 
     def __exit__(
@@ -162,7 +165,7 @@ def _plain(file: BufferedIOBase, path: str) -> Iterator[bytes]:
 
 
 def _gunzip(file: BufferedIOBase, path: str) -> Iterator[bytes]:
-    """Yield the content of all gzip members; zeros between and behind them are padding."""
+    """Yield the content of all gzip members; zeros between and after them are padding."""
     decoder, is_fresh = zlib.decompressobj(31), True
     while compressed := file.read(READ_BYTES):
         while True:
@@ -257,3 +260,20 @@ def _broken(file: BufferedIOBase, path: str, kind: str, reason: str) -> DataErro
         f"{path}: broken {kind} data before byte {file.tell()}: {reason.rstrip('.')}. "
         "Fetch the file again."
     )
+
+
+# ---------------------------------------------------------------- estimates
+
+
+EXPANSION = 4
+"""Bytes of text per byte of a compressed file: 3.2 (gzip -6) and 3.3 (zstd -3) for 222 MB of web
+text, code and many languages as JSON lines; 4.3 to 9.4 for text that repeats itself."""
+
+
+def estimate_text(file: InputFile, piece: Slice, max_expansion: int) -> tuple[int, bool]:
+    """Return about how many bytes of text a slice holds, and whether that is known.
+
+    A plain file is nearly all text: 96 % in JSON lines with an id.
+    """
+    kind = ENDINGS.get(os.path.splitext(file.name)[1].lower(), "")
+    return piece.size_bytes * (min(EXPANSION, max_expansion) if kind else 1), False

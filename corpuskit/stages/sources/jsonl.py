@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, ClassVar
+import json
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
-from corpuskit.formats.batch import utf8
-from corpuskit.stage import Cost, Reject, Source, SourceBatch
-from corpuskit.stages.sources._columns import DeclaredColumns, arrow_types
-from corpuskit.stages.sources._findings import Findings, pick
-from corpuskit.stages.sources._first_lines import LABEL, TEXT, TYPES, Wanted, check_members
-from corpuskit.stages.sources._json import BLANK, ODD
-from corpuskit.stages.sources._members import INVALID, Members
+from corpuskit.errors import DataError, UsageError, suggest
+from corpuskit.formats.batch import large_strings, utf8
+from corpuskit.stage import Cost, Reject, SourceBatch
+from corpuskit.stages.sources._columns import (
+    BrokenRules,
+    ColumnSource,
+    is_utf8,
+    pick,
+)
+from corpuskit.stages.sources._json import (
+    BLANK,
+    BOOL,
+    FLOAT,
+    INTEGER,
+    MISSING,
+    NESTED,
+    NULL,
+    ODD,
+    STRING,
+    Taken,
+    parse_lines,
+    read_integers,
+    unescape,
+)
 from corpuskit.stages.sources._records import HEAD_BYTES, LINES, cut_file, read_blocks
-from corpuskit.stages.sources._scan import BOOL, NESTED, STRING
-from corpuskit.stages.sources._sizes import estimate_text
-from corpuskit.stages.sources._stream import MAX_EXPANSION
+from corpuskit.stages.sources._stream import InputStream, estimate_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,13 +42,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import InputFile, Slice, Volume
-    from corpuskit.stages.sources._records import Block
+    from corpuskit.stages.sources._records import RecordBlock
+
 
 LINE_FACTOR, LINE_SLACK = 3, 1 << 20
 """A line may have this many times the bytes of the longest document, and this much more."""
 
 
-class Jsonl(Source):
+class Jsonl(ColumnSource):
     """Read JSON lines, plain, .gz or .zst: one object per line, one member of it is the text.
 
     Use it for web crawls and dataset exports. Plain files are cut into byte ranges that are read in
@@ -45,7 +61,7 @@ class Jsonl(Source):
     three times as many and 1 MiB (`too_long`), and when the value of a declared column has another
     type than declared (`bad_column`). Missing values and null are null; an integer is a float64,
     too; ids, URLs and dates may be numbers. Lone surrogates become U+FFFD (`lone_surrogate`, kept).
-    Blank lines are passed over, byte order marks removed. The other members are kept as they are
+    Blank lines are skipped, byte order marks removed. The other members are kept as they are
     written; in lines that only Python's json module reads (NaN, equal names, escaped names), NaN
     and infinities become null. A member that a parameter names, but none of the first lines has as
     it should be, is refused when the plan is made.
@@ -63,24 +79,6 @@ class Jsonl(Source):
         "lone_surrogate",
     )
 
-    text_column: str = "text"
-    """Member that holds the text."""
-    id_column: str | None = None
-    """Member that holds the document's id; file and byte offset when absent."""
-    url_column: str | None = None
-    """Member that holds the URL."""
-    date_column: str | None = None
-    """Member that holds the date."""
-    columns: DeclaredColumns = Field(default_factory=dict)
-    """Members that become columns: name to string, int64, float64 or bool."""
-    extra: bool = True
-    """Keep all other members as one JSON object in the column `extra`."""
-    max_expansion: int = Field(MAX_EXPANSION, ge=1)
-    """A file is refused that holds more than 256 MiB and this many times its compressed size."""
-
-    def declared(self) -> Mapping[str, pa.DataType]:
-        return arrow_types(self.columns)
-
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         return estimate_text(file, piece, self.max_expansion)
 
@@ -88,17 +86,12 @@ class Jsonl(Source):
         return Cost(cpu_seconds=volume.text_bytes / 300e6)
 
     def check_files(self, paths: Sequence[str]) -> None:
-        labels = {"id_column": self.id_column, "url_column": self.url_column}
-        labels["date_column"] = self.date_column
-        wanted = {name: Wanted(role, *LABEL) for role, name in labels.items() if name is not None}
-        wanted |= {name: Wanted("columns", *TYPES[kind]) for name, kind in self.columns.items()}
-        check_members(paths, {**wanted, self.text_column: Wanted("text_column", *TEXT)})
+        expected = {name: Wanted(role, *LABEL) for role, name in self.labels.items() if name}
+        expected |= {name: Wanted("columns", *TYPES[kind]) for name, kind in self.columns.items()}
+        check_members(paths, {**expected, self.text_column: Wanted("text_column", *TEXT)})
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         return cut_file(file, target_bytes)
-
-    def read(self, file: InputFile, piece: Slice, max_document_bytes: int) -> Iterator[SourceBatch]:
-        return self.read_keyed([(dataclasses.replace(file, ordinal=0), piece)], max_document_bytes)
 
     def read_keyed(
         self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
@@ -107,30 +100,30 @@ class Jsonl(Source):
         for block in read_blocks(pieces, limit, LINES, self.max_expansion):
             yield self._batch(block, max_document_bytes)
 
-    def _batch(self, block: Block, most: int) -> SourceBatch:
-        labels = (self.id_column, self.url_column, self.date_column)
+    def _batch(self, block: RecordBlock, most: int) -> SourceBatch:
+        labels = self.labels.values()
         given = [self.text_column, *(name for name in labels if name), *self.columns]
         names = list(dict.fromkeys(given))
         members = Members(block, names, with_extra=self.extra)
-        found = Findings(self.rules, len(block))
-        found.mark(None, members.states == BLANK)
-        found.mark("invalid_utf8", members.states == INVALID)
-        found.mark("bad_json", members.states == ODD)
+        findings = BrokenRules(self.rules, len(block))
+        findings.mark(None, members.states == BLANK)
+        findings.mark("invalid_utf8", members.states == INVALID)
+        findings.mark("bad_json", members.states == ODD)
         texts = members.texts()
         sizes = utf8(texts).sizes()
-        found.mark("bad_text", members.kinds(0) != STRING)
-        found.mark("too_long", sizes > most)
+        findings.mark("bad_text", members.kinds(0) != STRING)
+        findings.mark("too_long", sizes > most)
         columns: dict[str, pa.Array] = {}
         for name, kind in self.declared().items():
             columns[name], is_bad = members.typed(names.index(name), kind)
-            found.mark("bad_column", is_bad)
+            findings.mark("bad_column", is_bad)
         written: list[pa.Array | None] = [None, None, None]
         for place, label in enumerate(labels):
             if label:
                 slot = names.index(label)
                 written[place] = members.strings(slot).cast(pa.string())
-                found.mark("bad_column", np.isin(members.kinds(slot), (BOOL, NESTED)))
-        kept = found.codes == 0
+                findings.mark("bad_column", np.isin(members.kinds(slot), (BOOL, NESTED)))
+        kept = findings.codes == 0
         rows = pa.array(np.flatnonzero(kept))
         ids, urls, dates = (pick(array, rows, len(block)) for array in written)
         return SourceBatch(
@@ -141,18 +134,18 @@ class Jsonl(Source):
             urls=urls,
             dates=dates,
             extra=pick(members.extra(), rows, len(block)) if self.extra else None,
-            rejects=tuple(_rejects(block, found, texts, sizes, most)),
+            rejects=tuple(_rejects(block, findings, texts, sizes, most)),
             replaced=tuple(np.flatnonzero(members.replaced[kept]).tolist()),
             size_bytes=block.size_bytes,
         )
 
 
 def _rejects(
-    block: Block, found: Findings, texts: pa.Array, sizes: NDArray[np.int64], most: int
+    block: RecordBlock, findings: BrokenRules, texts: pa.Array, sizes: NDArray[np.int64], most: int
 ) -> Iterator[Reject]:
     for long in block.too_long:
         yield Reject(long.position, "too_long", long.size_bytes, most, long.head)
-    for row, rule in found.rows():
+    for row, rule in findings.rows():
         position = int(block.positions[row])
         if rule == "too_long":
             head = utf8(texts).row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
@@ -163,3 +156,283 @@ def _rejects(
             yield Reject(
                 position, rule, text=block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
             )
+
+
+# ---------------------------------------------------------------- lines as columns
+
+
+INVALID = 3
+"""State of a line that is not UTF-8, besides OK, BLANK and ODD (no JSON object)."""
+
+
+class Members:
+    """The wanted members of a block of N lines, K per line.
+
+    Args:
+        block: the lines.
+        names: of the wanted members, each once.
+        with_extra: keep the other members as JSON.
+
+    Attributes:
+        states: (N,) uint8: OK, BLANK, ODD or INVALID.
+        replaced: (N,) whether a lone surrogate was replaced in a string asked for so far.
+    """
+
+    def __init__(self, block: RecordBlock, names: Sequence[str], *, with_extra: bool) -> None:
+        self._names = _packed([_dumps(name)[1:-1] for name in names])
+        self._data, self._starts, self._ends = block.data, block.starts, block.ends.copy()
+        self._with_extra = with_extra
+        broken = _not_utf8(block)
+        self._ends[broken] = self._starts[broken]
+        self._parse()
+        odd = np.flatnonzero(self.states == ODD)
+        if len(odd):
+            self._repair(odd, block)
+        self.states[broken] = INVALID
+
+    def _parse(self, *, is_plain: bool = False) -> None:
+        num, width, size = len(self._starts), len(self._names[1]) - 1, len(self._data)
+        self._taken = Taken(
+            texts=np.empty(size, np.uint8),
+            text_offsets=np.empty(num + 1, np.int64),
+            replaced=np.empty(num, np.bool_),
+            extra=np.empty(size if self._with_extra else 0, np.uint8),
+            extra_offsets=np.empty(num + 1, np.int64),
+            kinds=np.empty((num, width), np.uint8),
+            spans=np.zeros((num, width, 2), np.int64),
+        )
+        self.states = parse_lines(
+            self._data, self._starts, self._ends, *self._names, is_plain, self._taken
+        )
+        self.replaced = self._taken.replaced
+
+    def _repair(self, odd: NDArray[np.int64], block: RecordBlock) -> None:
+        """Let Python read what the kernel did not, write it plainly, and take that apart."""
+        self._starts = self._starts.copy()
+        pieces, size = [self._data], len(self._data)
+        for row in odd.tolist():
+            plain = _plain_json(block.row(row)) or b""
+            pieces.append(np.frombuffer(plain, np.uint8))
+            self._starts[row], self._ends[row] = size, size + len(plain)
+            size += len(plain)
+        self._data = np.concatenate(pieces)
+        self._data.flags.writeable = False
+        self._parse(is_plain=True)
+        self.states[odd[self.states[odd] == BLANK]] = ODD
+
+    def texts(self) -> pa.LargeStringArray:
+        """Return the first member, unescaped; empty if it is not a string."""
+        return large_strings(self._taken.text_offsets, self._taken.texts)
+
+    def kinds(self, slot: int) -> NDArray[np.uint8]:
+        """Return the kinds of one member, (N,)."""
+        return self._taken.kinds[:, slot].copy()
+
+    def strings(self, slot: int, kinds: NDArray[np.uint8] | None = None) -> pa.LargeStringArray:
+        """Return strings, and numbers as they are written; null for the rest.
+
+        Args:
+            slot: which member.
+            kinds: (N,) its kinds, where the caller has overruled some.
+        """
+        kinds = self.kinds(slot) if kinds is None else kinds
+        spans = self._spans(slot)
+        has_value = (kinds == STRING) | (kinds == INTEGER) | (kinds == FLOAT)
+        out = np.empty(int((spans[:, 1] - spans[:, 0])[has_value].sum()), np.uint8)
+        offsets = np.empty(len(kinds) + 1, np.int64)
+        self.replaced |= unescape(self._data, spans, kinds, out, offsets)
+        return large_strings(offsets, out, ~has_value)
+
+    def _spans(self, slot: int) -> NDArray[np.int64]:
+        return np.ascontiguousarray(self._taken.spans[:, slot])
+
+    def typed(self, slot: int, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+        """Return a declared column and (N,) which of its values are of another type.
+
+        A missing member and null are null; an integer is a float64, too.
+        """
+        kinds = self.kinds(slot)
+        is_null = (kinds == NULL) | (kinds == MISSING)
+        if pa.types.is_integer(kind):
+            values = np.empty(len(kinds), np.int64)
+            is_bad = read_integers(self._data, self._spans(slot), kinds, values)
+            return pa.array(values, kind, mask=is_null), is_bad
+        if pa.types.is_boolean(kind):
+            firsts = np.where(kinds == BOOL, self._spans(slot)[:, 0], 0)
+            is_true = (self._data[firsts] if len(self._data) else firsts) == ord("t")
+            return pa.array(is_true, kind, mask=kinds != BOOL), (kinds != BOOL) & ~is_null
+        fitting = (STRING,) if pa.types.is_string(kind) else (INTEGER, FLOAT)
+        fits = np.isin(kinds, fitting)
+        kinds[~fits] = NULL
+        return self.strings(slot, kinds).cast(kind), ~fits & ~is_null
+
+    def extra(self) -> pa.Array:
+        """Return the members not wanted as JSON objects, null where a line has none."""
+        offsets = self._taken.extra_offsets
+        return large_strings(offsets, self._taken.extra, np.diff(offsets) == 0).cast(pa.string())
+
+
+def _packed(names: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    sizes = [0, *(len(name) for name in names)]
+    return np.frombuffer(b"".join(names), np.uint8), np.cumsum(np.array(sizes, np.int64))
+
+
+def _not_utf8(block: RecordBlock) -> NDArray[np.int64]:
+    """Return the rows that are not UTF-8; line feeds end sequences, so one test serves all rows."""
+    if is_utf8(block.data):
+        return np.empty(0, np.int64)
+    rows = [
+        row for row in range(len(block)) if not is_utf8(np.frombuffer(block.row(row), np.uint8))
+    ]
+    return np.array(rows, np.int64)
+
+
+def _plain_json(line: bytes) -> bytes | None:
+    """Return an object as plain JSON, None if the line is not a JSON object.
+
+    The last of equal names wins. NaN, infinities and numbers beyond float64 become null.
+    """
+    try:
+        value = json.loads(
+            line.decode().removeprefix("\ufeff"),
+            parse_constant=lambda name: None,
+            parse_float=_finite,
+        )
+        return _dumps(value) if isinstance(value, dict) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _dumps(value: object) -> bytes:
+    """Write JSON with no escapes but the necessary ones: lone surrogates can be nothing else."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _finite(number: str) -> float | None:
+    value = float(number)
+    return value if math.isfinite(value) else None
+
+
+# ---------------------------------------------------------------- first lines, for the plan
+
+
+LOOK_BYTES = 1 << 18
+"""Looked at of a file: 60 web documents; 2 CPU milliseconds."""
+
+MAX_FILES = 8
+"""Files that are looked at, if the first ones lack something."""
+
+
+class Wanted(NamedTuple):
+    """A member that lines should have: the parameter that names it, and the JSON types it may have.
+
+    Attributes:
+        type_name: of the types, for messages.
+    """
+
+    parameter: str
+    types: tuple[type, ...]
+    type_name: str
+
+
+TEXT = ((str,), "string")
+LABEL = ((str, int, float), "string or number")
+TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "string": TEXT,
+    "int64": ((int,), "integer"),
+    "float64": ((int, float), "number"),
+    "bool": ((bool,), "true or false"),
+}
+"""Declared type -> types of JSON."""
+
+
+def check_members(paths: Sequence[str], expected: Mapping[str, Wanted]) -> None:
+    """Check that some of the first lines have the members that parameters name.
+
+    Lines that lack one, or hold another type, are data and no error. But where no line of any file
+    looked at serves, every document would go to the ledger, or lack its value.
+
+    Raises:
+        UsageError: a member is in none of them, or always of another type; or no line is an object.
+    """
+    seen = _FirstLines(expected)
+    step = max(len(paths) // MAX_FILES, 1)
+    for path in paths[::step][:MAX_FILES]:
+        for line in _first_lines(path):
+            seen.add(line)
+        if seen.objects and not seen.missing:
+            return
+    if seen.lines and not seen.objects:
+        raise UsageError(
+            f"{paths[0]}: none of the first {seen.lines} lines is a JSON object. Write one object "
+            "a line, or name another format."
+        )
+    for name in seen.missing if seen.objects else ():
+        if problem := seen.problem(name):
+            raise UsageError(
+                f"{expected[name].parameter}: {paths[0]}: in its first lines {problem}"
+            )
+
+
+class _FirstLines:
+    """What the first lines of some files hold of the members that are wanted."""
+
+    def __init__(self, wanted: Mapping[str, Wanted]) -> None:
+        self.wanted, self.missing = wanted, dict.fromkeys(wanted)
+        self.lines = self.objects = 0
+        self._names: set[str] = set()
+        self._types: dict[str, set[str]] = {name: set() for name in wanted}
+
+    def add(self, line: bytes) -> None:
+        self.lines += 1
+        row = _object(line)
+        if row is None:
+            return
+        self.objects += 1
+        self._names.update(row)
+        for name in list(self.missing):
+            value = row.get(name)
+            if _fits(value, self.wanted[name].types):
+                del self.missing[name]
+            elif value is not None:
+                self._types[name].add(_type_name(value))
+
+    def problem(self, name: str) -> str:
+        """Return what is wrong with a member that no line has as it should be."""
+        if types := self._types[name]:
+            kinds, needed = " or ".join(sorted(types)), self.wanted[name].type_name
+            return f"{name!r} is always {kinds}, not {needed}. Name another member."
+        if name not in self._names:
+            return f"no object has {name!r}. {suggest(name, self._names)}"
+        return ""  # it is null in all of them
+
+
+def _first_lines(path: str) -> list[bytes]:
+    """Return the first lines that are not blank; none if the file cannot be read."""
+    try:
+        with InputStream(path) as stream:
+            head = stream.read(LOOK_BYTES)
+    except (DataError, OSError):  # whoever reads the file says more
+        return []
+    lines = head.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if len(head) == LOOK_BYTES:
+        lines.pop()
+    return [line for line in lines if line.strip()]
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _fits(value: Any, types: tuple[type, ...]) -> bool:
+    return isinstance(value, types) and (not isinstance(value, bool) or bool in types)
+
+
+def _type_name(value: Any) -> str:
+    names = {str: "a string", bool: "true or false", int: "an integer", float: "a number"}
+    return names.get(type(value), "an object" if isinstance(value, dict) else "an array")

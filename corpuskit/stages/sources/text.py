@@ -10,21 +10,19 @@ from pydantic import Field
 
 from corpuskit.formats.batch import POSITION_BITS, large_strings
 from corpuskit.stage import Cost, Reject, Source, SourceBatch
-from corpuskit.stages.sources._columns import is_utf8
-from corpuskit.stages.sources._findings import Findings
+from corpuskit.stages.sources._columns import BrokenRules, is_utf8
 from corpuskit.stages.sources._records import (
     HEAD_BYTES,
     LINES,
     PARAGRAPHS,
-    Block,
+    RecordBlock,
     cut_file,
     gather_records,
     join_blocks,
     read_blocks,
     trim_records,
 )
-from corpuskit.stages.sources._sizes import estimate_text
-from corpuskit.stages.sources._stream import MAX_EXPANSION, Stream
+from corpuskit.stages.sources._stream import MAX_EXPANSION, InputStream, estimate_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -79,8 +77,8 @@ class Text(Source):
         self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
     ) -> Iterator[SourceBatch]:
         if self.per == "file":
-            whole = (_whole(file, max_document_bytes, self.max_expansion) for file, _ in pieces)
-            for block in join_blocks(whole):
+            files = (_whole(file, max_document_bytes, self.max_expansion) for file, _ in pieces)
+            for block in join_blocks(files):
                 yield _batch(block, max_document_bytes, is_line=False)
             return
         # A byte order mark does not count, and a carriage return is no part of the line; one byte
@@ -91,40 +89,40 @@ class Text(Source):
             yield _batch(block, max_document_bytes, is_line=self.per == "line")
 
 
-def _whole(file: InputFile, most: int, max_expansion: int) -> Block:
+def _whole(file: InputFile, most: int, max_expansion: int) -> RecordBlock:
     """Read a file as one document, in memory bounded by the longest one allowed."""
-    with Stream(file.path, max_expansion=max_expansion) as stream:
+    with InputStream(file.path, max_expansion=max_expansion) as stream:
         content = stream.read(most + len(MARK) + 1)
         size = len(content)
         while more := stream.read(SKIP_BYTES):
             size += len(more)
         data = np.frombuffer(content, np.uint8)
         starts, ends = np.zeros(1, np.int64), np.array([size], np.int64)
-        return Block(
+        return RecordBlock(
             starts + (file.ordinal << POSITION_BITS), data, starts, ends, (), stream.consumed
         )
 
 
-def _batch(block: Block, most: int, *, is_line: bool) -> SourceBatch:
+def _batch(block: RecordBlock, most: int, *, is_line: bool) -> SourceBatch:
     """Make documents of records, one each, without those that are blank."""
     starts, ends = block.starts.copy(), block.ends.copy()
     trim_records(block.data, starts, ends, is_line)
     sizes = ends - starts
-    found = Findings(("invalid_utf8", "too_long"), len(block))
-    found.mark("too_long", sizes > most)
-    found.mark(None, sizes == 0)
+    findings = BrokenRules(("invalid_utf8", "too_long"), len(block))
+    findings.mark("too_long", sizes > most)
+    findings.mark(None, sizes == 0)
     if not is_utf8(block.data):
         rows = [not is_utf8(block.data[a:b]) for a, b in zip(starts, ends, strict=True)]
-        found.mark("invalid_utf8", np.array(rows, np.bool_))
+        findings.mark("invalid_utf8", np.array(rows, np.bool_))
     rejects = [Reject(x.position, "too_long", x.size_bytes, most, x.head) for x in block.too_long]
-    for row, rule in found.rows():
+    for row, rule in findings.rows():
         head = block.row(row)[:HEAD_BYTES].decode("utf-8", "replace")
         position = int(block.positions[row])
         if rule == "too_long":
             rejects.append(Reject(position, rule, float(sizes[row]), most, head))
         else:
             rejects.append(Reject(position, rule, text=head))
-    kept = found.codes == 0
+    kept = findings.codes == 0
     return SourceBatch(
         positions=block.positions[kept],
         texts=large_strings(*gather_records(block.data, starts[kept], ends[kept])),

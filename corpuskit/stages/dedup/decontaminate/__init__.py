@@ -1,0 +1,399 @@
+"""Benchmark items in documents: questions, answers, passages and pieces of them.
+
+    module   does                                                           memory
+    items    reads benchmark files: JSON lines or Parquet, an item a row    all items
+    index    words of items, their weights, a table of n-grams; mapped      4 kB an item
+    search   n-grams lead to items, alignment scores them, thresholds judge a batch
+
+The stage turns findings into drops, cuts or columns, batch by batch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from corpuskit.formats.batch import SPAN, Utf8, frozen, span_lists
+from corpuskit.kernels.spans import replace_spans
+from corpuskit.paths import PathText
+from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
+from corpuskit.stages.dedup.decontaminate.index import Recipe, check_files, open_index
+from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files
+from corpuskit.stages.dedup.decontaminate.search import RULES, Thresholds, find_items
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import Known, View, Volume
+    from corpuskit.stages.dedup.decontaminate.index import ItemIndex
+    from corpuskit.stages.dedup.decontaminate.search import Findings
+
+    Numbers = NDArray[np.int64]
+
+
+MAX_NAMED = 20
+"""Items of one document that are named at most."""
+
+SEPARATOR = "; "
+"""Between the items that a ledger row names."""
+
+_OWN: dict[str, Any] = {"benchmarks": ("sample_data/benchmark.jsonl",)}
+_QUESTION = (
+    "A ferry leaves Port Amsel at noon with 48 crates of pears and loses a third of them in a "
+    "storm. How many crates of pears reach the island?"
+)
+_SHORT = "Which metal melts in your hand?"
+_ANSWER = (
+    "The storm takes a third of the 48 crates, which is 16 crates. The ferry keeps 48 minus 16, so "
+    "32 crates of pears reach the island."
+)
+_PASSAGE = (
+    "The Lindow windmill was built in 1787 by two brothers who had learned their trade on the "
+    "coast of Holland. It ground barley until a gale broke its northern sail in 1911."
+)
+
+
+class Decontaminate(StreamingStage):
+    """Find benchmark items in documents, and drop the documents, cut the items out, or note them.
+
+    Use it on everything that is trained on, with all benchmarks that the model will be judged by.
+    Items are matched by their words in order: case, punctuation, line breaks, accents and Unicode
+    forms make no difference, inserted words little. The score of a part is the share of its
+    words that are there, by weight: a word that one item has weighs 1, one that all have next to
+    nothing. Short parts must be there whole, longer ones to `min_score`; a question below
+    `min_words` counts with its answer only. The rule names what was found: the question with
+    its answer after it, the question, a long answer, a passage, or a run of words (`chunk`).
+
+    Dropped documents name the items in the ledger (`question: mmlu/virology_test/12`), with the
+    spans; `corpuskit contamination` lists them by benchmark and item. It sees one document at a
+    time, so it runs within the phase of its neighbours. The index is built on first use (4 CPU s
+    for 42,000 items, then kept beside the compiled kernels) and takes 4 kB of memory an item.
+
+    Source: Brown et al. 2020 (GPT-3), appendix C, for runs of n-grams; decon (Allen Institute,
+    doc/simple-details.md) for weights, bounds that rise for short items, and answers and passages
+    beside the question; other than there, n-grams only lead to an item, and its words are aligned.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = RULES
+    bounds: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(RULES[:4], "min_score"),
+        "chunk": "chunk_words",
+    }
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("A ferry carries pears to the island, and storms are rare.", None, _OWN),
+        Example(f"Solved today. {_QUESTION}\n\n{_ANSWER}", "question_answer", _OWN),
+        Example(f"{_SHORT} (Gallium does.)", "question_answer", _OWN),
+        Example(f"{_SHORT} Ask a chemist.", None, _OWN),
+        Example(f"* {_QUESTION.upper()} *", "question", _OWN),
+        Example(f"They wrote: {_ANSWER}", "answer", _OWN),
+        Example(_PASSAGE, None, {**_OWN, "chunk_words": 0}),
+        Example(_PASSAGE, "passage", {**_OWN, "passages": True}),
+        Example("At noon with 48 crates of pears and loses a third.", "chunk", _OWN),
+        Example(
+            f"Before. {_QUESTION} After.\n" + "The rest of it stays as it is. " * 8,
+            "question",
+            {**_OWN, "action": "cut"},
+            "Before. After.\n" + "The rest of it stays as it is. " * 8,
+        ),
+    )
+
+    benchmarks: tuple[PathText, ...] | dict[str, PathText] = Field(min_length=1)
+    """Files or glob patterns, JSON lines (`.gz`, `.zst`) or Parquet, one item a row; a benchmark is
+    called like its file, or `name: path`."""
+    question_column: str | None = None
+    """Column of questions; null takes the first of question, query, prompt, problem, goal, ctx,
+    input, text."""
+    answer_column: str | None = None
+    """Column of answers: texts, or numbers or letters of choices; null takes answer, answers,
+    answerKey, target, canonical_solution, solution, gold, label or output, if there is one."""
+    passage_column: str | None = None
+    """Column of passages; null takes passage, context, article, story or support."""
+    choices_column: str | None = None
+    """Column of choices; null takes choices, options or endings."""
+    id_column: str | None = None
+    """Column of ids; null takes id, task_id, question_id, qid, uid, idx or ind, if there is one;
+    `#` numbers the rows."""
+    reference: tuple[PathText, ...] = ()
+    """Files of ordinary documents, like benchmarks, texts in a column `text`: words that are common
+    there weigh less, too. For benchmarks of few items, which say little about that."""
+    ngram: int = Field(5, ge=2, le=32)
+    """Words in a row that lead to an item; an item with every n-th word changed is not found."""
+    min_score: float = Field(0.8, gt=0, le=1)
+    """Least score of parts of `loose_words` words and more."""
+    min_words: int = Field(8, ge=1, le=1024)
+    """Parts of up to this many words must be complete; shorter questions need their answer."""
+    loose_words: int = Field(24, ge=1, le=1024)
+    """Words of a part from which on `min_score` applies; between, the bound falls evenly."""
+    min_weight: float = Field(1.5, ge=0)
+    """Least weight of the matched words: items of common words alone are not found."""
+    chunk_words: int = Field(8, ge=0, le=1024)
+    """Words in a row that suffice as a match (`chunk`); 0 is off."""
+    chunk_weight: float = Field(2.0, ge=0)
+    """Least weight of such a run."""
+    passages: bool = False
+    """Count a passage alone as a match; passages are often from texts that many documents have."""
+    action: Literal["drop", "cut", "annotate"] = "drop"
+    """`drop` the document, `cut` what was found, or `annotate` only: adds the column `spans`."""
+    widen: Literal["no", "sentence", "line"] = "sentence"
+    """Cut the whole sentences, or lines, that hold some of what was found; of sentences at most 500
+    bytes before and after it."""
+    min_left: int = Field(200, ge=0)
+    """Documents that keep fewer bytes after a cut are dropped."""
+
+    @field_validator("benchmarks", "reference", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any, given: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            return (value,)
+        named = isinstance(value, Mapping) and given.field_name == "benchmarks"
+        paths = list(value.values()) if named else value
+        if not isinstance(paths, list | tuple) or not all(isinstance(one, str) for one in paths):
+            names = ", or {name: path}" if given.field_name == "benchmarks" else ""
+            raise ValueError(f"must be a path, a list of paths{names}")
+        return value if named else tuple(value)  # what is strict takes no list for a tuple
+
+    @model_validator(mode="after")
+    def _check_words(self) -> Decontaminate:
+        if 0 < self.chunk_words < self.ngram:
+            raise ValueError(f"chunk_words: {self.chunk_words} is below ngram {self.ngram}.")
+        if self.min_words < self.ngram:
+            raise ValueError(f"min_words: {self.min_words} is below ngram {self.ngram}.")
+        if self.loose_words < self.min_words:
+            least = self.min_words
+            raise ValueError(f"loose_words: {self.loose_words} is below min_words {least}.")
+        return self
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Decontaminate:
+        kinds: dict[str, str] = {}
+        for kind in ("question", "answer", "passage"):
+            name = getattr(self, f"{kind}_column")
+            if name is not None and name in kinds:
+                raise ValueError(f"{kind}_column: {name!r} is the {kinds[name]}_column, too.")
+            kinds[name] = kind
+        return self
+
+    def check(self, known: Known) -> None:
+        del known
+        check_files(self._recipe())
+
+    def files(self) -> tuple[str, ...]:
+        recipe = self._recipe()
+        return (*(path for _, path in recipe.files), *recipe.reference)
+
+    def adds(self) -> Mapping[str, pa.DataType]:
+        spans = {"spans": pa.list_(SPAN)} if self.action == "annotate" else {}
+        return {"score": pa.float64(), "items": pa.list_(pa.string()), **spans}
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        size = sum(os.path.getsize(path) for path in self.files() if os.path.exists(path))
+        return Cost(
+            cpu_seconds=volume.text_bytes / 120e6, start_seconds=0.5,
+            resident_bytes=50_000_000 + 35 * size,
+        )  # fmt: skip
+
+    def apply(self, view: View) -> Outcome:
+        index = open_index(self._recipe())
+        findings = find_items(view.text, index, self.ngram, self._bounds())
+        codes, values, bounds = _verdicts(findings, view.num_docs)
+        columns = _columns(findings, index, view.num_docs)
+        reasons = _reasons(findings, codes, columns["items"])
+        rows, starts, ends, kinds = merge_spans(
+            findings.rows, findings.starts, findings.ends, findings.codes
+        )
+        if self.action == "annotate":
+            columns["spans"] = span_lists(rows, starts, ends, view.num_docs)
+            return Outcome(columns=columns)
+        if self.action == "drop":
+            spans = Spans(rows, starts, ends, codes[rows])  # all of them, whichever rule it was
+            return Outcome(codes, values, reasons, bounds, spans=spans, columns=columns)
+        if self.widen != "no":
+            starts, ends = widen_spans(view.text, rows, starts, ends, self.widen)
+            rows, starts, ends, kinds = merge_spans(rows, starts, ends, kinds)
+        text = _without(view.text, rows, starts, ends)
+        is_little = (text.sizes() < self.min_left) & (codes > 0)
+        spans = Spans(rows, starts, ends, np.where(is_little[rows], codes[rows], kinds))
+        return Outcome(
+            np.where(is_little, codes, 0).astype(np.uint8), values, reasons, bounds, text,
+            spans=spans, columns=columns,
+        )  # fmt: skip
+
+    def _recipe(self) -> Recipe:
+        columns = BenchmarkColumns(
+            self.question_column, self.answer_column, self.passage_column, self.choices_column,
+            self.id_column,
+        )  # fmt: skip
+        files = benchmark_files(self.benchmarks)
+        reference = tuple(path for _, path in benchmark_files(self.reference, unique=False))
+        return Recipe(tuple(files), columns, self.ngram, self.min_words, reference)
+
+    def _bounds(self) -> Thresholds:
+        return Thresholds(
+            self.min_score, self.min_words, self.loose_words, self.min_weight, self.chunk_words,
+            self.chunk_weight, self.passages,
+        )  # fmt: skip
+
+
+def _verdicts(
+    findings: Findings, num_docs: int
+) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.float64]]:
+    """Return of each document the first rule that hits, its value and its bound."""
+    codes = np.zeros(num_docs, np.uint8)
+    values, bounds = np.full(num_docs, np.nan), np.full(num_docs, np.nan)
+    rows, firsts = np.unique(findings.rows, return_index=True)
+    codes[rows] = findings.codes[firsts]
+    values[rows], bounds[rows] = findings.values[firsts], findings.bounds[firsts]
+    return codes, values, bounds
+
+
+def _columns(findings: Findings, index: ItemIndex, num_docs: int) -> dict[str, pa.Array]:
+    """Return the largest score of each document, and its items, the first rule's best first."""
+    scores = np.zeros(num_docs)
+    np.maximum.at(scores, findings.rows, findings.scores)
+    pairs = findings.rows * len(index.names) + findings.items
+    _, firsts = np.unique(pairs, return_index=True)
+    firsts = np.sort(firsts)
+    rows = findings.rows[firsts]
+    bounds = np.searchsorted(rows, np.arange(num_docs + 1))
+    ranks = np.arange(len(rows)) - bounds[rows]
+    firsts, rows = firsts[ranks < MAX_NAMED], rows[ranks < MAX_NAMED]
+    names = index.names.take(pa.array(findings.items[firsts])).cast(pa.string())
+    offsets = pa.array(np.searchsorted(rows, np.arange(num_docs + 1)).astype(np.int32))
+    return {
+        "score": pa.array(np.round(scores, 4)),
+        "items": pa.ListArray.from_arrays(offsets, names),
+    }
+
+
+def _reasons(findings: Findings, codes: NDArray[np.uint8], items: pa.ListArray) -> pa.Array:
+    """Return `rule: item; item` of each document, null if it has none."""
+    names = pc.binary_join(items, SEPARATOR)
+    rules = pa.array([None, *RULES]).take(pa.array(codes.astype(np.int64)))
+    return pc.binary_join_element_wise(rules, names, ": ")
+
+
+def _without(
+    text: Utf8, rows: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> Utf8:
+    """Return texts without spans."""
+    offsets, data = replace_spans(*text, rows, starts, ends, np.zeros(len(rows), np.uint8), [b""])
+    return Utf8(frozen(offsets), frozen(data))
+
+
+# ---------------------------------------------------------------- spans
+
+
+REACH_BYTES = 500
+"""Sentences are cut at most this far before and after a match."""
+
+_LONGEST = 4
+"""Bytes of a character: the span may end with a full stop."""
+
+_STOPS = (".", "?", "!", "\u2026", "\uff0e")
+"""End a sentence before a space: they are in numbers and names, too."""
+
+_LONE_STOPS = (
+    "\u3002", "\uff01", "\uff1f", "\uff61",  # Chinese and Japanese
+    "\u0964", "\u0965",  # Hindi, Bengali and others
+    "\u061f", "\u06d4",  # Arabic, Urdu
+    "\u0589", "\u0f0d", "\u104b", "\u1362", "\u1367", "\u17d4",  # hy, bo, my, am, km
+    "\u203c", "\u2047", "\u2048", "\u2049",
+)  # fmt: skip
+"""End a sentence whatever follows."""
+
+_CLOSING = (
+    "\"", "'", ")", "]", "}", "\u2019", "\u201d", "\xbb", "\u203a", "\u3009", "\u300b",
+    "\u300d", "\u300f", "\u3011", "\uff09", "\uff3d",
+)  # fmt: skip
+_SPACES = (" ", "\t", "\r", "\xa0", "\u3000")
+
+
+def _any(characters: tuple[str, ...]) -> bytes:
+    return b"(?:" + b"|".join(re.escape(character.encode()) for character in characters) + b")"
+
+
+_CLOSED = _any(_CLOSING) + b"*+"
+_BEFORE_SPACE = _any(_STOPS) + _CLOSED + b"(?=" + _any(_SPACES) + rb"|\n|\Z)"
+_ALONE = _any(_LONE_STOPS) + _CLOSED
+_END = re.compile(b"(?:" + _BEFORE_SPACE + b"|" + _ALONE + b")" + _any(_SPACES) + b"*+")
+"""The end of a sentence, with the spaces after it."""
+
+
+def merge_spans(
+    rows: Numbers, starts: Numbers, ends: Numbers, codes: NDArray[np.integer]
+) -> tuple[Numbers, Numbers, Numbers, NDArray[np.uint8]]:
+    """Join spans of a text that overlap or touch; the smallest code of each stays.
+
+    Returns:
+        Rows, starts, ends and codes, sorted by row and start; empty spans are left out.
+    """
+    order = np.lexsort((ends, starts, rows))
+    order = order[starts[order] < ends[order]]
+    merged: list[list[int]] = []
+    columns = (rows[order], starts[order], ends[order], codes[order])
+    for row, start, end, code in zip(*(column.tolist() for column in columns), strict=True):
+        if merged and merged[-1][0] == row and start <= merged[-1][2]:
+            last = merged[-1]
+            last[2], last[3] = max(last[2], end), min(last[3], code)
+        else:
+            merged.append([row, start, end, code])
+    table = np.array(merged, np.int64).reshape(-1, 4)
+    return table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.uint8)
+
+
+def widen_spans(
+    text: Utf8, rows: Numbers, starts: Numbers, ends: Numbers, to: Literal["sentence", "line"]
+) -> tuple[Numbers, Numbers]:
+    """Return spans widened to whole lines, or to sentences within their lines.
+
+    A sentence ends with a full stop, question mark or exclamation mark, closing marks after it,
+    before a space; with those of scripts that put none, without. It is followed for `REACH_BYTES`
+    each way, no further than to the border of a character. A whole line is cut with its line feed.
+    The time grows with the text and the number of spans, not with their product.
+
+    Args:
+        text: the texts.
+        rows, starts, ends: spans as `merge_spans` returns them: sorted, apart from one another.
+        to: how far.
+    """
+    new_starts, new_ends = starts.copy(), ends.copy()
+    last, content, seen, low, high = -1, b"", 0, 0, -1
+    for at, row in enumerate(rows.tolist()):
+        start, end = int(starts[at]), int(ends[at])
+        if row != last:
+            content, last = text.row(row), row
+            seen, low, high = 0, 0, -1
+        feed = content.rfind(b"\n", seen, start)
+        seen, low = start, low if feed < 0 else feed + 1
+        if end > high:
+            high = content.find(b"\n", end)
+            high = len(content) if high < 0 else high
+        if to == "sentence":
+            new_starts[at], new_ends[at] = _sentence(content, start, end, low, high)
+        else:
+            new_starts[at], new_ends[at] = low, min(high + 1, len(content))
+    return new_starts, new_ends
+
+
+def _sentence(content: bytes, start: int, end: int, low: int, high: int) -> tuple[int, int]:
+    """Return where the sentences around a span begin and end, within a line and reach."""
+    low, high = max(low, start - REACH_BYTES), min(high, end + REACH_BYTES)
+    while low < start and content[low] & 0xC0 == 0x80:
+        low += 1
+    while end < high < len(content) and content[high] & 0xC0 == 0x80:
+        high -= 1
+    # One byte more than is looked at: the end of what is searched counts as the end of the text.
+    for match in _END.finditer(content, low, start + 1):
+        if match.end() <= start:
+            low = match.end()
+    for match in _END.finditer(content, max(start, end - _LONGEST), high + 1):
+        if end <= match.end() <= high:
+            return low, match.end()
+    return low, high

@@ -1,0 +1,353 @@
+"""Which items a text holds: how much of one must be there, and what counts near its question."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corpuskit.kernels.foldedwords import folded_characters
+from corpuskit.kernels.overlap import align, gather, scan
+from corpuskit.kernels.wordhash import BYTE_KINDS
+from corpuskit.stages.dedup.decontaminate.index import ANSWER, BOTH, PASSAGE, QUESTION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from corpuskit.formats.batch import Utf8
+    from corpuskit.stages.dedup.decontaminate.index import ItemIndex
+
+    Numbers = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+RULES = ("question_answer", "question", "answer", "passage", "chunk")
+WITH_ANSWER, ALONE, LONE_ANSWER, LONE_PASSAGE, CHUNK = range(1, 6)
+"""Codes of the rules."""
+
+FOUND = 0.8
+"""Least score of an answer or a passage near its question."""
+
+_LEAST_SHARE = 0.4
+"""Stretches whose n-grams cover less of a part are not aligned with it."""
+
+_LEAST_QUESTION = 0.5
+"""Least score of a question whose answer is searched for."""
+
+_NEAR = 40
+"""Words besides its own length within which an answer or passage counts as beside the question."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Thresholds:
+    """Thresholds; the parameters of the stage say more.
+
+    Attributes:
+        min_score: least score of a part of `loose_words` words or more.
+        min_words: parts of at most this many words must be complete.
+        min_weight: least weight of the matched words.
+        chunk_words, chunk_weight: least run of words, and its weight; 0 words: never.
+        passages: whether a passage alone counts.
+    """
+
+    min_score: float
+    min_words: int
+    loose_words: int
+    min_weight: float
+    chunk_words: int
+    chunk_weight: float
+    passages: bool
+
+    def of(self, lengths: Numbers) -> Floats:
+        """Return the least scores of parts, by their words."""
+        steps = max(self.loose_words - self.min_words, 1)
+        looseness = np.clip((lengths - self.min_words) / steps, 0, 1)
+        scores: Floats = 1 - (1 - self.min_score) * looseness
+        return scores
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """Items found in texts, sorted by text, rule, score, item.
+
+    Attributes:
+        rows, codes, items: (n,) text, rule and item.
+        scores: (n,) share of the item that is there.
+        values, bounds: (n,) what the rule measured, and what it had to reach.
+        starts, ends: (n,) bytes of the text.
+    """
+
+    rows: Numbers
+    codes: Numbers
+    items: Numbers
+    scores: Floats
+    values: Floats
+    bounds: Floats
+    starts: Numbers
+    ends: Numbers
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def find_items(text: Utf8, index: ItemIndex, ngram: int, bounds: Thresholds) -> Findings:
+    """Return the items that texts hold."""
+    least_run = bounds.chunk_words or 1 << 30
+    stretches, counts = find_stretches(
+        text, index, ngram, min_share=min(_LEAST_SHARE, bounds.min_score), min_run=least_run
+    )
+    kinds = index.kinds[stretches.parts]
+    parts = [
+        _questions(text, stretches.take(kinds == QUESTION), counts, index, bounds),
+        _alone(stretches.take(kinds == BOTH), index, bounds, WITH_ANSWER),
+        _alone(stretches.take(kinds == ANSWER), index, bounds, LONE_ANSWER),
+    ]
+    if bounds.passages:
+        parts.append(_alone(stretches.take(kinds == PASSAGE), index, bounds, LONE_PASSAGE))
+    else:
+        stretches = stretches.take(kinds != PASSAGE)
+    if bounds.chunk_words:
+        parts.append(_chunks(stretches, index, bounds))
+    columns = [np.concatenate(column) for column in zip(*map(_columns, parts), strict=True)]
+    findings = Findings(*columns)
+    order = np.lexsort(
+        (findings.starts, findings.items, -findings.scores, findings.codes, findings.rows)
+    )
+    return Findings(*(column[order] for column in columns))
+
+
+def _columns(findings: Findings) -> Iterator[NDArray[np.generic]]:
+    return (getattr(findings, field.name) for field in dataclasses.fields(findings))
+
+
+def _alone(stretches: Stretches, index: ItemIndex, bounds: Thresholds, code: int) -> Findings:
+    """Judge parts by themselves."""
+    least = bounds.of(index.lengths[stretches.parts])
+    weights = stretches.scores * index.totals[stretches.parts]
+    hit = (stretches.scores >= least) & (weights >= bounds.min_weight)
+    hits, least = stretches.take(hit), least[hit]
+    return Findings(
+        hits.rows, np.full(len(hits), code), _items(hits, index), hits.scores, hits.scores, least,
+        hits.starts, hits.ends,
+    )  # fmt: skip
+
+
+def _chunks(stretches: Stretches, index: ItemIndex, bounds: Thresholds) -> Findings:
+    """Judge runs of consecutive words, which suffice by themselves."""
+    hits = stretches.take(
+        (stretches.runs >= bounds.chunk_words) & (stretches.run_weights >= bounds.chunk_weight)
+    )
+    return Findings(
+        hits.rows, np.full(len(hits), CHUNK), _items(hits, index), hits.scores,
+        hits.runs.astype(np.float64), np.full(len(hits), float(bounds.chunk_words)),
+        hits.run_starts, hits.run_ends,
+    )  # fmt: skip
+
+
+def _questions(
+    text: Utf8, stretches: Stretches, counts: Numbers, index: ItemIndex, bounds: Thresholds
+) -> Findings:
+    """Judge questions, with the answer after and the passage before them if they are there."""
+    stretches = stretches.take(stretches.scores >= min(_LEAST_QUESTION, bounds.min_score))
+    after = np.stack([stretches.lasts, counts[stretches.rows]], axis=1)
+    before = np.stack([np.zeros(len(stretches), np.int64), stretches.firsts], axis=1)
+    answer, is_answer = _beside(text, stretches, after, ANSWER, index)
+    passage, is_passage = _beside(text, stretches, before, PASSAGE, index)
+    lengths = (
+        index.lengths[stretches.parts] + is_answer * answer.lengths + is_passage * passage.lengths
+    )
+    both = np.where(
+        is_passage, 0.7 * stretches.scores + 0.1 * passage.scores, 0.75 * stretches.scores
+    )
+    both += np.where(is_passage, 0.2, 0.25) * answer.scores
+    with_passage = 0.85 * stretches.scores + 0.15 * passage.scores
+    scores = np.maximum(stretches.scores, np.where(is_answer, both, 0))
+    scores = np.maximum(scores, np.where(is_passage & ~is_answer, with_passage, 0))
+    least = bounds.of(lengths)
+    weights = stretches.scores * index.totals[stretches.parts]
+    hit = (scores >= least) & (weights >= bounds.min_weight)
+    columns = (
+        stretches.rows, np.where(is_answer, WITH_ANSWER, ALONE), _items(stretches, index), scores,
+        scores, least, stretches.starts, stretches.ends,
+    )  # fmt: skip
+    pieces = [[column[hit] for column in columns]]
+    for near, there in ((answer, is_answer), (passage, is_passage)):
+        rows = [column[hit & there] for column in columns[:-2]]
+        pieces.append([*rows, near.starts[hit & there], near.ends[hit & there]])
+    return Findings(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Beside:
+    """A part near each question; zeros if there is none."""
+
+    lengths: Numbers
+    scores: Floats
+    starts: Numbers
+    ends: Numbers
+
+
+def _beside(
+    text: Utf8, stretches: Stretches, room: Numbers, kind: int, index: ItemIndex
+) -> tuple[_Beside, NDArray[np.bool_]]:
+    """Search for another part of the items near their questions.
+
+    Args:
+        room: (n, 2) words of the text where it may be: after the question, or before it.
+        kind: ANSWER is searched for near the beginning of the room, PASSAGE near its end.
+    """
+    parts = index.parts_of[index.items[stretches.parts], kind]
+    has = parts >= 0
+    lengths = np.where(has, index.lengths[parts], 0)
+    reach = lengths + lengths // 2 + _NEAR
+    low, high = room[:, 0], room[:, 1]
+    if kind == ANSWER:
+        high = np.minimum(high, low + reach)
+    else:
+        low = np.maximum(low, high - reach)
+    windows = np.stack([stretches.rows, parts, low, high], axis=1)[has]
+    near = measure(text, windows, index)
+    scores = np.zeros(len(stretches))
+    spans = np.zeros((2, len(stretches)), np.int64)
+    scores[has], spans[0, has], spans[1, has] = near.scores, near.starts, near.ends
+    return _Beside(lengths, scores, spans[0], spans[1]), scores >= FOUND
+
+
+def _items(stretches: Stretches, index: ItemIndex) -> Numbers:
+    return index.items[stretches.parts].astype(np.int64)
+
+
+# ---------------------------------------------------------------- stretches of texts
+
+
+SKIP = 2.0**-6
+"""Cost of a word of the text that an alignment skips; a word of a single item is worth 1. Exact, as
+weights are."""
+
+MAX_GAP = 16
+"""Most words between the beginnings of two n-grams of one stretch."""
+
+MAX_REPEATS = 64
+"""Occurrences of one n-gram in a text that are looked at."""
+
+_SLACK = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretches:
+    """Alignments of texts with parts, sorted by text.
+
+    Attributes:
+        rows, parts: (n,) text and part.
+        firsts, lasts: (n,) words of the text, first and end.
+        starts, ends: (n,) the same in bytes from the beginning of the text.
+        scores: (n,) share of the weight of the part's words that is there, in order.
+        runs, run_weights: (n,) words of the longest run without a gap, and their weight.
+        run_starts, run_ends: (n,) bytes of that run.
+    """
+
+    rows: Numbers
+    parts: Numbers
+    firsts: Numbers
+    lasts: Numbers
+    starts: Numbers
+    ends: Numbers
+    scores: Floats
+    runs: Numbers
+    run_weights: Floats
+    run_starts: Numbers
+    run_ends: Numbers
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Stretches:
+        """Return some of them."""
+        return Stretches(*(getattr(self, f.name)[rows] for f in dataclasses.fields(self)))
+
+
+def find_stretches(
+    text: Utf8, index: ItemIndex, ngram: int, *, min_share: float, min_run: int
+) -> tuple[Stretches, Numbers]:
+    """Return what resembles items, and the words of each text.
+
+    Args:
+        text: the texts.
+        index: of the items.
+        ngram: words of the index's n-grams.
+        min_share: of a part's words, that n-grams must cover for the stretch to be looked at.
+        min_run: or this many words in a row.
+    """
+    table = folded_characters()
+    grams = index.grams
+    counts, hits = scan(
+        text.offsets, text.data, table, BYTE_KINDS, ngram, grams.bitmap, grams.slots, grams.numbers
+    )
+    windows = _windows(hits.reshape(-1, 3), counts, index, ngram, min_share, min_run)
+    return measure(text, windows, index), counts
+
+
+def measure(text: Utf8, windows: Numbers, index: ItemIndex) -> Stretches:
+    """Align windows of texts with parts.
+
+    Args:
+        text: the texts.
+        windows: (n, 4): text, part, first word and end; sorted by text.
+        index: of the parts.
+    """
+    parts = index.parts
+    aligned, sums = align(
+        text.offsets, text.data, folded_characters(), BYTE_KINDS, windows,
+        parts.starts, parts.words, parts.joined, parts.weights, SKIP,
+    )  # fmt: skip
+    scores = sums[:, 0] / index.totals[windows[:, 1]]
+    return Stretches(
+        windows[:, 0], windows[:, 1], aligned[:, 0], aligned[:, 1], aligned[:, 2], aligned[:, 3],
+        np.minimum(scores, 1.0), aligned[:, 5], sums[:, 1], aligned[:, 6], aligned[:, 7],
+    )  # fmt: skip
+
+
+def _windows(
+    hits: Numbers, counts: Numbers, index: ItemIndex, ngram: int, min_share: float, min_run: int
+) -> Numbers:
+    """Return windows of texts that are worth aligning."""
+    hits = hits[_rank(hits) < MAX_REPEATS]
+    starts = index.grams.starts
+    sizes = np.diff(starts)[hits[:, 2]]
+    ends = np.cumsum(sizes)
+    places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(
+        starts[hits[:, 2]] - (ends - sizes), sizes
+    )
+    rows, texts = np.repeat(hits[:, 0], sizes), np.repeat(hits[:, 1], sizes)
+    parts, places = index.gram_parts[places], index.gram_places[places]
+    keys = rows * len(index.kinds) + parts
+    order = np.argsort(keys, kind="stable")
+    keys, texts, parts, places = keys[order], texts[order], parts[order], places[order]
+    groups, sums = gather(
+        keys, texts.astype(np.int32), parts, places, index.parts.starts, index.parts.weights, ngram,
+        MAX_GAP,
+    )  # fmt: skip
+    groups = groups[(sums[:, 0] >= min_share * sums[:, 1]) | (groups[:, 3] >= min_run)]
+    firsts = groups[:, 0]
+    lasts = firsts + groups[:, 1] - 1
+    length = index.lengths[parts[firsts]]
+    slack = _SLACK + length // 4
+    row = rows[order][firsts]
+    low = np.maximum(texts[firsts] - places[firsts] - slack, 0)
+    high = np.minimum(texts[lasts] + (length - places[lasts]) + slack, counts[row])
+    return np.stack([row, parts[firsts].astype(np.int64), low, high], axis=1)
+
+
+def _rank(hits: Numbers) -> Numbers:
+    """Return how often each n-gram occurred before in the same text."""
+    keys = hits[:, 0] << 32 | hits[:, 2]
+    order = np.argsort(keys, kind="stable")
+    is_first = np.ones(len(keys), np.bool_)
+    is_first[1:] = keys[order][1:] != keys[order][:-1]
+    at = np.arange(len(keys))
+    ranks = np.empty(len(keys), np.int64)
+    ranks[order] = at - np.maximum.accumulate(np.where(is_first, at, 0))
+    return ranks

@@ -1,0 +1,289 @@
+"""Near duplicates, by MinHash signatures and locality-sensitive hashing.
+
+    pass                    reads                       writes                  memory
+    sign (cells)            documents                   `bands`, `priorities`   70 bytes a band key
+    edges (hash ranges)     `bands`                     `forest`                128 bytes a row
+    cluster (one unit)      `forest` of all ranges      `components`            48 bytes an edge
+    gather (cells)          `components`, documents     `sets`, `sizes`         24 bytes a shingle
+    verify (hash ranges)    `sets`, `sizes`             `clusters`              18 bytes a shingle
+    survivors, route, apply: see `_cluster_stage`
+
+`schemes` turns texts into band keys and shingles, `verification` has the two passes that compare
+them, `signatures` the files of `signatures: true`. With `verify: null` the pass `cluster` writes
+`clusters` itself, and `gather` and `verify` do not run. No pass holds more than its unit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from corpuskit.errors import TaskError
+from corpuskit.formats.batch import numbers
+from corpuskit.kernels.unionfind import connect, first_of_group
+from corpuskit.stage import Cost, Pass, Unit
+from corpuskit.stages._routing import hash_units
+from corpuskit.stages.dedup import _cluster_stage
+from corpuskit.stages.dedup._cluster_stage import ClusterStage
+from corpuskit.stages.dedup._reference import is_reference
+from corpuskit.stages.dedup.minhash_dedup import schemes
+from corpuskit.stages.dedup.minhash_dedup.signatures import signed_rows, write_signatures
+from corpuskit.stages.dedup.minhash_dedup.verification import (
+    COMPONENTS,
+    ShingleSets,
+    cost_of_verify,
+    cut_verify,
+    read_index,
+    verify_range,
+    write_index,
+    write_sets,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import Known, PassContext, PassPlan, Volume
+
+
+_BANDS = pa.schema([("hash", pa.uint64()), ("band", pa.uint8()), ("key", pa.int64())])
+_PRIORITIES = pa.schema([("key", pa.int64()), ("priority", pa.uint64())])
+_FOREST = pa.schema([("key", pa.int64()), ("root", pa.int64())])
+
+_ROW_BYTES = 128
+"""Memory of the pass `edges` per row, where every document has a near duplicate."""
+
+_SIGN_SPEEDS = {"fast": 200e6, "datatrove": 28e6, "datasketch": 45e6}
+"""Bytes of text per CPU second, at 14 bands of 8."""
+
+_EDGES = 4
+"""Edges per clustered document that an estimate takes: 10 million synthetic ones had 3.8."""
+
+_EDGE_BYTES = 48
+"""Memory of the pass `cluster` per edge: the edges as read, their ends once more, sorted."""
+
+_NODE_BYTES = 64
+"""Memory of that pass per document where clusters are ranked later, when they are verified."""
+
+
+class MinhashDedup(schemes.Signing, ClusterStage):
+    r"""Keep one document of those that share most of their word n-grams.
+
+    Bands propose, `verify` decides. Two documents of Jaccard similarity J share a band with
+    probability 1 - (1 - J**rows)**bands: with the defaults 0.05 at J 0.5, 0.56 at 0.7, 0.92 at 0.8,
+    1.00 at 0.9. What bands join, directly or through others, is compared in all pairs by the true
+    similarity of their shingle sets, and clusters are the connected components of pairs that reach
+    `verify`: exact single-link clusters, but for pairs that no band brought together. With
+    `verify: null` all that bands join is a cluster, as elsewhere, and one pair in 20 of J 0.5 goes.
+    Two members may resemble each other only through a third. Clusters don't depend on order.
+    Documents without a word are never duplicates. The ledger's value is the similarity to the
+    survivor (without `verify` the size of the cluster).
+
+    Source: FineWeb (Penedo et al. 2024): 5-grams, 14 bands of 8. Differs from datatrove's MinHash
+    unless `scheme: datatrove`: words are runs of letters, digits and underscores in lower case,
+    signatures are Fast Similarity Sketches (Dahlgaard, Knudsen, Thorup 2017), documents of fewer
+    than `ngram` words have one shingle. In any case the first document in reading order survives,
+    and `verify` is ours.
+    """
+
+    rules = ("near_duplicate",)
+    bounds = {"near_duplicate": "verify"}  # noqa: RUF012 - as Stage declares it
+    hashed_by = "sign"
+
+    verify: float | None = Field(0.8, gt=0, le=1)
+    r"""Least Jaccard similarity of the sets of word n-grams, in `\w+` words in lower case whatever
+    the scheme. null: bands alone decide, and delete much that is less similar."""
+    signatures: bool = False
+    """Keep whole signatures, as `signatures/<stage>/part-*.parquet`."""
+
+    def libraries(self) -> tuple[str, ...]:
+        return schemes.libraries(self)
+
+    def clustering(self) -> str:
+        return "cluster" if self.verify is None else "verify"
+
+    def identity(self) -> Mapping[str, Any]:
+        names = ("ngram", "bands", "rows", "seed", "scheme")
+        parameters = {name: getattr(self, name) for name in names}
+        if self.scheme == "datatrove":
+            parameters["language"] = self.language
+        if self.scheme != "fast":
+            parameters["hash_function"], parameters["precision"] = schemes.hashing(self)
+        return parameters
+
+    def check(self, known: Known) -> None:
+        schemes.check(self)
+        super().check(known)
+
+    def passes(self) -> tuple[Pass, ...]:
+        verifying = (
+            Pass("gather", self.gather_cell, self.cut_survivors if self.against else None),
+            Pass("verify", self.verify_range, cut_verify),
+        )
+        return (
+            Pass("sign", self.sign_cell, owns=("signatures/{label}/",) if self.signatures else ()),
+            Pass("edges", self.link_range, self.cut_ranges),
+            Pass("cluster", self.merge_forests, self.one_unit),
+            *(() if self.verify is None else verifying),
+            *self.last_passes(),
+        )
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        rows = volume.documents * self.bands
+        if pass_name == "sign":
+            # At 112 of them, permutations are half of it.
+            speed = _SIGN_SPEEDS[self.scheme] / (0.5 + self.bands * self.rows / 224)
+            held = 70 * self.bands * volume.cell_documents
+            disk = 17 * rows + rows // 16
+            if not self.index:
+                return Cost(volume.text_bytes / speed, unit_bytes=held, disk_bytes=disk)
+            sets = cost_of_verify(volume, "gather", 1.0)
+            held = max(held, sets.unit_bytes)
+            seconds = volume.text_bytes / speed + sets.cpu_seconds
+            return Cost(seconds, unit_bytes=held, disk_bytes=disk + sets.disk_bytes)
+        if pass_name == "edges":
+            rows += self.references().rows("bands")
+            return _cluster_stage.cost_of_range(volume, rows, _ROW_BYTES)
+        if pass_name == "cluster":
+            clustered = int(volume.documents * _cluster_stage.CLUSTERED)
+            held = clustered * (_EDGES * _EDGE_BYTES + self._node_bytes())
+            disk = clustered * (44 if self.verify is None else 16)
+            return Cost(clustered / 2e6, unit_bytes=held, disk_bytes=disk, units=1, must_fit=True)
+        if pass_name in ("gather", "verify"):
+            return cost_of_verify(volume, pass_name)
+        return super().cost(volume, pass_name)
+
+    def sign_cell(self, context: PassContext) -> None:
+        """Write the band keys of a cell's documents, sorted by hash."""
+        keys: list[NDArray[np.int64]] = []
+        hashes, priorities, ids, signatures, sets = [], [], [], [], []
+        num_docs = 0
+        wants_ids = self.index or self.signatures
+        for view in context.read(*sorted({"text", *self.needs(), *(("id",) if wants_ids else ())})):
+            batch = schemes.sign(view, self, values=self.signatures)
+            signed = batch.signed
+            num_docs += view.num_docs
+            keys.append(view.keys[signed])
+            hashes.append((batch.bands ^ self.scopes(view)[:, None])[signed])
+            if self.has_priorities():
+                priorities.append(self.priorities(view)[signed])
+            if self.index:
+                ids.append(view.column("id").filter(pa.array(signed)))
+                sets.append(ShingleSets(view.keys, None, *schemes.shingles(view, self)))
+            if self.signatures:
+                signatures.append(signed_rows(view, batch))
+        if not keys:
+            return
+        num_signed = sum(map(len, keys))
+        context.count("signed", num_signed)
+        context.count("without_words", num_docs - num_signed)
+        columns = {
+            "hash": np.concatenate(hashes).ravel(),
+            "band": np.tile(np.arange(self.bands, dtype=np.uint8), num_signed),
+            "key": np.repeat(np.concatenate(keys), self.bands),
+        }
+        context.write_shuffle("bands", columns)
+        self.write_index(context, keys, ids)
+        if sets:
+            write_index(context, sets)
+        if signatures:
+            write_signatures(context, self, signatures)
+        if priorities:
+            columns = {"key": np.concatenate(keys), "priority": np.concatenate(priorities)}
+            context.write_shuffle("priorities", columns, is_sorted=True)
+
+    def cut_ranges(self, plan: PassPlan) -> list[Unit]:
+        """Return hash ranges whose rows a task can hold."""
+        reference_rows = self.references().rows("bands")
+        return hash_units(plan, "sign/bands", _ROW_BYTES, reference_rows)
+
+    def link_range(self, context: PassContext) -> None:
+        """Write the spanning forest of what this hash range links: document -> smallest key."""
+        low, high = context.unit.low, context.unit.high
+        rows = context.read_shuffle("sign/bands", low, high, _BANDS)
+        if self.against:
+            references = self.references().matching("bands", low, high, _BANDS, rows)
+            rows = pa.concat_tables([references, rows])
+        hashes, bands, keys = (numbers(column) for column in rows.columns)
+        first = first_of_group(hashes, bands, keys)
+        linked = np.flatnonzero(first != np.arange(len(first)))
+        nodes, roots = connect(keys[linked], keys[first[linked]])
+        inner = np.flatnonzero(nodes != roots)
+        context.write_shuffle("forest", {"key": nodes[inner], "root": roots[inner]}, is_sorted=True)
+
+    def one_unit(self, plan: PassPlan) -> list[Unit]:
+        """Return the one unit that merges all forests.
+
+        Raises:
+            TaskError: they don't fit the memory of a task.
+        """
+        num_edges = sum(part.rows for part in plan.parts("edges/forest"))
+        num_nodes = 2 * num_edges
+        if not self.against:
+            num_nodes = min(num_nodes, plan.counters("sign").get("signed", 0))
+        needed = num_edges * _EDGE_BYTES + num_nodes * self._node_bytes()
+        if needed > plan.memory_bytes:
+            raise TaskError(
+                f"{self.stage_name()}.cluster: up to {num_nodes:,} near duplicates joined by "
+                f"{num_edges:,} edges need {needed:,} bytes in one task, which may use "
+                f"{plan.memory_bytes:,}. Set task_memory_bytes to {needed} or more."
+            )
+        return [Unit(0)]
+
+    def _node_bytes(self) -> int:
+        return _cluster_stage.CLUSTER_BYTES if self.verify is None else _NODE_BYTES
+
+    def merge_forests(self, context: PassContext) -> None:
+        """Write the connected components of all forests."""
+        rows = context.read_shuffle("edges/forest", None, None, _FOREST)
+        nodes, roots = connect(*(numbers(column) for column in rows.columns))
+        del rows
+        if self.verify is not None:
+            context.count("joined_documents", len(nodes))
+            context.write_shuffle("components", {"key": nodes, "component": roots}, is_sorted=True)
+            return
+        priorities = self._priorities_of(context, nodes) if self.has_priorities() else None
+        _cluster_stage.write_clusters(context, _cluster_stage.rank(nodes, roots, priorities))
+
+    def gather_cell(self, context: PassContext) -> None:
+        """Write the shingle sets of the documents that bands have joined."""
+        unit = context.unit
+        rows = context.read_shuffle("cluster/components", unit.low, unit.high, COMPONENTS)
+        if rows.num_rows:
+            keys, components = (numbers(column) for column in rows.columns)
+            write_sets(context, keys, components, self._sets(context, keys))
+
+    def verify_range(self, context: PassContext) -> None:
+        """Find the clusters of a range of components."""
+        if self.verify is not None:
+            verify_range(context, self.verify)
+
+    def _priorities_of(self, context: PassContext, keys: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the priorities of documents; 0 for reference documents. `keys` ascend."""
+        priorities = np.zeros(len(keys), np.uint64)
+        for part in context.parts("sign/priorities"):
+            begin, end = np.searchsorted(keys, [part.first, part.last + 1])
+            if begin < end:
+                low, high = int(keys[begin]), int(keys[end - 1]) + 1
+                rows = context.read_shuffle("sign/priorities", low, high, _PRIORITIES)
+                at = np.searchsorted(numbers(rows.column("key")), keys[begin:end])
+                priorities[begin:end] = numbers(rows.column("priority"))[at]
+        return priorities
+
+    def _sets(self, context: PassContext, keys: NDArray[np.int64]) -> Iterator[ShingleSets]:
+        """Yield the shingle sets of some documents of this unit."""
+        unit = context.unit
+        if is_reference(unit):
+            for index in self.references().indexes:
+                yield from read_index(index, unit.low, unit.high, keys)
+            return
+        for view in context.read(*sorted({"text", *self.needs()})):
+            rows = np.flatnonzero(np.isin(view.keys, keys))
+            if len(rows):
+                part = view.select(rows)
+                priorities = self.priorities(part) if self.has_priorities() else None
+                yield ShingleSets(part.keys, priorities, *schemes.shingles(part, self))

@@ -1,0 +1,282 @@
+"""Signature schemes of near-duplicate detection: how a document becomes band keys."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from corpuskit.errors import UsageError
+from corpuskit.formats.batch import Utf8, frozen
+from corpuskit.kernels import minhash
+from corpuskit.kernels.casing import lower_texts
+from corpuskit.kernels.minhash import distinct_shingles, permutations, sketch_texts
+from corpuskit.kernels.ngrams import JoinedWords, hash_ngrams, join_words, lower_words
+from corpuskit.kernels.punctuation import PUNCTUATION
+from corpuskit.kernels.simplify import BECOMES, DIGIT, ODD, SAME, SEPARATES, SPACE, Simple, simplify
+from corpuskit.stage import Parameters
+from corpuskit.stages._words import check_language, splitter
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from corpuskit.stage.view import View
+
+    Offsets = NDArray[np.int64]
+    Hashes = NDArray[np.uint64]
+    Bytes = NDArray[np.uint8]
+
+
+Scheme = Literal["fast", "datatrove", "datasketch"]
+"""`fast`: one-permutation sketches of `\\w+` words; `datatrove`: as datatrove 0.10.1;
+`datasketch`: as datasketch 2.0.0 MinHash of n-grams of `\\w+` words."""
+
+HashFunction = Literal["sha1", "xxhash"]
+Precision = Literal[32, 64]
+
+_DEFAULTS: dict[str, tuple[HashFunction, Precision]] = {
+    "datatrove": ("xxhash", 64),
+    "datasketch": ("sha1", 32),
+}
+
+_BLOCK_BYTES, _BLOCK_DOCS = 1 << 20, 4096
+"""Bytes of text and documents of a block that is signed at a time: shingles take 30 bytes
+a word and signatures up to 900 a document, which should not leave the processor's cache."""
+
+
+class Signing(Parameters):
+    """Parameters that decide about signatures."""
+
+    ngram: int = Field(5, ge=1, le=64)
+    """Words per shingle."""
+    bands: int = Field(14, ge=1, le=255)
+    """Bands; more of them find less similar pairs, and cost time and scratch disk."""
+    rows: int = Field(8, ge=1, le=255)
+    """Hashes per band; more of them find fewer pairs that are not similar."""
+    scheme: Scheme = "fast"
+    """`fast`, or signatures equal to those of datatrove, or of datasketch."""
+    language: str = "en"
+    """Language of the words, for scheme datatrove."""
+    hash_function: HashFunction | None = None
+    """Of shingles; null: the scheme's own."""
+    precision: Precision | None = None
+    """Bits of that hash; null: the scheme's own."""
+    seed: int = Field(1, ge=0, lt=2**32)
+    """Seed of the permutations."""
+
+
+class Signatures(NamedTuple):
+    """Signatures of N documents.
+
+    Attributes:
+        bands: (N, bands) uint64 band keys: equal where all values of a band are.
+        signed: (N,) False: the document has no shingle, its keys mean nothing.
+        values: (N, bands * rows) uint32 or uint64, or None if not requested.
+    """
+
+    bands: Hashes
+    signed: NDArray[np.bool_]
+    values: NDArray[np.uint32] | NDArray[np.uint64] | None
+
+
+def check(stage: Signing) -> None:
+    """Refuse parameters that the scheme does not have; cheap: loads no tokenizer.
+
+    Raises:
+        UsageError: names the parameter.
+    """
+    if stage.scheme == "datatrove":
+        try:
+            check_language("spacy", stage.language)
+        except UsageError as error:
+            why = str(error).partition(". ")[0]
+            raise UsageError(f"{why}. Use scheme: fast or datasketch.") from None
+    elif stage.language != "en":
+        raise UsageError(
+            f"language: scheme {stage.scheme} takes words of all languages alike, got "
+            f"{stage.language!r}. Leave it out, or use scheme: datatrove."
+        )
+    if stage.scheme == "fast" and (stage.hash_function or stage.precision):
+        raise UsageError(
+            "hash_function, precision: scheme fast has its own. Leave them out, or use scheme: "
+            "datatrove or datasketch."
+        )
+
+
+def hashing(stage: Signing) -> tuple[HashFunction, Precision]:
+    """Return the hash function of shingles and its bits; not for `fast`."""
+    function, precision = _DEFAULTS[stage.scheme]
+    return stage.hash_function or function, stage.precision or precision
+
+
+def libraries(stage: Signing) -> tuple[str, ...]:
+    """Return distributions whose version decides about signatures."""
+    return ("numpy", "spacy", "regex") if stage.scheme == "datatrove" else ("numpy",)
+
+
+def sign(view: View, stage: Signing, *, values: bool = False) -> Signatures:
+    """Return the signatures of a batch under `stage.scheme`.
+
+    Without words a document has none; with `datatrove` also with fewer words than `ngram`.
+    """
+    if stage.scheme == "fast":
+        sketches = sketch_texts(
+            *view.text, ngram=stage.ngram, bands=stage.bands, rows=stage.rows, seed=stage.seed,
+            values=values,
+        )  # fmt: skip
+        return Signatures(*sketches)
+    making = _Making(stage)
+    keys = np.zeros((view.num_docs, stage.bands), np.uint64)
+    signed = np.zeros(view.num_docs, np.bool_)
+    kept = making.room(view.num_docs if values else 0)
+    for first, last in _blocks(view.text.offsets):
+        text = Utf8(view.text.offsets[first : last + 1], view.text.data)
+        bounds, hashes = _ngram_hashes(text, stage)
+        out = kept[first:last] if values else making.room(last - first)
+        making.fill(bounds, hashes, out)
+        keys[first:last] = minhash.keys_of_bands(out.view(np.uint8), stage.bands)
+        signed[first:last] = np.diff(bounds) > 0
+    return Signatures(keys, signed, kept if values else None)
+
+
+def _blocks(offsets: Offsets) -> list[tuple[int, int]]:
+    """Cut documents into blocks that stay in the processor's cache."""
+    cuts, last, num_docs = [0], 0, len(offsets) - 1
+    while last < num_docs:
+        full = int(np.searchsorted(offsets, offsets[last] + _BLOCK_BYTES))
+        last = min(max(full, last + 1), last + _BLOCK_DOCS, num_docs)
+        cuts.append(last)
+    return list(itertools.pairwise(cuts))
+
+
+class _Making:
+    """How hashes become signatures."""
+
+    def __init__(self, stage: Signing) -> None:
+        self._precision = hashing(stage)[1]
+        self._width = stage.bands * stage.rows
+        self._ab: tuple[NDArray[Any], NDArray[Any]]
+        self._is_affine = stage.scheme == "datasketch"
+        if self._is_affine:
+            self._ab = minhash.affine_permutations(self._width, stage.seed, self._precision)
+        else:
+            self._ab = permutations(self._width, stage.seed)
+
+    def room(self, num_docs: int) -> NDArray[Any]:
+        """Return an empty array of signatures."""
+        return np.zeros((num_docs, self._width), np.uint32 if self._precision == 32 else np.uint64)
+
+    def fill(self, bounds: Offsets, hashes: Hashes, out: NDArray[Any]) -> None:
+        """Fill `out` with the signatures of some documents."""
+        if self._is_affine:
+            work: Any = minhash.sign_affine32 if self._precision == 32 else minhash.sign_affine64
+        else:
+            work = minhash.sign_mersenne32 if self._precision == 32 else minhash.sign_mersenne
+        work(bounds, hashes, *self._ab, out)
+
+
+def _ngram_hashes(text: Utf8, stage: Signing) -> tuple[Offsets, Hashes]:
+    """Return the hashes of each document's shingles, in order; not for `fast`."""
+    function, precision = hashing(stage)
+    if stage.scheme == "datasketch":
+        return hash_ngrams(lower_words(*text), stage.ngram, function, precision, keeps_short=True)
+    words = splitter("spacy", stage.language)(*simplify_texts(*text))
+    lexicon = words.lexicon
+    starts, data = join_words(words.offsets, words.tokens, lexicon.starts, lexicon.data)
+    joined = JoinedWords(words.offsets, starts, data)
+    return hash_ngrams(joined, stage.ngram, function, precision, keeps_short=False)
+
+
+def shingles(view: View, stage: Signing) -> tuple[Offsets, Hashes]:
+    r"""Return the different 64-bit shingle hashes of each document, ascending: offsets, hashes.
+
+    Shingles are n-grams of `\w+` words in lower case whatever the scheme; a document of fewer
+    words has one, of all of them, and one without words none.
+    """
+    return distinct_shingles(*view.text, ngram=stage.ngram)
+
+
+# ---------------------------------------------------------------- simplified texts
+
+
+_NUM_CODES = 0x40000
+"""Planes 0 to 3; of the others only plane 14 has characters that change."""
+
+_SEPARATORS = ".,\u060c\u066b\u2396\u2397\u2398"
+
+
+def simplify_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
+    """Return texts simplified; read-only, as Arrow's buffers are.
+
+    Lower case, numbers to 0, punctuation to spaces, runs of whitespace to one space, canonical
+    decomposition, without marks; O(B), about 300 MB/s. Texts with a mark that decomposition may
+    move and that is not dropped (a few musical and Vedic signs) are left to Python.
+
+    Source: datatrove 0.10.1 utils/text.py simplify_text with its default TextNormConfig.
+    """
+    lower = lower_texts(offsets, data)
+    bounds, simple, odd = simplify(*lower, characters())
+    simple = simple[: bounds[-1]]
+    if odd.any():
+        pieces = [simple[begin:end].tobytes() for begin, end in itertools.pairwise(bounds)]
+        for row in np.flatnonzero(odd).tolist():
+            text = lower[1][lower[0][row] : lower[0][row + 1]].tobytes().decode()
+            pieces[row] = _simplify(text).encode()
+        bounds = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+        simple = np.frombuffer(b"".join(pieces), np.uint8)
+    return frozen(bounds), frozen(simple)
+
+
+def _simplify(lower: str) -> str:
+    """Simplify one text in lower case."""
+    text = _numbers().sub("0", lower).translate(_to_spaces())
+    text = re.sub(r"\s+", " ", text.strip())
+    kept = (c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+    return "".join(kept).strip()
+
+
+@functools.cache
+def _numbers() -> re.Pattern[str]:
+    """Return the pattern of numbers: digits as the running `regex` has them, not `re`."""
+    import regex
+
+    pattern: re.Pattern[str] = regex.compile(rf"\p{{Nd}}+([{_SEPARATORS}]\p{{Nd}}+)?")
+    return pattern
+
+
+@functools.cache
+def _to_spaces() -> dict[int, str]:
+    return dict.fromkeys(map(ord, PUNCTUATION), " ")
+
+
+@functools.cache
+def characters() -> Simple:
+    """Tabulate characters; built on first use (0.3 s) and kept."""
+    import regex
+
+    chars = [chr(code) for code in range(_NUM_CODES)]
+    joined = "".join(" " if 0xD800 <= code < 0xE000 else char for code, char in enumerate(chars))
+    kinds = np.full(_NUM_CODES, SAME, np.uint8)
+    which = np.zeros(_NUM_CODES, np.uint16)
+    replacements = {"": 0}
+    for code, char in enumerate(chars):
+        given = unicodedata.normalize("NFD", char)
+        kept = "".join(part for part in given if unicodedata.category(part) != "Mn")
+        if any(map(unicodedata.combining, kept)):
+            kinds[code] = ODD
+        elif kept != char:
+            kinds[code] = BECOMES
+            which[code] = replacements.setdefault(kept, len(replacements))
+    kinds[[match.start() for match in re.finditer(r"\s", joined)]] = SPACE
+    kinds[[ord(char) for char in PUNCTUATION]] = SPACE
+    # Last: the full-width digit one counts as punctuation, too, but numbers come first.
+    kinds[[match.start() for match in regex.finditer(r"\p{Nd}", joined)]] = DIGIT
+    kinds[[ord(char) for char in _SEPARATORS]] |= SEPARATES
+    coded = [text.encode() for text in replacements]
+    starts = np.array([0, *itertools.accumulate(map(len, coded))], np.int64)
+    return Simple(kinds, which, starts, np.frombuffer(b"".join(coded), np.uint8))

@@ -1,0 +1,433 @@
+"""Clusters by true Jaccard similarity, of documents that bands have joined.
+
+    gather (cells)        shingle sets of the documents that are in a component, by component
+    verify (hash ranges)  connects, within each component, the documents that are similar
+
+Every pair of a component counts, also one that no band joined: the clusters are the single-link
+clusters of each component. A component too large for a task is read in blocks of cells, and every
+two blocks are compared; nothing is sampled or left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from corpuskit.errors import DataError, TaskError
+from corpuskit.formats.batch import frozen, numbers, utf8
+from corpuskit.kernels.hashing import hash_texts
+from corpuskit.kernels.singlelink import LINK_BYTES, similarities, single_link
+from corpuskit.kernels.unionfind import connect, first_of_group
+from corpuskit.stage import Cost, Unit
+from corpuskit.stages._routing import range_units
+from corpuskit.stages.dedup._cluster_stage import CLUSTERED, Ranked, rank, write_clusters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import PassContext, PassPlan, Volume
+    from corpuskit.stages.dedup._reference import Reference
+
+    Keys = NDArray[np.int64]
+    Rows = NDArray[np.int64]
+    Hashes = NDArray[np.uint64]
+    Producers = tuple[int, int]
+
+
+READ_BYTES = 18
+"""Memory of a shingle while it is read: it is there twice."""
+
+ROW_BYTES = 300
+"""Memory of a document's row while its component is verified, and until clusters are written."""
+
+TEXT_BYTES = 6
+"""Text of a shingle, on average."""
+
+_MOST_SHINGLES = 1 << 31
+"""Of one component at a time: its elements are numbered by 32 bits."""
+
+
+def cut_verify(plan: PassPlan) -> list[Unit]:
+    """Return ranges of components that a task can hold; a component is never divided."""
+    counted = plan.counters("gather")
+    needed = counted.get("shingles", 0) * READ_BYTES + counted.get("gathered", 0) * ROW_BYTES
+    # Components are large and small, so half of the memory is for what is above average.
+    return range_units(max(-(-2 * needed // plan.memory_bytes), 1))
+
+
+def cost_of_verify(volume: Volume, pass_name: str, share: float = CLUSTERED) -> Cost:
+    """Return what `gather` and `verify` need if bands join a share of all documents."""
+    shingles = int(volume.text_bytes * share / TEXT_BYTES)
+    if pass_name == "gather":
+        held = int(volume.cell_bytes * share / TEXT_BYTES) * 24
+        seconds = volume.text_bytes / 400e6 + shingles / 20e6
+        return Cost(seconds, unit_bytes=held, disk_bytes=9 * shingles)
+    documents = int(volume.documents * share)
+    needed = shingles * READ_BYTES + documents * ROW_BYTES
+    units = max(-(-2 * needed // volume.task_memory_bytes), 1)
+    return Cost(
+        shingles / 30e6 + documents / 1e6, unit_bytes=min(needed, volume.task_memory_bytes),
+        disk_bytes=48 * documents, units=units,
+    )  # fmt: skip
+
+
+def verify_range(context: PassContext, threshold: float) -> None:
+    """Write the clusters of a range of components: shuffle file `clusters`."""
+    outcomes = []
+    for piece in _cut_pieces(context):
+        labels = _Labels(context, piece, threshold)
+        labels.connect()
+        outcomes.append(labels.ranked())
+    if outcomes:
+        columns = zip(*(ranked for ranked, _ in outcomes), strict=True)
+        ranked = Ranked(*(np.concatenate(column) for column in columns))
+        write_clusters(context, ranked, np.concatenate([known for _, known in outcomes]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Components:
+    """Components that are verified at a time.
+
+    Attributes:
+        blocks: producers of one component too large to hold; None = all is read at once.
+    """
+
+    low: int
+    high: int
+    blocks: tuple[Producers | None, ...] = (None,)
+
+
+def _cut_pieces(context: PassContext) -> list[_Components]:
+    """Cut this unit's range into pieces that fit into memory."""
+    unit = context.unit
+    rows = context.read_shuffle("gather/sizes", unit.low, unit.high, SIZES)
+    components, group = np.unique(numbers(rows.column("component")), return_inverse=True)
+    documents = np.bincount(group, numbers(rows.column("documents"))).astype(np.int64).tolist()
+    shingles = np.bincount(group, numbers(rows.column("shingles"))).astype(np.int64).tolist()
+    del rows
+    pieces: list[_Components] = []
+    read = largest = 0
+    for component, num_docs, size in zip(components.tolist(), documents, shingles, strict=True):
+        read += size * READ_BYTES + num_docs * ROW_BYTES
+        largest = max(largest, size)
+        last = pieces[-1] if pieces and pieces[-1].blocks == (None,) else None
+        if _too_large(size * READ_BYTES + num_docs * ROW_BYTES, size, context.memory_bytes):
+            blocks = _cut_blocks(context, component)
+            pieces.append(_Components(component, component + 1, blocks))
+        elif (
+            last is None
+            or last.blocks != (None,)
+            or _too_large(read, largest, context.memory_bytes)
+        ):
+            pieces.append(_Components(component, component + 1))
+        else:
+            pieces[-1] = _Components(last.low, component + 1)
+            continue
+        read, largest = size * READ_BYTES + num_docs * ROW_BYTES, size
+    return pieces
+
+
+def _too_large(read_bytes: int, shingles: int, memory_bytes: int) -> bool:
+    return read_bytes + shingles * LINK_BYTES > memory_bytes or shingles >= _MOST_SHINGLES
+
+
+def _cut_blocks(context: PassContext, component: int) -> tuple[Producers, ...]:
+    """Cut the producers of a component so that any two blocks fit into memory.
+
+    Raises:
+        TaskError: the documents of one cell don't.
+    """
+    blocks: list[Producers] = []
+    held_bytes = held = 0
+    for producer in range(len(context.parts("gather/sizes"))):
+        cell = (producer, producer + 1)
+        rows = context.read_shuffle("gather/sizes", component, component + 1, SIZES, cell)
+        size = int(numbers(rows.column("shingles")).sum())
+        read = size * READ_BYTES + int(numbers(rows.column("documents")).sum()) * ROW_BYTES
+        if _too_large(2 * read, 2 * size, context.memory_bytes):
+            needed = 2 * (read + size * LINK_BYTES)
+            raise TaskError(
+                f"{context.label}.verify: near duplicates of one cell that bands join need "
+                f"{needed:,} bytes to be compared in one task, which may use "
+                f"{context.memory_bytes:,}. Set task_memory_bytes to {needed} or more."
+            )
+        held_bytes, held = held_bytes + read, held + size
+        if not blocks or _too_large(2 * held_bytes, 2 * held, context.memory_bytes):
+            blocks.append(cell)
+            held_bytes, held = read, size
+        else:
+            blocks[-1] = (blocks[-1][0], producer + 1)
+    return tuple(blocks)
+
+
+class _ReadSets(NamedTuple):
+    """Shingle sets as read, in any order.
+
+    Attributes:
+        twins: for each row the first one with the same set, which is itself for `kept` ones.
+    """
+
+    keys: Keys
+    priorities: NDArray[np.uint64]
+    components: Hashes
+    twins: Rows
+    kept: Rows
+    offsets: NDArray[np.int64]
+    hashes: Hashes
+
+
+class _Labels:
+    """Labels of the documents of a piece: the smallest key of what each is connected to.
+
+    Attributes:
+        keys: of all documents read so far, ascending.
+        priorities, labels: of these.
+    """
+
+    def __init__(self, context: PassContext, piece: _Components, threshold: float) -> None:
+        self.context, self.piece, self.threshold = context, piece, threshold
+        self.keys = self.labels = np.empty(0, np.int64)
+        self.priorities = np.empty(0, np.uint64)
+        self.read: tuple[list[Producers | None], _ReadSets] | None = None
+
+    def connect(self) -> None:
+        """Connect all similar documents: within each block, then between every two."""
+        for number, block in enumerate(self.piece.blocks):
+            sets = self._sets([block])
+            keys = np.concatenate([self.keys, sets.keys])
+            order = np.argsort(keys, kind="stable")
+            self.keys = keys[order]
+            self.priorities = np.concatenate([self.priorities, sets.priorities])[order]
+            self.labels = np.concatenate([self.labels, sets.keys])[order]
+            self._link(sets, is_new=True)
+            del sets, keys, order
+            for before in self.piece.blocks[:number]:
+                if (self.labels != self.labels[0]).any():
+                    self._link(self._sets([before, block]), is_new=False)
+
+    def ranked(self) -> tuple[Ranked, NDArray[np.float64]]:
+        """Return clustered documents, and the similarity of each to its survivor."""
+        ranked = rank(self.keys, self.labels, self.priorities)
+        known = np.where(ranked.ranks == 0, 1.0, np.nan)
+        blocks = self.piece.blocks
+        for number, block in enumerate(blocks):
+            for before in blocks[: number + 1]:
+                pair = [block] if before == block else [before, block]
+                _compare(self._sets(pair), ranked, known)
+        return ranked, known
+
+    def _link(self, sets: _ReadSets, *, is_new: bool) -> None:
+        labels = self.labels[np.searchsorted(self.keys, sets.keys)]
+        parents = single_link(
+            sets.components.view(np.int64), sets.offsets, sets.hashes, self.threshold,
+            rows=sets.kept, labels=None if is_new else labels,
+        )  # fmt: skip
+        others = labels[parents[sets.twins]]
+        apart = np.flatnonzero(labels != others)
+        nodes, roots = connect(labels[apart], others[apart])
+        if len(nodes):
+            at = np.minimum(np.searchsorted(nodes, self.labels), len(nodes) - 1)
+            self.labels = np.where(nodes[at] == self.labels, roots[at], self.labels)
+
+    def _sets(self, blocks: list[Producers | None]) -> _ReadSets:
+        """Read blocks, or return what was read last."""
+        if self.read is None or self.read[0] != blocks:
+            self.read = None
+            self.read = blocks, _read_sets(self.context, self.piece, blocks)
+        return self.read[1]
+
+
+def _compare(sets: _ReadSets, ranked: Ranked, known: NDArray[np.float64]) -> None:
+    """Fill in the similarity of documents to survivors where both are among the sets."""
+    order = np.argsort(sets.keys)
+    ends = []
+    for keys in (ranked.keys, ranked.survivors):
+        at = order[np.minimum(np.searchsorted(sets.keys, keys, sorter=order), len(order) - 1)]
+        ends.append(np.where(sets.keys[at] == keys, sets.twins[at], -1))
+    pairs = np.flatnonzero((ends[0] >= 0) & (ends[1] >= 0) & np.isnan(known))
+    known[pairs] = similarities(sets.offsets, sets.hashes, ends[0][pairs], ends[1][pairs])
+
+
+def _read_sets(
+    context: PassContext, piece: _Components, blocks: Sequence[Producers | None]
+) -> _ReadSets:
+    rows = pa.concat_tables(
+        context.read_shuffle("gather/sets", piece.low, piece.high, SETS, block) for block in blocks
+    )
+    keys, components, priorities, twins = (
+        numbers(rows.column(name)) for name in ("key", "component", "priority", "twin")
+    )
+    offsets, hashes = as_hashes(rows.column("shingles"))
+    del rows
+    order = np.argsort(keys)
+    stored = order[np.searchsorted(keys, twins, sorter=order)]
+    is_stored = np.flatnonzero(stored == np.arange(len(keys)))
+    first = first_twins(components, keys, offsets, hashes, is_stored)
+    twins = first[stored]
+    kept = np.flatnonzero(twins == np.arange(len(keys)))
+    return _ReadSets(keys, priorities, components, twins, kept, offsets, hashes)
+
+
+# ---------------------------------------------------------------- shingle sets
+
+
+COMPONENTS = pa.schema([("key", pa.int64()), ("component", pa.int64())])
+"""One row per document that bands join to another; components are called by their smallest key."""
+
+SETS = pa.schema(
+    [
+        ("component", pa.uint64()),
+        ("key", pa.int64()),
+        ("priority", pa.uint64()),
+        ("twin", pa.int64()),
+        ("shingles", pa.large_binary()),
+    ]
+)
+"""`component` is spread evenly over 64 bits; `twin` is the first document of cell and component
+with the same shingles, and only that one has them here. A set is the different 64-bit shingle
+hashes of a document, ascending, as bytes."""
+
+SIZES = pa.schema([("component", pa.uint64()), ("documents", pa.int64()), ("shingles", pa.int64())])
+"""Sums by component, of a cell."""
+
+_INDEX = pa.schema([("key", pa.int64()), ("shingles", pa.large_binary())])
+
+_SPREAD, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC4CEB9FE1A85EC53)
+
+
+class ShingleSets(NamedTuple):
+    """Documents with their shingle sets.
+
+    Attributes:
+        priorities: to be kept; None = all alike.
+        offsets, hashes: their shingles, as `schemes.shingles` gives them.
+    """
+
+    keys: Keys
+    priorities: NDArray[np.uint64] | None
+    offsets: NDArray[np.int64]
+    hashes: Hashes
+
+
+def write_sets(
+    context: PassContext, documents: Keys, components: Keys, batches: Iterable[ShingleSets]
+) -> None:
+    """Write the shingle sets of a cell's documents, equal ones of a component once.
+
+    Args:
+        documents, components: keys, ascending, and the component of each.
+        batches: with their sets, in the same order.
+
+    Raises:
+        DataError: they are not the same documents.
+    """
+    keys, priorities, offsets, hashes = _concatenated(batches)
+    if not np.array_equal(keys, documents):
+        raise DataError(
+            f"unit {context.unit.number}: {len(documents)} documents should live here, {len(keys)} "
+            "do. Run again."
+        )
+    spread = frozen(_spread(components))
+    rows = np.arange(len(keys))
+    twins = first_twins(spread, keys, offsets, hashes, rows)
+    sizes = np.where(twins == rows, np.diff(offsets), 0)
+    if (twins != rows).any():
+        hashes = hashes[np.repeat(twins == rows, np.diff(offsets))]
+    columns = {
+        "component": spread,
+        "key": keys,
+        "priority": priorities,
+        "twin": keys[twins],
+        "shingles": _binary(np.concatenate([[0], np.cumsum(sizes)]), hashes),
+    }
+    context.count("gathered", len(keys))
+    context.count("shingles", int(sizes.sum()))
+    context.write_shuffle("sets", columns)
+    values, group = np.unique(spread, return_inverse=True)
+    sums = {
+        "component": values,
+        "documents": np.bincount(group).astype(np.int64),
+        "shingles": np.bincount(group, sizes).astype(np.int64),
+    }
+    context.write_shuffle("sizes", sums, is_sorted=True)
+
+
+def write_index(context: PassContext, batches: Iterable[ShingleSets]) -> None:
+    """Keep the shingle sets of a cell's documents for later runs to be compared with."""
+    keys, _, offsets, hashes = _concatenated(batches)
+    columns = {"key": keys, "shingles": _binary(offsets, hashes)}
+    context.write_shuffle("sets", columns, is_sorted=True)
+
+
+def read_index(index: Reference, low: int, high: int, documents: Keys) -> Iterator[ShingleSets]:
+    """Yield the sets of some documents of a reference run; keys are moved below zero."""
+    rows = index.read("sets", low - index.shift, high - index.shift, _INDEX)
+    keys = numbers(rows.column("key")) + np.int64(index.shift)
+    chosen = np.isin(keys, documents)
+    if chosen.any():
+        rows = rows.filter(pa.array(chosen)).combine_chunks()
+        yield ShingleSets(keys[chosen], None, *as_hashes(rows.column("shingles")))
+
+
+def _concatenated(
+    batches: Iterable[ShingleSets],
+) -> tuple[Keys, NDArray[np.uint64], NDArray[np.int64], Hashes]:
+    """Return keys, priorities, offsets and hashes of all batches."""
+    nothing = np.empty(0, np.uint64)
+    sets = [ShingleSets(np.empty(0, np.int64), nothing, np.zeros(1, np.int64), nothing), *batches]
+    keys = [batch.keys for batch in sets]
+    priorities = [
+        np.zeros(len(batch.keys), np.uint64) if batch.priorities is None else batch.priorities
+        for batch in sets
+    ]
+    sizes = np.concatenate([np.diff(batch.offsets) for batch in sets])
+    hashes = [batch.hashes[batch.offsets[0] : batch.offsets[-1]] for batch in sets]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return (
+        frozen(np.concatenate(keys)), frozen(np.concatenate(priorities)), frozen(offsets),
+        frozen(np.concatenate(hashes)),
+    )  # fmt: skip
+
+
+def _binary(offsets: NDArray[np.int64], hashes: Hashes) -> pa.LargeBinaryArray:
+    """Wrap sets as an Arrow array of bytes, without copying them."""
+    buffers = [None, pa.py_buffer(offsets * 8), pa.py_buffer(hashes)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+def as_hashes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], Hashes]:
+    """View a column of sets as offsets and hashes."""
+    sets = utf8(column.combine_chunks())
+    return frozen(sets.offsets // 8), sets.data[: len(sets.data) // 8 * 8].view(np.uint64)
+
+
+def _spread(components: Keys) -> Hashes:
+    """Return other numbers for components, one for one, evenly spread."""
+    values = components.view(np.uint64)
+    values = (values ^ (values >> np.uint64(32))) * _SPREAD
+    values = (values ^ (values >> np.uint64(29))) * _MIX
+    return values ^ (values >> np.uint64(32))
+
+
+def first_twins(
+    components: Hashes, keys: Keys, offsets: NDArray[np.int64], hashes: Hashes, rows: Rows
+) -> Rows:
+    """Return for each row that of the smallest key in its component with the same set, (N,).
+
+    Args:
+        rows: of the sets to compare; all others count as different.
+    """
+    first = np.arange(len(keys))
+    high, low = hash_texts(frozen(offsets * 8), hashes.view(np.uint8))
+    high = frozen((high ^ components)[rows])
+    twins = rows[first_of_group(high, frozen(low[rows]), frozen(keys[rows]))]
+    is_later = twins != rows
+    rows, twins = rows[is_later], twins[is_later]
+    is_equal = similarities(offsets, hashes, rows, twins) == 1  # hashes may collide
+    first[rows[is_equal]] = twins[is_equal]
+    return first

@@ -1,0 +1,219 @@
+"""Repeated spans of text, exactly.
+
+    pass                      reads                     writes              memory
+    engine partitioned: ten passes that `partitioned` draws
+    engine suffix_array:
+    texts (cells)             documents                 `texts`, `sizes`    4 bytes a byte of a cell
+    sort (ranges of scopes)   `texts` of a scope        `spans`             14 bytes a byte of all
+    either:
+    apply (cells)             spans of the cell         sidecar, ledger     200 bytes a document
+
+`symbols` reads documents as bytes or as token ids.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from corpuskit.formats.batch import SPAN, ByteSpans, span_lists
+from corpuskit.formats.ledger import Entries
+from corpuskit.kernels.substring import spans as trims
+from corpuskit.kernels.substring.spans import join_spans
+from corpuskit.stage import Cost, GlobalStage, Pass
+from corpuskit.stages.dedup._keep import (
+    check_scope,
+    keep_columns,
+    scope_columns,
+)
+from corpuskit.stages.dedup.substring_dedup import partitioned, suffix_array
+from corpuskit.stages.dedup.substring_dedup.symbols import (
+    ENCODED_PER_SECOND,
+    Search,
+    byte_spans,
+    check_encoder,
+)
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import Known, PassContext, View, Volume
+    from corpuskit.stages.dedup.substring_dedup.symbols import DocumentSpans
+
+
+_TRIMS = {"char": trims.CHAR, "word": trims.WORD, "line": trims.LINE}
+
+
+class SubstringDedup(Search, GlobalStage):
+    """Cut spans of text that occur elsewhere, too, letter for letter.
+
+    A window of `min_bytes` is repeated when the same bytes occur at two places of the corpus, in
+    two documents or in one; windows never cross documents. What repeated windows cover together is
+    cut, but for the first copy of each window. Use it after minhash_dedup, which is cheaper and
+    takes what is repeated as a whole: what is left are quoted passages, licences, navigation.
+
+    Equality is decided by the bytes themselves, so there are no false hits, and both engines find
+    the same spans: `suffix_array` is the published method, which needs all texts in the memory of
+    one task; `partitioned` is bounded in memory, and faster.
+
+    A span is then shrunk to whole words (`trim`), and too little text between two spans goes with
+    them (`min_fragment`). Of a document that is cut below `min_document` nothing stays. Instead of
+    cutting, documents can be dropped by the share of them that is repeated, or annotated for
+    a loss mask or a `threshold`.
+
+    Cutting joins what stood apart, so a second run finds a little more (0.04 % of the bytes).
+
+    Source: Lee et al. 2022, section 4.1: there windows of 50 tokens (about 250 bytes of English)
+    and all copies struck, as with `keep: none`. RefinedWeb (Penedo et al. 2023, appendix G.3)
+    compares cutting, masking and dropping documents by share (0.2) or at any hit (0), and drops
+    documents that are nearly empty afterwards. OLMo 3 keeps one copy, and cuts what is sandwiched.
+    """
+
+    rules = ("repeated_substring", "too_little_left", "repeated_share")
+    bounds: ClassVar[Mapping[str, str]] = {
+        "too_little_left": "min_document",
+        "repeated_share": "max_ratio",
+    }
+
+    engine: Literal["partitioned", "suffix_array"] = "partitioned"
+    """`partitioned` (bounded memory), or `suffix_array` (the reference: all texts of a scope in
+    the memory of one task; the extra `suffix-array`). Same spans."""
+    trim: Literal["char", "word", "line"] = "word"
+    """What a cut leaves whole: spans shrink to whole characters, words or lines."""
+    min_fragment: int = Field(100, ge=0)
+    """Text between two spans that is shorter than this, in bytes, is cut with them."""
+    action: Literal["cut", "drop", "annotate"] = "cut"
+    """Cut the spans, drop documents by `max_ratio`, or only annotate (`spans`,
+    `duplicated_ratio`)."""
+    min_document: int = Field(200, ge=0)
+    """Bytes that must be left of a document that is cut, or all of it goes."""
+    max_ratio: float = Field(0.2, ge=0, le=1)
+    """With `action: drop`: drop documents of which more than this share is in spans; 0 drops at any
+    span."""
+
+    def files(self) -> tuple[str, ...]:
+        return () if self.tokenizer is None else (self.tokenizer,)
+
+    def libraries(self) -> tuple[str, ...]:
+        if self.tokenizer is None:
+            return ()
+        fast = importlib.util.find_spec("gigatoken") is not None
+        return ("tokenizers", "gigatoken") if fast else ("tokenizers",)
+
+    def needs(self) -> tuple[str, ...]:
+        columns = (*scope_columns(self.scope), *keep_columns("first", self.prefer))
+        return tuple(dict.fromkeys(columns))
+
+    def adds(self) -> Mapping[str, pa.DataType]:
+        if self.action != "annotate":
+            return {}
+        return {"spans": pa.list_(SPAN), "duplicated_ratio": pa.float64()}
+
+    def check(self, known: Known) -> None:
+        check_scope(known, self.scope)
+        for name in self.prefer:
+            known.check_source("prefer", name)
+        if self.tokenizer is not None:
+            check_encoder(self.tokenizer)
+        if self.engine == "suffix_array":
+            suffix_array.require_library()
+
+    def passes(self) -> tuple[Pass, ...]:
+        return (*self._engine.passes(self), Pass("apply", self.apply_spans))
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        if pass_name != "apply":
+            engine_cost: Cost = self._engine.cost(self, volume, pass_name)
+            return engine_cost
+        # Of bench_en 0.19 is repeated, in half of the documents; those are encoded again.
+        encoded = 0 if self.tokenizer is None else volume.text_bytes / 2
+        return Cost(
+            cpu_seconds=volume.text_bytes / 400e6 + encoded / ENCODED_PER_SECOND,
+            unit_bytes=200 * volume.cell_documents + volume.cell_bytes // 4,
+            disk_bytes=40 * volume.documents,
+        )
+
+    @property
+    def _engine(self) -> ModuleType:
+        return suffix_array if self.engine == "suffix_array" else partitioned
+
+    def apply_spans(self, context: PassContext) -> None:
+        """Write the sidecar of a cell, and the ledger rows of what it cuts or drops."""
+        repeats = self._engine.cell_spans(self, context)
+        keys, _ = context.part_keys()
+        keep, ratios = np.ones(len(keys), np.bool_), np.zeros(len(keys))
+        cuts = [ByteSpans.empty()]
+        for view in context.read("id", "source", "text") if len(repeats.keys) else ():
+            spans = self._spans(view, repeats)
+            at = np.searchsorted(keys, view.keys)
+            sizes = view.text.sizes()
+            repeated = np.bincount(spans.rows, spans.ends - spans.starts, len(sizes)).astype(float)
+            ratios[at] = repeated / np.maximum(sizes, 1)
+            context.count("spans", len(spans.rows))
+            context.count("span_bytes", int(repeated.sum()))
+            if self.action != "annotate":
+                keep[at] = ~self._decide(context, view, spans, repeated)
+            cuts.append(ByteSpans(at[spans.rows], spans.starts, spans.ends))
+        rows, starts, ends = (np.concatenate(parts) for parts in zip(*cuts, strict=True))
+        lists = span_lists(rows, starts, ends, len(keys))
+        if self.action == "annotate":
+            context.write_sidecar(keep, {"spans": lists, "duplicated_ratio": pa.array(ratios)})
+        else:
+            context.write_sidecar(keep, cuts=lists if self.action == "cut" else None)
+
+    def _spans(self, view: View, repeats: DocumentSpans) -> ByteSpans:
+        """Return the spans of a view's documents, in bytes, as they would be cut."""
+        low, high = np.searchsorted(repeats.keys, [view.keys[0], view.keys[-1] + 1])
+        rows = np.searchsorted(view.keys, repeats.keys[low:high])
+        starts, ends = repeats.starts[low:high], repeats.ends[low:high]
+        starts, ends = byte_spans(self, view, rows, starts, ends)
+        starts, ends = trims.trim_spans(
+            *view.text, rows, starts, ends, trims.char_kinds(), _TRIMS[self.trim]
+        )
+        return ByteSpans(*join_spans(rows, starts, ends, self.min_fragment))
+
+    def _decide(
+        self, context: PassContext, view: View, spans: ByteSpans, repeated: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Add ledger rows for what is cut or dropped; return which documents are dropped."""
+        sizes = view.text.sizes()
+        has_spans = repeated > 0
+        if self.action == "cut":
+            values = sizes - repeated
+            is_dropped = has_spans & (values < self.min_document)
+            rule = "too_little_left"
+            stays = np.flatnonzero(has_spans & ~is_dropped)
+            counts = np.bincount(spans.rows, minlength=len(sizes)).astype(np.float64)
+            self._add_ledger(context, view, spans, "repeated_substring", stays, counts)
+        else:
+            values = repeated / np.maximum(sizes, 1)
+            is_dropped, rule = has_spans & (values > self.max_ratio), "repeated_share"
+        self._add_ledger(context, view, spans, rule, np.flatnonzero(is_dropped), values)
+        return is_dropped
+
+    def _add_ledger(
+        self, context: PassContext, view: View, spans: ByteSpans, rule: str,
+        rows: NDArray[np.int64], values: NDArray[np.float64],
+    ) -> None:  # fmt: skip
+        """Add a row for each of some documents, with all its spans."""
+        if len(rows) == 0:
+            return
+        context.add_ledger(
+            Entries.of(
+                view.batch,
+                rows,
+                context.label,
+                rule,
+                values[rows],
+                self.threshold(rule),
+                action="cut" if rule == "repeated_substring" else "drop",
+                spans=span_lists(*spans, view.num_docs).take(pa.array(rows)),
+            )
+        )

@@ -1,0 +1,555 @@
+"""The engine of substring_dedup that is bounded in memory: fingerprints choose what to compare.
+
+    winnow (cells)      one fingerprint for some L / 4 windows        fingerprints, spans
+    count (ranges)      those that occur twice or more                places, hot
+    refine (cells)      of hot ones: one for each window              fingerprints, spans
+    recount (ranges)    those that occur twice or more                places
+    gather (cells)      the symbols of their windows, no text twice   contexts, spans
+    compare (ranges)    which windows are equal, symbol by symbol     windows
+    cell_spans          the spans of a cell's documents
+
+Equal windows have equal fingerprints, so all windows that equal one meet it in `compare`, with all
+their symbols: spans are those of one suffix array over everything. A task holds one cell, or the
+contexts of a range, never all texts.
+
+A fingerprint is *hot* if more rows have it than a task should hold together (half a line that each
+page of the web ends with). Hashes of whole windows replace it: windows that share one are equal
+but for collisions, and come once per cell.
+
+Between these are passes `route_<rows>` that merge rows if there are very many cells (`_routing`).
+Rows name windows by the document's key and the position in it, so no number depends on how the work
+was cut.
+
+Source: Schleimer, Wilkerson, Aiken 2003 for the fingerprints; Lee et al. 2022 for the spans.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from corpuskit.errors import DataError
+from corpuskit.formats.batch import frozen, numbers, utf8
+from corpuskit.kernels.substring.contexts import (
+    Contexts,
+    copy_contexts,
+    find_equal,
+    flag_windows,
+    group_rows,
+    group_sizes,
+    hash_windows,
+    order_hashes,
+    order_keys,
+)
+from corpuskit.kernels.substring.winnow import MAX_SYMBOLS, gram_size, winnow
+from corpuskit.stage import Cost, Pass, Unit
+from corpuskit.stages import _routing
+from corpuskit.stages._numbers import among
+from corpuskit.stages._routing import ROUTED
+from corpuskit.stages.dedup.substring_dedup.symbols import (
+    DocumentSpans,
+    Symbols,
+    read_symbols,
+    symbol_type,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import PassContext, PassPlan, Volume
+    from corpuskit.stages.dedup.substring_dedup.symbols import Search
+
+
+_PLACE = [("start", pa.uint32()), ("at", pa.uint16()), ("last", pa.uint16())]
+FINGERPRINTS = pa.schema([("fp", pa.uint64()), ("key", pa.int64()), *_PLACE])
+"""One row per fingerprint, as kernels.substring.winnow has them."""
+
+PLACES = pa.schema([("key", pa.int64()), ("fp", pa.uint64()), *_PLACE])
+"""Those that are not alone, on their way back."""
+
+REFINED = tuple(f"refine/fingerprints_{number}" for number in range(64))
+"""Runs of FINGERPRINTS that replace hot ones: slices of what a cell has."""
+
+HOT = pa.schema([("fp", pa.uint64())])
+CONTEXTS = pa.schema([*FINGERPRINTS, ("rank", pa.uint8()), ("symbols", pa.large_binary())])
+SPANS = pa.schema([("key", pa.int64()), ("start", pa.uint32()), ("end", pa.uint32())])
+WINDOWS = pa.schema([("key", pa.int64()), ("start", pa.uint32()), ("last", pa.uint16())])
+"""Repeated windows `start` to `start + last`."""
+
+_MAX_OPENS = 1 << 27
+"""Runs that all ranges together may open: hours of CPU, where there are 100 TB. To merge what
+cells have for them first is to write contexts, most of what is written, once more."""
+
+
+def passes(search: Search) -> tuple[Pass, ...]:
+    """Return all passes but the last, which asks for `cell_spans`."""
+    fingerprints, contexts, held = "winnow/fingerprints", "gather/contexts", context_bytes(search)
+    places, windows = "count/places", "compare/windows"
+
+    def merge(run: str, schema: pa.Schema, units: Callable[[PassPlan], list[Unit]]) -> Pass:
+        name = f"route_{run.partition('/')[2]}"
+        return Pass(name, partial(_merge_rows, search, run, schema), units)
+
+    return (
+        Pass("winnow", partial(winnow_cell, search)),
+        merge(fingerprints, FINGERPRINTS, partial(_routes_to_ranges, fingerprints, ROW_BYTES)),
+        Pass("count", partial(count_range, search), partial(_ranges, fingerprints, ROW_BYTES)),
+        Pass("refine", partial(refine_cell, search), _cells_if_hot),
+        Pass("recount", partial(recount_range, search), _refined_ranges),
+        merge(places, PLACES, partial(_routes_to_cells, places)),
+        Pass("gather", partial(gather_cell, search)),
+        merge(contexts, CONTEXTS, partial(_routes_to_ranges, contexts, held)),
+        Pass("compare", partial(compare_range, search), partial(_ranges, contexts, held)),
+        merge(windows, WINDOWS, partial(_routes_to_cells, windows)),
+    )
+
+
+def _merge_rows(search: Search, run: str, schema: pa.Schema, context: PassContext) -> None:
+    del search
+    _routing.route(context, run, run.partition("/")[2], schema)
+
+
+def _ranges(run: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
+    """Return ranges of hashes of which a task can hold one; none if there are no rows."""
+    return _routing.hash_units(plan, run, row_bytes) if plan.parts(run) else []
+
+
+def _refined_ranges(plan: PassPlan) -> list[Unit]:
+    """Return ranges of hashes of windows of which a task can hold one; none if there are none."""
+    rows = sum(part.rows for run in REFINED for part in plan.parts(run))
+    return _routing.range_units(-(-rows // max(plan.memory_bytes // ROW_BYTES, 1))) if rows else []
+
+
+def _cells_if_hot(plan: PassPlan) -> list[Unit]:
+    return plan.cells() if plan.counters("count").get("hot") else []
+
+
+def _routes_to_ranges(run: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
+    """Return the pieces of a second level between cells and ranges, none if it is not worth it."""
+    parts, ranges = plan.parts(run), _ranges(run, row_bytes, plan)
+    if len(parts) * len(ranges) <= _MAX_OPENS:
+        return []
+    each = sum(part.rows for part in parts) // len(ranges) + 1
+    ranges = [dataclasses.replace(unit, rows=each) for unit in ranges]
+    return _routing.cut_routes(parts, ranges, row_bytes, plan.memory_bytes)
+
+
+def _routes_to_cells(run: str, plan: PassPlan) -> list[Unit]:
+    """Return the pieces of a second level between ranges and cells, none if it is not worth it."""
+    cells = [Unit(c.number, "", c.low, c.high, c.rows) for c in plan.cells()]
+    return _routing.cut_routes(plan.parts(run), cells, ROW_BYTES, plan.memory_bytes)
+
+
+_REPEATED, _DISTINCT = 0.35, 0.2
+"""Shares of the fingerprints: those that occur twice, and those whose contexts are compared.
+113 MB of technical English, a quarter of it in repeats of 250 bytes, have 0.26 and 0.15."""
+
+
+def cost(search: Search, volume: Volume, pass_name: str) -> Cost:
+    """Return what one of `passes` needs."""
+    has_bytes = search.tokenizer is None
+    width = np.dtype(symbol_type(search)).itemsize
+    apart = max((search.window - gram_size(search.window)) // 2, 1)
+    rows = volume.text_bytes // (1 if has_bytes else 4) // apart
+    contexts = int(rows * _DISTINCT)
+    size = (search.window + apart) * width + 29
+    in_cell = volume.cell_bytes / max(volume.text_bytes, 1)
+    reading = volume.text_bytes / (300e6 if has_bytes else 2.2e6)
+    if pass_name == "winnow":
+        held = (64 << 20) + int(in_cell * rows * 100)
+        return Cost(reading + volume.text_bytes / 160e6, unit_bytes=held, disk_bytes=24 * rows)
+    if pass_name == "count":
+        disk = int(24 * rows * _REPEATED)
+        return _routing.cost_of_ranges(volume, rows, ROW_BYTES, rows / 7e6, disk)
+    if pass_name == "gather":
+        cpu = reading + rows * _REPEATED / 1.5e6
+        held = 2 * width * volume.cell_bytes + int(in_cell * rows * _REPEATED * 150)
+        held += int(in_cell * 2 * contexts * size)
+        return Cost(cpu, unit_bytes=held, disk_bytes=contexts * size)
+    if pass_name == "compare":
+        held = context_bytes(search)
+        return _routing.cost_of_ranges(volume, contexts, held, contexts / 0.6e6, 4 * contexts)
+    return _cost_of_routes(volume, pass_name, rows, contexts, size)
+
+
+def _cost_of_routes(volume: Volume, pass_name: str, rows: int, contexts: int, size: int) -> Cost:
+    """Return what a second level of the exchange needs, where there is one.
+
+    Nothing for hot fingerprints, whose number is unknown.
+    """
+    counted = _routing.num_ranges(volume, rows, ROW_BYTES)
+    compared = _routing.num_ranges(volume, contexts, size * 2 + 200)
+    repeated = int(rows * _REPEATED)
+    routes = {
+        "route_fingerprints": (rows, 24, counted, _MAX_OPENS),
+        "route_places": (repeated, 24, counted, _routing.MAX_OPENS),
+        "route_contexts": (contexts, size, compared, _MAX_OPENS),
+        "route_windows": (contexts // 2, 14, compared, _routing.MAX_OPENS),
+    }
+    moved, row_bytes, ranges, most = routes.get(pass_name, (0, 0, 0, 0))
+    if volume.cells * ranges <= most:
+        return Cost(units=0)
+    disk = moved * row_bytes
+    held = min(4 * disk, volume.task_memory_bytes)
+    return Cost(
+        moved / 3e6 + disk / 300e6,
+        unit_bytes=held,
+        disk_bytes=disk,
+        units=max(4 * disk // volume.task_memory_bytes, 1),
+    )
+
+
+# ---------------------------------------------------------------- which windows may be equal
+
+
+ROW_BYTES = 110
+"""Memory of a fingerprint while it is counted."""
+
+_CHUNK = 16
+"""Producers whose fingerprints are read at a time: of hot ones only these are held."""
+
+_HOT_ROWS = 1 << 18
+"""The most rows of a fingerprint that are compared as they are."""
+
+
+def winnow_cell(search: Search, context: PassContext) -> None:
+    """Write the fingerprints of a cell's documents, and what repeats within periodic text."""
+    rows: list[tuple[NDArray[np.generic], ...]] = []
+    spans: list[tuple[NDArray[np.generic], ...]] = []
+    for batch in read_symbols(search, context):
+        sizes = np.diff(batch.offsets)
+        if len(sizes) and sizes.max() > MAX_SYMBOLS:
+            longest = int(sizes.argmax())
+            raise DataError(
+                f"document {batch.keys[longest]}: {sizes[longest]:,} symbols; substring_dedup "
+                f"takes {MAX_SYMBOLS:,}. Set max_document_bytes."
+            )
+        first = search.keep == "first"
+        fps, repeats = winnow(
+            batch.offsets, batch.values, batch.scopes, search.window, keep_first=first
+        )
+        rows.append((fps.fps, batch.keys[fps.docs], fps.starts, fps.ats, fps.lasts))
+        spans.append((batch.keys[repeats.docs], repeats.starts, repeats.ends))
+    if not rows:
+        return
+    columns = [np.concatenate(parts) for parts in zip(*rows, strict=True)]
+    order = order_hashes(columns[0])
+    context.count("fingerprints", len(order))
+    write(context, "fingerprints", FINGERPRINTS, [column[order] for column in columns])
+    write(context, "spans", SPANS, [np.concatenate(parts) for parts in zip(*spans, strict=True)])
+
+
+def count_range(search: Search, context: PassContext) -> None:
+    """Write the places of fingerprints that occur more than once, and which ones are hot."""
+    most = min(_HOT_ROWS, context.memory_bytes // (4 * context_bytes(search)))
+    hot = _count(context, [routed(context, "winnow/fingerprints")], max(most, 2))
+    context.count("hot", len(hot))
+    context.write_shuffle("hot", {"fp": hot}, is_sorted=True)
+
+
+def refine_cell(search: Search, context: PassContext) -> None:
+    """Write a row for each window of a cell whose fingerprint is hot, no text twice.
+
+    A slice of the windows at a time, so that a cell may consist of them.
+    """
+    unit, run = context.unit, "winnow/fingerprints"
+    parts = context.parts(run)
+    mine = bisect.bisect_left(parts, unit.number, key=lambda part: part.unit)
+    if mine == len(parts) or parts[mine].unit != unit.number:
+        return
+    rows = context.read_shuffle(run, None, None, FINGERPRINTS, (mine, mine + 1))
+    hot = numbers(context.read_shuffle("count/hot", None, None, HOT).column(0))
+    rows = rows.filter(pa.array(among(numbers(rows.column("fp")), hot)))
+    if rows.num_rows == 0:
+        return
+    combined = combine(search, context, rows)
+    ends = np.cumsum(combined.columns["last"].astype(np.int64) + 1)
+    most = max(context.memory_bytes // (4 * ROW_BYTES), -(-int(ends[-1]) // len(REFINED)), 1)
+    cuts = np.searchsorted(ends, np.arange(most, int(ends[-1]), most))
+    edges = sorted({0, *(cuts + 1).tolist(), len(ends)})
+    spans = [combined.repeats]
+    for run, (begin, end) in zip(REFINED, itertools.pairwise(edges), strict=False):
+        spans.append(_write_windows(search, context, combined, slice(begin, end), run))
+    merged = merge_spans(*(np.concatenate(columns) for columns in zip(*spans, strict=True)))
+    write(context, "spans", SPANS, merged)
+
+
+def _write_windows(
+    search: Search, context: PassContext, combined: Combined, rows: slice, run: str
+) -> DocumentSpans:
+    """Write the windows of some contexts, equal ones once; return the spans of those."""
+    width = combined.width
+    size = search.window * width
+    begins, columns = combined.begins[rows], {n: c[rows] for n, c in combined.columns.items()}
+    fps, which, moved = hash_windows(
+        begins, columns["last"], combined.values, size, width, columns["fp"]
+    )
+    order = order_hashes(fps)  # stable: of equal windows the first comes first
+    fps, which, moved = fps[order], which[order], moved[order]
+    keys, starts = columns["key"][which], columns["start"][which] + moved.astype(np.uint32)
+    sizes, nothing = np.full(len(order), size), np.zeros(len(order), np.int64)
+    windows = Contexts(fps, begins[which] + moved * width, sizes, nothing)
+    first = find_equal(windows, combined.values)
+    chosen = first == np.arange(len(first))
+    place = [fps[chosen], keys[chosen], starts[chosen], nothing[chosen], nothing[chosen]]
+    write(context, run.removeprefix("refine/"), FINGERPRINTS, place)
+    return repeated_spans(search, first, keys, starts, sizes // width)
+
+
+def recount_range(search: Search, context: PassContext) -> None:
+    """Write the places of windows of hot fingerprints that occur more than once."""
+    del search
+    _count(context, REFINED, None)
+
+
+def _count(context: PassContext, runs: Sequence[str], most: int | None) -> NDArray[np.uint64]:
+    """Write the places of fingerprints with 2 to `most` rows; return those with more."""
+    unit = context.unit
+    tables, num_rows = [FINGERPRINTS.empty_table()], 0
+    limit = context.memory_bytes // ROW_BYTES
+    hot = np.empty(0, np.uint64)
+    chunks = ((run, at) for run in runs for at in range(0, len(context.parts(run)), _CHUNK))
+    for name, begin in chunks:
+        table = context.read_shuffle(
+            name, unit.low, unit.high, FINGERPRINTS, (begin, begin + _CHUNK)
+        )
+        if len(hot):
+            table = table.filter(pa.array(~among(numbers(table.column("fp")), hot)))
+        tables.append(table)
+        num_rows += table.num_rows
+        if most is not None and num_rows > limit:
+            rows, hot = _drop_hot(pa.concat_tables(tables).combine_chunks(), hot, most)
+            tables, num_rows = [rows], rows.num_rows
+            limit = max(limit, 2 * num_rows)
+    rows = pa.concat_tables(tables).combine_chunks()
+    if most is not None:
+        rows, hot = _drop_hot(rows, hot, most)
+    fps = numbers(rows.column("fp"))
+    sizes = group_sizes(fps)
+    count_groups(context, sizes)
+    chosen = np.flatnonzero(sizes > 1)
+    column = {name: numbers(rows.column(name))[chosen] for name in rows.column_names}
+    order = order_keys(column["key"])
+    write(context, "places", PLACES, [column[name][order] for name in PLACES.names])
+    return hot
+
+
+def _drop_hot(
+    rows: pa.Table, hot: NDArray[np.uint64], most: int
+) -> tuple[pa.Table, NDArray[np.uint64]]:
+    """Take out fingerprints with more than `most` rows; return the rest, and all hot ones."""
+    fps = numbers(rows.column("fp"))
+    is_hot = group_sizes(fps) > most
+    if not is_hot.any():
+        return rows, hot
+    return rows.filter(pa.array(~is_hot)), np.union1d(hot, fps[is_hot])
+
+
+# ---------------------------------------------------------------- which windows are equal
+
+
+def gather_cell(search: Search, context: PassContext) -> None:
+    """Write the contexts of a cell's places, each text once, and which of them repeat."""
+    unit = context.unit
+    runs = (routed(context, "count/places"), "recount/places")
+    tables = [context.read_shuffle(run, unit.low, unit.high, PLACES) for run in runs]
+    rows = pa.concat_tables(tables).combine_chunks()
+    if rows.num_rows == 0:
+        return
+    combined = combine(search, context, rows)
+    write(context, "spans", SPANS, combined.repeats)
+    sizes = (combined.columns["last"].astype(np.int64) + search.window) * combined.width
+    values = copy_contexts(combined.begins, sizes, combined.values)
+    bounds = pa.py_buffer(np.append(0, np.cumsum(sizes)))
+    symbols = pa.Array.from_buffers(
+        pa.large_binary(), len(sizes), [None, bounds, pa.py_buffer(values)]
+    )
+    context.count("places", rows.num_rows)
+    context.count("contexts", len(sizes))
+    columns = [combined.columns[name] for name in CONTEXTS.names[:-1]]
+    write(context, "contexts", CONTEXTS, [*columns, symbols])
+
+
+def compare_range(search: Search, context: PassContext) -> None:
+    """Write which windows of a range of fingerprints are repeated."""
+    unit = context.unit
+    run = routed(context, "gather/contexts")
+    rows = context.read_shuffle(run, unit.low, unit.high, CONTEXTS)
+    if rows.num_rows == 0:
+        return
+    column = {name: numbers(rows.column(name)) for name in CONTEXTS.names[:-1]}
+    width = np.dtype(symbol_type(search)).itemsize
+    offsets, values = utf8(rows.column("symbols").combine_chunks())
+    order = group_rows(column["fp"], column["rank"], column["key"], column["start"])
+    contexts = Contexts(
+        column["fp"][order], offsets[order], np.diff(offsets)[order],
+        column["at"][order].astype(np.int64) * width,
+    )  # fmt: skip
+    count_groups(context, group_sizes(column["fp"]))
+    first = find_equal(contexts, values)
+    is_first = search.keep == "first"
+    places, firsts, counts = flag_windows(
+        contexts, first, values, search.window * width, width, is_first
+    )
+    keys = column["key"][order][places]
+    starts = column["start"][order][places] + firsts.astype(np.uint32)
+    by_key = order_keys(keys)
+    columns = [keys[by_key], starts[by_key], (counts - 1).astype(np.uint16)[by_key]]
+    write(context, "windows", WINDOWS, columns)
+
+
+def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
+    """Return the spans of the documents of this cell."""
+    unit = context.unit
+    run = routed(context, "compare/windows")
+    windows = context.read_shuffle(run, unit.low, unit.high, WINDOWS)
+    keys, starts, lasts = (numbers(column) for column in windows.columns)
+    pieces = [(keys, starts.astype(np.int64), starts + lasts.astype(np.int64) + search.window)]
+    for name in ("winnow", "refine", "gather"):
+        spans = context.read_shuffle(f"{name}/spans", unit.low, unit.high, SPANS)
+        keys, starts, ends = (numbers(column) for column in spans.columns)
+        pieces.append((keys, starts.astype(np.int64), ends.astype(np.int64)))
+    return merge_spans(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))
+
+
+# ---------------------------------------------------------------- rows
+
+
+_LARGE = 64
+"""Rows of a group that is counted as large."""
+
+
+def context_bytes(search: Search) -> int:
+    """Return the memory of a context while it is compared: read, joined, flags, outcome."""
+    symbols = search.window + search.window // 4
+    held = 2 * symbols * np.dtype(symbol_type(search)).itemsize + search.window // 4 + 300
+    return held * 4 // 3  # besides its share a range may have one group of a quarter of the memory
+
+
+def routed(context: PassContext, run: str) -> str:
+    """Return the run to read in place of `<pass>/<run>`: the merged one if there is one."""
+    name = run.partition("/")[2]
+    via = f"route_{name}"
+    return f"{via}/{name}" if context.counters(via).get(f"{ROUTED}/{name}") else run
+
+
+class Combined(NamedTuple):
+    """Contexts of a cell, those of equal text once.
+
+    Attributes:
+        columns: of the first of equal ones, as in CONTEXTS, sorted by `fp`.
+        begins: their first byte in `values`.
+        values: the texts of the cell.
+        width: bytes of a symbol.
+        repeats: what those that are left out, or all that are not alone, cover.
+    """
+
+    columns: dict[str, NDArray[Any]]
+    begins: NDArray[np.int64]
+    values: NDArray[np.uint8]
+    width: int
+    repeats: DocumentSpans
+
+
+def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
+    """Find contexts of equal text in a cell.
+
+    Args:
+        rows: of FINGERPRINTS, or PLACES.
+
+    Raises:
+        DataError: a row is of a document that the cell has not.
+    """
+    cell = _read_cell(search, context)
+    column = {name: numbers(rows.column(name)) for name in FINGERPRINTS.names}
+    docs = np.minimum(np.searchsorted(cell.keys, column["key"]), len(cell.keys) - 1)
+    if not np.array_equal(cell.keys[docs], column["key"]):
+        raise DataError(
+            f"cell {context.unit.number}: fingerprints of documents that it lacks. Run again."
+        )
+    column["rank"] = cell.ranks[docs]
+    order = group_rows(column["fp"], column["rank"], column["key"], column["start"])
+    column = {name: values[order] for name, values in column.items()}
+    width = cell.values.itemsize
+    begins = (cell.offsets[docs[order]] + column["start"]) * width
+    lengths = column["last"].astype(np.int64) + search.window
+    ats = column["at"].astype(np.int64) * width
+    data = frozen(cell.values.view(np.uint8))
+    first = find_equal(Contexts(column["fp"], begins, lengths * width, ats), data)
+    repeats = repeated_spans(search, first, column["key"], column["start"], lengths)
+    is_first = first == np.arange(len(first))
+    chosen = {name: values[is_first] for name, values in column.items()}
+    return Combined(chosen, begins[is_first], data, width, repeats)
+
+
+def _read_cell(search: Search, context: PassContext) -> Symbols:
+    """Return all documents of a cell; scopes are in the fingerprints already."""
+    batches = list(read_symbols(search, context))
+    pieces: list[NDArray[Any]] = [b.values[b.offsets[0] : b.offsets[-1]] for b in batches]
+    values: Any = np.concatenate(pieces)
+    sizes = np.concatenate([np.diff(batch.offsets) for batch in batches])
+    return Symbols(
+        np.concatenate([batch.keys for batch in batches]),
+        np.append(0, np.cumsum(sizes)),
+        values,
+        np.empty(0, np.uint64),
+        np.concatenate([batch.ranks for batch in batches]),
+    )
+
+
+def repeated_spans(
+    search: Search,
+    first: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    starts: NDArray[np.uint32],
+    lengths: NDArray[np.int64],
+) -> DocumentSpans:
+    """Return the spans of contexts that are repeated, being equal to another one.
+
+    Args:
+        first: (R,) the first context that equals each, as `find_equal` has it.
+        keys, starts, lengths: (R,) where they are, in symbols.
+    """
+    is_repeated = first != np.arange(len(first))
+    if search.keep == "none":
+        is_repeated[first[is_repeated]] = True
+    begins = starts[is_repeated].astype(np.int64)
+    return merge_spans(keys[is_repeated], begins, begins + lengths[is_repeated])
+
+
+def merge_spans(
+    keys: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> DocumentSpans:
+    """Sort spans and join those that touch. O(S)."""
+    order = order_keys(starts)
+    order = order[order_keys(keys[order])]
+    keys, starts, ends = keys[order], starts[order], ends[order]
+    docs = np.cumsum(np.diff(keys, prepend=keys[:1]) != 0)
+    # No document is as long as the distance between two, so ends of others don't matter.
+    reach = np.maximum.accumulate(docs << 33 | ends) if len(ends) else ends
+    opens = np.flatnonzero(np.append(True, (docs << 33 | starts)[1:] > reach[:-1])[: len(keys)])
+    closes = np.append(opens[1:], len(keys)) - 1 if len(keys) else opens
+    return DocumentSpans(keys[opens], starts[opens], reach[closes] & ((1 << 33) - 1))
+
+
+def count_groups(context: PassContext, sizes: NDArray[np.int64]) -> None:
+    """Count large groups by powers of two; `sizes` has that of its group for each row."""
+    groups = np.bincount(sizes[sizes >= _LARGE])
+    for size in np.flatnonzero(groups).tolist():
+        context.count(f"groups_of_{1 << (size.bit_length() - 1)}", int(groups[size]) // size)
+
+
+def write(
+    context: PassContext, run: str, schema: pa.Schema, columns: Sequence[NDArray[Any] | pa.Array]
+) -> None:
+    """Write a run whose rows are in order."""
+    arrays = [pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)]
+    context.write_shuffle(run, dict(zip(schema.names, arrays, strict=True)), is_sorted=True)

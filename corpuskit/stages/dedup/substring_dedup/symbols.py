@@ -1,0 +1,183 @@
+"""What substring_dedup compares: the symbols of documents, bytes or token ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from corpuskit.formats.batch import frozen
+from corpuskit.paths import PathText
+from corpuskit.stage import Parameters
+from corpuskit.stages.dedup._keep import (
+    GLOBAL,
+    MAX_SOURCES,
+    priorities,
+    scope_columns,
+    scope_hashes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import PassContext, View
+
+
+RANK_BITS = 8
+"""A preference among sources is one byte."""
+
+
+ENCODED_PER_SECOND = 2.2e6
+"""Text bytes that Hugging Face tokenizers encode in a CPU second."""
+
+
+_MIN_BYTES = 250
+
+
+class Search(Parameters):
+    """Parameters that decide which spans are repeated."""
+
+    min_bytes: int | None = Field(None, ge=10, le=100_000)
+    """Length of a repeated span at least, in bytes; 250 if nothing is given. For 100 bytes of
+    English, scripts of three bytes a letter need 300."""
+    min_tokens: int | None = Field(None, ge=4, le=25_000)
+    """Length in token ids of `tokenizer` instead; encoding costs more than all else."""
+    tokenizer: PathText | None = None
+    """Path of a tokenizer.json, for `min_tokens`: spans are equal when their ids are."""
+    keep: Literal["first", "none"] = "first"
+    """Which copy stays: the first one, or none."""
+    prefer: tuple[str, ...] = Field((), max_length=MAX_SOURCES)
+    """Sources whose copies count as earlier than those of others, the most wanted first."""
+    scope: str = GLOBAL
+    """Look for repeats among all documents, or only among those with the same value in a column of
+    strings: source, language.label, or a declared one such as dump."""
+
+    @model_validator(mode="after")
+    def _check_windows(self) -> Self:
+        if self.min_bytes is not None and self.min_tokens is not None:
+            raise ValueError("set min_bytes or min_tokens, not both")
+        if (self.min_tokens is None) != (self.tokenizer is None):
+            raise ValueError("min_tokens and tokenizer need each other")
+        return self
+
+    @property
+    def window(self) -> int:
+        """Return the symbols of a window: bytes, or token ids."""
+        return self.min_tokens or self.min_bytes or _MIN_BYTES
+
+
+class Symbols(NamedTuple):
+    """Documents as symbols: those of document i are `values[offsets[i]:offsets[i + 1]]`.
+
+    Attributes:
+        keys: (N,) ascending.
+        offsets: (N + 1,) int64 into values; does not start at zero for a slice. Read-only.
+        values: (T,) uint8 bytes of valid UTF-8, or uint32 token ids. Read-only.
+        scopes: (N,) uint64; windows are compared among documents with the same number.
+        ranks: (N,) uint8 index of the source in `prefer`: of two positions that of the smaller
+            (rank, key, offset) is the first.
+    """
+
+    keys: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    values: NDArray[np.uint8] | NDArray[np.uint32]
+    scopes: NDArray[np.uint64]
+    ranks: NDArray[np.uint8]
+
+
+def symbol_type(search: Search) -> type[np.uint8 | np.uint32]:
+    """Return the type of `Symbols.values`."""
+    return np.uint8 if search.tokenizer is None else np.uint32
+
+
+def read_symbols(search: Search, context: PassContext) -> Iterator[Symbols]:
+    """Yield the documents of a cell that are still alive, batch by batch."""
+    columns = dict.fromkeys(["text", *scope_columns(search.scope), *_rank_columns(search)])
+    for view in context.read(*columns):
+        offsets, values = symbols_of(search, view)
+        ranks = np.zeros(view.num_docs, np.uint8)
+        if search.prefer:
+            ranks = (priorities(view, "first", search.prefer) >> np.uint64(64 - RANK_BITS)).astype(
+                np.uint8
+            )
+        yield Symbols(view.keys, offsets, values, scope_hashes(view, search.scope), ranks)
+
+
+def symbols_of(
+    search: Search, view: View
+) -> tuple[NDArray[np.int64], NDArray[np.uint8] | NDArray[np.uint32]]:
+    """Return the symbols of all documents of a view: offsets (N + 1,), values."""
+    if search.tokenizer is None:
+        return view.text
+    from corpuskit.stages.sequences.tokenize.engines import open_encoder
+
+    encoded = open_encoder(search.tokenizer).encode(view.column("text"))
+    return frozen(encoded.offsets), frozen(encoded.ids)
+
+
+def check_encoder(path: str) -> None:
+    """Check that a tokenizer can be opened, and knows where its tokens are in a text.
+
+    Raises:
+        UsageError: it cannot, or does not.
+    """
+    from corpuskit.stages.sequences.tokenize.engines import check_edges
+
+    check_edges(path)
+
+
+def byte_spans(
+    search: Search,
+    view: View,
+    rows: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return spans of symbols as spans of bytes of the texts; no more than those symbols cover.
+
+    Args:
+        rows: (S,) documents in the view; ascending.
+        starts, ends: (S,) in symbols.
+    """
+    if search.tokenizer is None or len(rows) == 0:
+        return starts, ends
+    from corpuskit.stages.sequences.tokenize.engines import token_edges
+
+    byte_starts, byte_ends = np.empty_like(starts), np.empty_like(ends)
+    documents, firsts = np.unique(rows, return_index=True)
+    bounds = np.append(firsts, len(rows))
+    texts = view.column("text")
+    for index, row in enumerate(documents.tolist()):
+        mine = slice(bounds[index], bounds[index + 1])
+        begins, stops = token_edges(search.tokenizer, texts[row].as_py())
+        # A character that is shared with the token before or after belongs to neither.
+        before = np.append(0, stops[:-1])
+        after = np.append(begins[1:], stops[-1])
+        byte_starts[mine] = np.maximum(begins, before)[starts[mine]]
+        byte_ends[mine] = np.minimum(stops, after)[ends[mine] - 1]
+    return byte_starts, np.maximum(byte_starts, byte_ends)
+
+
+def _rank_columns(search: Search) -> tuple[str, ...]:
+    return ("source",) if search.prefer else ()
+
+
+# ---------------------------------------------------------------- spans
+
+
+class DocumentSpans(NamedTuple):
+    """Repeated spans, before any trimming: by key, then start; disjoint, none touch.
+
+    The union of `[p, p + L)` over the flagged windows `p` of each document.
+
+    Attributes:
+        keys: (S,) of their documents.
+        starts, ends: (S,) in symbols of the document (bytes of its text, or tokens).
+    """
+
+    keys: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]

@@ -1,0 +1,353 @@
+"""What turns text into ids: Hugging Face tokenizers, SentencePiece, gigatoken."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import unicodedata
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from corpuskit.errors import DataError, UsageError, reason_of
+from corpuskit.formats.batch import utf8
+from corpuskit.kernels.jit import inline, kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stages.sequences.tokenize.sentencepiece import SentencePieceModel
+
+
+BATCH_DOCS = 256
+
+
+class Ids(NamedTuple):
+    """Token ids of documents: those of document i are `ids[offsets[i]:offsets[i + 1]]`."""
+
+    ids: NDArray[np.uint32]
+    offsets: NDArray[np.int64]
+
+
+class Encoder(Protocol):
+    """Turns texts into ids, without ids that begin or end documents."""
+
+    def encode(self, texts: pa.Array) -> Ids:
+        """Return the ids of a large_string array without nulls."""
+
+
+def to_text(fields: Mapping[str, Any], model: str | None = None) -> str:
+    """Return a tokenizer.json as text.
+
+    Args:
+        model: the model as text; it is nearly all of it, and two engines are opened with it.
+    """
+    rest = {name: value for name, value in fields.items() if name != "model"}
+    return f'{json.dumps(rest)[:-1]}, "model": {model or json.dumps(fields["model"])}}}'
+
+
+class ReferenceEncoder:
+    """Encodes with Hugging Face tokenizers.
+
+    Args:
+        fields: the tokenizer.
+        allow_special: a text that spells a special token gets its id.
+        model: as of to_text.
+        path: what errors call it.
+
+    Raises:
+        UsageError: Hugging Face tokenizers can't open it, or gives added tokens other ids than the
+            file says.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        *,
+        allow_special: bool,
+        model: str | None = None,
+        path: str = "tokenizer",
+    ) -> None:
+        self._path = path
+        # Workers are processes, one per core; threads of its own would only queue.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        from tokenizers import Tokenizer
+
+        try:
+            self._tokenizer = Tokenizer.from_str(to_text(fields, model))
+        except BaseException as error:  # noqa: BLE001 - of a wrong pattern it raises nothing else
+            raise_interrupts(error)
+            raise UsageError(
+                f"{path}: Hugging Face tokenizers can't open this tokenizer: {reason_of(error)}. "
+                "Check the file, and pattern."
+            ) from None
+        self._tokenizer.encode_special_tokens = not allow_special
+        for token in fields.get("added_tokens") or []:
+            number = self._tokenizer.token_to_id(token["content"])
+            if number != token["id"]:
+                raise UsageError(
+                    f"{path}: the added token {token['content']!r} has the id {token['id']} in "
+                    f"the file, but Hugging Face tokenizers gives it {number}. Save the file "
+                    "again with Tokenizer.save(path)."
+                )
+
+    def encode(self, texts: pa.Array) -> Ids:
+        """Return the ids of a large_string array without nulls."""
+        lists: list[list[int]] = []
+        for begin in range(0, len(texts), BATCH_DOCS):
+            batch = texts[begin : begin + BATCH_DOCS].to_pylist()
+            try:
+                encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            except BaseException as error:  # noqa: BLE001 - it raises nothing else
+                raise_interrupts(error)
+                raise DataError(
+                    f"{self._path}: Hugging Face tokenizers can't encode a text with this "
+                    f"tokenizer: {reason_of(error)}. Check the file."
+                ) from None
+            lists.extend(encoding.ids for encoding in encodings)
+        offsets = np.zeros(len(lists) + 1, np.int64)
+        np.cumsum([len(ids) for ids in lists], out=offsets[1:])
+        flat = itertools.chain.from_iterable(lists)
+        return Ids(np.fromiter(flat, np.uint32, int(offsets[-1])), offsets)
+
+
+def raise_interrupts(error: BaseException) -> None:
+    """Raise what no library raised; a panic of one written in Rust is not an Exception."""
+    if isinstance(error, (KeyboardInterrupt, MemoryError, SystemExit, GeneratorExit)):
+        raise error
+
+
+def same(left: Ids, right: Ids) -> bool:
+    """Say whether both engines gave the same ids."""
+    return np.array_equal(left.offsets - left.offsets[0], right.offsets - right.offsets[0]) and (
+        np.array_equal(_content(left), _content(right))
+    )
+
+
+def _content(encoded: Ids) -> NDArray[np.uint32]:
+    return encoded.ids[encoded.offsets[0] : encoded.offsets[-1]]
+
+
+class SentencePieceEncoder:
+    """Encodes with the library of SentencePiece, which is the reference for its models.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+
+    def __init__(
+        self, model: SentencePieceModel, names: Collection[str], *, allow_special: bool
+    ) -> None:
+        import sentencepiece
+
+        content = model.with_specials(names, allow_special=allow_special)
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+
+    def encode(self, texts: pa.Array) -> Ids:
+        """Return the ids of a large_string array without nulls."""
+        lists = [np.array(self._processor.encode(text), np.uint32) for text in texts.to_pylist()]
+        offsets = np.zeros(len(lists) + 1, np.int64)
+        np.cumsum([len(ids) for ids in lists], out=offsets[1:])
+        return Ids(np.concatenate([np.zeros(0, np.uint32), *lists]), offsets)
+
+
+# ---------------------------------------------------------------- gigatoken
+#
+# It knows Unicode 17, Hugging Face an older version, so a text with a code point on which they may
+# differ goes to the reference. The first documents of each process are encoded by both.
+
+
+CHECKED_BYTES = 1 << 18
+"""Text of each process that the reference encodes too: about 0.1 CPU seconds."""
+
+PROBES = (
+    "The quick brown fox doesn't jump; WE'LL see: it's 12345 o'clock, 3.14 (1,000,000)!?\r\n\n\t",
+    "  def f(x):\n        return x ** 2  # \u00e9te\u0301 nai\u0308ve \u4f60\u597d \U0001f600",
+    "",
+)
+"""Encoded by both when a tokenizer is opened: gigatoken ignores some settings it does not know."""
+
+
+class GigatokenEncoder:
+    """Encodes with gigatoken; other arguments as of ReferenceEncoder.
+
+    Args:
+        reference: gives the ids that count; null opens Hugging Face tokenizers.
+        set_apart: texts that match this regular expression go to the reference.
+
+    Raises:
+        RuntimeError: gigatoken does not know this kind of tokenizer.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        *,
+        allow_special: bool,
+        reference: Encoder | None = None,
+        set_apart: str = "",
+        path: str = "tokenizer",
+    ) -> None:
+        import gigatoken
+
+        model = json.dumps(fields["model"])
+        self._reference = reference or ReferenceEncoder(
+            fields, allow_special=allow_special, model=model, path=path
+        )
+        self._set_apart = set_apart
+        added = fields.get("added_tokens") or []
+        kept = [token for token in added if allow_special or not token["special"]]
+        self._fast = gigatoken.Tokenizer.from_json(to_text({**fields, "added_tokens": kept}, model))
+        self._disputed = disputed(normalizes=_knows_unicode(fields.get("normalizer")))
+        self._unchecked = CHECKED_BYTES
+        spelled = [f"a {token['content']} b{token['content']}" for token in added]
+        probes = pa.array([*PROBES, *spelled], pa.large_string())
+        if not same(self._encode(*utf8(probes)), self._reference.encode(probes)):
+            raise RuntimeError("it gives other ids than the reference")
+
+    def encode(self, texts: pa.Array) -> Ids:
+        """Return the ids of a large_string array without nulls.
+
+        Raises:
+            DataError: the engines disagree about one of the first documents.
+        """
+        offsets, data = utf8(texts)
+        if len(texts) == 0:
+            return Ids(np.zeros(0, np.uint32), offsets)
+        odd = find_disputed(offsets, data, self._disputed)
+        if self._set_apart:
+            odd |= pc.match_substring_regex(texts, self._set_apart).to_numpy(zero_copy_only=False)
+        if odd.any():
+            return self._encode_apart(texts, odd)
+        encoded = self._encode(offsets, data)
+        if self._unchecked > 0:
+            self._check(texts, encoded)
+        return encoded
+
+    def _encode(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Ids:
+        from awkward import Array
+        from awkward.contents import ListOffsetArray, NumpyArray
+        from awkward.index import Index64
+
+        texts = NumpyArray(data, parameters={"__array__": "char"})
+        batch = ListOffsetArray(Index64(offsets), texts, parameters={"__array__": "string"})
+        # Off its thread pool: workers are processes, and the pool does not survive a fork.
+        layout = self._fast.encode_batch(Array(batch), parallel=False).layout
+        return Ids(np.asarray(layout.content.data), np.asarray(layout.offsets.data))
+
+    def _encode_apart(self, texts: pa.Array, odd: NDArray[np.bool_]) -> Ids:
+        """Encode the odd texts with the reference, and put both halves in order."""
+        halves = [
+            self.encode(texts.filter(pa.array(~odd))),
+            self._reference.encode(texts.filter(pa.array(odd))),
+        ]
+        arrays = [pa.LargeListArray.from_arrays(half.offsets, half.ids) for half in halves]
+        order = np.argsort(np.concatenate([np.flatnonzero(~odd), np.flatnonzero(odd)]))
+        merged = pa.concat_arrays(arrays).take(pa.array(order))
+        return Ids(merged.values.to_numpy(), merged.offsets.to_numpy())
+
+    def _check(self, texts: pa.Array, encoded: Ids) -> None:
+        sizes = np.diff(utf8(texts).offsets)
+        count = int(np.searchsorted(np.cumsum(sizes), self._unchecked)) + 1
+        self._unchecked -= int(sizes[:count].sum())
+        offsets = encoded.offsets[: min(count, len(texts)) + 1]
+        if not same(Ids(encoded.ids, offsets), self._reference.encode(texts[:count])):
+            raise DataError(
+                "tokenize: gigatoken gives other ids than the tokenizer's own library for one of "
+                f"the first {len(offsets) - 1} documents of this process. Set engine: huggingface "
+                "(or sentencepiece, for its models)."
+            )
+
+
+def _knows_unicode(normalizer: Mapping[str, Any] | None) -> bool:
+    """Return whether a normalizer asks what kind of character something is."""
+    if normalizer is None:
+        return False
+    steps = normalizer.get("normalizers", [normalizer])
+    return any(
+        step["type"] not in {"Prepend", "Replace"} or "Regex" in step.get("pattern", {})
+        for step in steps
+    )
+
+
+# ---------------------------------------------------------------- disputed code points
+
+
+PLANES = (*range(0x40000), *range(0xE0000, 0xE1000))
+"""Where code points have been assigned so far."""
+PRIVATE = 0xF0000
+"""From here on code points are for private use, in every version."""
+
+
+@functools.cache
+def disputed(*, normalizes: bool) -> NDArray[np.uint8]:
+    """Return a bitmap, (0x22000,) uint8, of the code points on which the engines may differ.
+
+    Those that the reference's Unicode has not assigned. Its normalizers are older still (they don't
+    compose U+11935 U+11930, of Unicode 13), so with one all letters and marks newer than Unicode
+    3.2 count, the one older version that every Python knows. Takes about 0.05 CPU seconds.
+    """
+    marked = np.ones(0x110000, np.uint8)
+    marked[[*PLANES]] = marked[PRIVATE:] = 0
+    marked[_matching(r"[^\p{Cn}]")] = 1
+    if normalizes:
+        recent = _matching(r"[^\p{L}\p{M}]")
+        old = unicodedata.ucd_3_2_0
+        marked[[point for point in recent if old.category(chr(point)) == "Cn"]] = 1
+    return np.packbits(marked, bitorder="little")
+
+
+def _matching(others: str) -> list[int]:
+    """Return the code points that Hugging Face's regular expressions do not put in `others`."""
+    from tokenizers import Regex, normalizers
+
+    remove = normalizers.Replace(Regex(others), "")
+    # In pieces: one text of all code points costs 1 CPU second, and 0.7 GB.
+    blocks = (PLANES[at : at + 2048] for at in range(0, len(PLANES), 2048) if at != 0xD800)
+    texts = ("".join(map(chr, block)) for block in blocks)
+    return [ord(char) for text in texts for char in remove.normalize_str(text)]
+
+
+@kernel
+def find_disputed(
+    offsets: NDArray[np.int64], data: NDArray[np.uint8], marked: NDArray[np.uint8]
+) -> NDArray[np.bool_]:
+    """Return which texts hold a marked code point, (N,). O(B), stops at the first in each text.
+
+    Args:
+        offsets, data: (N + 1,), (B,) valid UTF-8.
+        marked: bitmap over code points, lowest bit first.
+    """
+    is_disputed = np.zeros(len(offsets) - 1, np.bool_)
+    for text in range(len(is_disputed)):
+        place, end = offsets[text], offsets[text + 1]
+        while place < end:
+            if place + 32 <= end and _is_ascii(data[place : place + 32]):
+                place += 32
+                continue
+            point, size = np.int64(data[place]), 1
+            if point >= 0x80:
+                size = 2 if point < 0xE0 else 3 if point < 0xF0 else 4
+                point &= 0x7F >> size
+                for follow in range(place + 1, place + size):
+                    point = point << 6 | np.int64(data[follow]) & 0x3F
+                if marked[point >> 3] >> (point & 7) & 1:
+                    is_disputed[text] = True
+                    break
+            place += size
+    return is_disputed
+
+
+@inline
+def _is_ascii(block: NDArray[np.uint8]) -> bool:
+    """Say whether 32 bytes are all ASCII, without a branch per byte."""
+    together = np.uint8(0)
+    for place in range(32):
+        together |= block[place]
+    return bool(together < np.uint8(0x80))

@@ -1,0 +1,366 @@
+"""SentencePiece models: as a tokenizer.json where that gives the same ids, else by its library.
+
+The same ids are certain for BPE with byte fallback that neither changes nor cuts the text (Llama 2,
+Mistral). Everything else (Unigram, normalization) is left to the library.
+
+Source: sentencepiece_model.proto for the file; bpe_model.cc and model_interface.cc.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import re
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from corpuskit.errors import UsageError
+from corpuskit.stages.sequences.tokenize.ranks import added_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+
+PIECES, TRAINER, NORMALIZER = 1, 2, 3
+"""Fields of a model."""
+CONTENT, SCORE, TYPE = 1, 2, 3
+"""Fields of a piece."""
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+BPE = 2
+
+
+class Piece(NamedTuple):
+    """One token; the type says what makes it."""
+
+    content: str
+    score: float
+    type: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePieceModel:
+    """A SentencePiece model, with what decides ids."""
+
+    content: bytes
+    pieces: tuple[Piece, ...]
+    model_type: int
+    byte_fallback: bool
+    space_as_suffix: bool
+    charsmap: bool
+    dummy_prefix: bool
+    remove_extra_spaces: bool
+    escape_spaces: bool
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return token -> id."""
+        return {piece.content: number for number, piece in enumerate(self.pieces)}
+
+    def specials(self) -> dict[str, int]:
+        """Return the tokens that text never makes."""
+        known = {UNKNOWN, CONTROL}
+        return {p.content: n for n, p in enumerate(self.pieces) if p.type in known}
+
+    def own_pieces(self) -> list[str]:
+        """Return the tokens that text makes where it spells them, and that are not merged."""
+        return [piece.content for piece in self.pieces if piece.type == USER_DEFINED]
+
+    @property
+    def unknown(self) -> str | None:
+        """The token of what can't be encoded."""
+        return next((piece.content for piece in self.pieces if piece.type == UNKNOWN), None)
+
+    @functools.cached_property
+    def set_apart(self) -> str:
+        """A regular expression that matches where text may make a piece that is not merged.
+
+        More texts match than have one: a space before the text, say, is taken for granted.
+        """
+        own = [name.removeprefix(SPACE) for name in self.own_pieces()]
+        return "|".join(re.escape(name).replace(SPACE, f"[ {SPACE}]") for name in own)
+
+    @functools.cached_property
+    def needs_library(self) -> str:
+        """Why the ids of a tokenizer.json might differ; empty if they can't."""
+        normal = [piece.content for piece in self.pieces if piece.type == NORMAL]
+        atoms = {content for content in normal if len(content) == 1}
+        reasons = {
+            "it is no BPE": self.model_type != BPE,
+            "it has no byte fallback": not self.byte_fallback
+            or sum(piece.type == BYTE for piece in self.pieces) != 256,
+            "it normalizes text": self.charsmap or self.remove_extra_spaces,
+            "it treats spaces otherwise": self.space_as_suffix or not self.escape_spaces,
+            "it has unused pieces": any(piece.type == UNUSED for piece in self.pieces),
+            "a piece has characters that are none": not atoms.issuperset("".join(normal)),
+        }
+        reason_found = next((reason for reason, applies in reasons.items() if applies), "")
+        return reason_found or ("" if ties_hold(*self._merges) else "scores tie")
+
+    @functools.cached_property
+    def _merges(self) -> tuple[list[Piece], list[int]]:
+        normal = [piece for piece in self.pieces if piece.type == NORMAL]
+        ordered = merge_order(normal)
+        return ordered, last_halves(ordered)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the content of a tokenizer.json: the same ids for texts without `set_apart`.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if self.needs_library:
+            raise UsageError(
+                "the ids of this SentencePiece model can't be had from a tokenizer.json: "
+                f"{self.needs_library}. Use the model itself."
+            )
+        return bpe_fields(self, *self._merges)
+
+    def with_specials(self, names: Collection[str], *, allow_special: bool) -> bytes:
+        """Return the model with other types for tokens that text must not, or may, make.
+
+        Args:
+            names: tokens that end and begin documents: never made by text.
+            allow_special: text that spells a special token makes it.
+        """
+        changed = {
+            number: USER_DEFINED if allow_special else CONTROL
+            for number, piece in enumerate(self.pieces)
+            if piece.type == (CONTROL if allow_special else USER_DEFINED)
+            and (allow_special or piece.content in names)
+        }
+        return _with_types(self.content, changed)
+
+
+def looks_like_model(content: bytes) -> bool:
+    """Say whether a file may be a SentencePiece model: it begins with a piece."""
+    return content[:1] == b"\x0a" and len(content) > 2 and content[2:3] == b"\x0a"
+
+
+def read_model(path: str, content: bytes) -> SentencePieceModel:
+    """Return the content of a SentencePiece model.
+
+    Raises:
+        UsageError: it is something else, or damaged.
+    """
+    pieces: list[Piece] = []
+    trainer: Mapping[int, Any] = {}
+    normalizer: Mapping[int, Any] = {}
+    try:
+        for field, value, _ in _read_fields(content):
+            if field == PIECES:
+                pieces.append(_read_piece(value))
+            elif field == TRAINER:
+                trainer = {name: content_of for name, content_of, _ in _read_fields(value)}
+            elif field == NORMALIZER:
+                normalizer = {name: content_of for name, content_of, _ in _read_fields(value)}
+        if not pieces:
+            raise ValueError("no pieces")
+    except (AttributeError, IndexError, TypeError, ValueError, struct.error):
+        raise UsageError(
+            f"{path} begins like a SentencePiece model, but can't be read as one. "
+            "Check that the file is whole."
+        ) from None
+    return SentencePieceModel(
+        content=content,
+        pieces=tuple(pieces),
+        model_type=int(trainer.get(3, 1)),
+        byte_fallback=bool(trainer.get(35, False)),
+        space_as_suffix=bool(trainer.get(24, False)),
+        charsmap=bool(normalizer.get(2)),
+        dummy_prefix=bool(normalizer.get(3, True)),
+        remove_extra_spaces=bool(normalizer.get(4, True)),
+        escape_spaces=bool(normalizer.get(5, True)),
+    )
+
+
+def _read_piece(content: bytes) -> Piece:
+    fields = {field: value for field, value, _ in _read_fields(content)}
+    score = struct.unpack("<f", fields.get(SCORE, bytes(4)))[0]
+    return Piece(fields.get(CONTENT, b"").decode(), score, fields.get(TYPE, NORMAL))
+
+
+def _read_fields(content: bytes) -> Iterator[tuple[int, Any, int]]:
+    """Yield (number, value, where it ends) of the fields of a protobuf message."""
+    at = 0
+    while at < len(content):
+        tag, at = _read_number(content, at)
+        kind = tag & 7
+        value: Any
+        if kind == 0:
+            value, at = _read_number(content, at)
+        elif kind in {1, 5}:
+            size = 8 if kind == 1 else 4
+            value, at = content[at : at + size], at + size
+        elif kind == 2:
+            size, at = _read_number(content, at)
+            value, at = content[at : at + size], at + size
+        else:
+            raise ValueError(f"wire type {kind}")
+        if at > len(content):
+            raise ValueError("cut off")
+        yield tag >> 3, value, at
+
+
+def _read_number(content: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = content[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise ValueError("a number without end")
+
+
+def _write_number(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _with_types(content: bytes, types: Mapping[int, int]) -> bytes:
+    """Return a model in which some pieces, by number, have other types.
+
+    A later value of a field replaces an earlier one, so a type is put after what a piece has.
+    """
+    out, number, begin = bytearray(), 0, 0
+    for field, value, end in _read_fields(content):
+        if field == PIECES and number in types:
+            piece = value + bytes([TYPE << 3, types[number]])
+            out += bytes([PIECES << 3 | 2]) + _write_number(len(piece)) + piece
+        else:
+            out += content[begin:end]
+        number += field == PIECES
+        begin = end
+    return bytes(out)
+
+
+# ---------------------------------------------------------------- as a tokenizer.json
+#
+# SentencePiece merges the neighbours whose piece has the highest score, the leftmost of equal ones,
+# so kernels/merges.py applies: one merge for each piece. A tokenizer.json can't have merges of
+# equal rank, so pieces with equal scores need an argument of their own (`ties_hold`).
+
+
+SPACE = "\u2581"
+RUNS = 4
+"""Runs up to this many times the longest tied piece are tried."""
+
+MAX_RUN = 64
+"""Longer tied pieces are not tried, which takes their length to the power of four; Mistral's have
+15 spaces."""
+
+
+def merge_order(pieces: Sequence[Piece]) -> list[Piece]:
+    """Return pieces in the order of their merges: of equal scores the longest first."""
+    return sorted(pieces, key=lambda piece: (-piece.score, -len(piece.content)))
+
+
+def last_halves(ordered: Sequence[Piece]) -> list[int]:
+    """Return where the second half of each piece begins, in bytes, as kernels.merges has it."""
+    from corpuskit.kernels.merges import last_merges
+    from corpuskit.kernels.stringset import make_table
+
+    scores = np.array([-piece.score for piece in ordered])
+    _, priority = np.unique(scores, return_inverse=True)
+    table = make_table([piece.content.encode() for piece in ordered])
+    halves: list[int] = last_merges(table, priority.astype(np.int64), True).tolist()
+    return halves
+
+
+def ties_hold(ordered: Sequence[Piece], halves: Sequence[int]) -> bool:
+    """Return whether ranking equal scores by length merges every text as the leftmost first does.
+
+    It does if nothing ties. It may if what ties are runs of one character (of spaces, in Mistral's
+    models) that merge after everything else and are in no other piece: then texts differ in the
+    lengths of runs only, and those are tried.
+    """
+    counts: dict[float, list[int]] = {}
+    for place, piece in enumerate(ordered):
+        if len(piece.content) > 1:
+            counts.setdefault(piece.score, []).append(place)
+    tied = {score: places for score, places in counts.items() if len(places) > 1}
+    if not tied:
+        return True
+    (places,) = tied.values() if len(tied) == 1 else ([],)
+    runs = [ordered[place].content for place in places]
+    chars = set("".join(runs))
+    if len(chars) != 1 or min(counts) not in tied:
+        return False
+    pair = next(iter(chars)) * 2
+    if any(pair in piece.content and piece.content not in runs for piece in ordered):
+        return False
+    if max(map(len, runs)) > MAX_RUN:
+        return False
+    size = len(next(iter(chars)).encode())
+    made = {len(ordered[place].content): halves[place] // size for place in places}
+    return all(
+        _leftmost(length, made) == _by_length(length, made)
+        for length in range(2, RUNS * max(made) + 1)
+    )
+
+
+def _leftmost(length: int, made: Mapping[int, int]) -> list[int]:
+    parts = [1] * length
+    while True:
+        sums = [a + b for a, b in itertools.pairwise(parts)]
+        place = next((place for place, total in enumerate(sums) if total in made), None)
+        if place is None:
+            return parts
+        parts[place : place + 2] = [sums[place]]
+
+
+def _by_length(length: int, made: Mapping[int, int]) -> list[int]:
+    parts = [1] * length
+    while True:
+        pairs = itertools.pairwise(parts)
+        sums = [a + b if made.get(a + b) == a else 0 for a, b in pairs]
+        if not any(sums):
+            return parts
+        place = sums.index(max(sums))
+        parts[place : place + 2] = [sums[place]]
+
+
+def bpe_fields(
+    model: SentencePieceModel, ordered: Sequence[Piece], halves: Sequence[int]
+) -> dict[str, Any]:
+    """Return the content of a tokenizer.json."""
+    merges = [
+        [token[:half].decode(), token[half:].decode()]
+        for token, half in zip((piece.content.encode() for piece in ordered), halves, strict=True)
+        if half > 0
+    ]
+    to_space = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    from_space = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    decoders: list[dict[str, Any]] = [to_space, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    prefix: list[dict[str, Any]] = []
+    if model.dummy_prefix:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+        prefix.append({"type": "Prepend", "prepend": SPACE})
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added_tokens(model.specials()),
+        "normalizer": {"type": "Sequence", "normalizers": [*prefix, from_space]},
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": model.unknown,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "ignore_merges": False,
+            "vocab": model.vocabulary(),
+            "merges": merges,
+        },
+    }

@@ -1,0 +1,205 @@
+"""HTTP responses as archives keep them: as they came, or decoded by the crawler."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from corpuskit.stages.sources._web.archive import HEADER_BYTES, parse_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_STATUS = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})")
+_BLANK = re.compile(rb"\r?\n\r?\n")
+_CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\n]*)?\r?\n")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:+-]{1,40})", re.IGNORECASE)
+
+MAX_CODINGS = 4
+
+GZIP = b"\x1f\x8b"
+
+_GZIP_DEFLATE = GZIP + b"\x08"
+
+MAGIC: Mapping[str, bytes | tuple[bytes, ...]] = {
+    "PDF": b"%PDF-",
+    "PNG": b"\x89PNG\r\n\x1a\n",
+    "JPEG": b"\xff\xd8\xff",
+    "GIF": (b"GIF87a", b"GIF89a"),
+    "zip": b"PK\x03\x04",
+    "gzip": _GZIP_DEFLATE,
+}
+"""How files begin that servers send as pages, and that hold none."""
+
+
+class Response(NamedTuple):
+    """Status code, header fields (lower-case names) and body of a response."""
+
+    status: int
+    fields: Mapping[str, str]
+    body: bytes
+
+
+class TooMuchError(Exception):
+    """A body holds more than it may."""
+
+
+class BrokenBodyError(Exception):
+    """A body cannot be decoded; the message says why."""
+
+
+def parse_response(block: bytes) -> Response | None:
+    """Take a response apart; None if it is none, or has too long a header.
+
+    The body stays encoded.
+    """
+    status_line = _STATUS.match(block)
+    if status_line is None:
+        return None
+    end = _BLANK.search(block, 0, HEADER_BYTES)
+    if end is None and len(block) > HEADER_BYTES:
+        return None
+    header, body = (block, b"") if end is None else (block[: end.start()], block[end.end() :])
+    return Response(int(status_line[1]), parse_fields(header), body)
+
+
+def decode_body(response: Response, most: int) -> bytes:
+    """Return the body without transfer and content encodings.
+
+    Many crawlers decode bodies and keep the header that says otherwise, so a body that does not
+    look encoded is taken as it stands. Others leave the header out: gzip is decoded once without.
+
+    Raises:
+        TooMuchError: it has more than `most` bytes.
+        BrokenBodyError: it begins as the encoding does, but cannot be decoded.
+    """
+    body = response.body
+    if "chunked" in response.fields.get("transfer-encoding", "").lower():
+        body = _unchunk(body)
+    codings = re.findall(r"[\w-]+", response.fields.get("content-encoding", "").lower())
+    for coding in reversed(codings[:MAX_CODINGS]):
+        body = _decode(body, coding, most)
+    if not codings and body.startswith(_GZIP_DEFLATE):
+        body = _inflate_members(body, most)
+    if len(body) > most:
+        raise TooMuchError
+    return body
+
+
+def media_type(value: str) -> str:
+    """Return the type of a Content-Type field, without parameters, in lower case."""
+    return value.partition(";")[0].strip().lower()
+
+
+def magic(body: bytes) -> str:
+    """Return what kind of file a body is that is none of text; empty if it may be text."""
+    return next((kind for kind, start in MAGIC.items() if body.startswith(start)), "")
+
+
+def charset(value: str) -> str:
+    """Return the charset of a Content-Type field, or the empty string."""
+    match = _CHARSET.search(value)
+    return match[1] if match else ""
+
+
+def _unchunk(body: bytes) -> bytes:
+    """Join chunks; a body that is not in chunks, or in a broken one from there on, stays."""
+    pieces, at = [], 0
+    while match := _CHUNK.match(body, at):
+        size = int(match[1], 16)
+        at = match.end() + size
+        pieces.append(body[match.end() : at])
+        if size == 0:
+            return b"".join(pieces)
+        at += 2 if body[at : at + 2] == b"\r\n" else 1 if body[at : at + 1] == b"\n" else 0
+    return b"".join([*pieces, body[at:]])
+
+
+def _decode(body: bytes, coding: str, most: int) -> bytes:
+    if coding in {"gzip", "x-gzip"} and body.startswith(GZIP):
+        return _inflate_members(body, most)
+    if coding == "deflate" and body[:1] == b"\x78" and int.from_bytes(body[:2], "big") % 31 == 0:
+        return _inflate(body, 15, most)
+    if coding == "deflate" and _is_binary(body):
+        return _inflate(body, -15, most)
+    if coding == "zstd" and body.startswith(b"\x28\xb5\x2f\xfd"):
+        return _unzstd(body, most)
+    if coding == "br" and _is_binary(body):
+        return _unbrotli(body, most)
+    return body
+
+
+def _is_binary(body: bytes) -> bool:
+    """Return whether a body cannot be markup: it has control characters at its beginning."""
+    return re.search(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]", body[:256]) is not None
+
+
+def _inflate(body: bytes, window: int, most: int) -> bytes:
+    """Decompress; what is cut short gives what is there, as browsers show it."""
+    decoder = zlib.decompressobj(window)
+    try:
+        content = decoder.decompress(body, most + 1)
+    except zlib.error as error:
+        raise BrokenBodyError(str(error)) from None
+    if len(content) > most:
+        raise TooMuchError
+    return content
+
+
+def _inflate_members(body: bytes, most: int) -> bytes:
+    """Decompress all gzip members; what follows them and is none is left out."""
+    pieces: list[bytes] = []
+    size = at = 0
+    while body.startswith(GZIP, at):
+        # Steps that double keep the copies of what lies after a member short.
+        decoder, step = zlib.decompressobj(31), 1 << 10
+        while not decoder.eof and at < len(body):
+            given = body[at : at + step]
+            try:
+                pieces.append(decoder.decompress(given, most + 1 - size))
+            except zlib.error as error:
+                raise BrokenBodyError(str(error)) from None
+            size += len(pieces[-1])
+            if size > most:
+                raise TooMuchError
+            at += len(given) - len(decoder.unused_data)
+            step = min(2 * step, 1 << 20)
+    return b"".join(pieces)
+
+
+def _unzstd(body: bytes, most: int) -> bytes:
+    import zstandard
+
+    library = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+    reader = library.stream_reader(body, read_across_frames=True)
+    pieces, size = [], 0
+    try:
+        while piece := reader.read(most + 1 - size):
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise TooMuchError
+    except zstandard.ZstdError as error:
+        raise BrokenBodyError(str(error)) from None
+    return b"".join(pieces)
+
+
+def _unbrotli(body: bytes, most: int) -> bytes:
+    try:
+        brotli: Any = importlib.import_module("brotli")
+    except ImportError:
+        raise BrokenBodyError("brotli is not installed") from None
+    decoder, pieces, size = brotli.Decompressor(), [], 0
+    try:
+        while size <= most:
+            pieces.append(decoder.process(body, output_buffer_limit=1 << 20))
+            size += len(pieces[-1])
+            body = b""
+            if decoder.is_finished() or not pieces[-1]:
+                return b"".join(pieces)
+    except (brotli.error, TypeError) as error:  # a release before 1.2 knows no limit
+        raise BrokenBodyError(str(error)) from None
+    raise TooMuchError

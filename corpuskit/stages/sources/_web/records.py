@@ -1,0 +1,364 @@
+"""Takes web archives apart into records, and accounts for every byte that is in none."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING
+
+from corpuskit.stages.sources._web.archive import HEADER_BYTES, START, VERSION, WARC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from corpuskit.stages.sources._web.archive import ArchivePiece, Framing
+
+
+NOT_A_RECORD = "no record begins here"
+
+HEAD_BYTES = 2000
+"""How much of what is not a record goes to the ledger."""
+
+_DIGITS = re.compile(r"\d{1,15}")
+_BREAKS = re.compile(rb"[\r\n \t\0]*")
+
+STEP_BYTES = 1 << 20
+
+AGAIN_BYTES = 1 << 26
+"""So many bytes, and as many as the file holds, may be read twice because of wrong lengths."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArchiveRecord:
+    """A record, or bytes that should have been one.
+
+    Attributes:
+        position: byte offset in the decompressed file; each damaged place before it counts as one.
+        offset: of its gzip member in the file, None if it is not the first in one.
+        fields: header, names in lower case; the first of equal names.
+        body: its content block; empty if it was not wanted, or is too long.
+        size_bytes: of the block, as far as it is there.
+        expected_bytes: of the block, as its header says.
+        problem: empty, `too_long`, `broken_record` or `clipped_file`.
+        note: what is wrong, for people; the beginning of what is not a record.
+    """
+
+    position: int
+    offset: int | None
+    fields: Mapping[str, str]
+    body: bytes = b""
+    size_bytes: int = 0
+    expected_bytes: int = 0
+    problem: str = ""
+    note: str = ""
+
+
+class Cursor:
+    """Reads pieces as one stream that stops where a record must end.
+
+    That is before a gzip member that begins with a record, and where the file is damaged;
+    `open` continues after it.
+
+    Attributes:
+        position: of the next byte.
+        offset: of the gzip member, as long as the next byte is its first.
+        member_position: where the last member begins that was read from.
+        damage: why the stream stops early, if it does: something in that member.
+        is_clipped: with damage, nothing follows.
+        end: where the file ends, if it is known.
+    """
+
+    def __init__(
+        self, pieces: Iterator[ArchivePiece], framing: Framing, end: int | None = None
+    ) -> None:
+        self._pieces, self.framing, self.end = pieces, framing, end
+        self._waiting: ArchivePiece | None = None
+        self._buffer, self._at = b"", 0
+        self.position = self.member_position = 0
+        self.offset: int | None = None
+        self.damage, self.is_clipped, self._is_stopped = "", False, False
+        self.is_at_end = False
+        self._again = AGAIN_BYTES
+
+    def open(self) -> bool:
+        """Continue after a stop; return whether there is anything."""
+        if self.damage:
+            self.position += 1  # what is lost has a key of its own
+        self.damage, self.is_clipped, self._is_stopped = "", False, False
+        self.offset = None
+        if self._waiting is None:
+            self._more()
+        if self._waiting is not None:
+            piece, self._waiting = self._waiting, None
+            self.offset = piece.offset
+            self._append(piece)
+        return self._has_bytes() or bool(self.damage)
+
+    def peek(self, size: int) -> bytes:
+        """Return the next bytes without taking them: `size`, fewer only before a stop."""
+        while len(self._buffer) - self._at < size and self._more():
+            pass
+        return self._buffer[self._at : self._at + size]
+
+    def skip(self, size: int) -> int:
+        """Skip bytes; return how many there were before a stop."""
+        left = size
+        while left:
+            step = min(left, len(self._buffer) - self._at)
+            self._at += step
+            left -= step
+            if left and not self._more():
+                break
+        self.position += size - left
+        self.offset = self.offset if size == left else None
+        return size - left
+
+    def take(self, size: int) -> bytes:
+        """Return bytes: `size`, fewer only before a stop."""
+        pieces, left = [], size
+        while left:
+            piece = self._buffer[self._at : self._at + left]
+            pieces.append(piece)
+            self._at += len(piece)
+            left -= len(piece)
+            if left and not self._more():
+                break
+        self.position += size - left
+        self.offset = None
+        return b"".join(pieces)
+
+    def pass_long(self, size: int, most: int) -> tuple[int, bytes]:
+        """Skip a block that is not held in memory.
+
+        Returns:
+            How many of its bytes there are before a stop; those from the first line on that
+            begins a record, none if they are more than `most`.
+        """
+        kept: list[bytes] = []
+        done = held = 0
+        tail, is_found = b"", False
+        while done < size and (step := self.take(min(STEP_BYTES, size - done))):
+            done += len(step)
+            if not is_found:
+                window = tail + step
+                match = self.framing.next.search(window)
+                tail, is_found = window[-self.framing.line_bytes :], match is not None
+                step = window[match.start() + 1 :] if match else b""
+            held += len(step)
+            kept = [*kept, step] if held <= most else []
+        return done, b"".join(kept)
+
+    def give_back(self, content: bytes) -> bool:
+        """Put back the last bytes taken; False if that was done too often, or damage follows."""
+        size = len(content) + len(self._buffer) - self._at
+        if self.damage or size > self._again:
+            return False
+        self._again -= size
+        self._buffer = content + self._buffer[self._at :]
+        self._at = 0
+        self.position -= len(content)
+        return True
+
+    def skip_breaks(self) -> None:
+        """Skip line breaks and blanks."""
+        while self._has_bytes() or self._more():
+            match = _BREAKS.match(self._buffer, self._at)
+            self.skip(match.end() - self._at if match else 0)
+            if self._has_bytes():
+                return
+
+    def skip_to_record(self) -> int:
+        """Skip bytes up to a line that begins a record, or a stop; return how many."""
+        begin = self.position
+        while True:
+            window = self.peek(HEADER_BYTES)
+            match = self.framing.next_or_cut.search(window)
+            if match:
+                self.skip(match.start() + 1)
+                return self.position - begin
+            # The beginning of a record may lie across the end of the window.
+            most = HEADER_BYTES - self.framing.line_bytes
+            size = most if len(window) == HEADER_BYTES else len(window)
+            if self.skip(size) < size or size < most:
+                return self.position - begin
+
+    def _has_bytes(self) -> bool:
+        return self._at < len(self._buffer)
+
+    def _more(self) -> bool:
+        """Append the next piece; return whether there is one before a stop."""
+        if self._is_stopped:
+            return False
+        piece = next(self._pieces, None)
+        if piece is None:
+            self._is_stopped = self.is_at_end = True
+            return False
+        # Of a damaged member there may be less than the start of a record, or nothing.
+        if piece.is_first and self.framing.may_start(piece.content[: self.framing.head_bytes]):
+            self._waiting, self._is_stopped = piece, True
+            return False
+        self._append(piece)
+        return not piece.damage
+
+    def _append(self, piece: ArchivePiece) -> None:
+        if piece.is_first:
+            self.member_position = self.position + len(self._buffer) - self._at
+        self._buffer = self._buffer[self._at :] + piece.content
+        self._at = 0
+        self._again += len(piece.content)
+        self.damage, self.is_clipped = piece.damage, piece.is_clipped
+        self._is_stopped = bool(piece.damage)
+
+
+def read_records(
+    pieces: Iterator[ArchivePiece],
+    wants: Callable[[Mapping[str, str]], bool],
+    most: int,
+    end: int | None = None,
+    framing: Framing = WARC,
+) -> Iterator[ArchiveRecord]:
+    """Yield all records, and what lies between them and is none.
+
+    A record whose member turns out to be damaged is `broken_record`, or `clipped_file` if the file
+    has nothing more, however much of it came out. A record whose length reaches into others, or
+    beyond the end, is `broken_record`, and reading continues at the first line in its block that
+    begins one; in compressed files, if no more than `most` bytes were skipped since then.
+
+    Args:
+        pieces: of the file.
+        wanted: fields -> whether the body is asked for.
+        most: longer bodies are skipped, in bytes.
+        end: where the content ends, if it is known.
+        framing: how records begin.
+    """
+    cursor = Cursor(pieces, framing, end)
+    while cursor.open():
+        is_accounted = False
+        cursor.skip_breaks()
+        while cursor.peek(1):
+            record = _read_record(cursor, wants, most)
+            end = cursor.position
+            cursor.skip_breaks()
+            stray = None
+            head = b"" if record.problem else cursor.peek(framing.head_bytes)
+            if head and not framing.may_start(head):
+                stray = _read_record(cursor, wants, most)
+                cursor.skip_breaks()
+            if cursor.damage and not cursor.peek(1) and not record.problem:
+                if end > cursor.member_position:
+                    # What follows it in a damaged member may be its own end, garbled.
+                    record, stray = _spoiled(record, cursor), None
+                elif stray is not None:
+                    stray = _spoiled(stray, cursor)
+            for whole_record in (record,) if stray is None else (record, stray):
+                is_accounted = whole_record.problem in {"broken_record", "clipped_file"}
+                yield whole_record
+        if cursor.damage and not is_accounted:
+            yield _spoiled(ArchiveRecord(cursor.position, cursor.offset, {}), cursor)
+
+
+def _read_record(
+    cursor: Cursor, wants: Callable[[Mapping[str, str]], bool], most: int
+) -> ArchiveRecord:
+    position, offset = cursor.position, cursor.offset
+    framing = cursor.framing
+    window = cursor.peek(1024)
+    end, fields = framing.read_header(window)
+    if end is None:
+        window = cursor.peek(HEADER_BYTES)
+        end, fields = framing.read_header(window)
+    length = fields.get("content-length", "")
+    is_start = framing.starts(window)
+    if not is_start or end is None or not _DIGITS.fullmatch(length):
+        is_cut = end is None and framing.may_start(window)
+        if not is_start and not is_cut:
+            note = NOT_A_RECORD
+        else:
+            note = "a header without end" if end is None else f"Content-Length is {length!r}"
+        again = _last_start(window[:end]) if framing.is_nested else 0
+        return _stray(
+            cursor, ArchiveRecord(position, offset, fields, note=note), window, again, is_cut
+        )
+    cursor.skip(end)
+    return _read_block(
+        cursor, ArchiveRecord(position, offset, fields, b"", 0, int(length)), wants, most
+    )
+
+
+def _read_block(
+    cursor: Cursor, record: ArchiveRecord, wants: Callable[[Mapping[str, str]], bool], most: int
+) -> ArchiveRecord:
+    """Return a record with its block, and with what is wrong with it."""
+    expected, offset = record.expected_bytes, record.offset
+    is_long = expected > most
+    if cursor.end is not None and cursor.position + expected > cursor.end:
+        size = cursor.skip_to_record()
+        problem = "broken_record" if cursor.peek(1) else "clipped_file"
+        return dataclasses.replace(record, size_bytes=size, problem=problem, note="ends early")
+    if is_long:
+        body = b""
+        size, rest = cursor.pass_long(expected, most)
+    else:
+        body = rest = cursor.take(expected)
+        size = len(body)
+    is_off = not cursor.damage and (size < expected or not _is_over(cursor))
+    if is_off and not cursor.damage:
+        if not is_long:
+            # The line may begin in the block and end after it.
+            match = cursor.framing.next.search(body + cursor.peek(cursor.framing.line_bytes))
+            rest = body[match.start() + 1 :] if match else b""
+        if rest and cursor.give_back(rest):
+            size -= len(rest)
+            note = "its length reaches into other records"
+            return dataclasses.replace(record, size_bytes=size, problem="broken_record", note=note)
+    body = body if wants(record.fields) else b""
+    record = dataclasses.replace(record, body=body, size_bytes=size)
+    if size < expected:
+        if cursor.damage:
+            return _spoiled(record, cursor)
+        problem = "clipped_file" if cursor.is_at_end and offset is None else "broken_record"
+        return dataclasses.replace(record, body=b"", problem=problem, note="ends early")
+    return dataclasses.replace(record, problem="too_long") if is_long else record
+
+
+def _is_over(cursor: Cursor) -> bool:
+    """Return whether another record follows, or nothing."""
+    framing = cursor.framing
+    return framing.may_start(cursor.peek(4 + framing.head_bytes).lstrip(b"\r\n \t\0"))
+
+
+def _last_start(window: bytes) -> int:
+    """Return where the last line begins that begins a record, 0 if none but the first does."""
+    at = window.rfind(b"\n" + START)
+    while at >= 0 and not VERSION.match(window, at + 1):
+        at = window.rfind(b"\n" + START, 0, at)
+    return at + 1
+
+
+def _stray(
+    cursor: Cursor, record: ArchiveRecord, window: bytes, again: int, is_cut: bool
+) -> ArchiveRecord:
+    """Skip what is not a record, up to the next one; at the end of the file it may be cut off.
+
+    Args:
+        cursor: at its beginning.
+        record: with the reason as its note.
+        window: the bytes that follow.
+        again: where in them the next record begins; 0: not known.
+        is_cut: it may be the beginning of a record.
+    """
+    size = cursor.skip(again) if again else cursor.skip(1) + cursor.skip_to_record()
+    head = window[: min(size, HEAD_BYTES)].decode("utf-8", "replace")
+    record = dataclasses.replace(record, size_bytes=size, note=f"{record.note}: {head}")
+    if cursor.damage:
+        return _spoiled(record, cursor)
+    is_last = cursor.is_at_end and not cursor.peek(1) and record.offset is None
+    return dataclasses.replace(
+        record, problem="clipped_file" if is_cut and is_last else "broken_record"
+    )
+
+
+def _spoiled(record: ArchiveRecord, cursor: Cursor) -> ArchiveRecord:
+    """Return a record as one that the damage after it took."""
+    problem = "clipped_file" if cursor.is_clipped else "broken_record"
+    return dataclasses.replace(record, body=b"", problem=problem, note=cursor.damage)

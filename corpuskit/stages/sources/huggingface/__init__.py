@@ -1,0 +1,200 @@
+"""Datasets of Hugging Face."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from corpuskit.errors import DataError
+from corpuskit.formats.batch import make_keys
+from corpuskit.stage import Cost, Slice, Source
+from corpuskit.stages.sources._columns import ColumnSource
+from corpuskit.stages.sources._records import BLOCK_ROWS
+from corpuskit.stages.sources._stream import InputStream
+from corpuskit.stages.sources.huggingface.files import find_files, format_of
+from corpuskit.stages.sources.jsonl import Jsonl
+from corpuskit.stages.sources.parquet import Parquet, ParquetRows, join_rows
+from corpuskit.storage import open_input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from corpuskit.stage import InputFile, SourceBatch, Volume
+    from corpuskit.storage import FoundFile
+
+
+TEXT_SHARE = 0.9
+"""Bytes of text per byte of an Arrow file: the rest are ids, URLs and offsets."""
+
+
+class Huggingface(ColumnSource):
+    """Read datasets of Hugging Face: by name from the hub, or from a folder on disk.
+
+    A folder is one that `save_to_disk` wrote, or a copy of a repository. A name (`owner/name`) is
+    looked up on the hub, and its files are fetched into the library's cache (HF_HOME) when a
+    command starts; cluster nodes must see that folder. What was fetched before is read without a
+    network, also with HF_HUB_OFFLINE=1. Give `revision` a commit: a branch may move between two
+    commands, and files that changed are then read again. A run's fingerprint has the hashes of the
+    files, not who fetched them when.
+
+    Files are chosen by `pattern`, or by the `configs` in the card (README.md), or by folders and
+    words in their names (`train`, `validation`, `test`); that is a simpler rule than the datasets
+    library's. Parquet and JSON lines (plain, .gz, .zst) are read as the sources `parquet` and
+    `jsonl` read them, with their rules; Arrow files have the rules of Parquet, a file being one
+    piece of work. No code of a dataset is run.
+
+    Source: huggingface.co/docs: "Structure your repository"; Arrow columnar format, IPC streams.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = (
+        "bad_json",
+        "bad_text",
+        "bad_column",
+        "invalid_utf8",
+        "too_long",
+        "lone_surrogate",
+    )
+
+    config: str | None = None
+    """Configuration (subset) of the dataset; the only or the default one when absent."""
+    split: str = "train"
+    """Split of the dataset; `all` takes every one."""
+    revision: str = "main"
+    """Branch, tag or commit on the hub; a commit is read the same way forever."""
+    pattern: str | None = None
+    """Pattern of files in the dataset (`data/CC-MAIN-2024-10/*.parquet`), instead of the two."""
+
+    def libraries(self) -> tuple[str, ...]:
+        return self._rows().libraries()
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return self._lines().cost(volume)
+
+    def find(self) -> list[tuple[FoundFile, str]]:
+        files_found = []
+        several = len(self.paths) > 1
+        for place in self.paths:
+            files = find_files(place, self.revision, self.config, self.split, self.pattern)
+            files_found += [(file, f"{place}/{name}" if several else name) for file, name in files]
+        return files_found
+
+    def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
+        if format_of(file.name) == "arrow":
+            return int(piece.size_bytes * TEXT_SHARE), False
+        return self._reader(file).text_size(file, piece)
+
+    def check_files(self, paths: Sequence[str]) -> None:
+        lines = [path for path in paths if format_of(path) == "jsonl"]
+        if lines:
+            self._lines().check_files(lines)
+
+    def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
+        if format_of(file.name) == "arrow":
+            with open_stream(file.path) as reader:
+                self._rows().check_columns(file, reader.schema)
+            return [Slice(0, file.size_bytes, file.size_bytes)]
+        if format_of(file.name) == "jsonl":
+            _check_lines(file)
+        return self._reader(file).slices(file, target_bytes)
+
+    def read_keyed(
+        self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
+    ) -> Iterator[SourceBatch]:
+        for kind, some in itertools.groupby(pieces, key=lambda pair: format_of(pair[0].name)):
+            if kind == "arrow":
+                rows = (part for file, _ in some for part in self._arrow(file))
+                for part in join_rows(rows):
+                    yield from self._rows().documents(part, max_document_bytes)
+            else:
+                source = self._rows() if kind == "parquet" else self._lines()
+                yield from source.read_keyed(some, max_document_bytes)
+
+    def _arrow(self, file: InputFile) -> Iterator[ParquetRows]:
+        with open_stream(file.path) as reader:
+            self._rows().check_schema(file, reader.schema)
+            position = 0
+            for batch in read_batches(file.path, reader):
+                for first in range(0, len(batch), BLOCK_ROWS):
+                    part = batch.slice(first, BLOCK_ROWS)
+                    keys = make_keys(file.ordinal, np.arange(len(part)) + (position + first))
+                    place = f"{file.path}: row {position + first}"
+                    yield ParquetRows(place, keys, part, 0, file.size_bytes)
+                position += len(batch)
+
+    def _reader(self, file: InputFile) -> Source:
+        """Return the source that reads a file of this name."""
+        return self._rows() if format_of(file.name) == "parquet" else self._lines()
+
+    def _rows(self) -> Parquet:
+        return Parquet.model_construct(**self._shared(), max_page_bytes=_PAGE_BYTES)
+
+    def _lines(self) -> Jsonl:
+        return Jsonl.model_construct(**self._shared())
+
+    def _shared(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in Jsonl.model_fields}
+
+
+_PAGE_BYTES = Parquet.model_fields["max_page_bytes"].default
+
+
+def _check_lines(file: InputFile) -> None:
+    """Refuse a file that is one JSON array: none of its lines would be a document."""
+    with InputStream(file.path) as stream:
+        if stream.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+            raise DataError(
+                f"{file.path}: a JSON array, not JSON lines. Write one object per line, or Parquet."
+            )
+
+
+# ---------------------------------------------------------------- Arrow streams of save_to_disk
+
+
+FILE_MAGIC = b"ARROW1"
+
+
+@contextlib.contextmanager
+def open_stream(path: str) -> Iterator[pa.RecordBatchReader]:
+    """Open an Arrow IPC stream, or an Arrow file, to be read once from front to back.
+
+    Raises:
+        DataError: it is none.
+    """
+    with contextlib.closing(open_input(path)) as file:
+        is_file = file.read(len(FILE_MAGIC)) == FILE_MAGIC
+        # A file is a stream between two magic words, padded to eight bytes.
+        file.seek(8 if is_file else 0)
+        try:
+            reader = pa.ipc.open_stream(pa.PythonFile(file, "r"))
+        except (pa.ArrowException, OSError) as error:
+            raise _broken(path, 0, error) from None
+        yield reader
+
+
+def read_batches(path: str, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a stream, each validated.
+
+    Raises:
+        DataError: the stream is broken or ends early; names file and row.
+    """
+    rows = 0
+    while True:
+        try:
+            batch = reader.read_next_batch()
+            batch.validate(full=True)
+        except StopIteration:
+            return
+        except (pa.ArrowException, OSError) as error:
+            raise _broken(path, rows, error) from None
+        yield batch
+        rows += len(batch)
+
+
+def _broken(path: str, rows: int, error: Exception) -> Exception:
+    if isinstance(error, OSError) and error.errno is not None:
+        return error
+    return DataError(f"{path}: row {rows}: no whole Arrow stream: {error}. Save it again.")

@@ -1,0 +1,370 @@
+"""Finds the files of a dataset: in a folder, or on the hub, from where it fetches them."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import importlib
+import json
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpuskit import yamlreader
+from corpuskit.errors import ConfigError, UsageError
+from corpuskit.storage import FoundFile, local_file, walk_files
+from corpuskit.storage.search import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    Chooser = Callable[[list[str], Mapping[str, Any]], list[str]]
+
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+_METADATA = re.compile(r"^\s*---(?:\r\n|\r|\n)([\S\s]*?)(?:\r\n|\r|\n)---[ \t]*(?:\r\n|\n|$)")
+"""The block of a card that huggingface_hub takes for its metadata."""
+
+THREADS = 8
+
+
+def find_files(
+    place: str, revision: str, config: str | None, split: str, pattern: str | None
+) -> list[tuple[FoundFile, str]]:
+    """Return the files of a dataset with their names relative to its root.
+
+    Args:
+        place: a folder, or the name of a dataset on the hub.
+        revision: branch, tag or commit; on the hub only.
+        config, split, pattern: as `choose` takes them.
+
+    Raises:
+        UsageError: there is no such dataset, or it cannot be fetched.
+    """
+    folder = Path(place.removeprefix("file://"))
+    chosen = functools.partial(choose, config=config, split=split, pattern=pattern)
+    if folder.is_dir():
+        saved = saved_splits(folder)
+        if saved and pattern is None:
+            return _saved(folder, saved, split)
+        names = chosen(walk_files(str(folder)), _card(folder / "README.md"))
+        return [_local(folder, name) for name in names]
+    if folder.exists() or "://" in place or not _NAME.fullmatch(place):
+        raise UsageError(
+            f"{place!r} is neither a folder nor the name of a dataset (owner/name). Files are read "
+            "by the sources parquet and jsonl."
+        )
+    return _fetched(place, revision, chosen)
+
+
+def saved_splits(folder: Path) -> list[str]:
+    """Return the splits in a folder that `save_to_disk` wrote; an empty name is the folder itself.
+
+    Raises:
+        UsageError: its files cannot be read, or name other files.
+    """
+    if (folder / "state.json").is_file():
+        return [""]
+    if not (folder / "dataset_dict.json").is_file():
+        return []
+    splits = _json(folder / "dataset_dict.json").get("splits")
+    names = [str(name) for name in splits] if isinstance(splits, list) else []
+    for name in names:
+        if name in {"", ".", ".."} or re.search(r"[/\\\0]", name):
+            raise UsageError(f"{folder}: dataset_dict.json names the split {name!r}.")
+    if not names:
+        raise UsageError(f"{folder}: dataset_dict.json names no split. Save the dataset again.")
+    return names
+
+
+def _saved(folder: Path, splits: Sequence[str], split: str) -> list[tuple[FoundFile, str]]:
+    chosen = [name for name in splits if split in {"all", name} or not name]
+    if not chosen:
+        raise UsageError(f"{folder}: has no split {split!r}. It has: {', '.join(splits)}.")
+    files = []
+    for name in chosen:
+        state = _json(folder / name / "state.json")
+        if state.get("_indices_files") or state.get("_indices_data_files"):
+            raise UsageError(
+                f"{folder / name}: was saved with a selection of rows. Save it once more after "
+                "flatten_indices()."
+            )
+        own = state.get("_split") or "train"
+        if not name and split not in {"all", own}:
+            raise UsageError(
+                f"{folder}: has no split {split!r}: it was saved as {own!r}. Set split: {own!r}, "
+                "or all."
+            )
+        entries = state.get("_data_files")
+        if not isinstance(entries, list) or not entries:
+            raise UsageError(
+                f"{folder / name}: state.json names no data files. Save the dataset again."
+            )
+        for entry in entries:
+            file = str(entry.get("filename", "")) if isinstance(entry, dict) else ""
+            if not file or os.path.isabs(file) or ".." in file.split("/"):
+                raise UsageError(f"{folder / name}: state.json names the file {file!r}.")
+            files.append(_local(folder, f"{name}/{file}" if name else file))
+    return files
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}. Save the dataset again.") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _local(folder: Path, name: str) -> tuple[FoundFile, str]:
+    return local_file(str(folder / name)), name
+
+
+def _card(readme: Path) -> Mapping[str, Any]:
+    """Return the metadata of a dataset card; empty if there is none."""
+    if not readme.is_file():
+        return {}
+    try:
+        block = _METADATA.search(readme.read_bytes().decode())
+        given = yamlreader.load(block[1], str(readme)) if block else {}
+        if not isinstance(given, dict | None):
+            raise ValueError("it is no mapping")
+    except (OSError, ValueError, ConfigError) as error:
+        reason = error.problem if isinstance(error, ConfigError) else str(error)
+        raise UsageError(
+            f"{readme}: the metadata at its top cannot be read: {reason[:300].rstrip('.')}. "
+            "Correct it."
+        ) from None
+    return given or {}
+
+
+def _library() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise UsageError("huggingface_hub is not installed. Install it.") from None
+    return huggingface_hub
+
+
+def _fetched(place: str, revision: str, chosen: Chooser) -> list[tuple[FoundFile, str]]:
+    """List a dataset, fetch the files chosen into the library's cache.
+
+    Names are those in the repository, stamps the hashes of contents: neither tells who fetched them
+    when, so a run can continue elsewhere.
+    """
+    library = _library()
+    errors: Any = importlib.import_module("huggingface_hub.errors")
+    # Of the library's errors some are OSErrors, those of its HTTP client are not.
+    failures = (OSError, ValueError, errors.HTTPError, errors.EntryNotFoundError)
+    try:
+        root, blobs = _listing(library, place, revision)
+        names = chosen(list(blobs), _card(root / "README.md"))
+
+        def fetch(name: str) -> str:
+            path: str = library.hf_hub_download(
+                place, name, repo_type="dataset", revision=root.name
+            )
+            return path
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            paths = list(threads.map(fetch, names))
+    except failures as error:
+        raise UsageError(_reason(place, revision, error)) from None
+    facts = [(path, os.stat(path), name) for name, path in zip(names, paths, strict=True)]
+    return [
+        (FoundFile(path, status.st_size, blobs[name], str(status.st_mtime_ns)), name)
+        for path, status, name in facts
+    ]
+
+
+def _listing(library: Any, place: str, revision: str) -> tuple[Path, dict[str, str]]:
+    """Return the folder of a revision in the library's cache, and name -> hash of all its files.
+
+    Only the card is fetched. What was listed before can be listed without a network.
+    """
+    kind = {"repo_type": "dataset"}
+    folder = Path(
+        library.snapshot_download(place, **kind, revision=revision, allow_patterns=["README.md"])
+    )
+    if hasattr(library, "get_cached_repo_tree"):
+        tree = library.get_cached_repo_tree(place, **kind, revision=folder.name)
+        return folder, {file.path: file.blob_id for file in tree}
+    facts = library.HfApi().dataset_info(place, revision=folder.name, files_metadata=True)
+    return folder, {file.rfilename: file.blob_id or "" for file in facts.siblings or ()}
+
+
+def _reason(place: str, revision: str, error: Exception) -> str:
+    from huggingface_hub import errors
+
+    what = f"{place}: revision {revision!r}"
+    if isinstance(error, errors.GatedRepoError):
+        return f"{what}: access must be granted first. Ask on its page, then set HF_TOKEN."
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{what}: there is no such revision."
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"{what}: there is no such dataset, or it is private. Check the name, or HF_TOKEN."
+    if _library().constants.HF_HUB_OFFLINE:
+        return f"{what}: is not fetched yet, and HF_HUB_OFFLINE is set. Fetch it, or give a folder."
+    line = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    return f"{what}: cannot be fetched: {line}. Try again, or give a folder."
+
+
+# ---------------------------------------------------------------- configurations and splits
+
+
+ENDINGS = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".json.gz": "jsonl",
+    ".jsonl.zst": "jsonl",
+    ".json.zst": "jsonl",
+}
+"""File endings that can be read, and their formats."""
+
+METADATA = frozenset(
+    "dataset_info.json dataset_infos.json dataset_dict.json state.json package.json".split()
+)
+
+SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+"""Names of splits, and the words that stand for them in paths."""
+
+_WORDS = re.compile(r"[^a-z]+")
+
+
+def format_of(name: str) -> str:
+    """Return `parquet`, `jsonl`, `arrow`, or the empty string: by ending."""
+    lower = name.lower()
+    if lower.rpartition("/")[2] in METADATA:
+        return ""
+    return next((kind for ending, kind in ENDINGS.items() if lower.endswith(ending)), "")
+
+
+def choose(
+    names: Iterable[str],
+    card: Mapping[str, Any],
+    config: str | None,
+    split: str,
+    pattern: str | None,
+) -> list[str]:
+    """Return the files of a configuration and split, sorted.
+
+    `pattern` decides alone where it is given. Otherwise the card's `configs` do; without them
+    folders are configurations, and words in paths tell splits (`train-00000.parquet`,
+    `test/a.jsonl`). Where no path names any split, all files are `train`.
+
+    Args:
+        names: all files of the dataset, relative to its root.
+        card: metadata at the top of its README.md.
+        config: name of the configuration, None for the only or the default one.
+        split: name of the split; `all` takes every file.
+        pattern: of the files, `**` being any folders.
+
+    Raises:
+        UsageError: there are no such files, or of more than one format.
+    """
+    known = sorted(name for name in names if format_of(name))
+    others = sorted({"." + name.rpartition(".")[2] for name in names} - set(ENDINGS))
+    if not known:
+        raise UsageError(
+            f"holds no file that can be read ({', '.join(ENDINGS)}); has {', '.join(others[:8])}."
+        )
+    configs = {str(entry["config_name"]): entry for entry in _configs(card)}
+    if pattern is not None:
+        chosen = _fitting(known, [pattern])
+        hint = f"has no file that fits pattern: {pattern!r}; one is {known[0]!r}."
+    elif configs:
+        chosen, hint = _by_card(known, configs, config, split)
+    else:
+        chosen, hint = _by_name(known, config, split)
+    if not chosen:
+        raise UsageError(hint)
+    kinds = collections.Counter(format_of(name) for name in chosen)
+    if len(kinds) > 1:
+        raise UsageError(
+            f"has files of several formats: {dict(kinds)}. Name those of one by pattern, as in "
+            "'data/*.parquet'."
+        )
+    return chosen
+
+
+def _configs(card: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    configs = card.get("configs")
+    if not isinstance(configs, list):
+        return []
+    return [entry for entry in configs if isinstance(entry, dict) and entry.get("config_name")]
+
+
+def _by_card(
+    known: Sequence[str], configs: Mapping[str, Mapping[str, Any]], config: str | None, split: str
+) -> tuple[list[str], str]:
+    if config is None:
+        defaults = [name for name, one in configs.items() if one.get("default")]
+        config = next(iter([*defaults, *(["default"] if "default" in configs else [])]), None)
+        config = next(iter(configs)) if config is None and len(configs) == 1 else config
+    if config is None or config not in configs:
+        names = ", ".join(sorted(configs)[:40])
+        return [], f"needs a configuration, got config: {config!r}. It has: {names}."
+    patterns = _patterns(configs[config])
+    if not patterns:
+        folder = str(configs[config].get("data_dir", "")).strip("/")
+        inside = [name for name in known if not folder or name.startswith(folder + "/")]
+        return _by_name(inside, None, split)
+    paths = [p for ps in patterns.values() for p in ps] if split == "all" else patterns.get(split)
+    if paths is None:
+        return [], f"has no split {split!r}. It has: {', '.join(sorted(patterns))}."
+    return _fitting(known, paths), f"has no file that fits {paths}."
+
+
+def _patterns(config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return split -> patterns, from the forms that `data_files` may have."""
+    given = config.get("data_files")
+    folder = str(config.get("data_dir") or "").strip("/")
+    entries = given if isinstance(given, list) else [] if given is None else [given]
+    patterns: dict[str, list[str]] = {}
+    for entry in entries:
+        split, paths = "train", entry
+        if isinstance(entry, dict):
+            split, paths = str(entry.get("split", "train")), entry.get("path", [])
+        for path in paths if isinstance(paths, list) else [paths]:
+            patterns.setdefault(split, []).append(f"{folder}/{path}" if folder else str(path))
+    return patterns
+
+
+def _by_name(known: Sequence[str], config: str | None, split: str) -> tuple[list[str], str]:
+    if config is not None:
+        folder = config.strip("/") + "/"
+        inside = [n for n in known if n.startswith(folder) or f"/{folder}" in n]
+        if not inside:
+            return [], f"has no folder {config!r}, and no configurations."
+        known = inside
+    if split == "all":
+        return list(known), ""
+    named = {name: _split_words(name) for name in known}
+    words = set(SPLITS.get(split, (split.lower(),)))
+    chosen = [name for name, held in named.items() if held & words]
+    every = {word for several in SPLITS.values() for word in several}
+    if chosen or split != "train" or any(held & every for held in named.values()):
+        return (
+            chosen,
+            f"has no file of a split {split!r}; one is {known[0]!r}. Set split or pattern.",
+        )
+    return list(known), ""
+
+
+def _split_words(name: str) -> set[str]:
+    return set(_WORDS.split(name.lower()))
+
+
+def _fitting(known: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    cut = [pattern.removeprefix("./").split("/") for pattern in patterns]
+    return [name for name in known if any(matches(name.split("/"), one) for one in cut)]

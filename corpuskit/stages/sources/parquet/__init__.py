@@ -1,0 +1,545 @@
+"""Parquet files."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from corpuskit.errors import DataError, UsageError, reason_of
+from corpuskit.formats.batch import make_keys, utf8
+from corpuskit.stage import Cost, Reject, Slice, SourceBatch
+from corpuskit.stages.sources._columns import (
+    BrokenRules,
+    ColumnSource,
+    as_strings,
+    is_textual,
+    pick,
+)
+from corpuskit.stages.sources._records import BLOCK_BYTES, BLOCK_ROWS, HEAD_BYTES
+from corpuskit.stages.sources._stream import FREE_BYTES, MAX_POSITION
+from corpuskit.stages.sources.parquet.extra import (
+    decoded_bytes,
+    distinct,
+    in_known_zone,
+    json_objects,
+)
+from corpuskit.stages.sources.parquet.pages import (
+    MAX_PAGE_BYTES,
+    REPEATED_BYTES,
+    check_chunks,
+    look_inside,
+    read_chunks,
+    rows_at_once,
+)
+from corpuskit.storage import is_remote, open_input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow.parquet as pq
+    from numpy.typing import NDArray
+
+    from corpuskit.formats.batch import Utf8
+    from corpuskit.stage import InputFile, Volume
+
+
+BUFFER_BYTES = 1 << 20
+"""Read at once of a column chunk; without it Arrow holds whole chunks, however large."""
+
+SMALL_BYTES = 1 << 18
+"""A file that is read at once when it is opened."""
+
+ROW_BYTES = 64
+"""What a document takes besides its text."""
+
+
+class ParquetRows(NamedTuple):
+    """Rows of a file that lie one after the other, before they are documents.
+
+    Attributes:
+        place: file and row groups, for messages.
+        keys: (N,) file ordinal and row.
+        batch: N rows.
+        allowed: how many bytes the documents of these rows, and of those that follow with 0, may
+            have together.
+        size_bytes: of the file.
+    """
+
+    place: str
+    keys: NDArray[np.int64]
+    batch: pa.RecordBatch
+    allowed: int
+    size_bytes: int
+
+    def part(self, begin: int, end: int) -> ParquetRows:
+        """Return some of the rows."""
+        batch = self.batch.slice(begin, end - begin)
+        return self._replace(keys=self.keys[begin:end], batch=batch)
+
+
+class Parquet(ColumnSource):
+    """Read Parquet files: one row per document, one column is the text.
+
+    Use it for published datasets. A piece of work is a run of row groups; a row group is never cut,
+    so files with one huge row group are read by one process.
+
+    The text column may be string, binary that holds UTF-8, or a dictionary of either. A row becomes
+    no document, but a row of the ledger, when its text is null (`bad_text`), not UTF-8
+    (`invalid_utf8`) or has more than `max_document_bytes` (`too_long`), and when the value of a
+    declared column, or the id, is not UTF-8 or no int64 (`bad_column`). A column that is missing,
+    there twice or of the wrong type is an error of the file. Columns that no parameter names may be
+    of any type: `extra` writes what JSON has no form for as text. Byte order marks are removed.
+    Page checksums are checked where files have them. How many rows are read at once follows from
+    the pages of local files, so a file that repeats a long value takes no more memory than others.
+
+    Source: Apache Parquet format 2, read by Arrow.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = ("bad_text", "bad_column", "invalid_utf8", "too_long")
+
+    max_page_bytes: int = Field(MAX_PAGE_BYTES, ge=1 << 16, lt=1 << 31)
+    """A file is refused whose largest pages of the columns read take more, in bytes, together."""
+
+    def libraries(self) -> tuple[str, ...]:
+        return ("pyarrow",) if self.extra else ()  # it writes the numbers of `extra`
+
+    def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
+        return piece.size_bytes, True
+
+    def cost(self, volume: Volume, pass_name: str = "") -> Cost:
+        return Cost(cpu_seconds=volume.text_bytes / 400e6)
+
+    def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
+        with _open(file, lists=False) as reader:
+            self.check_columns(file, reader.schema_arrow)
+            sizes = _text_sizes(reader, self.text_column)
+            _row_counts(reader, file.path)
+        pieces: list[Slice] = []
+        begin = waiting = 0
+        for group, size in enumerate(sizes):
+            if waiting and waiting + size > target_bytes:
+                pieces.append(Slice(begin, group, waiting, len(sizes)))
+                begin, waiting = group, 0
+            waiting += size
+        return [*pieces, Slice(begin, len(sizes), waiting, len(sizes))]
+
+    def read_keyed(
+        self, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
+    ) -> Iterator[SourceBatch]:
+        rows = (rows for file, piece in pieces for rows in self._rows(file, piece))
+        left = 0
+        for part in join_rows(rows):
+            left = part.allowed or left
+            for batch in _named(self.documents(part, max_document_bytes), part.place):
+                left -= batch.size_bytes + ROW_BYTES * len(batch.positions)
+                left -= batch.extra.nbytes if batch.extra is not None else 0
+                if left < 0:
+                    raise DataError(
+                        f"{part.place}: {part.size_bytes:,} bytes of file hold more than "
+                        f"{self.max_expansion} times as much: perhaps a decompression bomb. Take "
+                        "the file out, or raise max_expansion of the source."
+                    )
+                yield batch
+
+    def _rows(self, file: InputFile, piece: Slice) -> Iterator[ParquetRows]:
+        """Yield the rows of a slice; small row groups are read several at once."""
+        with _open(file, lists=self.extra) as reader:
+            self.check_schema(file, reader.schema_arrow)
+            counts = _row_counts(reader, file.path)
+            if piece.whole not in {None, len(counts)}:
+                raise DataError(
+                    f"{file.path}: {len(counts)} row groups, {piece.whole} were planned."
+                )
+            sizes = _text_sizes(reader, self.text_column)
+            allowed = self._most_bytes(reader, file, piece)
+            position = sum(counts[: piece.begin])
+            # Arrow reads dictionaries inside lists from one row group at a time.
+            most = 0 if self.extra and _indexed_lists(reader) else BLOCK_ROWS
+            for groups in _runs(counts, sizes, piece, most):
+                place, first = _place(file.path, groups), position
+                num = sum(counts[group] for group in groups)
+                size = sum(sizes[group] for group in groups)
+                # As many rows as hold BLOCK_BYTES on average; documents() sees to those that hold
+                # more.
+                num_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES * num // (size + 1)))
+                for batch in self._batches(reader, file, groups, num_rows):
+                    keys = make_keys(file.ordinal, np.arange(position, position + len(batch)))
+                    yield ParquetRows(place, keys, batch, allowed, file.size_bytes)
+                    position += len(batch)
+                    allowed = 0
+                if position != first + num:
+                    raise DataError(
+                        f"{place}: the footer says {num} rows, {position - first} came. Fetch the "
+                        "file again."
+                    )
+
+    def _most_bytes(self, reader: pq.ParquetFile, file: InputFile, piece: Slice) -> int:
+        """Return how many bytes of documents a piece may hold."""
+        stored: int = 0
+        for group in range(piece.begin, piece.end):
+            meta = reader.metadata.row_group(group)
+            leaves = range(meta.num_columns)
+            stored += int(sum(meta.column(leaf).total_compressed_size for leaf in leaves))
+        share = FREE_BYTES * (piece.end - piece.begin) // max(int(reader.num_row_groups), 1)
+        return share + self.max_expansion * min(stored, file.size_bytes)
+
+    def _batches(
+        self, reader: pq.ParquetFile, file: InputFile, groups: range, num_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of row groups, as many at once as are wanted, or fewer in memory."""
+        safe, path = num_rows, file.path
+        if not is_remote(path):
+            with open_input(path) as pages:
+                chunks = read_chunks(pages, path, reader, groups, self._wanted() or ())
+                check_chunks(chunks, _place(path, groups), self.max_page_bytes, self.max_expansion)
+                safe = rows_at_once(chunks, num_rows)
+                if safe < num_rows:
+                    safe = rows_at_once(look_inside(pages, chunks), num_rows)
+        batches = _batches(reader, path, groups, safe, self._wanted())
+        yield from batches if safe == num_rows else _joined(batches, num_rows)
+
+    def _wanted(self) -> list[str] | None:
+        """Return the columns to read, None for all."""
+        return None if self.extra else self._named()
+
+    def _named(self) -> list[str]:
+        """Return the columns that parameters name."""
+        labels = [name for name in self.labels.values() if name]
+        named = [self.text_column, *labels, *self.columns]
+        return list(dict.fromkeys(named))
+
+    def check_columns(self, file: InputFile, schema: pa.Schema) -> None:
+        """Raise UsageError, for whoever wrote the parameters, if a column cannot serve."""
+        if problem := self._problem(file, schema):
+            parameter, message = problem
+            raise UsageError(f"{parameter}: {message}")
+
+    def check_schema(self, file: InputFile, schema: pa.Schema) -> None:
+        """Raise DataError if a column is missing or of a type that cannot serve."""
+        if problem := self._problem(file, schema):
+            raise DataError(problem[1])
+
+    def _problem(self, file: InputFile, schema: pa.Schema) -> tuple[str, str] | None:
+        """Return the parameter that names a column that cannot serve, and why it cannot."""
+        for name, count in collections.Counter(schema.names).items():
+            if count > 1 and name in self._named():
+                role = "text_column" if name == self.text_column else "columns"
+                return role, f"{file.path}: has {count} columns {name!r}. Rename all but one."
+        needed = {"text_column": self.text_column, **self.labels}
+        roles = [(role, name) for role, name in needed.items() if name is not None]
+        for role, name in roles + [("columns", name) for name in self.columns]:
+            setting = f"sources.{file.source}.{role}"
+            if name not in schema.names:
+                has = ", ".join(repr(one) for one in schema.names)
+                return role, f"{file.path}: column {name!r} is missing; has {has}. Set {setting}."
+            kind = schema.field(name).type
+            if not _serves(kind, role, self.columns.get(name, "string")):
+                needed_type = {"text_column": "text", "columns": self.columns.get(name)}.get(role)
+                needs = needed_type or "a string or an integer"
+                problem = f"column {name!r} is {kind}, not {needs}. Set {setting}."
+                return role, f"{file.path}: {problem}"
+        return None
+
+    def documents(self, rows: ParquetRows, most: int) -> Iterator[SourceBatch]:
+        """Make documents of rows; rows that are longer than the average are cut in halves."""
+        batch = rows.batch
+        others = self._others(batch) if self.extra else {}
+        others_bytes = sum(map(decoded_bytes, others.values()))
+        is_long = batch.column(self.text_column).nbytes > 2 * BLOCK_BYTES
+        if len(batch) > 1 and (is_long or others_bytes > REPEATED_BYTES):
+            half = len(batch) // 2
+            yield from self.documents(rows.part(0, half), most)
+            yield from self.documents(rows.part(half, len(batch)), most)
+            return
+        if others_bytes > max(REPEATED_BYTES, self.max_page_bytes):
+            raise DataError(
+                f"{rows.place}: the other columns of one row hold {others_bytes:,} bytes. Set "
+                "extra: false, or raise max_page_bytes."
+            )
+        texts, is_broken = as_strings(batch.column(self.text_column))
+        content = utf8(texts)
+        marked = _starts_with_mark(content)
+        sizes = content.sizes() - 3 * marked
+        findings = BrokenRules(self.rules, len(batch))
+        findings.mark("bad_text", ~texts.is_valid().to_numpy(zero_copy_only=False))
+        findings.mark("invalid_utf8", is_broken)
+        findings.mark("too_long", sizes > most)
+        columns: dict[str, pa.Array] = {}
+        for name, kind in self.declared().items():
+            columns[name], is_bad = _typed(batch.column(name), kind)
+            findings.mark("bad_column", is_bad)
+        labels: list[pa.Array | None] = [None, None, None]
+        for slot, name in enumerate(self.labels.values()):
+            if name:
+                labels[slot], is_bad = _typed(batch.column(name), pa.string())
+                findings.mark("bad_column", is_bad)
+        extra = json_objects(others, len(batch)) if self.extra else None
+        kept = findings.codes == 0
+        places = pa.array(np.flatnonzero(kept))
+        ids, urls, dates = (pick(array, places, len(batch)) for array in labels)
+        texts = pick(texts, places, len(batch))
+        if marked[kept].any():
+            bare = pc.utf8_slice_codeunits(texts, 1)
+            texts = pc.if_else(pa.array(marked[kept]), bare, texts)
+        yield SourceBatch(
+            positions=rows.keys[kept],
+            texts=texts,
+            ids=ids,
+            columns={name: pick(array, places, len(batch)) for name, array in columns.items()},
+            urls=urls,
+            dates=dates,
+            extra=pick(extra, places, len(batch)) if extra is not None else None,
+            rejects=tuple(_rejects(findings, rows.keys, content, sizes, most)),
+            size_bytes=int(sizes.sum()),
+        )
+
+    def _others(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Return the columns that go to `extra`; the second `a` is called `a_2`."""
+        used = self._named()
+        names = enumerate(distinct(batch.schema.names))
+        return {name: batch.column(place) for place, name in names if name not in used}
+
+
+def join_rows(parts: Iterator[ParquetRows]) -> Iterator[ParquetRows]:
+    """Join small parts, those of neighbouring files, too: each costs as much as 100 KB in it."""
+    waiting: list[ParquetRows] = []
+    rows = size = 0
+    for part in parts:
+        added = sum(map(decoded_bytes, part.batch.columns))
+        rows, size = rows + len(part.batch), size + added
+        is_full = rows > BLOCK_ROWS or size > BLOCK_BYTES
+        if waiting and (is_full or part.batch.schema != waiting[0].batch.schema):
+            yield _together(waiting)
+            waiting, rows, size = [], len(part.batch), added
+        waiting.append(part)
+    if waiting:
+        yield _together(waiting)
+
+
+def _together(parts: list[ParquetRows]) -> ParquetRows:
+    if len(parts) == 1:
+        return parts[0]
+    keys = np.concatenate([part.keys for part in parts])
+    batch = pa.concat_batches([part.batch for part in parts])
+    return ParquetRows(
+        parts[0].place, keys, batch, sum(part.allowed for part in parts), parts[0].size_bytes
+    )
+
+
+def _rejects(
+    findings: BrokenRules,
+    keys: NDArray[np.int64],
+    content: Utf8,
+    sizes: NDArray[np.int64],
+    most: int,
+) -> Iterator[Reject]:
+    for row, rule in findings.rows():
+        text = None if rule == "bad_text" else content.row(row).decode("utf-8", "replace")
+        if rule == "too_long":
+            head = content.row(row)[:HEAD_BYTES].decode("utf-8", "ignore")
+            yield Reject(int(keys[row]), rule, float(sizes[row]), most, head)
+        else:
+            yield Reject(int(keys[row]), rule, text=text)
+
+
+@contextlib.contextmanager
+def _open(file: InputFile, *, lists: bool) -> Iterator[pq.ParquetFile]:
+    """Open a file; with `lists`, strings in lists come as dictionaries where they are stored so.
+
+    A list may repeat a long string any number of times; as an index that costs four bytes. A small
+    file is read at once: one request, and half the time to open it.
+    """
+    import pyarrow.parquet as pq
+
+    path = file.path
+
+    options: dict[str, Any] = {"buffer_size": BUFFER_BYTES, "page_checksum_verification": True}
+    with contextlib.ExitStack() as stack:
+        source: Any = path
+        content = _small_content(file)
+        if content is not None:
+            source = stack.enter_context(pa.BufferReader(content))
+            options["pre_buffer"] = False
+        elif is_remote(path):  # column chunks of a row group in few large requests
+            source = stack.enter_context(open_input(path))
+            options["pre_buffer"] = True
+        else:
+            options["pre_buffer"] = False
+        try:
+            reader = stack.enter_context(pq.ParquetFile(source, **options))
+            if lists and (indexed := _indexed_lists(reader)):
+                options |= {"read_dictionary": indexed, "metadata": reader.metadata}
+                reader = stack.enter_context(pq.ParquetFile(source, **options))
+            reader.schema_arrow.names  # noqa: B018 - raises if they are not UTF-8
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise DataError(
+                f"{path}: no whole Parquet file: {reason_of(error)}. Fetch it again."
+            ) from None
+        yield reader
+
+
+def _small_content(file: InputFile) -> bytes | None:
+    """Return what is in a small file, None if it is not small, or not any more."""
+    if file.size_bytes > SMALL_BYTES:
+        return None
+    with open_input(file.path) as opened:
+        content = opened.read(SMALL_BYTES + 1)
+    return content if len(content) <= SMALL_BYTES else None
+
+
+def _indexed_lists(reader: pq.ParquetFile) -> list[str]:
+    """Return the paths of columns of strings inside lists that have a dictionary somewhere."""
+    leaves = [reader.schema.column(leaf) for leaf in range(len(reader.schema))]
+    meta = reader.metadata
+    return [
+        column.path
+        for leaf, column in enumerate(leaves)
+        if column.max_repetition_level and column.physical_type == "BYTE_ARRAY"
+        if any(
+            meta.row_group(group).column(leaf).has_dictionary_page
+            for group in range(meta.num_row_groups)
+        )
+    ]
+
+
+def _runs(counts: list[int], sizes: list[int], piece: Slice, most: int) -> Iterator[range]:
+    """Yield the row groups of a slice, small ones together up to `most` rows and BLOCK_BYTES."""
+    begin, rows, size = piece.begin, 0, 0
+    for group in range(piece.begin, piece.end):
+        rows, size = rows + counts[group], size + sizes[group]
+        if group > begin and (rows > most or size > BLOCK_BYTES):
+            yield range(begin, group)
+            begin, rows, size = group, counts[group], sizes[group]
+    if begin < piece.end:
+        yield range(begin, piece.end)
+
+
+def _place(path: str, groups: range) -> str:
+    if len(groups) == 1:
+        return f"{path}: row group {groups[0]}"
+    return f"{path}: row groups {groups[0]} to {groups[-1]}"
+
+
+def _batches(
+    reader: pq.ParquetFile, path: str, groups: range, at_once: int, columns: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from reader.iter_batches(at_once, list(groups), columns, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        if len(groups) > 1:  # which one is it?
+            for group in groups:
+                for _ in _batches(reader, path, range(group, group + 1), at_once, columns):
+                    pass
+        place = _place(path, groups)
+        if isinstance(error, pa.ArrowNotImplementedError):
+            raise DataError(
+                f"{place}: Arrow cannot read a column: {error}. Set extra: false, unless a "
+                "parameter names that column."
+            ) from None
+        raise DataError(f"{place}: {reason_of(error)}. Fetch the file again.") from None
+
+
+def _named(batches: Iterator[SourceBatch], place: str) -> Iterator[SourceBatch]:
+    """Yield batches; where Arrow cannot read a value it is the file that is broken."""
+    try:
+        yield from batches
+    except (pa.ArrowException, IndexError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{place}: a value cannot be read: {reason_of(error)}. Fetch the file again, or leave "
+            "its column out (extra: false)."
+        ) from None
+
+
+def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Join batches up to `rows` rows or BLOCK_BYTES: stages have a cost per batch, too."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        is_full = sum(map(len, waiting)) >= rows or sum(b.nbytes for b in waiting) >= BLOCK_BYTES
+        if is_full:
+            yield pa.concat_batches(waiting) if len(waiting) > 1 else batch
+            waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _row_counts(reader: pq.ParquetFile, path: str) -> list[int]:
+    """Return the rows of each row group.
+
+    Raises:
+        DataError: rows beyond what a key can hold would get the keys of other documents.
+    """
+    meta = reader.metadata
+    rows = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
+    if any(count < 0 for count in rows) or sum(rows) > MAX_POSITION:
+        raise DataError(f"{path}: the footer says {sum(rows):,} rows. Fetch the file again.")
+    if sum(rows) != meta.num_rows:  # a row group that is missing would not be missed
+        raise DataError(
+            f"{path}: the footer says {meta.num_rows:,} rows, and {sum(rows):,} in its row groups. "
+            "Fetch the file again."
+        )
+    return rows
+
+
+def _text_sizes(reader: pq.ParquetFile, column: str) -> list[int]:
+    """Return the uncompressed bytes of the text of each row group."""
+    paths = [reader.schema.column(leaf).path for leaf in range(len(reader.schema))]
+    leaf = paths.index(column)
+    groups = range(reader.num_row_groups)
+    meta = reader.metadata
+    sizes = [meta.row_group(group).column(leaf).total_uncompressed_size for group in groups]
+    return [max(size, 0) for size in sizes]  # a footer may say anything
+
+
+def _serves(kind: pa.DataType, role: str, declared: str) -> bool:
+    """Return whether a column of this Arrow type can play its role."""
+    if role == "text_column":
+        return is_textual(kind)
+    if role == "date_column" and pa.types.is_temporal(kind):
+        return True
+    if role != "columns":
+        return is_textual(kind) or pa.types.is_integer(kind)
+    tests = {
+        "string": is_textual(kind),
+        "int64": pa.types.is_integer(kind),
+        "float64": pa.types.is_integer(kind) or pa.types.is_floating(kind),
+        "bool": pa.types.is_boolean(kind),
+    }
+    return bool(tests[declared])
+
+
+def _typed(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Return a column as another type, and (N,) which values are not of that type."""
+    is_bad = np.zeros(len(column), np.bool_)
+    if is_textual(column.type):
+        strings, is_bad = as_strings(column)
+        if is_bad.any():
+            strings = pc.if_else(pa.array(is_bad), pa.scalar(None, strings.type), strings)
+        return strings.cast(kind), is_bad
+    if column.type == pa.uint64() and kind == pa.int64():
+        fits = pc.less_equal(column, pa.scalar((1 << 63) - 1, pa.uint64()))
+        is_bad = ~fits.fill_null(True).to_numpy(zero_copy_only=False)
+        column = pc.if_else(fits, column, None)
+    if pa.types.is_float16(column.type):
+        column = column.cast(pa.float32())
+    # Integers beyond 2**53 are no float64; the nearest one is what JSON readers give, too.
+    return in_known_zone(column).cast(kind, safe=kind != pa.float64()), is_bad
+
+
+def _starts_with_mark(texts: Utf8) -> NDArray[np.bool_]:
+    """Return (N,) which texts start with a byte order mark."""
+    starts = texts.offsets[:-1][texts.sizes() >= 3]
+    has_mark = np.zeros(len(texts), np.bool_)
+    is_mark = (texts.data[starts] == 0xEF) & (texts.data[starts + 1] == 0xBB)
+    has_mark[texts.sizes() >= 3] = is_mark & (texts.data[starts + 2] == 0xBF)
+    return has_mark
