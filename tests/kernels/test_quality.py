@@ -8,9 +8,9 @@ from hypothesis import given
 from corpuskit.kernels.filters.quality import MEASURES, measure_quality
 from corpuskit.kernels.filters.quality_variants import measure_dclm_quality, measure_dolma_quality
 from corpuskit.kernels.punctuation import PUNCTUATION, TERMINAL
-from corpuskit.stages.filters._gopher_reference import dclm_quality, dolma_quality
 from tests.contract.strategies import WORLD, texts
 from tests.kernels.word_lists import given_texts, given_words, same, sliced
+from tests.oracles.gopher import dclm_quality, dolma_quality
 
 STOP_WORDS = ("the", "of", "a", "to", "\xe9", "word", "x" * 31)
 ASCII_WORDS = ("the", "of", "a", "to", "make", "k")

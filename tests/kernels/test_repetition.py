@@ -13,9 +13,9 @@ from corpuskit.kernels.filters.repetition import LONGEST, MEASURES, measure_repe
 from corpuskit.kernels.filters.repetition_variants import measure_variant
 from corpuskit.kernels.twins import count_copies, count_slots, find_twins, table_bits
 from corpuskit.kernels.words.lexicon import PRIME
-from corpuskit.stages.filters._gopher_reference import dclm_repetition, dolma_repetition
 from tests.contract.strategies import WORLD, texts
 from tests.kernels.word_lists import given_texts, given_words, same, sliced
+from tests.oracles.gopher import dclm_repetition, dolma_repetition
 
 ALL = np.ones(len(MEASURES), np.bool_)
 NO_LIMITS = np.full(len(MEASURES), np.nan)

@@ -14,8 +14,9 @@ from corpuskit.stage import View
 from corpuskit.stages.annotators._classifier import train_classifier
 from corpuskit.stages.annotators._fasttext import Settings
 from corpuskit.stages.annotators._labelled import Row
-from corpuskit.stages.annotators._official import open_official
 from corpuskit.stages.annotators.quality import Quality
+from tests.oracles import oracle_of
+from tests.oracles.annotators import open_official
 from tests.test_classifier import rows_of_two_classes
 
 BLANKS = ["", " ", "\n\n", "\u3000\x1c"]
@@ -101,7 +102,7 @@ LISTS = [
 @pytest.mark.parametrize("given", LISTS)
 def test_decisions_are_those_of_datatrove(path, docs, given, newlines):
     stage = Quality(model=path, label="up", newlines=newlines, **given)
-    oracle = stage.oracle()
+    oracle = oracle_of(stage)
     assert decide(stage, docs) == [oracle(doc)[0] for doc in docs]
 
 
@@ -162,7 +163,7 @@ def test_real_texts_are_decided_as_there(shared_data, tmp_path):
     docs = [row.text for row in rows]
     for newlines in ("space", "drop"):
         stage = Quality(model=str(path), label="1", min_score=0.5, newlines=newlines)
-        oracle = stage.oracle()
+        oracle = oracle_of(stage)
         assert decide(stage, docs) == [oracle(doc)[0] for doc in docs]
     labels, scores = open_official(str(path)).predict("one line")
     assert labels[0] in {"__label__0", "__label__1"}

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from corpuskit.stages.annotators._fasttext import PREFIX, open_model
 from corpuskit.stages.annotators._fasttext_file import labels_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -215,50 +215,6 @@ class Language(StreamingStage):
     @property
     def _path(self) -> Path:
         return EMBEDDED_PATH if self.model == EMBEDDED else Path(self.model)
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from corpuskit.stages.annotators._official import beginning, open_official
-
-        official, bounds = open_official(str(self._path)), self._bounds()
-        kept = self._datatrove(official) if self.accept == "datatrove" else None
-
-        def decide(text: str) -> tuple[str | None, str]:
-            seen = beginning(text, self.max_bytes)
-            labels, scores = official.predict(seen.replace("\n", " "))
-            label = labels[0].removeprefix(PREFIX) if labels else UNDETERMINED
-            score = float(scores[0]) if labels else 0.0
-            listed = self.keep is None or label in self.keep
-            if kept is not None and labels:
-                stays = kept(seen)
-            else:
-                enough = score >= bounds.get(label, self.min_score)
-                stays = listed and (enough if kept is None else score > self.min_score)
-            if stays:
-                return None, text
-            return ("score" if listed else "language"), text
-
-        return decide
-
-    def _datatrove(self, official: Any) -> Callable[[str], bool]:
-        """Return datatrove's decision, by one filter per listed language, since minima differ."""
-        from datatrove.data import Document
-        from datatrove.pipeline.filters import LanguageFilter
-
-        from corpuskit.stages.annotators._official import reference
-
-        bounds = self._bounds()
-
-        def keeps(code: str, bound: float, text: str) -> bool:
-            filtering = reference(LanguageFilter, self.keep and [code], language_threshold=bound)
-            filtering.model._model = official
-            return bool(filtering.filter(Document(text=text, id="")))
-
-        def kept(text: str) -> bool:
-            best = official.predict(text.replace("\n", " "))[0][0].removeprefix(PREFIX)
-            listed = self.keep or (best,)
-            return any(keeps(code, bounds.get(code, self.min_score), text) for code in listed)
-
-        return kept
 
 
 @functools.lru_cache(maxsize=8)

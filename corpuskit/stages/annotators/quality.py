@@ -9,10 +9,10 @@ import pyarrow as pa
 from pydantic import Field
 
 from corpuskit.stage import Example, Outcome
-from corpuskit.stages.annotators._scoring import NEWLINES, ScoringStage, best_labels
+from corpuskit.stages.annotators._scoring import ScoringStage, best_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -103,41 +103,6 @@ class Quality(ScoringStage):
             "keep_labels": ~_any(model, found, self.keep_labels) if self.keep_labels else none,
             "remove_labels": _any(model, found, self.remove_labels) if self.remove_labels else none,
         }
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from datatrove.data import Document
-        from datatrove.pipeline.filters import FastTextClassifierFilter
-
-        from corpuskit.stages.annotators._official import beginning, open_official, reference
-
-        official = open_official(self.model)
-        given = {
-            "score": ("keep_labels", {self.label: self.min_score}),
-            "keep_labels": ("keep_labels", self.keep_labels),
-            "remove_labels": ("remove_labels", self.remove_labels),
-        }
-        filters = {}
-        for rule, (kind, bounds) in given.items():
-            if bounds and None not in bounds.values():
-                filters[rule] = reference(
-                    FastTextClassifierFilter,
-                    self.model,
-                    **{kind: list(bounds.items())},
-                    save_labels_in_metadata=False,
-                    newline_replacement=NEWLINES[self.newlines].decode(),
-                )
-                filters[rule]._model = official
-
-        def decide(text: str) -> tuple[str | None, str]:
-            seen = beginning(text, self.max_bytes)
-            if filters and not seen.strip():
-                return "empty", text  # the reference keeps none of them, and gives no reason
-            for rule, one in filters.items():
-                if not one.filter(Document(text=seen, id="")):
-                    return rule, text
-            return None, text
-
-        return decide
 
 
 def _measures(

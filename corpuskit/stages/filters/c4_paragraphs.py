@@ -12,8 +12,6 @@ from corpuskit.kernels.filters.paragraphs import count_long_lines
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from corpuskit.stage import View, Volume
 
 
@@ -52,21 +50,3 @@ class C4Paragraphs(StreamingStage):
             values=num,
             measures={"too_few_paragraphs": num} if self.measures else {},
         )
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from datatrove.data import Document
-        from datatrove.pipeline.filters import C4ParagraphFilter
-
-        reference = C4ParagraphFilter()
-        reference.min_paragraph_len = self.min_paragraph_chars
-
-        def decide(text: str) -> tuple[str | None, str]:
-            if self.min_paragraphs == reference.min_paragraphs:
-                kept = reference.filter(Document(text=text, id="")) is True
-            else:  # it looks at three lines, whatever their number should be
-                lengths = [len(line) for line in text.split("\n")]
-                long = [size for size in lengths if size >= self.min_paragraph_chars]
-                kept = len(long) >= self.min_paragraphs
-            return (None if kept else "too_few_paragraphs"), text
-
-        return decide

@@ -17,8 +17,6 @@ from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages._words import check_language, splitter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from corpuskit.kernels.filters.c4 import Draft
@@ -217,36 +215,6 @@ class C4Quality(StreamingStage):
         if self.min_num_sentences is not None:
             found["too_few_sentences"] = num_sentences
         return found
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from datatrove.data import Document
-        from datatrove.pipeline.filters import C4QualityFilter
-
-        from corpuskit.stages._reference import reference_words
-
-        def bound(value: int | None) -> int:
-            return -1 if value is None else value
-
-        reference = C4QualityFilter(
-            split_paragraph=self.split_paragraph,
-            remove_citations=self.remove_citations,
-            filter_no_terminal_punct=self.filter_no_terminal_punct,
-            min_num_sentences=bound(self.min_num_sentences),
-            min_words_per_line=bound(self.min_words_per_line),
-            max_word_length=bound(self.max_word_length),
-            filter_lorem_ipsum=self.filter_lorem_ipsum,
-            filter_javascript=self.filter_javascript,
-            filter_curly_bracket=self.filter_curly_bracket,
-            filter_policy=self.filter_policy,
-            language=reference_words("spacy", self.language) if self._needs_words() else "en",
-        )
-
-        def decide(text: str) -> tuple[str | None, str]:
-            document = Document(text=text, id="")
-            kept = reference.filter(document)
-            return (None if kept is True else kept[1]), document.text
-
-        return decide
 
 
 def _leads(data: NDArray[np.uint8]) -> NDArray[np.int64]:

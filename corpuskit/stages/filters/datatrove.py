@@ -18,7 +18,7 @@ from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.filters import _steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from datatrove.data import Document
     from pydantic import ValidationInfo
@@ -203,21 +203,6 @@ class Datatrove(StreamingStage):
         name = self.step.rpartition(".")[2]
         is_known = self.step.startswith("datatrove.") and name in _steps.STATEFUL
         return is_known if self.fresh is None else self.fresh
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from datatrove.data import Document
-
-        step = _steps.find_step(self.step)
-
-        def decide(text: str) -> tuple[str | None, str]:
-            document = Document(text=text, id="")
-            try:
-                kept = list(_steps.make_step(step, self.params).run(iter([document])))
-            except (IndexError, TypeError, ZeroDivisionError):
-                return "error", text
-            return (None, kept[0].text) if kept else ("dropped", text)
-
-        return decide
 
 
 def _documents(view: View) -> Iterator[Document]:

@@ -26,8 +26,6 @@ from corpuskit.stages.filters._languages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from corpuskit.stage import Known, View, Volume
@@ -177,42 +175,3 @@ class FinewebQuality(StreamingStage):
         measured["list_ratio"] = np.full(view.num_docs, np.nan)
         np.divide(newlines, num_words, out=measured["list_ratio"], where=num_words > 0)
         return measured
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        import math
-
-        from datatrove.data import Document
-        from datatrove.pipeline.filters import FineWebQualityFilter
-
-        from corpuskit.stages._reference import reference_words
-
-        if self.per_language is not None and self.unknown_language == "drop":
-            return lambda text: (UNKNOWN, text)  # a text alone has no language
-
-        def bound(value: float | None, off: float) -> float:
-            return off if value is None else value
-
-        reference = FineWebQualityFilter(
-            line_punct_thr=bound(self.min_line_punct_ratio, -math.inf),
-            line_punct_exclude_zero=self.keep_unpunctuated,
-            stop_chars=self.stop_chars,
-            short_line_thr=bound(self.max_short_line_ratio, math.inf),
-            short_line_length=self.short_line_chars,
-            char_duplicates_ratio=bound(self.max_char_dup_ratio, math.inf),
-            new_line_ratio=bound(self.max_newline_ratio, math.inf),
-            language=reference_words(self.words, self.language),
-        )
-
-        def decide(text: str) -> tuple[str | None, str]:
-            num_lines = sum(line.strip() != "" for line in text.split("\n"))
-            if num_lines < self.min_lines:
-                return "empty", text
-            if num_lines == 0:  # it would drop what min_lines of 0 keeps
-                return None, text
-            try:
-                kept = reference.filter(Document(text=text, id=""))
-            except ZeroDivisionError:  # no words
-                return None, text
-            return (None if kept is True else kept[1]), text
-
-        return decide

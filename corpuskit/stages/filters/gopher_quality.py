@@ -26,8 +26,6 @@ from corpuskit.stages.filters._languages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from corpuskit.stage import Known, View, Volume
 
 
@@ -215,8 +213,3 @@ class GopherQuality(StreamingStage):
             codes[fails] = code
             values[fails] = value[fails]
         return Outcome(codes=codes, values=values, measures=measured if self.measures else {})
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from corpuskit.stages.filters._gopher_reference import quality_oracle
-
-        return quality_oracle(self)

@@ -26,8 +26,6 @@ from corpuskit.stages.filters._languages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from corpuskit.stage import Known, View, Volume
@@ -228,8 +226,3 @@ class GopherRepetition(StreamingStage):
         for first, ratios in ((4, self.max_top_ngram_ratios), (14, self.max_dup_ngram_ratios)):
             wanted[[first + n for n in ratios]] = True
         return wanted
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from corpuskit.stages.filters._gopher_reference import repetition_oracle
-
-        return repetition_oracle(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
@@ -12,11 +13,10 @@ from corpuskit.formats.batch import Utf8
 from corpuskit.kernels.filters import linerules
 from corpuskit.kernels.spans import replace_spans
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-from corpuskit.stages.rewriters._line_rules_reference import correct, counter_pattern
 from corpuskit.stages.rewriters._phrases import cut_phrases, holds_phrase, phrase_patterns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -32,6 +32,17 @@ _NO_WORDS = 0.5
 
 _LINE = "A line of prose with a good number of words in it, which stays as it is."
 _PAGE = "\n".join([_LINE] * 4)
+
+
+COUNTED = (
+    *("likes", "shares", "comments", "retweets", "reposts", "quotes", "bookmarks", "upvotes"),
+    *("downvotes", "downloads", "views", "followers"),
+)
+
+
+def counter_pattern() -> re.Pattern[str]:
+    """Return what matches a whole lower-cased line such as "12.3k views"."""
+    return re.compile(rf"^\W*\d(?:,|\.|\d)*[kmb]?\s+(?:{'|'.join(COUNTED)})\W*$")
 
 
 class Cuts(NamedTuple):
@@ -147,9 +158,6 @@ class LineRules(StreamingStage):
         if rule == "empty":
             return values > (_NO_WORDS if self.max_removed_ratio is None else 0)
         return super().fails(rule, values)
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        return lambda text: correct(text, self)
 
     def _counters(self, data: NDArray[np.uint8], lines: linerules.Lines) -> NDArray[np.uint8]:
         """Return which lines are counters; (L,) 0 or 1. Few pass the gate."""

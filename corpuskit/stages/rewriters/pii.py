@@ -15,7 +15,6 @@ from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.rewriters import _pii_actions as actions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Self
 
     from numpy.typing import NDArray
@@ -175,34 +174,6 @@ class Pii(StreamingStage):
         text = self._rewrite(view.text, found)
         return Outcome(codes=codes, values=values, text=text, spans=spans)
 
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from corpuskit.stages.rewriters import _pii_reference as reference
-
-        def find(text: str) -> list[tuple[int, int, str]]:
-            if self.mode == "datatrove":
-                return reference.find_as_datatrove(
-                    text, self.kinds, only_public=self.only_public_ips
-                )
-            return reference.find_spans(
-                text.encode(),
-                self.kinds,
-                only_public=self.only_public_ips,
-                min_ipv4_part=self.min_ipv4_part,
-            )
-
-        def rewrite(text: str) -> tuple[str | None, str]:
-            data, at, seen, output = text.encode(), 0, dict.fromkeys(KINDS, 0), b""
-            for start, end, kind in find(text):
-                output += data[at:start] + self._piece(kind, end - start, seen[kind])
-                seen[kind] += 1
-                at = end
-            dropped = [kind for kind in KINDS if seen[kind] and self._action(kind) == "drop"]
-            return (dropped[0] if dropped else None), (output + data[at:]).decode()
-
-        if self.mode == "datatrove" and set(map(self._action, DATATROVE)) == {"replace"}:
-            return lambda text: (None, reference.format_as_datatrove(text, self))
-        return rewrite
-
     def _action(self, kind: str) -> Action:
         return self.actions.get(kind, self.action)  # type: ignore[call-overload, no-any-return]
 
@@ -217,16 +188,6 @@ class Pii(StreamingStage):
                 else (given[0] if kind == "email" else "192.0.2.1",)
             )
         return (given,) if isinstance(given, str) else given
-
-    def _piece(self, kind: str, size: int, turn: int) -> bytes:
-        """Return what one span becomes; said once more in `_rewrite`, for many."""
-        options = self._stand_ins(kind)
-        return {
-            "replace": options[turn % len(options)],
-            "mask": self.mask_character * size,
-            "tag": f"<{kind.upper()}>",
-            "drop": "",
-        }[self._action(kind)].encode()
 
     def _find(self, text: Utf8) -> Found:
         if self.mode == "datatrove":

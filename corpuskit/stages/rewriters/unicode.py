@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import unicodedata
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -124,30 +123,6 @@ class Unicode(StreamingStage):
         if not changed:
             return Outcome()
         return Outcome(text=_replaced(text, changed), spans=_spans(text, changed))
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        first: Callable[[str], str]
-        if self.fix == "ftfy":
-            from datatrove.pipeline.formatters.ftfy import FTFYFormatter
-
-            first = FTFYFormatter(**self._options()).format
-        else:
-            first = self._without_ftfy
-
-        def rewrite(text: str) -> tuple[str | None, str]:
-            text = first(text)
-            if self.line_ends == "lf":
-                text = text.replace("\r\n", "\n").replace("\r", "\n")
-            if self.invisible == "remove":
-                text = "".join(char for char in text if not INVISIBLE.match(char))
-            return None, text
-
-        return rewrite
-
-    def _without_ftfy(self, text: str) -> str:
-        if self.remove_control_chars:
-            text = "".join(char for char in text if not CONTROLS.match(char))
-        return text if self.form == "none" else unicodedata.normalize(self.form, text)
 
     def _options(self) -> dict[str, Any]:
         """Return the fields of ftfy's configuration."""

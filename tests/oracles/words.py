@@ -1,4 +1,4 @@
-"""What oracles of several stages share; used by tests and benchmarks only."""
+"""datatrove's tokenizers, as the references of several stages take them."""
 
 from __future__ import annotations
 

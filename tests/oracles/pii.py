@@ -1,4 +1,4 @@
-"""What kernels/pii/scan.py finds, once more with `re`: slow and plain."""
+"""The reference of `pii`: what its kernels find, once more with `re`, slow and plain."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import string
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.kernels.pii import secrets
-from corpuskit.stages.rewriters._pii_addresses import email, ipv4, ipv6
-from corpuskit.stages.rewriters._pii_numbers import credit_card, iban, phone, us_ssn
+from corpuskit.kernels.pii.scan import KINDS
+from corpuskit.stages.rewriters.pii import DATATROVE
+from tests.oracles.pii_addresses import email, ipv4, ipv6
+from tests.oracles.pii_numbers import credit_card, iban, phone, us_ssn
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from corpuskit.stages.rewriters.pii import Pii
+    from tests.oracles import Decide
 
 Span = tuple[int, int]
 
@@ -36,6 +39,42 @@ _BLOCK = re.compile(
     % (secrets.SMALLEST_BLOCK, secrets.LARGEST_BLOCK),
     re.VERBOSE | re.DOTALL,
 )
+
+
+def pii(stage: Pii) -> Decide:
+    def find(text: str) -> list[tuple[int, int, str]]:
+        if stage.mode == "datatrove":
+            return find_as_datatrove(text, stage.kinds, only_public=stage.only_public_ips)
+        return find_spans(
+            text.encode(),
+            stage.kinds,
+            only_public=stage.only_public_ips,
+            min_ipv4_part=stage.min_ipv4_part,
+        )
+
+    def rewrite(text: str) -> tuple[str | None, str]:
+        data, at, seen, output = text.encode(), 0, dict.fromkeys(KINDS, 0), b""
+        for start, end, kind in find(text):
+            output += data[at:start] + _piece(stage, kind, end - start, seen[kind])
+            seen[kind] += 1
+            at = end
+        dropped = [kind for kind in KINDS if seen[kind] and stage._action(kind) == "drop"]
+        return (dropped[0] if dropped else None), (output + data[at:]).decode()
+
+    if stage.mode == "datatrove" and set(map(stage._action, DATATROVE)) == {"replace"}:
+        return lambda text: (None, format_as_datatrove(text, stage))
+    return rewrite
+
+
+def _piece(stage: Pii, kind: str, size: int, turn: int) -> bytes:
+    """Return what one span becomes."""
+    options = stage._stand_ins(kind)
+    return {
+        "replace": options[turn % len(options)],
+        "mask": stage.mask_character * size,
+        "tag": f"<{kind.upper()}>",
+        "drop": "",
+    }[stage._action(kind)].encode()
 
 
 def find_spans(
