@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from corpuskit.errors import UsageError
-from corpuskit.kernels.words import specials
+from corpuskit.kernels.words import english
+from corpuskit.kernels.words.english import NO_RULES, NUM_CODES, Rules
 from corpuskit.kernels.words.lexicon import char_kinds
-from corpuskit.kernels.words.specials import NO_RULES, NUM_CODES, Rules
 from corpuskit.stages._derived import Derived, derived
 from corpuskit.stages._spacy_rules import PROVEN, char_classes, digest_patterns
 from corpuskit.stages._spacy_seams import Seam, SeamFinder
@@ -127,7 +127,7 @@ def _derive(code: str) -> Derived:
     if digest in PROVEN:
         classes = char_classes(pipeline.Defaults)
         matched = frozenset(language.matched)
-        rules = specials.rules(classes, language.specials, matched, PROVEN[digest])
+        rules = english.rules(classes, language.specials, matched, PROVEN[digest])
         for name, value in rules._asdict().items():
             (arrays if isinstance(value, np.ndarray) else values)[name] = value
     return Derived(values, arrays)

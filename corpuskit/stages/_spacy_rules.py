@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corpuskit.kernels.words import specials
-from corpuskit.kernels.words.specials import NUM_CODES
+from corpuskit.kernels.words import english
+from corpuskit.kernels.words.english import NUM_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,24 +52,24 @@ def char_classes(defaults: Any) -> NDArray[np.uint16]:
     def inside(content: str) -> list[str]:
         return re.findall(f"[{content}]", every)
 
-    mark(inside(spacys.ALPHA), specials.LETTER)
-    mark(inside(spacys.ALPHA_LOWER), specials.LOWER)
-    mark(inside(spacys.ALPHA_UPPER), specials.UPPER)
-    mark("0123456789", specials.DIGIT)
-    mark(inside(spacys.CONCAT_QUOTES), specials.QUOTE)
+    mark(inside(spacys.ALPHA), english.LETTER)
+    mark(inside(spacys.ALPHA_LOWER), english.LOWER)
+    mark(inside(spacys.ALPHA_UPPER), english.UPPER)
+    mark("0123456789", english.DIGIT)
+    mark(inside(spacys.CONCAT_QUOTES), english.QUOTE)
     before = rf"0-9{spacys.ALPHA_LOWER}%\u00b2\-\+{spacys.PUNCT}(?:{spacys.CONCAT_QUOTES})"
-    mark(inside(before), specials.DOTTED)
-    mark(inside(spacys.CONCAT_ICONS), specials.PREFIX, specials.SUFFIX, specials.BREAK)
-    mark("\u2026", specials.BREAK)
-    mark(_single(defaults.prefixes), specials.PREFIX)
-    mark(_single(defaults.suffixes), specials.SUFFIX)
-    mark(_single(spacys.LIST_CURRENCY), specials.CURRENCY)
-    mark({char for unit in spacys.LIST_UNITS for char in unit if char > "\x7f"}, specials.UNIT)
-    mark(inside(r"A-Za-z0-9\u00a1-\uffff"), specials.HOST)
-    mark(inside(r"\w+\-."), specials.SCHEME)
-    mark((char for char in inside(r"\d") if char > "\x7f"), specials.ASK)
+    mark(inside(before), english.DOTTED)
+    mark(inside(spacys.CONCAT_ICONS), english.PREFIX, english.SUFFIX, english.BREAK)
+    mark("\u2026", english.BREAK)
+    mark(_single(defaults.prefixes), english.PREFIX)
+    mark(_single(defaults.suffixes), english.SUFFIX)
+    mark(_single(spacys.LIST_CURRENCY), english.CURRENCY)
+    mark({char for unit in spacys.LIST_UNITS for char in unit if char > "\x7f"}, english.UNIT)
+    mark(inside(r"A-Za-z0-9\u00a1-\uffff"), english.HOST)
+    mark(inside(r"\w+\-."), english.SCHEME)
+    mark((char for char in inside(r"\d") if char > "\x7f"), english.ASK)
     beyond = np.arange(NUM_CODES) > 0xFFFF
-    classes[beyond & (classes & specials.LOWER != 0)] |= specials.ASK
+    classes[beyond & (classes & english.LOWER != 0)] |= english.ASK
     return classes
 
 

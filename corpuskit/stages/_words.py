@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import numpy as np
 
 from corpuskit.errors import UsageError
-from corpuskit.kernels.punctuation import TERMINAL
+from corpuskit.kernels.utf8 import TERMINAL
 from corpuskit.kernels.words import learn as wordlearn
 from corpuskit.kernels.words import split as wordsplit
+from corpuskit.kernels.words.english import NO_RULES, Rules, room
 from corpuskit.kernels.words.lexicon import Lexicon, Words, char_kinds
-from corpuskit.kernels.words.scan import SPACE_KINDS
-from corpuskit.kernels.words.seams import Seams
-from corpuskit.kernels.words.specials import NO_RULES, Rules, room
-from corpuskit.kernels.words.split import Memory, frozen
+from corpuskit.kernels.words.split import SPACE_KINDS, Memory, Seams, frozen
 from corpuskit.stages import _spacy
 
 if TYPE_CHECKING:

@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.blocks import find_newlines
-from corpuskit.kernels.filters.repetition import LONGEST, MEASURES, measure_repetition, product
-from corpuskit.kernels.filters.repetition_variants import measure_variant
+from corpuskit.kernels.filters.repetition import (
+    LONGEST,
+    MEASURES,
+    find_newlines,
+    measure_repetition,
+    measure_variant,
+    product,
+)
 from corpuskit.kernels.twins import count_copies, count_slots, find_twins, table_bits
 from corpuskit.kernels.words.lexicon import PRIME
 from tests.contract.strategies import WORLD, texts

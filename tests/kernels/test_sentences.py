@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.filters.sentences import UNKNOWN, count_breaks, sentence_edges
+from corpuskit.kernels.filters.c4 import UNKNOWN, count_breaks, sentence_edges
 from corpuskit.stages._words import splitter
 from tests.contract.strategies import view
 

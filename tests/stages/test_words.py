@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from corpuskit import closure
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import utf8
-from corpuskit.kernels.punctuation import TERMINAL
+from corpuskit.kernels.utf8 import TERMINAL
 from corpuskit.stages import _derived, _spacy
 from corpuskit.stages._words import Splitter, _assignments, check_language, splitter
 from tests.contract.strategies import WORLD, texts, view

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.cuts import add_cut, close_gap, fill_gap
 from corpuskit.kernels.filters.fineweb import count_newlines
 from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.spans import add_cut, close_gap, fill_gap
 from corpuskit.kernels.utf8 import (
     char_table,
     char_width,

@@ -14,7 +14,7 @@ from corpuskit.kernels.words.split import COUNT_BITS, PLACE, TOUCHY, VALUE, Ques
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from corpuskit.kernels.words.specials import Room, Rules
+    from corpuskit.kernels.words.english import Room, Rules
 
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]

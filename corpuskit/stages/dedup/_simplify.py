@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.kernels.casing import lower_texts
-from corpuskit.kernels.punctuation import PUNCTUATION
 from corpuskit.kernels.simplify import (
     BECOMES,
     DIGIT,
@@ -22,6 +21,7 @@ from corpuskit.kernels.simplify import (
     Simple,
     simplify,
 )
+from corpuskit.kernels.utf8 import PUNCTUATION
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import Field
 
-from corpuskit.kernels.filters.paragraphs import count_long_lines
+from corpuskit.kernels.filters.c4 import count_long_lines
 from corpuskit.stage import Cost, Example
 from corpuskit.stages.filters._measured import MeasuredFilter, Rule
 

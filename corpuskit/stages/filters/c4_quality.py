@@ -10,9 +10,15 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import Utf8
-from corpuskit.kernels.filters.c4 import rewrite_lines, strip_texts
-from corpuskit.kernels.filters.c4lines import RULES, LineTests
-from corpuskit.kernels.filters.sentences import UNKNOWN, count_breaks, sentence_edges
+from corpuskit.kernels.filters.c4 import (
+    RULES,
+    UNKNOWN,
+    LineTests,
+    count_breaks,
+    rewrite_lines,
+    sentence_edges,
+    strip_texts,
+)
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages._words import check_language, splitter
 

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
 from corpuskit.kernels.filters.fineweb import MEASURES, measure_lines
-from corpuskit.kernels.punctuation import TERMINAL
+from corpuskit.kernels.utf8 import TERMINAL
 from corpuskit.stage import Cost, Example
 from corpuskit.stages._words import splitter
 from corpuskit.stages.filters._languages import UNKNOWN

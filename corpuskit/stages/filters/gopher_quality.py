@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from corpuskit.kernels.filters.quality import MEASURES, measure_quality
-from corpuskit.kernels.filters.quality_variants import measure_dclm_quality, measure_dolma_quality
+from corpuskit.kernels.filters.quality import (
+    MEASURES,
+    measure_dclm_quality,
+    measure_dolma_quality,
+    measure_quality,
+)
 from corpuskit.stage import Cost, Example
 from corpuskit.stages._words import splitter
 from corpuskit.stages.filters._languages import UNKNOWN

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from corpuskit.kernels.filters.repetition import LONGEST, MEASURES, measure_repetition
-from corpuskit.kernels.filters.repetition_variants import VARIANTS, measure_variant
+from corpuskit.kernels.filters.repetition import (
+    LONGEST,
+    MEASURES,
+    VARIANTS,
+    measure_repetition,
+    measure_variant,
+)
 from corpuskit.stage import Cost, Example, Outcome
 from corpuskit.stages._words import splitter
 from corpuskit.stages.filters._languages import UNKNOWN

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from corpuskit.formats.batch import Utf8
-from corpuskit.kernels.gates import hold_any
+from corpuskit.kernels.utf8 import hold_any
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.rewriters._forms import normalize
 from corpuskit.stages.rewriters._ftfy import fixer
