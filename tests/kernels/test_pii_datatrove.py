@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.pii.datatrove import find_datatrove
+from corpuskit.kernels.pii.scan import find_datatrove
 from tests.contract.strategies import texts, view
 from tests.oracles.pii import find_as_datatrove
 

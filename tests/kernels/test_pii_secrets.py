@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.pii.scan import find_pii
-from corpuskit.kernels.pii.secrets import FORMS
+from corpuskit.kernels.pii.scan import FORMS, find_pii
 from tests.contract.strategies import view
 from tests.oracles.pii import find_spans
 

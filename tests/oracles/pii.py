@@ -6,7 +6,7 @@ import re
 import string
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.kernels.pii import secrets
+from corpuskit.kernels.pii import scan
 from corpuskit.kernels.pii.scan import KINDS
 from corpuskit.stages.rewriters.pii import DATATROVE
 from tests.oracles.pii_addresses import email, ipv4, ipv6
@@ -31,12 +31,12 @@ _BODIES = {
 }
 _WEB_TOKEN = re.compile(
     rb"eyJ%b{%d,}\.(?=eyJ)%b{%d,}\.%b{%d,}"
-    % (_TOKEN, secrets.SMALLEST_PART - 3, *(_TOKEN, secrets.SMALLEST_PART) * 2)
+    % (_TOKEN, scan.SMALLEST_PART - 3, *(_TOKEN, scan.SMALLEST_PART) * 2)
 )
 _BLOCK = re.compile(
     rb"""-----BEGIN\ (?=[A-Z0-9 ]{11,40}-----)[A-Z0-9 ]*PRIVATE\ KEY(?:\ BLOCK)?-----
     (?: (?!-----). ){%d,%d} -----END\ [A-Z0-9 ]{0,40}-----"""
-    % (secrets.SMALLEST_BLOCK, secrets.LARGEST_BLOCK),
+    % (scan.SMALLEST_BLOCK, scan.LARGEST_BLOCK),
     re.VERBOSE | re.DOTALL,
 )
 
@@ -122,7 +122,7 @@ def _secret(text: bytes, free: int, at: int) -> Span | None:
     if text[at - 4 : at + 1] == b"-----" and at - 4 >= free:
         block = _BLOCK.match(text, at - 4)
         return block and block.span()
-    for prefix, place, alphabet, fewest, most in secrets.FORMS:
+    for prefix, place, alphabet, fewest, most in scan.FORMS:
         start, body = at - place, at - place + len(prefix)
         if start < free or text[start:body] != prefix.encode():
             continue
@@ -140,12 +140,12 @@ def _is_random(key: bytes) -> bool:
     has_digit, has_letter = re.search(rb"[0-9]", key), re.search(rb"[A-Za-z]", key)
     if not (has_digit and has_letter) and not (key != key.upper() and key != key.lower()):
         return False
-    return len(set(key)) >= secrets.FEWEST_BYTES and not key.endswith(b"EXAMPLE")
+    return len(set(key)) >= scan.FEWEST_BYTES and not key.endswith(b"EXAMPLE")
 
 
 def _is_long(part: bytes) -> bool:
     both = re.search(rb"[0-9]", part) and re.search(rb"[A-Za-z]", part)
-    return len(part) >= secrets.LONGEST_RUN and both is not None
+    return len(part) >= scan.LONGEST_RUN and both is not None
 
 
 def _web_token(text: bytes, free: int, at: int) -> Span | None:

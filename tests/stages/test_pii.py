@@ -188,7 +188,7 @@ COUNT = """
 import json, sys
 import numpy as np
 from corpuskit.kernels.pii.scan import find_pii
-from corpuskit.kernels.pii.datatrove import find_datatrove
+from corpuskit.kernels.pii.scan import find_datatrove
 
 class Counted(np.ndarray):
     looks = 0

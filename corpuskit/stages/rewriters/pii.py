@@ -201,7 +201,7 @@ class Pii(StreamingStage):
         )
 
     def _find_as_datatrove(self, text: Utf8) -> Found:
-        from corpuskit.kernels.pii.datatrove import find_datatrove
+        from corpuskit.kernels.pii.scan import find_datatrove
 
         found = find_datatrove(
             text.offsets, text.data, has_email="email" in self.kinds, has_ipv4="ipv4" in self.kinds
