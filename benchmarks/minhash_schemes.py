@@ -34,7 +34,8 @@ from corpuskit.formats.batch import utf8
 from corpuskit.integrations.datasketch import hash_function, shingle_bytes
 from corpuskit.kernels.minhash import permutations, polynomials, smallest
 from corpuskit.kernels.sketch import sketch
-from corpuskit.kernels.wordhash import BYTE_KINDS, characters, word_edges, word_hashes
+from corpuskit.kernels.utf8 import characters
+from corpuskit.kernels.wordhash import BYTE_KINDS, word_edges, word_hashes
 from corpuskit.stage.view import View
 from corpuskit.stages.dedup import _schemes
 

@@ -6,12 +6,13 @@ All expect valid UTF-8, which is what readers hand out: the tail of a lead byte 
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.jit import inline, kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,36 @@ def code_point(data: Bytes, at: int) -> np.int64:
     if lead < 0xF0:
         return (lead & 0x0F) << 12 | second << 6 | third
     return (lead & 0x07) << 18 | second << 12 | third << 6 | (np.int64(data[at + 3]) & 0x3F)
+
+
+@kernel
+def write_char(code: int, out: Bytes, at: int) -> int:
+    """Write a code point as UTF-8; return where it ends."""
+    if code < 0x80:
+        out[at] = code
+        return at + 1
+    if code < 0x800:
+        out[at] = 0xC0 | code >> 6
+        out[at + 1] = 0x80 | code & 0x3F
+        return at + 2
+    if code < 0x10000:
+        out[at] = 0xE0 | code >> 12
+        out[at + 1] = 0x80 | code >> 6 & 0x3F
+        out[at + 2] = 0x80 | code & 0x3F
+        return at + 3
+    out[at] = 0xF0 | code >> 18
+    out[at + 1] = 0x80 | code >> 12 & 0x3F
+    out[at + 2] = 0x80 | code >> 6 & 0x3F
+    out[at + 3] = 0x80 | code & 0x3F
+    return at + 4
+
+
+@inline
+def lower64(group: np.uint64) -> np.uint64:
+    """Return 8 ASCII characters in lower case: a capital is at least A and not behind Z."""
+    from_a = group + np.uint64(0x3F3F3F3F3F3F3F3F)
+    behind_z = group + np.uint64(0x2525252525252525)
+    return group | ((from_a ^ behind_z) & np.uint64(0x8080808080808080)) >> np.uint64(2)
 
 
 @kernel
@@ -157,6 +188,32 @@ def char_table(*tests: Callable[[str], bool]) -> NDArray[np.uint8]:
         else:
             hits = np.fromiter(map(test, map(chr, range(len(table)))), np.bool_, len(table))
         table[hits] |= 1 << bit
+    table.flags.writeable = False
+    return table
+
+
+NUM_CODES = 0x40000
+"""Planes 0 to 3: nothing beyond is a letter, a digit or whitespace."""
+
+CHAR_LOWER, CHAR_WORD, CHAR_SPACE, CHAR_ENDS = 0x1FFFFF, 1 << 21, 1 << 22, 1 << 23
+"""Fields of an entry of `characters()`."""
+
+
+@functools.cache
+def characters() -> NDArray[np.uint32]:
+    """Tabulate characters, (262144,) uint32, read-only; built on first use (10 ms) and kept.
+
+    Bits 0-20: the lower-case code point; 21: part of a word; 22: whitespace; 23: the word ends
+    behind it. The last is for U+0130, the one character whose lower case is two, of which the
+    second is no part of a word.
+    """
+    given = np.arange(NUM_CODES, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    lower = given.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
+    table = np.frombuffer(lower.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint32)
+    for pattern, bit in ((r"\w+", CHAR_WORD), (r"\s+", CHAR_SPACE)):
+        for match in re.finditer(pattern, lower):
+            table[match.start() : match.end()] |= bit
+    table[0x130] |= CHAR_ENDS
     table.flags.writeable = False
     return table
 

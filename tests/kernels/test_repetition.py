@@ -186,11 +186,11 @@ def test_products_are_exact(pairs):
 @given(st.text(alphabet="a\n\xe9", max_size=40), st.integers(0, 9))
 def test_newlines_are_found(text, before):
     data = np.frombuffer(b"\n" * before + text.encode() + b"\n\0", np.uint8)
-    size = len(text.encode())
-    places = np.empty(text.count("\n") + 1, np.int32)
-    num = find_newlines(data, before, before + size, places)
-    assert places[:num].tolist() == [k for k, byte in enumerate(text.encode()) if byte == 10]
-    assert places[num] == size
+    end = before + len(text.encode())
+    places = find_newlines(data, before, end)
+    expected = [before + k for k, byte in enumerate(text.encode()) if byte == 10]
+    assert places[:-1].tolist() == expected
+    assert places[-1] > end
 
 
 @given(st.lists(st.integers(0, 12) | st.integers(0, 2**64 - 1), max_size=60))

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.formats.batch import utf8
-from corpuskit.kernels.foldedwords import folded_characters
 from corpuskit.kernels.wordgrams import fill_table, gram_hashes, scan
-from corpuskit.kernels.wordhash import BYTE_KINDS
+from corpuskit.kernels.wordhash import BYTE_KINDS, folded_characters
 from tests.kernels.test_overlap import frozen, sentences, words_of
 
 few = settings(max_examples=40)

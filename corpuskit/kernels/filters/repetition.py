@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.hashing import load64, xxh64
+from corpuskit.kernels.hashing import xxh64
 from corpuskit.kernels.jit import inline, kernel
+from corpuskit.kernels.lines import find_newlines
 from corpuskit.kernels.twins import (
     FULL,
     count_copies,
@@ -169,12 +170,8 @@ def _blocks(
     data: Bytes, begin: int, end: int, num_chars: int, bounds: _Bounds, found: NDArray[np.float64]
 ) -> bool:  # fmt: skip
     """Measure paragraphs and lines; return whether a broken limit ends the search."""
-    newlines = 0
-    for at in range(begin, end):
-        newlines += data[at] == 10
-    places = np.empty(newlines + 1, np.int32)
-    find_newlines(data, begin, end, places)
-    table = np.empty(2 << table_bits(newlines + 1), np.uint64)
+    places = find_newlines(data, begin, end)
+    table = np.empty(2 << table_bits(len(places)), np.uint64)
     for kind in range(2):
         place = _PARAGRAPHS if kind == 0 else _LINES
         if not (bounds.wanted[place] or bounds.wanted[place + 1]):
@@ -183,7 +180,7 @@ def _blocks(
         if kind == 0:
             start = skip_space(data, begin, end)
             stop = skip_space_back(data, start, end)
-        num, dup, dup_chars = repeated_blocks(data, begin, start, stop, places, 2 - kind, table)
+        num, dup, dup_chars = repeated_blocks(data, start, stop, places, 2 - kind, table)
         found[place] = dup / num
         found[place + 1] = dup_chars / num_chars
         limits = bounds.limits
@@ -348,42 +345,17 @@ def _repeated_runs(
 # Lines and paragraphs of a text: where they are, and how many were met before.
 
 _SEED = np.uint64(0)
-_ONES, _HIGHS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-_NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
-
-
-@kernel
-def find_newlines(data: Bytes, begin: int, end: int, places: NDArray[np.int32]) -> int:
-    """List where newlines are, from `begin` on, and `end`; return how many. O(B)."""
-    found = np.uint64(0)
-    at = begin
-    while at + 8 <= end:
-        mixed = load64(data, at) ^ _NEWLINES
-        if (mixed - _ONES) & ~mixed & _HIGHS == 0:
-            at += 8
-            continue
-        for near in range(at, at + 8):
-            places[found] = near - begin
-            found += np.uint64(data[near] == 10)
-        at += 8
-    while at < end:
-        places[found] = at - begin
-        found += np.uint64(data[at] == 10)
-        at += 1
-    places[found] = end - begin
-    return int(found)
 
 
 @kernel
 def repeated_blocks(
-    data: Bytes, origin: int, begin: int, end: int, places: NDArray[np.int32], newlines: int,
-    table: Hashes,
+    data: Bytes, begin: int, end: int, places: Offsets, newlines: int, table: Hashes
 ) -> tuple[int, int, int]:  # fmt: skip
     """Return the blocks between runs of newlines, those met before, and their characters. O(B).
 
     Args:
         data, begin, end: the text.
-        origin, places: where newlines are, from `origin` on, and something behind them.
+        places: where newlines are, and something behind them.
         newlines: 1 or 2, the newlines in a run at least.
         table: scratch, a power of two, more than twice as long as there are blocks.
     """
@@ -392,18 +364,18 @@ def repeated_blocks(
         table[slot] = 0
     num, dup, dup_chars = 0, 0, 0
     start, next_place, last = begin, 0, len(places) - 1
-    while next_place < last and origin + places[next_place] < begin:
+    while next_place < last and places[next_place] < begin:
         next_place += 1
     while True:
         first = next_place
         at = stop = end
-        while first < last and origin + places[first] < end:
+        while first < last and places[first] < end:
             behind = first + 1
             while behind < last and places[behind] == places[behind - 1] + 1:
                 behind += 1
             if behind - first >= newlines:
-                at = origin + places[first]
-                stop = origin + places[behind - 1] + 1
+                at = places[first]
+                stop = places[behind - 1] + 1
                 next_place = behind
                 break
             first = behind

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.kernels.foldedwords import folded_characters
 from corpuskit.kernels.overlap import align, gather
 from corpuskit.kernels.wordgrams import scan
-from corpuskit.kernels.wordhash import BYTE_KINDS
+from corpuskit.kernels.wordhash import BYTE_KINDS, folded_characters
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.kernels.casing import lower_texts
-from corpuskit.kernels.simplify import (
+from corpuskit.kernels.folding import (
     BECOMES,
     DIGIT,
     ODD,
@@ -19,6 +18,7 @@ from corpuskit.kernels.simplify import (
     SEPARATES,
     SPACE,
     Simple,
+    lower_texts,
     simplify,
 )
 from corpuskit.kernels.utf8 import PUNCTUATION

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.errors import DataError, UsageError, listing
-from corpuskit.kernels.casing import lower_texts
 from corpuskit.kernels.filters.wordlist import compile_words, count_entries
+from corpuskit.kernels.folding import lower_texts
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
