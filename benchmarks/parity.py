@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from corpuskit.engine import registry
 from corpuskit.errors import UsageError
 from corpuskit.stage import StreamingStage, View
-from corpuskit.stages._words import check_language
+from corpuskit.text.words import check_language
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

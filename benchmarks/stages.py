@@ -240,7 +240,7 @@ def our_trio(options: argparse.Namespace) -> dict[str, Any]:
     found: list[str | None] = []
     cold = cpu_seconds(lambda: found.extend(run()))
     warm = min(cpu_seconds(run) for _ in range(5))
-    from corpuskit.stages._words import splitter
+    from corpuskit.text.words import splitter
 
     # Reasons come batch by batch, stage by stage: the order of the reference.
     return {

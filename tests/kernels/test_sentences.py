@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.kernels.filters.c4 import UNKNOWN, count_breaks, sentence_edges
-from corpuskit.stages._words import splitter
+from corpuskit.text.words import splitter
 from tests.contract.strategies import view
 
 pytestmark = pytest.mark.slow  # loads spaCy

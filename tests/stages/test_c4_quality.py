@@ -5,9 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from corpuskit.errors import UsageError
-from corpuskit.stages._words import splitter
 from corpuskit.stages.filters.c4_quality import C4Quality
 from corpuskit.stages.filters.fineweb_quality import FinewebQuality
+from corpuskit.text.words import splitter
 from tests.contract.strategies import plain, rules, texts_after, view
 from tests.oracles import oracle_of
 

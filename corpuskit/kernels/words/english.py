@@ -4,7 +4,7 @@ A chunk is what stands between whitespace. spaCy takes prefixes and suffixes off
 case or nothing to take off is left, splits the rest at infixes unless it is a URL, and at the end
 looks for special cases in the tokens. Classes of characters and special cases are spaCy's own,
 given as `Rules`; the shape of the patterns is written down here, so whoever gives the rules must
-know that spaCy's patterns are those that this was proven for (spaCy 3.8, `stages/_spacy.py`). The
+know that spaCy's patterns are those that this was proven for (spaCy 3.8, `text/spacy.py`). The
 patterns of languages without rules of their own ("xx") differ in one bit, `Rules.digit_hyphens`.
 
 Positions here are numbers of characters, from the first one of the chunk.

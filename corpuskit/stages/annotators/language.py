@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages._language_codes import same_language
 from corpuskit.stages.annotators._fasttext import PREFIX, open_model
 from corpuskit.stages.annotators._fasttext_file import labels_of
+from corpuskit.text.languages import same_language
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,8 +13,8 @@ from corpuskit.kernels import affine
 from corpuskit.kernels.minhash import distinct_shingles, permutations
 from corpuskit.kernels.ngrams import Joined, hash_ngrams, join_words, lower_words
 from corpuskit.kernels.sketch import sketch_texts
-from corpuskit.stages._words import check_language, splitter
 from corpuskit.stages.dedup._simplify import simplify_texts
+from corpuskit.text.words import check_language, splitter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

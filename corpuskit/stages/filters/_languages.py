@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from corpuskit import yamlreader
 from corpuskit.errors import UsageError, listing, suggest
 from corpuskit.stage.view import Outcome
-from corpuskit.stages._language_codes import same_language
 from corpuskit.stages._numbers import check_strings
+from corpuskit.text.languages import same_language
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from corpuskit.paths import PathText
 from corpuskit.stage import Outcome, StreamingStage
-from corpuskit.stages._words import WordSplit, check_language
 from corpuskit.stages.filters import _languages
 from corpuskit.stages.filters._languages import LABEL, UNKNOWN, OnUnknown
+from corpuskit.text.words import WordSplit, check_language
 
 if TYPE_CHECKING:
     from typing import Self

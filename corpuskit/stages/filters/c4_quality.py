@@ -20,7 +20,7 @@ from corpuskit.kernels.filters.c4 import (
     strip_texts,
 )
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-from corpuskit.stages._words import check_language, splitter
+from corpuskit.text.words import check_language, splitter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

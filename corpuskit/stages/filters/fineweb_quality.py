@@ -11,9 +11,9 @@ from pydantic import AfterValidator, Field, model_validator
 from corpuskit.kernels.filters.fineweb import MEASURES, measure_lines
 from corpuskit.kernels.utf8 import TERMINAL
 from corpuskit.stage import Cost, Example
-from corpuskit.stages._words import splitter
 from corpuskit.stages.filters._languages import UNKNOWN
 from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.text.words import splitter
 
 if TYPE_CHECKING:
     from typing import Self

@@ -14,9 +14,9 @@ from corpuskit.kernels.filters.quality import (
     measure_quality,
 )
 from corpuskit.stage import Cost, Example
-from corpuskit.stages._words import splitter
 from corpuskit.stages.filters._languages import UNKNOWN
 from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.text.words import splitter
 
 if TYPE_CHECKING:
     from typing import Self

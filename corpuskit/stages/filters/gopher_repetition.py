@@ -16,9 +16,9 @@ from corpuskit.kernels.filters.repetition import (
     measure_variant,
 )
 from corpuskit.stage import Cost, Example, Outcome
-from corpuskit.stages._words import splitter
 from corpuskit.stages.filters._languages import UNKNOWN
 from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.text.words import splitter
 
 if TYPE_CHECKING:
     from typing import Self

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from corpuskit.cache import cache_dir
 from corpuskit.distribution import install_command
 from corpuskit.errors import CorpuskitError, UsageError, reason_of
-from corpuskit.stages._derived import Derived, derived
+from corpuskit.formats.derived import Derived, derived
 from corpuskit.stages.sequences._definition import Named, define, files_of, identify, stamp
 from corpuskit.stages.sequences._specials import Specials, with_controls, without_names
 from corpuskit.stages.sequences._tokenizer import ReferenceEncoder, raise_interrupts

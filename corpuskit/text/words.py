@@ -18,15 +18,14 @@ from corpuskit.kernels.words import split as wordsplit
 from corpuskit.kernels.words.english import NO_RULES, Rules, room
 from corpuskit.kernels.words.lexicon import Lexicon, Words, char_kinds
 from corpuskit.kernels.words.split import SPACE_KINDS, Memory, Seams, frozen
-from corpuskit.stages import _spacy
+from corpuskit.text import spacy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from corpuskit.stages._spacy import Answers
-    from corpuskit.stages._spacy_seams import Seam
+    from corpuskit.text.spacy import Answers, Seam
 
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
@@ -269,17 +268,17 @@ def _way(words: WordSplit, language: str) -> _Way:
             wordlearn.ASK, NO_RULES, "", char_kinds(TERMINAL), None, _ask_boundaries, str.split
         )
     code = _spacy_code(language)
-    facts = _spacy.language_facts(code)
+    facts = spacy.language_facts(code)
     return _Way(
         wordlearn.RULES if facts.has_rules else wordlearn.ASK,
         facts.rules,
-        _spacy.FORBIDDEN,
+        spacy.FORBIDDEN,
         facts.char_kinds,
         re.compile(b"|".join(re.escape(s.encode()) for s in facts.spaced))
         if facts.spaced
         else None,
-        lambda chunks: _spacy.pipeline(code).split(chunks),
-        lambda text: _spacy.pipeline(code).whole(text),
+        lambda chunks: spacy.pipeline(code).split(chunks),
+        lambda text: spacy.pipeline(code).whole(text),
     )
 
 
@@ -298,7 +297,7 @@ def _ask_boundaries(chunks: Sequence[str]) -> Answers:
     import regex
 
     boundary = regex.compile(r"(?w)\b")
-    return _spacy.answers([[p for p in boundary.split(chunk) if p] for chunk in chunks], {})
+    return spacy.answers([[p for p in boundary.split(chunk) if p] for chunk in chunks], {})
 
 
 def check_language(words: WordSplit, language: str) -> None:
