@@ -1,4 +1,4 @@
-"""Finds stages: `stages/<kind>/<name>.py` defines exactly one stage, called `<name>`.
+"""Finds stages: `stages/<kind>/<name>.py`, or the package of that name, defines one stage `<name>`.
 
 Names and summaries come from file names and from source text, so listing costs no import. Other
 distributions add stages through the entry-point group `corpuskit.stages`; entry `name = module`,
@@ -37,8 +37,10 @@ def modules() -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for kind in KINDS:
-        for path in sorted((ROOT / kind).glob("[!_]*.py")):
-            found[path.stem] = f"corpuskit.stages.{kind}.{path.stem}"
+        folder = ROOT / kind
+        packages = (file.parent for file in folder.glob("[!_]*/__init__.py"))
+        for stem in sorted(path.stem for path in (*folder.glob("[!_]*.py"), *packages)):
+            found[stem] = f"corpuskit.stages.{kind}.{stem}"
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name):
         if entry.name in found and found[entry.name] != entry.value:
             raise UsageError(
@@ -72,10 +74,11 @@ def distribution(name: str) -> str:
 
 
 def path(name: str) -> Path:
-    """Return the source file of a stage, without importing it."""
+    """Return the source file of a stage, of a package its `__init__.py`, without importing it."""
     module = modules()[name]
     if module.startswith("corpuskit.stages."):
-        return ROOT.joinpath(*module.split(".")[2:]).with_suffix(".py")
+        folder = ROOT.joinpath(*module.split(".")[2:])
+        return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise UsageError(f"stage {name!r}: the module {module} cannot be found. Reinstall it.")
@@ -112,7 +115,9 @@ def summary(name: str) -> str:
         and node.bases
         and (doc := ast.get_docstring(node))
     ]
-    return (docs[-1] if docs else ast.get_docstring(tree) or "").split("\n", 1)[0]
+    # A stage names its source, its helpers seldom do.
+    named = [doc for doc in docs if "\nSource:" in doc] or docs[-1:]
+    return (named[0] if named else ast.get_docstring(tree) or "").split("\n", 1)[0]
 
 
 @functools.cache

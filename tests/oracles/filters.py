@@ -11,7 +11,7 @@ import xxhash
 from corpuskit.stages.filters import bad_words as bad_words_stage
 from corpuskit.stages.filters._languages import UNKNOWN
 from corpuskit.stages.filters._lists import read_entries
-from corpuskit.stages.filters._steps import find_step, make_step
+from corpuskit.stages.filters.datatrove import find_step, make_step
 from tests.oracles.words import reference_words
 
 if TYPE_CHECKING:
