@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from corpuskit.cli.classifier import command
 from corpuskit.cli.main import main
 from corpuskit.errors import DataError, UsageError
-from corpuskit.stages.annotators._classifier import Shrink, judge_held_out, train_classifier
-from corpuskit.stages.annotators._evaluation import tally
+from corpuskit.stages.annotators._classifier import Shrink, judge_held_out, tally, train_classifier
 from corpuskit.stages.annotators._fasttext import Settings
 from corpuskit.stages.annotators._labelled import (
     Labelled,

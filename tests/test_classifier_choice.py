@@ -16,17 +16,15 @@ from corpuskit.cli.classifier import command
 from corpuskit.errors import UsageError
 from corpuskit.stages.annotators._classifier import (
     Shrink,
-    choose_thresholds,
-    judge_held_out,
-    stage_snippet,
-    train_classifier,
-)
-from corpuskit.stages.annotators._evaluation import (
     at_keep_rate,
     at_precision,
     calibrate,
+    choose_thresholds,
     evaluate,
+    judge_held_out,
     roc_area,
+    stage_snippet,
+    train_classifier,
 )
 from corpuskit.stages.annotators._fasttext import Settings, open_model
 from corpuskit.stages.annotators._labelled import Labelled, Row, Split, read_texts

@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from peers import ask
 
-from corpuskit.stages.annotators._classifier import train_classifier
-from corpuskit.stages.annotators._evaluation import judge, roc_area
+from corpuskit.stages.annotators._classifier import judge, roc_area, train_classifier
 from corpuskit.stages.annotators._fasttext import Model, Settings
 from corpuskit.stages.annotators._labelled import Row, Split, is_held_out
 

@@ -24,8 +24,13 @@ import pyarrow.parquet as pq
 from peers import ask
 
 from corpuskit.errors import UsageError
-from corpuskit.stages.annotators._classifier import train_classifier
-from corpuskit.stages.annotators._evaluation import at_precision, calibrate, judge, roc_area
+from corpuskit.stages.annotators._classifier import (
+    at_precision,
+    calibrate,
+    judge,
+    roc_area,
+    train_classifier,
+)
 from corpuskit.stages.annotators._fasttext import Model, Settings
 from corpuskit.stages.annotators._labelled import Row, Split
 

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corpuskit.stages.annotators._evaluation import Evaluation, Threshold
+    from corpuskit.stages.annotators._classifier import Evaluation, Threshold
     from corpuskit.stages.annotators._labelled import Labelled, Split
 
 
@@ -167,10 +167,10 @@ def eval_command(
     """
     from corpuskit.stages.annotators._classifier import (
         choose_thresholds,
+        evaluate,
         judge_held_out,
         stage_snippet,
     )
-    from corpuskit.stages.annotators._evaluation import evaluate
     from corpuskit.stages.annotators._labelled import read_texts
 
     rows, split = _rows(given)

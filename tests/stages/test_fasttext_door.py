@@ -19,11 +19,11 @@ from corpuskit.stages.annotators._fasttext import (
     Model,
     Settings,
     _zeroed_memory,
+    labels_of,
     open_model,
     train,
     training_line,
 )
-from corpuskit.stages.annotators._fasttext_file import labels_of
 
 SMALL = Settings(dim=8, epochs=3, minn=2, maxn=3, buckets=2000, seed=7)
 TRAPS = [

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.stages.rewriters._phrases import cut_phrases, phrase_patterns
-from corpuskit.stages.rewriters.line_rules import LineRules
+from corpuskit.stages.rewriters.line_rules import LineRules, cut_phrases, phrase_patterns
 from tests.contract.strategies import plain, rules, texts, texts_after, view
 from tests.oracles import oracle_of
 from tests.oracles.rewriters import _fasttext_words

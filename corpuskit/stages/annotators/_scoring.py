@@ -11,8 +11,7 @@ from pydantic import Field
 from corpuskit.errors import UsageError, suggest
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, StreamingStage
-from corpuskit.stages.annotators._fasttext import PREFIX, open_model
-from corpuskit.stages.annotators._fasttext_file import labels_of
+from corpuskit.stages.annotators._fasttext import PREFIX, labels_of, open_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,8 +15,7 @@ from pydantic import Field, model_validator
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages.annotators._fasttext import PREFIX, open_model
-from corpuskit.stages.annotators._fasttext_file import labels_of
+from corpuskit.stages.annotators._fasttext import PREFIX, labels_of, open_model
 from corpuskit.text.languages import same_language
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import Utf8, large_strings, utf8
-from corpuskit.kernels.pii.scan import KINDS, find_pii
+from corpuskit.kernels.pii.scan import KINDS, Found, find_pii
+from corpuskit.kernels.spans import replace_spans
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-from corpuskit.stages.rewriters import _pii_actions as actions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Self
 
     from numpy.typing import NDArray
 
-    from corpuskit.kernels.pii.scan import Found
     from corpuskit.stage import View, Volume
 
 Kind = Literal["email", "ipv4", "ipv6", "phone", "credit_card", "iban", "us_ssn", "secret"]
@@ -213,7 +213,7 @@ class Pii(StreamingStage):
             keep[place] = is_address(
                 text.data[begin:end].tobytes().decode(), only_public=self.only_public_ips
             )
-        return actions.select(found, keep)
+        return _select(found, keep)
 
     def _drops(
         self, found: Found, num_docs: int
@@ -235,14 +235,14 @@ class Pii(StreamingStage):
         if not masked.any() and not replaced.any():
             return None
         if masked.any():
-            text = actions.mask(text, actions.select(found, masked), self.mask_character)
+            text = _mask(text, _select(found, masked), self.mask_character)
         if replaced.any():
             pieces = [
                 [f"<{kind.upper()}>".encode()] if self._action(kind) == "tag"
                 else [option.encode() for option in self._stand_ins(kind)]
                 for kind in KINDS
             ]  # fmt: skip
-            text = actions.put(text, actions.select(found, replaced), pieces)
+            text = _put(text, _select(found, replaced), pieces)
         return text
 
 
@@ -253,6 +253,51 @@ def is_address(text: str, *, only_public: bool) -> bool:
     except ValueError:
         return False
     return not only_public or address.is_global
+
+
+def _select(found: Found, rows: NDArray[np.bool_]) -> Found:
+    """Return some of the spans."""
+    return Found(found.rows[rows], found.starts[rows], found.ends[rows], found.kinds[rows])
+
+
+def _turns(found: Found) -> NDArray[np.int64]:
+    """Return of each span how many of its kind stand before it in its document."""
+    order = np.lexsort((found.starts, found.rows, found.kinds))
+    rows, kinds = found.rows[order], found.kinds[order]
+    is_first = np.ones(len(rows), np.bool_)
+    is_first[1:] = (rows[1:] != rows[:-1]) | (kinds[1:] != kinds[:-1])
+    places = np.arange(len(rows))
+    turn = np.empty(len(rows), np.int64)
+    turn[order] = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return turn
+
+
+def _put(text: Utf8, found: Found, pieces: Sequence[Sequence[bytes]]) -> Utf8:
+    """Replace spans by the pieces of their kind, in turn, beginning anew with each document."""
+    sizes = np.array([len(options) for options in pieces], np.int64)
+    firsts = np.cumsum(sizes) - sizes
+    codes = firsts[found.kinds] + _turns(found) % sizes[found.kinds]
+    flat = [piece for options in pieces for piece in options]
+    assert len(flat) <= 256, "codes are bytes"
+    place = (found.rows, found.starts, found.ends, codes.astype(np.uint8))
+    return _frozen(*replace_spans(text.offsets, text.data, *place, flat))
+
+
+def _mask(text: Utf8, found: Found, character: str) -> Utf8:
+    """Write a character over all bytes of the spans, which are ASCII."""
+    first, last = text.offsets[0], text.offsets[-1]
+    output = text.data[first:last].copy()
+    sizes = found.ends - found.starts
+    begins = text.offsets[found.rows] - first + found.starts
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    output[np.repeat(begins, sizes) + within] = ord(character)
+    return _frozen(text.offsets - first, output)
+
+
+def _frozen(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Utf8:
+    """Kernels are compiled for read-only arrays, as Arrow's are."""
+    offsets.flags.writeable = data.flags.writeable = False
+    return Utf8(offsets, data)
 
 
 def mask_texts(texts: pa.Array) -> pa.Array:
