@@ -63,7 +63,7 @@ class LanguageFacts(NamedTuple):
     rules: Rules
     has_rules: bool
     spaced: tuple[str, ...]
-    language: Language
+    language: TokenizerRules
 
 
 @functools.cache
@@ -72,7 +72,7 @@ def language_facts(code: str) -> LanguageFacts:
     found = derived(f"words-{code}", _stamp(code), __file__, lambda: _derive(code))
     values, arrays = found
     has_rules = values["digest"] in PROVEN
-    language = Language(values["patterns"], values["specials"], values["matched"])
+    language = TokenizerRules(values["patterns"], values["specials"], values["matched"])
     rules = NO_RULES
     if has_rules:
         given: dict[str, Any] = {**values, **arrays}
@@ -118,7 +118,7 @@ def _derive(code: str) -> Derived:
             "more than patterns. Use words: unicode, or the datatrove stage."
         )
     digest = digest_patterns(tokenizer)
-    language = Language(
+    language = TokenizerRules(
         {key: (m.__self__.pattern, m.__self__.flags) for key, m in patterns.items()},
         {rule: _pieces(tokenizer, rule) for rule in tokenizer.rules},
         _matched(tokenizer),
@@ -185,7 +185,7 @@ def answers(chunks: Sequence[Sequence[str]], seams: dict[int, frozenset[Seam]]) 
     return Answers(data, ends[:-1], ends[1:], np.array([*map(len, chunks)], np.int64), seams)
 
 
-class Pipeline:
+class PlainPipeline:
     """Splits what a kernel could not, as datatrove's SpaCyTokenizer."""
 
     def __init__(self, code: str) -> None:
@@ -223,9 +223,9 @@ class Pipeline:
 
 
 @functools.cache
-def pipeline(code: str) -> Pipeline:
+def pipeline(code: str) -> PlainPipeline:
     """Return the tokenizer of a language, opened once per process."""
-    return Pipeline(code)
+    return PlainPipeline(code)
 
 
 # ----------------------------------------------------------------------
@@ -310,7 +310,7 @@ METHODS = {
 _NEVER = re.compile("(?!)")
 
 
-class Language(NamedTuple):
+class TokenizerRules(NamedTuple):
     """What a tokenizer is made of.
 
     Attributes:
@@ -337,7 +337,7 @@ class _Node:
 class RuleTokenizer:
     """Splits as spaCy's Tokenizer does."""
 
-    def __init__(self, language: Language) -> None:
+    def __init__(self, language: TokenizerRules) -> None:
         found = {key: re.compile(*given) for key, given in language.patterns.items()}
         self._prefix = found.get("prefix_search", _NEVER).search
         self._suffix = found.get("suffix_search", _NEVER).search
@@ -493,7 +493,7 @@ class Seam(NamedTuple):
 class SeamFinder:
     """Finds the texts beside a chunk that would keep a special case from it."""
 
-    def __init__(self, language: Language, is_proven: bool) -> None:
+    def __init__(self, language: TokenizerRules, is_proven: bool) -> None:
         self._is_proven = is_proven
         self._known: dict[Tokens, frozenset[Seam]] = {}
         self._patterns = {tuple(tokens) for tokens in language.matched.values()}

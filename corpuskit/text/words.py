@@ -17,7 +17,7 @@ from corpuskit.kernels.words import learn as wordlearn
 from corpuskit.kernels.words import split as wordsplit
 from corpuskit.kernels.words.english import NO_RULES, Rules, room
 from corpuskit.kernels.words.lexicon import Lexicon, Words, char_kinds
-from corpuskit.kernels.words.split import SPACE_KINDS, Memory, Seams, frozen
+from corpuskit.kernels.words.split import SPACE_KINDS, ChunkMemory, Seams, frozen
 from corpuskit.text import spacy
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Splitter:
         check_language(words, language)
         self.words, self.language = words, language
         self._max_memory_bytes = max_memory_bytes
-        self._memory: Memory | None = None
+        self._memory: ChunkMemory | None = None
         self._num_asked = 0
 
     def stats(self) -> SplitterStats:
@@ -84,9 +84,9 @@ class Splitter:
     def __call__(self, offsets: Offsets, data: Bytes) -> Words:
         memory = self._memory
         if memory is None or memory.size_bytes > self._max_memory_bytes:
-            self._memory = memory = Memory(Lexicon(self._way.char_kinds))
+            self._memory = memory = ChunkMemory(Lexicon(self._way.char_kinds))
             self._seams = _SeamTable(self._way.forbidden)
-        batch = _Batch(memory, self._way, self._seams, frozen(data))
+        batch = _SplitCall(memory, self._way, self._seams, frozen(data))
         bounds, tokens = batch.find(frozen(offsets[:-1]), frozen(offsets[1:]))
         self._num_asked += batch.num_asked
         return Words(frozen(bounds), frozen(tokens), memory.lexicon)
@@ -152,10 +152,10 @@ class _SeamTable:
         )
 
 
-class _Batch:
+class _SplitCall:
     """The texts of one call, and how its new chunks are answered."""
 
-    def __init__(self, memory: Memory, way: _Way, seams: _SeamTable, data: Bytes) -> None:
+    def __init__(self, memory: ChunkMemory, way: _Way, seams: _SeamTable, data: Bytes) -> None:
         self._memory, self._way, self._seams, self._data = memory, way, seams, data
         self._forced = _places(way.spaced, data)
         self.num_asked = 0
@@ -191,14 +191,14 @@ class _Batch:
         bounds, tokens = scratch.offsets, scratch.tokens[: int(scratch.offsets[-1])]
         if first == 0:
             return bounds, tokens
-        found = wordlearn.Found(*map(np.concatenate, zip(*answers, strict=True)))
+        found = wordlearn.LearnedWords(*map(np.concatenate, zip(*answers, strict=True)))
         bounds, tokens, rows = wordlearn.expand(bounds, tokens, found)
         if not len(rows):
             return bounds, tokens
         # Now that their chunks are known, the kernel sees where these lose a special case.
         return _replace(bounds, tokens, rows, *self.find(frozen(begins[rows]), frozen(ends[rows])))
 
-    def _answer(self, asked: wordsplit.Questions, first: int) -> wordlearn.Found:
+    def _answer(self, asked: wordsplit.Questions, first: int) -> wordlearn.LearnedWords:
         """Answer the questions from `first` on."""
         memory, lexicon, way = self._memory, self._memory.lexicon, self._way
         stop = int(asked.used[0])

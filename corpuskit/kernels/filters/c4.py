@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Offsets = NDArray[np.int64]
 
 
-class Draft(NamedTuple):
+class LineDraft(NamedTuple):
     """What the line rules left of N documents.
 
     Attributes:
@@ -56,7 +56,7 @@ def rewrite_lines(
     data: Bytes,
     tests: LineTests,
     sentences: tuple[Offsets, Offsets] | None = None,
-) -> Draft:
+) -> LineDraft:
     r"""Test each line as str.splitlines gives it, and join those that stay with \n.
 
     O(B), allocates the copy and 17 bytes for each cut there could be.
@@ -84,7 +84,7 @@ def rewrite_lines(
     begins = offsets[rows]
     used = text[: moved[-1]]
     moved.flags.writeable = used.flags.writeable = False
-    return Draft(
+    return LineDraft(
         moved, used, codes, num_lines, rows, starts[:num] - begins, ends[:num] - begins,
         cut_codes[:num],
     )  # fmt: skip

@@ -48,7 +48,7 @@ _NUMBERS = {"phone": PHONE, "credit_card": CARD, "iban": IBAN, "us_ssn": SSN}
 _EMAIL, _IPV4, _IPV6, _PHONE, _CARD, _IBAN, _SSN, _SECRET = range(8)
 
 
-class Found(NamedTuple):
+class PiiMatches(NamedTuple):
     """Spans sorted by row, then start: (n,) each.
 
     Attributes:
@@ -69,7 +69,7 @@ def find_pii(
     *,
     only_public: bool = True,
     min_ipv4_part: int = 64,
-) -> Found:
+) -> PiiMatches:
     """Find personal data of some kinds; O(B).
 
     Args:
@@ -92,7 +92,7 @@ def find_pii(
             spans, codes,
         )  # fmt: skip
         if num <= room:
-            return Found(spans[0, :num], spans[1, :num], spans[2, :num], codes[:num])
+            return PiiMatches(spans[0, :num], spans[1, :num], spans[2, :num], codes[:num])
         room = num
 
 
@@ -421,7 +421,7 @@ _LAST_LETTER = 0x40000  # beyond are marks and private characters only
 
 def find_datatrove(
     offsets: Offsets, data: Bytes, *, has_email: bool = True, has_ipv4: bool = True
-) -> Found:
+) -> PiiMatches:
     """Return what the two expressions match, addresses that are not valid ones included; O(B)."""
     room = int(offsets[-1] - offsets[0]) // 256 + 16
     while True:
@@ -430,7 +430,7 @@ def find_datatrove(
             offsets, data, _word_characters(), has_email, has_ipv4, spans, kinds
         )
         if num <= room:
-            return Found(spans[0, :num], spans[1, :num], spans[2, :num], kinds[:num])
+            return PiiMatches(spans[0, :num], spans[1, :num], spans[2, :num], kinds[:num])
         room = num
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @kernel
-def split_chunk(data: Bytes, start: int, stop: int, rules: Rules, room: Room) -> int:
+def split_chunk(data: Bytes, start: int, stop: int, rules: Rules, room: SplitScratch) -> int:
     """Fill `room.ends` with where tokens end in `data`'s chunk; return how many, -1 to ask spaCy.
 
     The ends are bytes from `start`. O(B), 0.3 us for a chunk of common length.
@@ -45,7 +45,9 @@ def split_chunk(data: Bytes, start: int, stop: int, rules: Rules, room: Room) ->
 
 
 @kernel
-def _decode(data: Bytes, start: int, stop: int, classes: NDArray[np.uint16], room: Room) -> int:
+def _decode(
+    data: Bytes, start: int, stop: int, classes: NDArray[np.uint16], room: SplitScratch
+) -> int:
     """Fill codes, bits, places; return how many characters, -1 to ask spaCy."""
     codes, kinds, places = room.codes, room.bits, room.places
     num = 0
@@ -69,7 +71,7 @@ def _decode(data: Bytes, start: int, stop: int, classes: NDArray[np.uint16], roo
 
 
 @kernel
-def _split_affixes(num: int, rules: Rules, room: Room) -> int:
+def _split_affixes(num: int, rules: Rules, room: SplitScratch) -> int:
     """Fill `room.ends`; return how many. As spaCy's _split_affixes and _attach_tokens."""
     # Out of the tuples at once: each look at an array in a tuple costs an atomic count of uses.
     codes, bits, ends, tails = room.codes, room.bits, room.ends, room.tails
@@ -292,7 +294,7 @@ def _hyphens_length(codes: Ints, bits: Ints, at: int, end: int) -> int:
 
 
 @kernel
-def _has_match(count: int, rules: Rules, room: Room) -> bool:
+def _has_match(count: int, rules: Rules, room: SplitScratch) -> bool:
     """Return whether neighbouring tokens spell a special case that has other tokens."""
     codes, ends = room.codes, room.ends
     table, starts, texts, longest = rules.table, rules.starts, rules.codes, rules.longest
@@ -357,7 +359,7 @@ class Rules(NamedTuple):
     digit_hyphens: int
 
 
-class Room(NamedTuple):
+class SplitScratch(NamedTuple):
     """Scratch for chunks of at most n characters.
 
     Attributes:
@@ -372,10 +374,10 @@ class Room(NamedTuple):
     tails: Ints
 
 
-def room(size: int) -> Room:
+def room(size: int) -> SplitScratch:
     """Return scratch for chunks of at most `size` bytes."""
     narrow = [np.empty(size + 1, np.int32) for _ in range(4)]
-    return Room(narrow[0], narrow[1], np.empty(size + 1, np.int64), narrow[2], narrow[3])
+    return SplitScratch(narrow[0], narrow[1], np.empty(size + 1, np.int64), narrow[2], narrow[3])
 
 
 def rules(

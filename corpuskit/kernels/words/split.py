@@ -73,7 +73,7 @@ def more_questions(asked: Questions) -> Questions:
     return longer
 
 
-class Memory:
+class ChunkMemory:
     """Chunks and what they split into; grows with what it is asked.
 
     Attributes:
@@ -175,7 +175,7 @@ def find_words(
         first_row: texts before it are done.
         begins, ends, data: the texts.
         space_kinds: SPACE_KINDS.
-        slots, used: see Memory.
+        slots, used: see ChunkMemory.
         content: the bytes of the lexicon.
         seams, scratch, asked: as they say.
         forced: bytes, ascending, the last beyond all texts: what stands there between two

@@ -15,14 +15,14 @@ import numpy as np
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.stages.annotators._fasttext import Trained, open_model, train, training_line
-from corpuskit.stages.annotators._labelled import BATCH, Row, Split, buffers, write_shuffled
+from corpuskit.stages.annotators._labelled import BATCH, LabelledRow, Split, buffers, write_shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from corpuskit.stages.annotators._fasttext import Model, Settings
+    from corpuskit.stages.annotators._fasttext import ClassifierSettings, FastTextModel
 
 
 NO_SPLIT = Split()
@@ -38,7 +38,7 @@ class TrainReport:
     size_bytes: int
     num_docs: int
     labels: tuple[str, ...]
-    held_out: Evaluation | None
+    held_out: ClassifierEvaluation | None
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Shrink:
 
 
 def train_classifier(
-    rows: Iterable[Row],
+    rows: Iterable[LabelledRow],
     output: Path,
-    settings: Settings,
+    settings: ClassifierSettings,
     *,
     split: Split = NO_SPLIT,
     shrink: Shrink | None = None,
@@ -101,8 +101,8 @@ def train_classifier(
         counts: Counter[str] = Counter()
         write_lines(rows, split, lines, settings.seed, counts)
         if len(counts) < 2:
-            found = ", ".join(map(repr, counts)) or "none"
-            raise DataError(f"labels: there must be two to learn from, found {found}.")
+            given = ", ".join(map(repr, counts)) or "none"
+            raise DataError(f"labels: there must be two to learn from, found {given}.")
         progress(f"training on {counts.total():,} texts with {len(counts)} labels")
         model = train(lines, settings, verbose=verbose)
         if shrink is not None:
@@ -118,7 +118,7 @@ def train_classifier(
 
 
 def write_lines(
-    rows: Iterable[Row], split: Split, path: Path, seed: int, counts: Counter[str]
+    rows: Iterable[LabelledRow], split: Split, path: Path, seed: int, counts: Counter[str]
 ) -> None:
     """Write the shuffled training lines of rows that are not held out, and count their labels."""
 
@@ -134,7 +134,7 @@ def write_lines(
 def _make_small(
     model: Trained,
     lines: Path,
-    settings: Settings,
+    settings: ClassifierSettings,
     shrink: Shrink,
     output: Path,
     progress: Callable[[str], None],
@@ -177,7 +177,9 @@ def _fitting_rows(model: Trained, max_bytes: int) -> int:
     return rows
 
 
-def judge_held_out(model: Path, rows: Iterable[Row], split: Split, positive: str = "") -> Judged:
+def judge_held_out(
+    model: Path, rows: Iterable[LabelledRow], split: Split, positive: str = ""
+) -> Judged:
     """Predict the rows that a training with the same split left out; without a split, all.
 
     Raises:
@@ -198,7 +200,7 @@ def choose_thresholds(
     precision: float | None = None,
     model: Path | None = None,
     among: Iterable[str] | None = None,
-) -> tuple[Threshold, ...]:
+) -> tuple[ScoreThreshold, ...]:
     """Return the thresholds asked for.
 
     Args:
@@ -213,19 +215,19 @@ def choose_thresholds(
     """
     if not judged.positive and (keep_rate is not None or precision is not None):
         raise UsageError("a threshold is one of a label's scores. Name it by --positive LABEL.")
-    found = []
+    thresholds = []
     if keep_rate is not None and among is not None and model is not None:
-        texts = (Row(text, "") for text in among)
+        texts = (LabelledRow(text, "") for text in among)
         scores = judge(open_model(model), texts, judged.positive).scores
-        found.append(at_keep_rate(scores, keep_rate))
+        thresholds.append(at_keep_rate(scores, keep_rate))
     elif keep_rate is not None:
-        found.append(at_keep_rate(judged.scores, keep_rate, judged.hits))
+        thresholds.append(at_keep_rate(judged.scores, keep_rate, judged.hits))
     if precision is not None:
-        found.append(at_precision(judged.scores, judged.hits, precision))
-    return tuple(found)
+        thresholds.append(at_precision(judged.scores, judged.hits, precision))
+    return tuple(thresholds)
 
 
-def stage_snippet(stage: str, model: str, label: str, threshold: Threshold) -> str:
+def stage_snippet(stage: str, model: str, label: str, threshold: ScoreThreshold) -> str:
     """Return the line of a pipeline file that applies a threshold.
 
     `quality` keeps what reaches it; `toxicity` drops what reaches it: scores have four decimals, so
@@ -303,7 +305,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ClassifierEvaluation:
     """How a model does on labelled rows.
 
     Attributes:
@@ -354,7 +356,7 @@ class Judged:
         return np.array([a == b for a, b in zip(self.true, wanted, strict=True)], np.bool_)
 
 
-def judge(model: Model, rows: Iterable[Row], positive: str = "") -> Judged:
+def judge(model: FastTextModel, rows: Iterable[LabelledRow], positive: str = "") -> Judged:
     """Predict row by row, exactly as the stages do.
 
     Raises:
@@ -367,17 +369,19 @@ def judge(model: Model, rows: Iterable[Row], positive: str = "") -> Judged:
     tops, scores = [np.empty(0)], [np.empty(0)]
     while batch := list(islice(rows, BATCH)):
         num = len(model.labels) if positive else 1
-        found = model.predict(buffers([row.text for row in batch]), num, strip=True)
-        ranks = found.ranks[:, 0].tolist()
+        predictions = model.predict(buffers([row.text for row in batch]), num, strip=True)
+        ranks = predictions.ranks[:, 0].tolist()
         true += [row.label for row in batch]
         groups += [row.group for row in batch]
         best += [model.labels[rank] if rank >= 0 else "" for rank in ranks]
-        tops.append(found.scores[:, 0])
-        scores.append(model.scores_of(found, positive) if positive else found.scores[:, 0])
+        tops.append(predictions.scores[:, 0])
+        scores.append(
+            model.scores_of(predictions, positive) if positive else predictions.scores[:, 0]
+        )
     return Judged(true, best, groups, np.concatenate(tops), np.concatenate(scores), positive)
 
 
-def evaluate(judged: Judged) -> Evaluation:
+def evaluate(judged: Judged) -> ClassifierEvaluation:
     """Turn what was judged into figures."""
     pairs = Counter(zip(judged.true, judged.best, strict=True))
     right: dict[str, list[bool]] = {}
@@ -399,7 +403,7 @@ def tally(
     groups: tuple[GroupScore, ...] = (),
     calibration: Calibration | None = None,
     auc: float | None = None,
-) -> Evaluation:
+) -> ClassifierEvaluation:
     """Turn counts of (true, predicted) into figures; a ratio without a denominator is 0."""
     true: Counter[str] = Counter()
     given: Counter[str] = Counter()
@@ -415,12 +419,12 @@ def tally(
         scores.append(LabelScore(label, true[label], given[label], precision, recall, f1))
     wrong = [(*pair, count) for pair, count in pairs.items() if pair[0] != pair[1]]
     total = pairs.total()
-    return Evaluation(
+    return ClassifierEvaluation(
         num_docs=total,
         accuracy=sum(pairs[label, label] for label in true) / total if total else 0.0,
         macro_f1=sum(score.f1 for score in scores) / len(scores) if scores else 0.0,
         labels=tuple(scores),
-        confusions=tuple(sorted(wrong, key=lambda found: (-found[2], found[0], found[1]))),
+        confusions=tuple(sorted(wrong, key=lambda pair: (-pair[2], pair[0], pair[1]))),
         groups=groups,
         calibration=calibration,
         auc=auc,
@@ -453,7 +457,7 @@ def roc_area(scores: NDArray[np.float64], right: NDArray[np.bool_]) -> float | N
 
 
 @dataclass(frozen=True)
-class Threshold:
+class ScoreThreshold:
     """A threshold chosen for a purpose: rows that score at least `min_score` count as positive.
 
     Attributes:
@@ -473,7 +477,7 @@ class Threshold:
 
 def at_keep_rate(
     scores: NDArray[np.float64], rate: float, right: NDArray[np.bool_] | None = None
-) -> Threshold:
+) -> ScoreThreshold:
     """Return the highest threshold that keeps at least this share of the rows.
 
     Rows with equal scores stay together, so more may be kept: see `kept_ratio`.
@@ -491,7 +495,7 @@ def at_keep_rate(
 
 def at_precision(
     scores: NDArray[np.float64], right: NDArray[np.bool_], precision: float
-) -> Threshold:
+) -> ScoreThreshold:
     """Return the lowest threshold at which this share of what is kept is positive.
 
     Raises:
@@ -500,8 +504,8 @@ def at_precision(
     if not 0 < precision <= 1:
         raise UsageError(f"precision must be above 0 and at most 1, got {precision}.")
     order = np.argsort(-scores, kind="stable")
-    ordered, found = scores[order], np.cumsum(right[order])
-    shares = found / np.arange(1, len(order) + 1)
+    ordered, hits = scores[order], np.cumsum(right[order])
+    shares = hits / np.arange(1, len(order) + 1)
     ends = np.append(ordered[1:] != ordered[:-1], True)  # a threshold takes all rows of a score
     reached = np.flatnonzero(ends & (shares >= precision))
     if not len(reached):
@@ -512,12 +516,12 @@ def at_precision(
 
 def _threshold(
     purpose: str, score: float, scores: NDArray[np.float64], right: NDArray[np.bool_] | None
-) -> Threshold:
+) -> ScoreThreshold:
     kept = scores >= score
     if right is None:
-        return Threshold(purpose, score, float(kept.mean()))
+        return ScoreThreshold(purpose, score, float(kept.mean()))
     hits = int((kept & right).sum())
-    return Threshold(
+    return ScoreThreshold(
         purpose,
         score,
         float(kept.mean()),

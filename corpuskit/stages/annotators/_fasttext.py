@@ -57,7 +57,7 @@ class Predictions:
     empty: NDArray[np.bool_]
 
 
-class Model:
+class FastTextModel:
     """A supervised fastText model in memory; `open_model` gives one per file and process."""
 
     def __init__(self, path: str | Path) -> None:
@@ -112,7 +112,7 @@ class Model:
             ) from None
         return best
 
-    def scores_of(self, found: Predictions, label: str) -> NDArray[np.float64]:
+    def scores_of(self, predictions: Predictions, label: str) -> NDArray[np.float64]:
         """Return the score of one label for each text, (N,), from predictions of all labels.
 
         A text without a word has no predictions at all: its score is 0.
@@ -121,7 +121,7 @@ class Model:
             UsageError: the model does not have the label.
         """
         rank = self.rank_of(label)
-        return np.where(found.ranks == rank, found.scores, 0.0).sum(axis=1)  # type: ignore[no-any-return]
+        return np.where(predictions.ranks == rank, predictions.scores, 0.0).sum(axis=1)  # type: ignore[no-any-return]
 
     def rank_of(self, label: str) -> int:
         """Return the place of `label` in `labels`.
@@ -137,7 +137,7 @@ class Model:
         return rank
 
 
-def open_model(path: str | Path) -> Model:
+def open_model(path: str | Path) -> FastTextModel:
     """Return the model at `path`, loaded once per process and again when the file has changed.
 
     Raises:
@@ -146,16 +146,16 @@ def open_model(path: str | Path) -> Model:
     """
     place = Path(path).resolve()
     try:
-        found = place.stat()
+        stat = place.stat()
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such model file.") from None
-    return _open(str(place), found.st_mtime_ns, found.st_size)
+    return _open(str(place), stat.st_mtime_ns, stat.st_size)
 
 
 @functools.lru_cache(maxsize=4)
-def _open(path: str, modified_ns: int, size_bytes: int) -> Model:
+def _open(path: str, modified_ns: int, size_bytes: int) -> FastTextModel:
     """Return the model; the arguments after the path tell versions of a file apart."""
-    return Model(path)
+    return FastTextModel(path)
 
 
 def _load(path: str) -> Any:
@@ -202,7 +202,7 @@ def _may_be_space(byte: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ClassifierSettings:
     """How a classifier is trained; the names are the options of `corpuskit classifier train`.
 
     Raises:
@@ -269,7 +269,9 @@ class Trained:
         mean = sum(words) / len(words) if words else 0
         return fixed + int(rows * (row + max(8, mean)))
 
-    def quantize(self, lines: Path, settings: Settings, *, cutoff: int, verbose: int = 0) -> None:
+    def quantize(
+        self, lines: Path, settings: ClassifierSettings, *, cutoff: int, verbose: int = 0
+    ) -> None:
         """Compress the model to about 9 bytes per row (17 with a cutoff).
 
         Args:
@@ -309,7 +311,7 @@ class Trained:
             scratch.unlink(missing_ok=True)
 
 
-def train(lines: Path, settings: Settings, *, verbose: int = 0) -> Trained:
+def train(lines: Path, settings: ClassifierSettings, *, verbose: int = 0) -> Trained:
     """Train a classifier on lines made by `training_line`.
 
     The same lines and settings give the same model byte for byte when `threads` is 1; with more,
@@ -436,11 +438,11 @@ def labels_of(path: str | Path) -> tuple[str, ...]:
     """
     place = Path(path)
     try:
-        found = place.stat()
+        stat = place.stat()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f"model: {path} cannot be read: {reason}. Check the path.") from None
-    return _labels_of(place, found.st_mtime_ns, found.st_size)
+    return _labels_of(place, stat.st_mtime_ns, stat.st_size)
 
 
 @functools.lru_cache(maxsize=16)
@@ -567,13 +569,13 @@ def _quantizer_end(content: mmap.mmap, place: int, dim: int) -> tuple[int, int]:
 
     It has 256 centroids for each of the parts that a row is cut into.
     """
-    found, parts, size, last = struct.unpack_from("<iiii", content, place)
-    _check_shape((found,), (dim,))
+    width, parts, size, last = struct.unpack_from("<iiii", content, place)
+    _check_shape((width,), (dim,))
     if size <= 0 or parts != -(-dim // size) or last != (dim % size or size):
         raise ValueError(f"a row of {dim} numbers is cut into {parts} parts of {size}, last {last}")
     return place + 16 + 4 * 256 * dim, parts
 
 
-def _check_shape(found: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    if found != expected:
-        raise ValueError(f"a matrix is said to have {found}, and must have {expected}")
+def _check_shape(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if shape != expected:
+        raise ValueError(f"a matrix is said to have {shape}, and must have {expected}")

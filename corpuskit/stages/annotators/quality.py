@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import View
-    from corpuskit.stages.annotators._fasttext import Model, Predictions
+    from corpuskit.stages.annotators._fasttext import FastTextModel, Predictions
 
 Bounds = Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], Field(min_length=1)]
 
@@ -93,7 +93,7 @@ class Quality(ScoringStage):
         return any(bound is not None for bound in bounds)
 
     def _fails(
-        self, model: Model, found: Predictions, scores: NDArray[np.float64]
+        self, model: FastTextModel, found: Predictions, scores: NDArray[np.float64]
     ) -> dict[str, NDArray[np.bool_]]:
         """Return for each rule which documents break it."""
         none = np.zeros(len(scores), np.bool_)
@@ -113,7 +113,9 @@ def _measures(
     return flags | {"empty": found.empty.astype(np.float64), "score": scores}
 
 
-def _any(model: Model, found: Predictions, bounds: Mapping[str, float]) -> NDArray[np.bool_]:
+def _any(
+    model: FastTextModel, found: Predictions, bounds: Mapping[str, float]
+) -> NDArray[np.bool_]:
     """Return which documents have one of the labels with at least its score."""
     reached = [model.scores_of(found, label) >= bound for label, bound in bounds.items()]
     return np.logical_or.reduce(reached)  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ from corpuskit.text.words import check_language, splitter
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from corpuskit.kernels.filters.c4 import Draft
+    from corpuskit.kernels.filters.c4 import LineDraft
     from corpuskit.kernels.words.lexicon import Words
     from corpuskit.stage import View, Volume
 
@@ -149,7 +149,7 @@ class C4Quality(StreamingStage):
             measures=self._measures(codes, num_sentences) if self.measures else {},
         )
 
-    def _draft(self, view: View) -> Draft:
+    def _draft(self, view: View) -> LineDraft:
         """Return what the line rules leave."""
         offsets, data = view.text
         sentences = None
@@ -168,7 +168,7 @@ class C4Quality(StreamingStage):
         )
         return rewrite_lines(offsets, data, tests, sentences)
 
-    def _count_again(self, draft: Draft, breaks: NDArray[np.int64]) -> None:
+    def _count_again(self, draft: LineDraft, breaks: NDArray[np.int64]) -> None:
         """Count the documents that hold the word IS_ALPHA, as the reference does: line by line.
 
         Its tokenizer fails on that word; it then takes it out of the line and tries again.

@@ -161,7 +161,9 @@ class LineRules(StreamingStage):
             return values > (_NO_WORDS if self.max_removed_ratio is None else 0)
         return super().fails(rule, values)
 
-    def _counters(self, data: NDArray[np.uint8], lines: linerules.Lines) -> NDArray[np.uint8]:
+    def _counters(
+        self, data: NDArray[np.uint8], lines: linerules.MeasuredLines
+    ) -> NDArray[np.uint8]:
         """Return which lines are counters; (L,) 0 or 1. Few pass the gate."""
         found = np.zeros(len(lines.begins), np.uint8)
         if self.drop_counters:
@@ -172,7 +174,7 @@ class LineRules(StreamingStage):
         return found
 
     def _pages_with_phrases(
-        self, data: NDArray[np.uint8], lines: linerules.Lines, line_codes: NDArray[np.uint8]
+        self, data: NDArray[np.uint8], lines: linerules.MeasuredLines, line_codes: NDArray[np.uint8]
     ) -> NDArray[np.int64]:
         """Return the documents in which a line that stays holds a phrase."""
         patterns = phrase_patterns(self.variant == "refinedweb")
@@ -212,7 +214,7 @@ class LineRules(StreamingStage):
     def _removed_ratio(
         self,
         text: Utf8,
-        lines: linerules.Lines,
+        lines: linerules.MeasuredLines,
         after: Utf8,
         cuts: Cuts,
         flagged: NDArray[np.int64],
@@ -230,7 +232,7 @@ class LineRules(StreamingStage):
         return ratio
 
 
-def _content(data: NDArray[np.uint8], lines: linerules.Lines, line: int) -> str:
+def _content(data: NDArray[np.uint8], lines: linerules.MeasuredLines, line: int) -> str:
     return data[lines.edges[0, line] : lines.edges[1, line]].tobytes().decode()
 
 

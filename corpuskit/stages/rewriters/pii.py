@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import Utf8, large_strings, utf8
-from corpuskit.kernels.pii.scan import KINDS, Found, find_pii
+from corpuskit.kernels.pii.scan import KINDS, PiiMatches, find_pii
 from corpuskit.kernels.spans import replace_spans
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 
@@ -189,7 +189,7 @@ class Pii(StreamingStage):
             )
         return (given,) if isinstance(given, str) else given
 
-    def _find(self, text: Utf8) -> Found:
+    def _find(self, text: Utf8) -> PiiMatches:
         if self.mode == "datatrove":
             return self._find_as_datatrove(text)
         return find_pii(
@@ -200,7 +200,7 @@ class Pii(StreamingStage):
             min_ipv4_part=self.min_ipv4_part,
         )
 
-    def _find_as_datatrove(self, text: Utf8) -> Found:
+    def _find_as_datatrove(self, text: Utf8) -> PiiMatches:
         from corpuskit.kernels.pii.scan import find_datatrove
 
         found = find_datatrove(
@@ -216,7 +216,7 @@ class Pii(StreamingStage):
         return _select(found, keep)
 
     def _drops(
-        self, found: Found, num_docs: int
+        self, found: PiiMatches, num_docs: int
     ) -> tuple[NDArray[np.uint8] | None, NDArray[np.float64] | None]:
         """Return codes, and how many spans of the kind there are; None if no action is `drop`."""
         if "drop" not in set(map(self._action, KINDS)):
@@ -228,7 +228,7 @@ class Pii(StreamingStage):
                 codes[count > 0], values[count > 0] = place + 1, count[count > 0]
         return codes, values
 
-    def _rewrite(self, text: Utf8, found: Found) -> Utf8 | None:
+    def _rewrite(self, text: Utf8, found: PiiMatches) -> Utf8 | None:
         """Return the new texts, None if nothing changes; spans that drop documents stay."""
         by_action = np.array([self._action(kind) for kind in KINDS])[found.kinds]
         masked, replaced = by_action == "mask", np.isin(by_action, ("replace", "tag"))
@@ -255,12 +255,12 @@ def is_address(text: str, *, only_public: bool) -> bool:
     return not only_public or address.is_global
 
 
-def _select(found: Found, rows: NDArray[np.bool_]) -> Found:
+def _select(found: PiiMatches, rows: NDArray[np.bool_]) -> PiiMatches:
     """Return some of the spans."""
-    return Found(found.rows[rows], found.starts[rows], found.ends[rows], found.kinds[rows])
+    return PiiMatches(found.rows[rows], found.starts[rows], found.ends[rows], found.kinds[rows])
 
 
-def _turns(found: Found) -> NDArray[np.int64]:
+def _turns(found: PiiMatches) -> NDArray[np.int64]:
     """Return of each span how many of its kind stand before it in its document."""
     order = np.lexsort((found.starts, found.rows, found.kinds))
     rows, kinds = found.rows[order], found.kinds[order]
@@ -272,7 +272,7 @@ def _turns(found: Found) -> NDArray[np.int64]:
     return turn
 
 
-def _put(text: Utf8, found: Found, pieces: Sequence[Sequence[bytes]]) -> Utf8:
+def _put(text: Utf8, found: PiiMatches, pieces: Sequence[Sequence[bytes]]) -> Utf8:
     """Replace spans by the pieces of their kind, in turn, beginning anew with each document."""
     sizes = np.array([len(options) for options in pieces], np.int64)
     firsts = np.cumsum(sizes) - sizes
@@ -283,7 +283,7 @@ def _put(text: Utf8, found: Found, pieces: Sequence[Sequence[bytes]]) -> Utf8:
     return _frozen(*replace_spans(text.offsets, text.data, *place, flat))
 
 
-def _mask(text: Utf8, found: Found, character: str) -> Utf8:
+def _mask(text: Utf8, found: PiiMatches, character: str) -> Utf8:
     """Write a character over all bytes of the spans, which are ASCII."""
     first, last = text.offsets[0], text.offsets[-1]
     output = text.data[first:last].copy()
