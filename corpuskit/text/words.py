@@ -191,8 +191,8 @@ class _SplitCall:
         bounds, tokens = scratch.offsets, scratch.tokens[: int(scratch.offsets[-1])]
         if first == 0:
             return bounds, tokens
-        found = wordlearn.LearnedWords(*map(np.concatenate, zip(*answers, strict=True)))
-        bounds, tokens, rows = wordlearn.expand(bounds, tokens, found)
+        learned = wordlearn.LearnedWords(*map(np.concatenate, zip(*answers, strict=True)))
+        bounds, tokens, rows = wordlearn.expand(bounds, tokens, learned)
         if not len(rows):
             return bounds, tokens
         # Now that their chunks are known, the kernel sees where these lose a special case.
@@ -203,31 +203,31 @@ class _SplitCall:
         memory, lexicon, way = self._memory, self._memory.lexicon, self._way
         stop = int(asked.used[0])
         spans, is_chunk = asked.spans[first:stop], asked.slots[first:stop] >= 0
-        found = wordlearn.nothing_found(stop - first)
+        learned = wordlearn.nothing_found(stop - first)
         sizes = (spans[:, 1] - spans[:, 0])[is_chunk]
         if way.who != wordlearn.ASK:
             lexicon.reserve(int(sizes.sum()), int(sizes.sum()))
             space = room(int(sizes.max(initial=1)))
             wordlearn.learn(
-                self._data, first, way.who, way.rules, lexicon.records, space, asked, found
+                self._data, first, way.who, way.rules, lexicon.records, space, asked, learned
             )
-        unknown = np.flatnonzero(is_chunk & (found.counts == wordlearn.UNKNOWN))
+        unknown = np.flatnonzero(is_chunk & (learned.counts == wordlearn.UNKNOWN))
         if len(unknown):
             answers = way.ask([self._text(a, b) for a, b in spans[unknown]])
             number = lexicon.append_pieces(answers.data, answers.starts, answers.ends)
-            found.counts[unknown] = answers.counts
-            found.firsts[unknown] = number + np.cumsum(answers.counts) - answers.counts
+            learned.counts[unknown] = answers.counts
+            learned.firsts[unknown] = number + np.cumsum(answers.counts) - answers.counts
             chunks = sorted(answers.seams)
             if chunks:
                 places = unknown[chunks]
-                firsts = found.firsts[places].tolist()
+                firsts = learned.firsts[places].tolist()
                 self._seams.add(firsts, [answers.seams[chunk] for chunk in chunks])
-                found.touchy[places] = 1
+                learned.touchy[places] = 1
         for place in np.flatnonzero(~is_chunk):
-            found.firsts[place], found.counts[place] = self._whole(*spans[place])
+            learned.firsts[place], learned.counts[place] = self._whole(*spans[place])
         self.num_asked += len(unknown)
-        wordlearn.answer(memory.slots, lexicon.records, asked, first, found)
-        return found
+        wordlearn.answer(memory.slots, lexicon.records, asked, first, learned)
+        return learned
 
     def _whole(self, begin: int, end: int) -> tuple[int, int]:
         text = self._data[begin:end].tobytes()
@@ -284,8 +284,8 @@ def _way(words: WordSplit, language: str) -> _Way:
 
 def _places(pattern: re.Pattern[bytes] | None, data: Bytes) -> Offsets:
     """Return where a pattern matches, and a place beyond all data."""
-    found = [match.start() for match in pattern.finditer(data.data)] if pattern else []
-    return frozen(np.array([*found, np.iinfo(np.int64).max], np.int64))
+    places = [match.start() for match in pattern.finditer(data.data)] if pattern else []
+    return frozen(np.array([*places, np.iinfo(np.int64).max], np.int64))
 
 
 def _no_answer(chunks: Sequence[str]) -> Answers:
@@ -345,11 +345,11 @@ def _spacy_code(language: str) -> str:
 @functools.cache
 def _assignments() -> dict[str, tuple[str, str]]:
     """Return language -> (class of tokenizer, code), read as datatrove 0.10.1 does."""
-    found = importlib.util.find_spec("datatrove")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("datatrove")
+    if spec is None or spec.origin is None:
         raise UsageError("words: datatrove is not installed. Run: pip install datatrove")
     table: dict[str, tuple[str, str]] = {}
-    with (Path(found.origin).parent / "assets" / "tokenizer_assignment.csv").open() as file:
+    with (Path(spec.origin).parent / "assets" / "tokenizer_assignment.csv").open() as file:
         for row in csv.DictReader(file):
             if not row["type"]:
                 continue

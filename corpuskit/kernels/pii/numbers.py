@@ -391,7 +391,6 @@ def find_phone(data: Bytes, begin: int, free: int, at: int, end: int, run: int) 
 
 @kernel
 def _value(data: Bytes, at: int, size: int) -> int:
-    """Return the number of `size` digits at `at`."""
     value = 0
     for place in range(at, at + size):
         value = value * 10 + np.int64(data[place]) - 48

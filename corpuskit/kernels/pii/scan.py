@@ -281,7 +281,6 @@ def find_secret(data: Bytes, begin: int, free: int, at: int, end: int) -> tuple[
 
 @kernel
 def _stands(data: Bytes, at: int, end: int, text: Bytes) -> bool:
-    """Return whether a text stands at `at`."""
     if at + len(text) > end:
         return False
     place = 0
@@ -379,7 +378,6 @@ def _label_end(data: Bytes, at: int, end: int) -> int:
 
 @kernel
 def _dashes(data: Bytes, at: int, end: int) -> bool:
-    """Return whether five dashes stand at `at`."""
     return _stands(data, at, end, _BEGIN[:5])
 
 

@@ -125,7 +125,6 @@ def _is_digit(bits: Ints, at: int, begin: int) -> bool:
 
 @kernel
 def _dots(codes: Ints, at: int, end: int) -> int:
-    """Return how many full stops stand at `at`."""
     length = 0
     while at + length < end and codes[at + length] == 46:
         length += 1

@@ -544,7 +544,6 @@ def _words_end(content: mmap.mmap, place: int, number: int) -> int:
 
 
 def _check_pruned(content: mmap.mmap, place: int, pruned: int) -> None:
-    """Check that n-grams are mapped to rows that there are."""
     if pruned > 0:
         pairs = np.frombuffer(content[place : place + 8 * pruned], "<i4").reshape(-1, 2)
         if len(pairs) < pruned or pairs[:, 1].min() < 0 or pairs[:, 1].max() >= pruned:

@@ -176,7 +176,6 @@ def _read_jsonl(path: Path, columns: list[str]) -> Iterator[list[object]]:
 
 
 def _lines(path: Path) -> Iterator[list[object]]:
-    """Yield the lines of a text file that are not blank."""
     for _, line in _raw_lines(path):
         if line.strip():
             yield [line.decode("utf-8", "replace").rstrip("\r\n")]

@@ -61,7 +61,7 @@ class Toxicity(ScoringStage):
         return self
 
     def apply(self, view: View) -> Outcome:
-        model, found, scores = self.score(view)
+        model, predictions, scores = self.score(view)
         codes = np.zeros(view.num_docs, np.uint8)
         if self.min_score is not None:
             codes[scores < self.min_score] = 2
@@ -70,6 +70,6 @@ class Toxicity(ScoringStage):
         return Outcome(
             codes=codes,
             values=np.where(codes > 0, scores, np.nan),
-            columns={"score": pa.array(scores), "label": best_labels(model, found)},
+            columns={"score": pa.array(scores), "label": best_labels(model, predictions)},
             measures=dict.fromkeys(self.rules, scores) if self.measures else {},
         )

@@ -168,7 +168,6 @@ def decide_by_language(stage: PerLanguage, view: View) -> Outcome:
 
 
 def _groups(labels: pa.Array) -> Iterator[tuple[str | None, NDArray[np.int64]]]:
-    """Yield each label and the rows that have it."""
     coded = labels.dictionary_encode()
     numbers = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     for number in np.unique(numbers).tolist():

@@ -159,7 +159,6 @@ class BadWords(StreamingStage):
 
     @property
     def _paths(self) -> Mapping[str, str]:
-        """Language -> path of its list."""
         if isinstance(self.lists, str):
             return {self.language: self.lists}
         return self.lists or {}

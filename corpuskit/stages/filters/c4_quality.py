@@ -177,10 +177,10 @@ class C4Quality(StreamingStage):
             text = draft.data[draft.offsets[row] : draft.offsets[row + 1]].tobytes()
             breaks[row] = 0
             for line in text.split(b"\n"):
-                found = count_breaks(*self._split(line))[0]
-                if found == UNKNOWN:
-                    found = count_breaks(*self._split(line.replace(_BREAKS_SPACY, b"")))[0]
-                breaks[row] += found
+                count = count_breaks(*self._split(line))[0]
+                if count == UNKNOWN:
+                    count = count_breaks(*self._split(line.replace(_BREAKS_SPACY, b"")))[0]
+                breaks[row] += count
 
     def _find_again(
         self, text: Utf8, bounds: NDArray[np.int64], edges: NDArray[np.int64]
@@ -192,16 +192,16 @@ class C4Quality(StreamingStage):
         unknown = np.flatnonzero(edges[bounds[:-1]] == UNKNOWN)
         if len(unknown) == 0:
             return bounds, edges
-        found = [edges[a:b] for a, b in itertools.pairwise(bounds)]
+        by_row = [edges[a:b] for a, b in itertools.pairwise(bounds)]
         for row in unknown.tolist():
             whole = text.row(row)
             offsets, data, words = self._split(whole.replace(_BREAKS_SPACY, b""))
             count, places = sentence_edges(offsets, data, words)
             chars = np.searchsorted(_leads(data), places[: count[1] - 1])
             leads = _leads(np.frombuffer(whole, np.uint8))
-            found[row] = np.append(leads[chars], len(whole))
-        sizes = [len(part) for part in found]
-        return np.cumsum([0, *sizes], dtype=np.int64), np.concatenate(found)
+            by_row[row] = np.append(leads[chars], len(whole))
+        sizes = [len(part) for part in by_row]
+        return np.cumsum([0, *sizes], dtype=np.int64), np.concatenate(by_row)
 
     def _split(self, text: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8], Words]:
         """Return one text as buffers, and its words."""
@@ -214,15 +214,14 @@ class C4Quality(StreamingStage):
         self, codes: NDArray[np.uint8], num_sentences: NDArray[np.float64]
     ) -> dict[str, Any]:
         """Return what each rule that was asked measured; NaN where an earlier one ended it."""
-        found = {
+        measured = {
             rule: (codes == code).astype(np.float64)
             for code, rule in enumerate(RULES[: _TOO_FEW - 1], start=1)
         }
         if self.min_num_sentences is not None:
-            found["too_few_sentences"] = num_sentences
-        return found
+            measured["too_few_sentences"] = num_sentences
+        return measured
 
 
 def _leads(data: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return where characters begin."""
     return np.flatnonzero(data & 0xC0 != 0x80)

@@ -273,7 +273,6 @@ def _judged(document: Document, found: Any, text: str, before: Mapping[str, Any]
 
 
 def _described(error: BaseException) -> str:
-    """Return an exception as a reason."""
     name = f"error {type(error).__name__}"
     try:
         text = re.sub(r"0x[0-9a-f]+", "0x", str(error))  # addresses differ from run to run

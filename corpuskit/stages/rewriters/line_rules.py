@@ -165,13 +165,13 @@ class LineRules(StreamingStage):
         self, data: NDArray[np.uint8], lines: linerules.MeasuredLines
     ) -> NDArray[np.uint8]:
         """Return which lines are counters; (L,) 0 or 1. Few pass the gate."""
-        found = np.zeros(len(lines.begins), np.uint8)
+        is_counter = np.zeros(len(lines.begins), np.uint8)
         if self.drop_counters:
             pattern = counter_pattern()
             for line in np.flatnonzero(lines.gates & linerules.MAY_COUNT).tolist():
                 content = _content(data, lines, line).lower()
-                found[line] = pattern.search(content) is not None
-        return found
+                is_counter[line] = pattern.search(content) is not None
+        return is_counter
 
     def _pages_with_phrases(
         self, data: NDArray[np.uint8], lines: linerules.MeasuredLines, line_codes: NDArray[np.uint8]
@@ -179,12 +179,12 @@ class LineRules(StreamingStage):
         """Return the documents in which a line that stays holds a phrase."""
         patterns = phrase_patterns(self.variant == "refinedweb")
         gated = (line_codes == 0) & (lines.gates & linerules.MAY_HOLD_PHRASE != 0)
-        found = [
+        holding = [
             line
             for line in np.flatnonzero(gated).tolist()
             if holds_phrase(_content(data, lines, line), patterns)
         ]
-        return np.unique(lines.rows(np.array(found, np.int64)))
+        return np.unique(lines.rows(np.array(holding, np.int64)))
 
     def _with_phrases(
         self, text: Utf8, cuts: Cuts, chosen: NDArray[np.int64], flagged: NDArray[np.int64]
@@ -203,8 +203,8 @@ class LineRules(StreamingStage):
             left = b"".join(data[a:b] for a, b in staying).decode()
             phrases, num_words = cut_phrases(left, patterns, self.max_phrase_words)
             flagged[row] += num_words
-            found = sorted([*before, *_lift(_in_bytes(phrases, left), staying)])
-            added += [(row, *cut) for cut in found]
+            row_cuts = sorted([*before, *_lift(_in_bytes(phrases, left), staying)])
+            added += [(row, *cut) for cut in row_cuts]
         others = ~np.isin(cuts.rows, chosen)
         table = np.array(added, np.int64).reshape(-1, 4)
         table = np.concatenate([table, np.stack([part[others] for part in cuts], axis=1)])
@@ -237,7 +237,6 @@ def _content(data: NDArray[np.uint8], lines: linerules.MeasuredLines, line: int)
 
 
 def _without(text: Utf8, cuts: Cuts) -> Utf8:
-    """Return the texts without what was cut."""
     nothing = np.zeros(len(cuts.rows), np.uint8)
     offsets, data = replace_spans(
         text.offsets, text.data, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]
@@ -247,13 +246,11 @@ def _without(text: Utf8, cuts: Cuts) -> Utf8:
 
 
 def _outside(cuts: list[tuple[int, int, int]], size: int) -> list[tuple[int, int]]:
-    """Return the ranges of bytes that stay."""
     edges = [0, *(edge for start, end, _ in cuts for edge in (start, end)), size]
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
 def _in_bytes(cuts: list[tuple[int, int, int]], text: str) -> list[tuple[int, int, int]]:
-    """Return ranges of characters as ranges of bytes."""
     if text.isascii():
         return cuts
     places = np.zeros(len(text) + 1, np.int64)

@@ -166,12 +166,14 @@ class Pii(StreamingStage):
         return Cost(cpu_seconds=volume.text_bytes / 350e6)
 
     def apply(self, view: View) -> Outcome:
-        found = self._find(view.text)
-        codes, values = self._drops(found, view.num_docs)
-        if len(found.rows) == 0:
+        matches = self._find(view.text)
+        codes, values = self._drops(matches, view.num_docs)
+        if len(matches.rows) == 0:
             return Outcome(codes=codes, values=values)
-        spans = Spans(found.rows, found.starts, found.ends, found.kinds + np.uint8(1), "replace")
-        text = self._rewrite(view.text, found)
+        spans = Spans(
+            matches.rows, matches.starts, matches.ends, matches.kinds + np.uint8(1), "replace"
+        )
+        text = self._rewrite(view.text, matches)
         return Outcome(codes=codes, values=values, text=text, spans=spans)
 
     def _action(self, kind: str) -> Action:
@@ -203,20 +205,20 @@ class Pii(StreamingStage):
     def _find_as_datatrove(self, text: Utf8) -> PiiMatches:
         from corpuskit.kernels.pii.scan import find_datatrove
 
-        found = find_datatrove(
+        matches = find_datatrove(
             text.offsets, text.data, has_email="email" in self.kinds, has_ipv4="ipv4" in self.kinds
         )
-        keep = found.kinds == KINDS.index("email")
-        begins = text.offsets[found.rows]
+        keep = matches.kinds == KINDS.index("email")
+        begins = text.offsets[matches.rows]
         for place in np.flatnonzero(~keep).tolist():
-            begin, end = begins[place] + found.starts[place], begins[place] + found.ends[place]
+            begin, end = begins[place] + matches.starts[place], begins[place] + matches.ends[place]
             keep[place] = is_address(
                 text.data[begin:end].tobytes().decode(), only_public=self.only_public_ips
             )
-        return _select(found, keep)
+        return _select(matches, keep)
 
     def _drops(
-        self, found: PiiMatches, num_docs: int
+        self, matches: PiiMatches, num_docs: int
     ) -> tuple[NDArray[np.uint8] | None, NDArray[np.float64] | None]:
         """Return codes, and how many spans of the kind there are; None if no action is `drop`."""
         if "drop" not in set(map(self._action, KINDS)):
@@ -224,25 +226,25 @@ class Pii(StreamingStage):
         codes, values = np.zeros(num_docs, np.uint8), np.full(num_docs, np.nan)
         for place in reversed(range(len(KINDS))):
             if self._action(KINDS[place]) == "drop":
-                count = np.bincount(found.rows[found.kinds == place], minlength=num_docs)
+                count = np.bincount(matches.rows[matches.kinds == place], minlength=num_docs)
                 codes[count > 0], values[count > 0] = place + 1, count[count > 0]
         return codes, values
 
-    def _rewrite(self, text: Utf8, found: PiiMatches) -> Utf8 | None:
+    def _rewrite(self, text: Utf8, matches: PiiMatches) -> Utf8 | None:
         """Return the new texts, None if nothing changes; spans that drop documents stay."""
-        by_action = np.array([self._action(kind) for kind in KINDS])[found.kinds]
+        by_action = np.array([self._action(kind) for kind in KINDS])[matches.kinds]
         masked, replaced = by_action == "mask", np.isin(by_action, ("replace", "tag"))
         if not masked.any() and not replaced.any():
             return None
         if masked.any():
-            text = _mask(text, _select(found, masked), self.mask_character)
+            text = _mask(text, _select(matches, masked), self.mask_character)
         if replaced.any():
             pieces = [
                 [f"<{kind.upper()}>".encode()] if self._action(kind) == "tag"
                 else [option.encode() for option in self._stand_ins(kind)]
                 for kind in KINDS
             ]  # fmt: skip
-            text = _put(text, _select(found, replaced), pieces)
+            text = _put(text, _select(matches, replaced), pieces)
         return text
 
 
@@ -255,15 +257,16 @@ def is_address(text: str, *, only_public: bool) -> bool:
     return not only_public or address.is_global
 
 
-def _select(found: PiiMatches, rows: NDArray[np.bool_]) -> PiiMatches:
-    """Return some of the spans."""
-    return PiiMatches(found.rows[rows], found.starts[rows], found.ends[rows], found.kinds[rows])
+def _select(matches: PiiMatches, rows: NDArray[np.bool_]) -> PiiMatches:
+    return PiiMatches(
+        matches.rows[rows], matches.starts[rows], matches.ends[rows], matches.kinds[rows]
+    )
 
 
-def _turns(found: PiiMatches) -> NDArray[np.int64]:
+def _turns(matches: PiiMatches) -> NDArray[np.int64]:
     """Return of each span how many of its kind stand before it in its document."""
-    order = np.lexsort((found.starts, found.rows, found.kinds))
-    rows, kinds = found.rows[order], found.kinds[order]
+    order = np.lexsort((matches.starts, matches.rows, matches.kinds))
+    rows, kinds = matches.rows[order], matches.kinds[order]
     is_first = np.ones(len(rows), np.bool_)
     is_first[1:] = (rows[1:] != rows[:-1]) | (kinds[1:] != kinds[:-1])
     places = np.arange(len(rows))
@@ -272,23 +275,23 @@ def _turns(found: PiiMatches) -> NDArray[np.int64]:
     return turn
 
 
-def _put(text: Utf8, found: PiiMatches, pieces: Sequence[Sequence[bytes]]) -> Utf8:
+def _put(text: Utf8, matches: PiiMatches, pieces: Sequence[Sequence[bytes]]) -> Utf8:
     """Replace spans by the pieces of their kind, in turn, beginning anew with each document."""
     sizes = np.array([len(options) for options in pieces], np.int64)
     firsts = np.cumsum(sizes) - sizes
-    codes = firsts[found.kinds] + _turns(found) % sizes[found.kinds]
+    codes = firsts[matches.kinds] + _turns(matches) % sizes[matches.kinds]
     flat = [piece for options in pieces for piece in options]
     assert len(flat) <= 256, "codes are bytes"
-    place = (found.rows, found.starts, found.ends, codes.astype(np.uint8))
+    place = (matches.rows, matches.starts, matches.ends, codes.astype(np.uint8))
     return _frozen(*replace_spans(text.offsets, text.data, *place, flat))
 
 
-def _mask(text: Utf8, found: PiiMatches, character: str) -> Utf8:
+def _mask(text: Utf8, matches: PiiMatches, character: str) -> Utf8:
     """Write a character over all bytes of the spans, which are ASCII."""
     first, last = text.offsets[0], text.offsets[-1]
     output = text.data[first:last].copy()
-    sizes = found.ends - found.starts
-    begins = text.offsets[found.rows] - first + found.starts
+    sizes = matches.ends - matches.starts
+    begins = text.offsets[matches.rows] - first + matches.starts
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     output[np.repeat(begins, sizes) + within] = ord(character)
     return _frozen(text.offsets - first, output)
@@ -304,5 +307,5 @@ def mask_texts(texts: pa.Array) -> pa.Array:
     """Return texts with what all kinds find replaced, private addresses too; nulls become empty."""
     array = texts.cast(pa.large_string()).fill_null("")
     stage, text = Pii(only_public_ips=False), utf8(array)
-    found = stage._find(text)
-    return large_strings(*(stage._rewrite(text, found) or text))
+    matches = stage._find(text)
+    return large_strings(*(stage._rewrite(text, matches) or text))

@@ -226,7 +226,6 @@ def _edges(before: bytes, after: bytes) -> tuple[int, int]:
 
 
 def _common(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:
-    """Return how many bytes at the beginning are equal."""
     differing = np.flatnonzero(one != other)
     return int(differing[0]) if len(differing) else len(one)
 

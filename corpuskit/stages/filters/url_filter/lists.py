@@ -327,7 +327,6 @@ def _as_hosts(entries: pa.Array) -> pa.Array:
 
 
 def _integrated(member: str) -> Iterator[pa.Array]:
-    """Yield the entries of a list inside datatrove's archive."""
     with tarfile.open(_asset(_ARCHIVE), "r:gz") as archive:
         file = archive.extractfile(member)
         if file is None:
