@@ -483,7 +483,7 @@ def _longest(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class Seam(NamedTuple):
-    """A text that stands before or behind a chunk; see `kernels/words/seams.py`."""
+    """A text that stands before or behind a chunk; see `kernels/words/split.py`."""
 
     text: str
     is_behind: bool

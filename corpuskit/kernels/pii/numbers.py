@@ -1,7 +1,7 @@
 """Payment card, bank account (IBAN), US social security and telephone numbers, in bytes.
 
 All are looked for where a run of digits begins, and none is longer than 70 bytes, so that time is
-linear in the text whatever it holds. stages/rewriters/_pii_reference.py says the same with `re`.
+linear in the text whatever it holds. tests/oracles/pii.py says the same with `re`.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _iban(data: Bytes, begin: int, at: int, end: int) -> int:
 
 
 # ----------------------------------------------------------------------
-# Telephone numbers, in bytes; stages/rewriters/_pii_reference.py says the same with `re`.
+# Telephone numbers, in bytes; tests/oracles/pii.py says the same with `re`.
 
 CALLING = """1:10 7:10 20:8-10 27:9-10 30:10-12 31:9-11 32:8-9 33:9 34:9 36:8-9 39:7-11 40:9 41:9-12
 43:7-13 44:9-10 45:8 46:7-10 47:8 48:9-10 49:7-12 51:8-9 52:10 53:7-10 54:10-11 55:10-11 56:9-11

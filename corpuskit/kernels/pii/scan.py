@@ -2,7 +2,7 @@
 
 An `@` may be in an e-mail address, the first `.` in an IPv4 address or a web token, the first `:`
 in an IPv6 address; a run of digits may begin a number, and `_`, `-` or `I` is in each key.
-What is found is said again with `re` in stages/rewriters/_pii_reference.py; the tests hold the two
+What is found is said again with `re` in tests/oracles/pii.py; the tests hold the two
 together.
 """
 
@@ -189,7 +189,7 @@ def _find(
 #
 # Looked for at `_`, `-`, `I` and `.` only; each form has one of them at a known place. A byte is
 # looked at a fixed number of times: forms of one alphabet may begin only where a run of it does.
-# stages/rewriters/_pii_reference.py says the same with `re`.
+# tests/oracles/pii.py says the same with `re`.
 
 FORMS = (
     ("AKIA", 2, "alnum", 16, 16),  # AWS: access key
