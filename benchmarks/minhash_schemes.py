@@ -33,7 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from corpuskit.formats.batch import utf8
 from corpuskit.integrations.datasketch import hash_function, shingle_bytes
 from corpuskit.kernels.minhash import permutations, polynomials, sketch, smallest
-from corpuskit.kernels.wordhash import BYTE_KINDS, characters, word_edges, word_hashes
+from corpuskit.kernels.utf8 import characters
+from corpuskit.kernels.wordhash import BYTE_KINDS, word_edges, word_hashes
 from corpuskit.stage.view import View
 from corpuskit.stages.dedup.minhash_dedup import schemes
 

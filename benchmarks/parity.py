@@ -2,7 +2,7 @@
 
     python benchmarks/parity.py [STAGE ...] [--sets en,multi,html] [--mb N] [--jobs 2]
 
-Each stage and its `oracle()` (datatrove 0.10.1 with spaCy) see all of bench_en, all of bench_multi in the
+Each stage and its oracle of tests/oracles (datatrove 0.10.1 with spaCy) see all of bench_en, all of bench_multi in the
 languages that the reference splits by spaCy's rules, and the main text of the pages of trafilatura_eval, of
 CORPUSKIT_SHARED_DATA. Compared are decision, reason and rewritten text. Exit code 1 when any differ.
 """
@@ -24,7 +24,11 @@ import pyarrow.parquet as pq
 from corpuskit.engine import registry
 from corpuskit.errors import UsageError
 from corpuskit.stage import StreamingStage, View
-from corpuskit.stages._words import check_language
+from corpuskit.text.words import check_language
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.oracles import oracle_of
 
 DATA = Path(os.environ.get("CORPUSKIT_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 STAGES = ("gopher_quality", "gopher_repetition", "c4_quality", "fineweb_quality")
@@ -142,7 +146,7 @@ def compare(work: Work) -> Found:
     """Ask both about the same documents."""
     stage = registry.load(work.stage)(**work.params)
     assert isinstance(stage, StreamingStage)
-    oracle = stage.oracle()
+    oracle = oracle_of(stage)
     assert oracle is not None, f"{work.stage} has no reference"
     texts = work.texts
     num = len(texts)

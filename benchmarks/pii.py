@@ -28,6 +28,10 @@ from corpuskit.kernels.pii.scan import KINDS, find_pii
 from corpuskit.stage import View
 from corpuskit.stages.rewriters.pii import Pii
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.oracles import oracle_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -119,7 +123,7 @@ def speed(texts: list[str], options: argparse.Namespace) -> None:
     few = documents(texts[::10], options.slow_mb)
     parts, formatter = batches(texts), PIIFormatter()
     stage, compatible = Pii(), Pii(mode="datatrove")
-    reference = stage.oracle()
+    reference = oracle_of(stage)
     assert reference is not None, "pii has a reference"
 
     def report(name: str, used: list[str], work: Callable[[], object], repeats: int = 1) -> float:
@@ -152,7 +156,7 @@ def speed(texts: list[str], options: argparse.Namespace) -> None:
 
 def compare(stage: Pii, texts: list[str], size_mb: float = 30) -> None:
     """Print on how many documents mode datatrove differs from a fresh PIIFormatter."""
-    oracle = stage.oracle()
+    oracle = oracle_of(stage)
     assert oracle is not None, "pii has a reference"
     step = max(1, round(sum(map(len, texts)) / 1e6 / size_mb))
     few = texts[::step]

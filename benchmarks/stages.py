@@ -37,6 +37,10 @@ import yaml
 from corpuskit.engine import registry
 from corpuskit.stage import StreamingStage, View
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.oracles import oracle_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -176,7 +180,7 @@ def alone(name: str, options: argparse.Namespace) -> dict[str, float]:
         run()
         ours = size_of(texts) / min(cpu_seconds(run) for _ in range(3))
         peak = peak_mb()
-        oracle = stage.oracle()
+        oracle = oracle_of(stage)
         assert oracle is not None, f"{name} has no reference"
         oracle("A text to warm up with.")
         expected: list[tuple[str | None, str]] = []
@@ -236,7 +240,7 @@ def our_trio(options: argparse.Namespace) -> dict[str, Any]:
     found: list[str | None] = []
     cold = cpu_seconds(lambda: found.extend(run()))
     warm = min(cpu_seconds(run) for _ in range(5))
-    from corpuskit.stages._words import splitter
+    from corpuskit.text.words import splitter
 
     # Reasons come batch by batch, stage by stage: the order of the reference.
     return {
@@ -402,7 +406,7 @@ def chain(folder: str, source: str, with_language: str) -> dict[str, Any]:
 
     language = []
     if with_language == "1":
-        from corpuskit.stages.annotators._official import reference
+        from tests.oracles.annotators import reference
 
         one = reference(LanguageFilter, languages=["en"], language_threshold=0.65)
         # Its own model is a download: the same lid.176.ftz as ours in its place.

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from filters import DATA
 
-from corpuskit.stages._words import Splitter
+from corpuskit.text.words import Splitter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,7 @@ def compare(language: str, documents: Sequence[str], size: float) -> None:
 def compile_seconds() -> float:
     """Return the CPU seconds of a first call with an empty cache of kernels."""
     code = (
-        "import numpy as np, time; from corpuskit.stages._words import Splitter;"
+        "import numpy as np, time; from corpuskit.text.words import Splitter;"
         "begin = time.process_time(); split = Splitter('whitespace');"
         "split(np.array([0, 1]), np.frombuffer(b'a', np.uint8));"
         "print(time.process_time() - begin)"

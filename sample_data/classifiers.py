@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corpuskit.stages.annotators._classifier import Shrink, train_classifier
-from corpuskit.stages.annotators._fasttext import Settings
-from corpuskit.stages.annotators._labelled import Row
+from corpuskit.stages.annotators._fasttext import ClassifierSettings
+from corpuskit.stages.annotators._labelled import LabelledRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FOLDER = Path(__file__).parent
 TEXTS = 1500
-SETTINGS = Settings(dim=8, epochs=5, lr=0.5, minn=2, maxn=4, buckets=2000, min_count=1_000_000)
+SETTINGS = ClassifierSettings(
+    dim=8, epochs=5, lr=0.5, minn=2, maxn=4, buckets=2000, min_count=1_000_000
+)
 
 SUBJECTS = (
     "the old captain", "my neighbour", "a young clerk", "the committee", "her brother", "we",
@@ -92,7 +94,9 @@ def main() -> None:
     }
     for name, makers in kinds.items():
         rng = random.Random(0)
-        rows = [Row(make(rng), label) for label, make in makers.items() for _ in range(TEXTS)]
+        rows = [
+            LabelledRow(make(rng), label) for label, make in makers.items() for _ in range(TEXTS)
+        ]
         report = train_classifier(rows, FOLDER / name, SETTINGS, shrink=Shrink(quantize=True))
         print(f"{name}: {report.size_bytes:,} bytes")
 

@@ -18,18 +18,17 @@ from hypothesis import strategies as st
 from corpuskit.cli.classifier import command
 from corpuskit.cli.main import main
 from corpuskit.errors import DataError, UsageError
-from corpuskit.stages.annotators._classifier import Shrink, judge_held_out, train_classifier
-from corpuskit.stages.annotators._evaluation import tally
-from corpuskit.stages.annotators._fasttext import Settings
+from corpuskit.stages.annotators._classifier import Shrink, judge_held_out, tally, train_classifier
+from corpuskit.stages.annotators._fasttext import ClassifierSettings
 from corpuskit.stages.annotators._labelled import (
     Labelled,
-    Row,
+    LabelledRow,
     Split,
     is_held_out,
     write_shuffled,
 )
 
-SMALL = Settings(dim=8, epochs=20, lr=1.0, minn=2, maxn=3, buckets=2000, seed=7)
+SMALL = ClassifierSettings(dim=8, epochs=20, lr=1.0, minn=2, maxn=3, buckets=2000, seed=7)
 OPTIONS = "--dim 8 --epochs 20 --lr 1.0 --minn 2 --maxn 3 --buckets 2000 --seed 7".split()
 
 
@@ -41,12 +40,12 @@ def rows_of_two_classes(count=600, seed=5):
     for label, low in (("up", 0), ("down", 450)):
         for _ in range(count // 2):
             chosen = rng.choices(words[low : low + 450], k=8) + rng.choices(words, k=4)
-            rows.append(Row(" ".join(chosen), label))
+            rows.append(LabelledRow(" ".join(chosen), label))
     return rows
 
 
 def write_parquet(path, rows):
-    columns = zip(*[Row(*row) for row in rows], strict=True)
+    columns = zip(*[LabelledRow(*row) for row in rows], strict=True)
     table = pa.table(dict(zip(("text", "label", "site"), columns, strict=True)))
     pq.write_table(table, path, row_group_size=100)
     return path
@@ -65,7 +64,11 @@ def inputs(tmp_path_factory):
     return write_parquet(tmp_path_factory.mktemp("rows") / "rows.parquet", rows_of_two_classes())
 
 
-ROWS = [Row("one\ntwo", "a"), Row("", "b"), Row("caf\u00e9 \U0001f600", "a")]
+ROWS = [
+    LabelledRow("one\ntwo", "a"),
+    LabelledRow("", "b"),
+    LabelledRow("caf\u00e9 \U0001f600", "a"),
+]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +93,8 @@ def test_numbers_are_labels_and_nulls_are_left_out(tmp_path):
     records = [("t", 1), ("t", None), (None, 1), ("t", True)]
     path.write_text("".join(json.dumps({"x": x, "y": y}) + "\n" for x, y in records))
     assert list(labelled(path, text_column="x", label_column="y")) == [
-        Row("t", "1"),
-        Row("t", "true"),
+        LabelledRow("t", "1"),
+        LabelledRow("t", "true"),
     ]
 
 

@@ -16,20 +16,18 @@ from corpuskit.cli.classifier import command
 from corpuskit.errors import UsageError
 from corpuskit.stages.annotators._classifier import (
     Shrink,
-    choose_thresholds,
-    judge_held_out,
-    stage_snippet,
-    train_classifier,
-)
-from corpuskit.stages.annotators._evaluation import (
     at_keep_rate,
     at_precision,
     calibrate,
+    choose_thresholds,
     evaluate,
+    judge_held_out,
     roc_area,
+    stage_snippet,
+    train_classifier,
 )
-from corpuskit.stages.annotators._fasttext import Settings, open_model
-from corpuskit.stages.annotators._labelled import Labelled, Row, Split, read_texts
+from corpuskit.stages.annotators._fasttext import ClassifierSettings, open_model
+from corpuskit.stages.annotators._labelled import Labelled, LabelledRow, Split, read_texts
 from corpuskit.stages.annotators.quality import Quality
 from tests.test_classifier import OPTIONS, SMALL, rows_of_two_classes, write_parquet
 
@@ -40,7 +38,7 @@ cases = st.lists(st.tuples(st.integers(0, 20).map(lambda n: n / 20), st.booleans
 @pytest.fixture(scope="module")
 def rows():
     """Two classes, each from eight sites."""
-    return [Row(*row[:2], SITES[i % 8]) for i, row in enumerate(rows_of_two_classes())]
+    return [LabelledRow(*row[:2], SITES[i % 8]) for i, row in enumerate(rows_of_two_classes())]
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +63,11 @@ def test_files_of_one_label_need_no_label_column(tmp_path, rows):
     up = write_parquet(tmp_path / "up.parquet", [row for row in rows if row.label == "up"])
     (tmp_path / "down.txt").write_text("one two\n\n  \nthree\r\n")
     found = list(Labelled(sources=(("hq", up), ("lq", tmp_path / "down.txt"))))
-    assert found[0] == Row(rows[0].text, "hq", "up.parquet")
-    assert found[-2:] == [Row("one two", "lq", "down.txt"), Row("three", "lq", "down.txt")]
+    assert found[0] == LabelledRow(rows[0].text, "hq", "up.parquet")
+    assert found[-2:] == [
+        LabelledRow("one two", "lq", "down.txt"),
+        LabelledRow("three", "lq", "down.txt"),
+    ]
 
 
 def test_rows_without_any_file_are_a_wrong_request():
@@ -100,7 +101,9 @@ def test_judging_with_the_same_split_judges_what_was_held_out(tmp_path, rows):
 @pytest.mark.slow
 @pytest.mark.parametrize(("max_bytes", "minn"), [(15_000, 2), (25_000, 0), (60_000, 2)])
 def test_a_model_fits_its_budget_and_uses_it(tmp_path, rows, max_bytes, minn):
-    given = Settings(dim=8, epochs=2, minn=minn, maxn=3 if minn else 0, buckets=3000, seed=7)
+    given = ClassifierSettings(
+        dim=8, epochs=2, minn=minn, maxn=3 if minn else 0, buckets=3000, seed=7
+    )
     path = tmp_path / "m.ftz"
     train_classifier(rows, path, given, shrink=Shrink(max_bytes=max_bytes))
     whole = tmp_path / "whole.ftz"

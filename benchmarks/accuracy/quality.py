@@ -20,25 +20,26 @@ import numpy as np
 import pyarrow.parquet as pq
 from peers import ask
 
-from corpuskit.stages.annotators._classifier import train_classifier
-from corpuskit.stages.annotators._evaluation import judge, roc_area
-from corpuskit.stages.annotators._fasttext import Model, Settings
-from corpuskit.stages.annotators._labelled import Row, Split, is_held_out
+from corpuskit.stages.annotators._classifier import judge, roc_area, train_classifier
+from corpuskit.stages.annotators._fasttext import ClassifierSettings, FastTextModel
+from corpuskit.stages.annotators._labelled import LabelledRow, Split, is_held_out
 
-SETTINGS = Settings(dim=16, epochs=10, lr=0.3, word_ngrams=2, buckets=200_000, min_count=2)
+SETTINGS = ClassifierSettings(
+    dim=16, epochs=10, lr=0.3, word_ngrams=2, buckets=200_000, min_count=2
+)
 POSITIVE = "1"
 SPLIT = Split(0.2)
 
 
-def read(shared: Path) -> list[Row]:
+def read(shared: Path) -> list[LabelledRow]:
     """Return the rows; the two halves of one site's pages are one group."""
     rows = pq.read_table(shared / "quality" / "quality_train.parquet").to_pylist()
-    return [Row(r["text"], str(r["label"]), r["source"].partition("#")[0]) for r in rows]
+    return [LabelledRow(r["text"], str(r["label"]), r["source"].partition("#")[0]) for r in rows]
 
 
-def messages(shared: Path) -> list[Row]:
+def messages(shared: Path) -> list[LabelledRow]:
     rows = pq.read_table(shared / "quality" / "sms_spam.parquet").to_pylist()
-    return [Row(r["text"], "1" if r["label"] == "ham" else "0") for r in rows]
+    return [LabelledRow(r["text"], "1" if r["label"] == "ham" else "0") for r in rows]
 
 
 class FastText:
@@ -49,11 +50,11 @@ class FastText:
     def __init__(self) -> None:
         self.cpu_seconds, self.size_bytes = 0.0, 0
 
-    def scores(self, learned: list[Row], judged: list[Row]) -> np.ndarray:
+    def scores(self, learned: list[LabelledRow], judged: list[LabelledRow]) -> np.ndarray:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "m.bin")
             train_classifier(learned, path, SETTINGS)
-            model = Model(path)
+            model = FastTextModel(path)
         start = time.process_time()
         found = judge(model, judged, POSITIVE)
         self.cpu_seconds += time.process_time() - start
@@ -69,7 +70,7 @@ class Regression:
     def __init__(self, python: str) -> None:
         self.python, self.cpu_seconds, self.size_bytes = python, 0.0, 0
 
-    def scores(self, learned: list[Row], judged: list[Row]) -> np.ndarray:
+    def scores(self, learned: list[LabelledRow], judged: list[LabelledRow]) -> np.ndarray:
         train = [(row.text, row.label) for row in learned]
         found = ask(self.python, "tfidf", [row.text for row in judged], train)
         self.cpu_seconds += found.cpu_seconds
@@ -77,7 +78,7 @@ class Regression:
         return np.array(found.found)
 
 
-def cells(judged: list[Row], scores: np.ndarray) -> list[str]:
+def cells(judged: list[LabelledRow], scores: np.ndarray) -> list[str]:
     """Return accuracy at 0.5, F1 of the rarer label, ROC area; `-` where a label is missing."""
     truth = np.array([row.label == POSITIVE for row in judged])
     guess = scores >= 0.5

@@ -24,29 +24,34 @@ import pyarrow.parquet as pq
 from peers import ask
 
 from corpuskit.errors import UsageError
-from corpuskit.stages.annotators._classifier import train_classifier
-from corpuskit.stages.annotators._evaluation import at_precision, calibrate, judge, roc_area
-from corpuskit.stages.annotators._fasttext import Model, Settings
-from corpuskit.stages.annotators._labelled import Row, Split
+from corpuskit.stages.annotators._classifier import (
+    at_precision,
+    calibrate,
+    judge,
+    roc_area,
+    train_classifier,
+)
+from corpuskit.stages.annotators._fasttext import ClassifierSettings, FastTextModel
+from corpuskit.stages.annotators._labelled import LabelledRow, Split
 
-Score = Callable[[list[Row]], np.ndarray]
-WORDS = Settings(dim=16, epochs=10, lr=0.3, word_ngrams=2, buckets=200_000, min_count=2)
-CHARS = Settings(dim=16, epochs=10, lr=0.3, minn=3, maxn=5, buckets=200_000, min_count=2)
+Score = Callable[[list[LabelledRow]], np.ndarray]
+WORDS = ClassifierSettings(dim=16, epochs=10, lr=0.3, word_ngrams=2, buckets=200_000, min_count=2)
+CHARS = ClassifierSettings(dim=16, epochs=10, lr=0.3, minn=3, maxn=5, buckets=200_000, min_count=2)
 SPLIT = Split(0.2)
 NAMED = 25
 """Fewest harmless sentences with a word, for the word to be looked at."""
 
 
-def read(shared: Path) -> dict[str, list[Row]]:
+def read(shared: Path) -> dict[str, list[LabelledRow]]:
     """Return the sets; label 1 is toxic (hate or offensive; toxic; BAD)."""
     folder = shared / "toxicity"
     tweets = pq.read_table(folder / "davidson_tweets.parquet").to_pylist()
     wiki = pq.read_table(folder / "wiki_toxicity.parquet").to_pylist()
     madlibs = pq.read_table(folder / "bias_madlibs_20k.parquet").to_pylist()
     return {
-        "tweets": [Row(r["text"], str(int(r["label"] != "neither"))) for r in tweets],
-        "wiki": [Row(r["text"], str(int(r["toxic"]))) for r in wiki],
-        "madlibs": [Row(r["text"], str(int(r["label"] == "BAD"))) for r in madlibs],
+        "tweets": [LabelledRow(r["text"], str(int(r["label"] != "neither"))) for r in tweets],
+        "wiki": [LabelledRow(r["text"], str(int(r["toxic"]))) for r in wiki],
+        "madlibs": [LabelledRow(r["text"], str(int(r["label"] == "BAD"))) for r in madlibs],
     }
 
 
@@ -58,20 +63,20 @@ def word_list(shared: Path) -> Score:
     return lambda rows: np.array([float(bool(pattern.search(r.text.lower()))) for r in rows])
 
 
-def fasttext_scores(learned: list[Row], settings: Settings) -> Score:
+def fasttext_scores(learned: list[LabelledRow], settings: ClassifierSettings) -> Score:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "m.bin")
         train_classifier(learned, path, settings)
-        model = Model(path)
+        model = FastTextModel(path)
     return lambda rows: judge(model, rows, "1").scores
 
 
-def peer_scores(python: str, peer: str, learned: list[Row] | None = None) -> Score:
+def peer_scores(python: str, peer: str, learned: list[LabelledRow] | None = None) -> Score:
     train = [(row.text, row.label) for row in learned] if learned else None
     return lambda rows: np.array(ask(python, peer, [row.text for row in rows], train).found)
 
 
-def figures(rows: list[Row], scores: np.ndarray) -> list[str]:
+def figures(rows: list[LabelledRow], scores: np.ndarray) -> list[str]:
     """Return ROC area, and precision, recall and F1 of toxic at 0.5."""
     truth, guess = np.array([row.label == "1" for row in rows]), scores >= 0.5
     hits = (truth & guess).sum()
@@ -81,7 +86,7 @@ def figures(rows: list[Row], scores: np.ndarray) -> list[str]:
     return [f"{area:.3f}", *(f"{100 * value:.1f}" for value in (precision, recall, f1))]
 
 
-def false_alarms(rows: list[Row], scores: np.ndarray, most: int = 8) -> str:
+def false_alarms(rows: list[LabelledRow], scores: np.ndarray, most: int = 8) -> str:
     """Return the words whose harmless sentences are called toxic most often, and least often."""
     by_word: dict[str, list[bool]] = defaultdict(list)
     for row, score in zip(rows, scores, strict=True):
@@ -97,7 +102,9 @@ def false_alarms(rows: list[Row], scores: np.ndarray, most: int = 8) -> str:
     )
 
 
-def thresholds(name: str, score: Score, aside: list[Row], others: dict[str, list[Row]]) -> None:
+def thresholds(
+    name: str, score: Score, aside: list[LabelledRow], others: dict[str, list[LabelledRow]]
+) -> None:
     """Print what becomes elsewhere of a threshold chosen for precision 0.9 on held-out rows."""
     truth = np.array([row.label == "1" for row in aside])
     scores = score(aside)

@@ -17,11 +17,11 @@ import sys
 from pathlib import Path
 
 from corpuskit.stages.annotators._classifier import Shrink, train_classifier
-from corpuskit.stages.annotators._fasttext import Settings
+from corpuskit.stages.annotators._fasttext import ClassifierSettings
 from corpuskit.stages.annotators._labelled import Labelled
 
 # No word has a row (min_count): runs of one to three characters alone, hashed to 110,000 rows.
-SETTINGS = Settings(
+SETTINGS = ClassifierSettings(
     dim=20, epochs=8, lr=0.6, minn=1, maxn=3, buckets=110_000, min_count=1_000_000, seed=1
 )
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from english import SOURCES as LEARNED
 
 from corpuskit.formats.batch import utf8
-from corpuskit.stages.annotators._fasttext import Model, open_model
+from corpuskit.stages.annotators._fasttext import FastTextModel, open_model
 from corpuskit.stages.annotators.language import EMBEDDED_PATH
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Judged:
         return Judged(pick(self.true), pick(self.found), pick(self.sure))
 
 
-def judge(model: Model, texts: list[str], true: list[str]) -> Judged:
+def judge(model: FastTextModel, texts: list[str], true: list[str]) -> Judged:
     found = model.predict(utf8(pa.array(texts, pa.large_string())))
     names = [model.labels[rank] if rank >= 0 else "und" for rank in found.ranks[:, 0].tolist()]
     return Judged(true, names, (found.scores[:, 0] >= MIN_SCORE).tolist())
@@ -107,7 +107,7 @@ def table(head: str, rows: list[list[str]]) -> None:
     print()
 
 
-def held_out(models: dict[str, Model], path: Path) -> None:
+def held_out(models: dict[str, FastTextModel], path: Path) -> None:
     rows = pq.read_table(path).to_pylist()
     common = set.intersection(*(set(model.labels) for model in models.values()))
     out = []
@@ -133,7 +133,7 @@ def held_out(models: dict[str, Model], path: Path) -> None:
     table("texts|model|number|languages|right|mean of languages|right and score >= 0.65", out)
 
 
-def english(models: dict[str, Model], rows: list[dict]) -> None:
+def english(models: dict[str, FastTextModel], rows: list[dict]) -> None:
     sources = [row["source"] for row in rows]
     judged = {
         name: judge(model, [row["text"] for row in rows], ["en"] * len(rows))
@@ -153,7 +153,7 @@ def english(models: dict[str, Model], rows: list[dict]) -> None:
         print(f"{name}, taken for: {', '.join(f'{guess} {count}' for guess, count in wrong)}")
 
 
-def unlike_manuals(models: dict[str, Model], shared: Path, part: str) -> None:
+def unlike_manuals(models: dict[str, FastTextModel], shared: Path, part: str) -> None:
     """English of other kinds, short texts among them."""
     sets = {"text messages (ham)": [row["text"] for row in chat(shared, part)]}
     if part == "test":
@@ -175,7 +175,7 @@ def languages(rows: list[dict]) -> list[str]:
     return [SAME.get(code, code) for code in codes]
 
 
-def multilingual(models: dict[str, Model], rows: list[dict]) -> None:
+def multilingual(models: dict[str, FastTextModel], rows: list[dict]) -> None:
     true = languages(rows)
     judged = {n: judge(m, [row["text"] for row in rows], true) for n, m in models.items()}
     out, strays = [], defaultdict(list)
@@ -203,7 +203,7 @@ def multilingual(models: dict[str, Model], rows: list[dict]) -> None:
         print(f"{name}: right or en {either} %; most often {often}")
 
 
-def code(models: dict[str, Model], folder: Path, part: str) -> None:
+def code(models: dict[str, FastTextModel], folder: Path, part: str) -> None:
     rows = pq.read_table(folder / "code_slice.parquet").to_pylist()
     rows = [row for row in rows if part_of(row, 3) == part]
     out = []
@@ -218,7 +218,7 @@ def code(models: dict[str, Model], folder: Path, part: str) -> None:
     table(f"code|files|{names}", out)
 
 
-def speed(models: dict[str, Model], folder: Path) -> None:
+def speed(models: dict[str, FastTextModel], folder: Path) -> None:
     texts = pq.read_table(folder / "bench_en-00001-of-00004.parquet")["text"][:3000]
     view = utf8(texts.cast(pa.large_string()).combine_chunks())
     size = int(view.offsets[-1] - view.offsets[0])
@@ -232,7 +232,7 @@ def speed(models: dict[str, Model], folder: Path) -> None:
     table(f"{size / 1e6:.0f} MB of bench_en|MB per CPU second", out)
 
 
-def summary(models: dict[str, Model], folder: Path, shared: Path, part: str) -> None:
+def summary(models: dict[str, FastTextModel], folder: Path, shared: Path, part: str) -> None:
     """Print the few figures that settings are chosen by."""
     common = set.intersection(*(set(model.labels) for model in models.values()))
     aside = pq.read_table(folder / f"{part}.parquet").to_pylist()
@@ -267,8 +267,8 @@ def main() -> None:
     shared = Path(os.environ["CORPUSKIT_SHARED_DATA"])
     models = {
         "embedded": open_model(EMBEDDED_PATH),
-        **{path.stem: Model(path) for path in given.model},
-        "lid.176.ftz": Model(shared / "models" / "lid.176.ftz"),
+        **{path.stem: FastTextModel(path) for path in given.model},
+        "lid.176.ftz": FastTextModel(shared / "models" / "lid.176.ftz"),
     }
     if given.summary:
         return summary(models, given.folder, shared, given.part)

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corpuskit.stages.annotators._evaluation import Evaluation, Threshold
+    from corpuskit.stages.annotators._classifier import ClassifierEvaluation, ScoreThreshold
     from corpuskit.stages.annotators._labelled import Labelled, Split
 
 
@@ -118,14 +118,16 @@ def train_command(
     With one thread, the same inputs, options and fastText give the same model byte for byte.
     """
     from corpuskit.stages.annotators._classifier import Shrink, train_classifier
-    from corpuskit.stages.annotators._fasttext import Settings
+    from corpuskit.stages.annotators._fasttext import ClassifierSettings
 
     rows, split = _rows(given)
     small = quantize or cutoff or max_size
     report = train_classifier(
         rows,
         output,
-        Settings(**{field.name: given[field.name] for field in dataclasses.fields(Settings)}),
+        ClassifierSettings(
+            **{field.name: given[field.name] for field in dataclasses.fields(ClassifierSettings)}
+        ),
         split=split,
         shrink=Shrink(bool(quantize), cutoff, max_size) if small else None,
         positive=positive,
@@ -167,10 +169,10 @@ def eval_command(
     """
     from corpuskit.stages.annotators._classifier import (
         choose_thresholds,
+        evaluate,
         judge_held_out,
         stage_snippet,
     )
-    from corpuskit.stages.annotators._evaluation import evaluate
     from corpuskit.stages.annotators._labelled import read_texts
 
     rows, split = _rows(given)
@@ -207,7 +209,7 @@ def _rows(given: dict[str, Any]) -> tuple[Labelled, Split]:
     return rows, Split(given["holdout"], by_group, given["holdout_groups"])
 
 
-def _table(found: Evaluation, most: int = 20) -> str:
+def _table(found: ClassifierEvaluation, most: int = 20) -> str:
     """Lay an evaluation out as text: figures, a line per label, confusions, groups, calibration."""
     width = max([len(score.label) for score in found.labels] + [len("label")])
     area = "" if found.auc is None else f", ROC area {found.auc:.4f}"
@@ -242,7 +244,7 @@ def _table(found: Evaluation, most: int = 20) -> str:
     return "\n".join(lines)
 
 
-def _threshold(found: Threshold) -> str:
+def _threshold(found: ScoreThreshold) -> str:
     """Lay a threshold out as text."""
     line = f"{found.purpose}: score >= {found.min_score:.4f} keeps {found.kept_ratio:.4f}"
     if found.precision is not None and found.recall is not None:

@@ -23,18 +23,18 @@ _LINKS = numba.version_info[:2] == (0, 68)
 only with the version it was tested with; with others they compile as Numba has it, slower."""
 
 
-class _Whole(codegen.JITCodeLibrary):
+class _EntryCode(codegen.JITCodeLibrary):
     """Code of a kernel called from Python, of all that it calls, and of what that calls."""
 
     def add_linking_library(self, library: Any) -> None:
         """Take in what `library` is to be linked with, too: a part does not bring it along."""
-        others = library._linking_libraries if isinstance(library, _Part) else ()
+        others = library._linking_libraries if isinstance(library, _CalleeCode) else ()
         for other in (library, *others):
             if other not in self._linking_libraries:
                 super().add_linking_library(other)  # type: ignore[no-untyped-call]
 
 
-class _Part(_Whole):
+class _CalleeCode(_EntryCode):
     """Code of a kernel called from kernels: neither optimised nor made executable by itself."""
 
     def _optimize_functions(self, module: Any) -> None:
@@ -50,7 +50,7 @@ class _Part(_Whole):
 
 
 class _CompileWhole(compiler.CompilerBase):
-    library: type[_Whole] = _Whole
+    library: type[_EntryCode] = _EntryCode
 
     def define_pipelines(self) -> list[Any]:
         """Return numba's usual steps, for a library of our kind."""
@@ -62,7 +62,7 @@ class _CompileWhole(compiler.CompilerBase):
 
 
 class _CompilePart(_CompileWhole):
-    library = _Part
+    library = _CalleeCode
 
     def define_pipelines(self) -> list[Any]:
         """Leave out the way in from Python."""
@@ -77,14 +77,14 @@ class _CompilePart(_CompileWhole):
         return done._replace(entry_point=place)
 
 
-class _Place(caching._CacheLocator):
+class _KernelPlace(caching._CacheLocator):
     """Where a kernel is kept: named by contents, so that any copy of the package finds it there."""
 
     def __init__(self, func: Any, path: Path) -> None:
         self._folder, self._line = kernel_folder(path), func.__code__.co_firstlineno
 
     @classmethod
-    def from_function(cls, py_func: Any, py_file: str) -> _Place:
+    def from_function(cls, py_func: Any, py_file: str) -> _KernelPlace:
         """Return the place of a function of a file."""
         place = cls(py_func, Path(py_file))
         place.ensure_cache_path()  # type: ignore[no-untyped-call]
@@ -104,10 +104,10 @@ class _Place(caching._CacheLocator):
 
 
 class _KeptResult(caching.CompileResultCacheImpl):
-    _locator_classes = [_Place]  # noqa: RUF012 - as Numba declares it
+    _locator_classes = [_KernelPlace]  # noqa: RUF012 - as Numba declares it
 
 
-class _Kept(caching.FunctionCache):
+class _KernelCache(caching.FunctionCache):
     _impl_class = _KeptResult
 
 
@@ -134,7 +134,7 @@ def compiled(func: Callable[..., Any]) -> Any:
         return whole
     whole.compile = _timed(whole.compile)
     if _LINKS:
-        whole._cache = _Kept(func)  # type: ignore[no-untyped-call]
+        whole._cache = _KernelCache(func)  # type: ignore[no-untyped-call]
         part: Any = numba.njit(**options, **{**ours, "pipeline_class": _CompilePart})(func)
         plain: Any = types.unliteral  # else each constant argument gets a function
         whole.get_overload = part.get_overload

@@ -50,6 +50,14 @@ def load64(data: Bytes, at: int) -> np.uint64:
 
 
 @inline
+def store64(value: np.uint64, out: Bytes, at: int) -> None:
+    """Write 8 bytes, little endian; compiles to one store."""
+    place = np.uint64(at)
+    for byte in range(8):
+        out[place + np.uint64(byte)] = np.uint8(value >> np.uint64(8 * byte) & np.uint64(0xFF))
+
+
+@inline
 def load_tail(data: Bytes, begin: int, end: int) -> np.uint64:
     """Return the up to 8 bytes `data[begin:end]`, little endian, zeros behind them."""
     value = np.uint64(0)

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.kernels.hashing import load64, xxh64
+from corpuskit.kernels.hashing import load64, store64, xxh64
 from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
     char_table,
     char_width,
+    characters,
     code_point,
+    lower64,
     skip_space,
     skip_space_back,
     space_width,
 )
-from corpuskit.kernels.wordhash import characters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,7 +64,7 @@ def find_units(
         Three (U,) arrays; starts and ends are into `data`.
     """
     num_docs = len(offsets) - 1
-    places = _newlines(data, offsets[0], offsets[num_docs])
+    places = find_newlines(data, offsets[0], offsets[num_docs])
     most = num_docs + len(places)
     docs = np.empty(most, np.int32)
     starts, ends = np.empty(most, np.int64), np.empty(most, np.int64)
@@ -89,8 +90,8 @@ def find_units(
 
 
 @kernel
-def _newlines(data: Bytes, begin: int, end: int) -> Offsets:
-    """Return where newlines are, and something after them. O(B), about 3 GB/s."""
+def find_newlines(data: Bytes, begin: int, end: int) -> Offsets:
+    """Return where newlines are, and something behind them. O(B), about 3 GB/s."""
     num = np.int64(1)
     at = begin
     while at + 8 <= end:
@@ -163,7 +164,7 @@ def _fold_units(
             if at + 8 <= end:
                 group = load64(data, at)
                 if _is_easy(group, before):
-                    _store(_lower(group), out, int(size))
+                    store64(lower64(group), out, int(size))
                     before = collapses * np.uint64(group >> np.uint64(56) == np.uint64(32))
                     size += 8
                     at += 8
@@ -201,22 +202,6 @@ def _is_easy(group: np.uint64, before: np.uint64) -> bool:
     spaces = ~(group + np.uint64(0x5F5F5F5F5F5F5F5F)) & _HIGHS
     odd |= spaces & (spaces << np.uint64(8) | before << np.uint64(7))
     return bool(odd & _HIGHS == 0)
-
-
-@inline
-def _lower(group: np.uint64) -> np.uint64:
-    """Return 8 ASCII characters in lower case: a capital is at least A and not after Z."""
-    from_a = group + np.uint64(0x3F3F3F3F3F3F3F3F)
-    behind_z = group + np.uint64(0x2525252525252525)
-    return group | ((from_a ^ behind_z) & _HIGHS) >> np.uint64(2)
-
-
-@inline
-def _store(value: np.uint64, out: Bytes, at: int) -> None:
-    """Write 8 bytes, little endian; compiles to one store."""
-    place = np.uint64(at)
-    for byte in range(8):
-        out[place + np.uint64(byte)] = np.uint8(value >> np.uint64(8 * byte) & np.uint64(0xFF))
 
 
 @kernel

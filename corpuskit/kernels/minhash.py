@@ -15,7 +15,8 @@ import numpy as np
 
 from corpuskit.kernels.hashing import mix64, xxh64
 from corpuskit.kernels.jit import inline, kernel
-from corpuskit.kernels.wordhash import BYTE_KINDS, characters, word_hashes
+from corpuskit.kernels.utf8 import characters
+from corpuskit.kernels.wordhash import BYTE_KINDS, word_hashes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.hashing import load64, xxh64
+from corpuskit.kernels.hashing import load64, store64, xxh64
 from corpuskit.kernels.jit import inline, kernel
-from corpuskit.kernels.utf8 import char_width, code_point
-from corpuskit.kernels.wordhash import characters, write_char
+from corpuskit.kernels.utf8 import (
+    CHAR_ENDS,
+    CHAR_LOWER,
+    CHAR_WORD,
+    char_width,
+    characters,
+    code_point,
+    write_char,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,10 +24,6 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
-
-
-_CODE, _WORD, _ENDS = 0x1FFFFF, 1 << 21, 1 << 23
-"""Fields of an entry of `characters()`."""
 
 
 class JoinedWords(NamedTuple):
@@ -55,7 +58,7 @@ def _lower_words(
     bounds = np.zeros(num_docs + 1, np.int64)
     plain = np.full(128, 32, np.uint8)
     for code in range(128):
-        if characters[code] & _WORD:
+        if characters[code] & CHAR_WORD:
             plain[code] = characters[code] & 0x7F
     one = np.uint64(1)
     num = size = np.uint64(0)
@@ -72,10 +75,10 @@ def _lower_words(
                 entry = characters[code] if code < len(characters) else np.uint32(0)
                 at += char_width(byte)
                 byte = np.uint8(32)
-                if entry & _WORD:
-                    size = np.uint64(write_char(int(entry & _CODE), out, int(size)))
+                if entry & CHAR_WORD:
+                    size = np.uint64(write_char(int(entry & CHAR_LOWER), out, int(size)))
                     is_inside = one
-                    if not entry & _ENDS:
+                    if not entry & CHAR_ENDS:
                         continue
             # Nothing to predict: a space is written over the one before it, and what is stored
             # after the current word stays when it ends. Unsigned, so that no sign is tested.
@@ -116,11 +119,7 @@ def join_words(
         end = starts[word + 1] - 1
         while at < end:
             # Also what is after the word, which the next one is written over.
-            value = load64(word_data, source)
-            place = np.uint64(at)
-            for byte in range(8):
-                shifted = value >> np.uint64(8 * byte)
-                out[place + np.uint64(byte)] = np.uint8(shifted & np.uint64(0xFF))
+            store64(load64(word_data, source), out, at)
             at += 8
             source += 8
         out[end] = 32

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.foldedwords import fold_words, hash_words
 from corpuskit.kernels.hashing import mix64
 from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.wordhash import fold_words, hash_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

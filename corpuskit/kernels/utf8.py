@@ -6,12 +6,13 @@ All expect valid UTF-8, which is what readers hand out: the tail of a lead byte 
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.jit import inline, kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
+
 
 ELLIPSIS = "\u2026"
 BULLET = "\u2022"
@@ -48,6 +50,36 @@ def code_point(data: Bytes, at: int) -> np.int64:
     if lead < 0xF0:
         return (lead & 0x0F) << 12 | second << 6 | third
     return (lead & 0x07) << 18 | second << 12 | third << 6 | (np.int64(data[at + 3]) & 0x3F)
+
+
+@kernel
+def write_char(code: int, out: Bytes, at: int) -> int:
+    """Write a code point as UTF-8; return where it ends."""
+    if code < 0x80:
+        out[at] = code
+        return at + 1
+    if code < 0x800:
+        out[at] = 0xC0 | code >> 6
+        out[at + 1] = 0x80 | code & 0x3F
+        return at + 2
+    if code < 0x10000:
+        out[at] = 0xE0 | code >> 12
+        out[at + 1] = 0x80 | code >> 6 & 0x3F
+        out[at + 2] = 0x80 | code & 0x3F
+        return at + 3
+    out[at] = 0xF0 | code >> 18
+    out[at + 1] = 0x80 | code >> 12 & 0x3F
+    out[at + 2] = 0x80 | code >> 6 & 0x3F
+    out[at + 3] = 0x80 | code & 0x3F
+    return at + 4
+
+
+@inline
+def lower64(group: np.uint64) -> np.uint64:
+    """Return 8 ASCII characters in lower case: a capital is at least A and not behind Z."""
+    from_a = group + np.uint64(0x3F3F3F3F3F3F3F3F)
+    behind_z = group + np.uint64(0x2525252525252525)
+    return group | ((from_a ^ behind_z) & np.uint64(0x8080808080808080)) >> np.uint64(2)
 
 
 @kernel
@@ -158,3 +190,84 @@ def char_table(*tests: Callable[[str], bool]) -> NDArray[np.uint8]:
         table[hits] |= 1 << bit
     table.flags.writeable = False
     return table
+
+
+NUM_CODES = 0x40000
+"""Planes 0 to 3: nothing beyond is a letter, a digit or whitespace."""
+
+CHAR_LOWER, CHAR_WORD, CHAR_SPACE, CHAR_ENDS = 0x1FFFFF, 1 << 21, 1 << 22, 1 << 23
+"""Fields of an entry of `characters()`."""
+
+
+@functools.cache
+def characters() -> NDArray[np.uint32]:
+    """Tabulate characters, (262144,) uint32, read-only; built on first use (10 ms) and kept.
+
+    Bits 0-20: the lower-case code point; 21: part of a word; 22: whitespace; 23: the word ends
+    behind it. The last is for U+0130, the one character whose lower case is two, of which the
+    second is no part of a word.
+    """
+    given = np.arange(NUM_CODES, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    lower = given.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
+    table = np.frombuffer(lower.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint32)
+    for pattern, bit in ((r"\w+", CHAR_WORD), (r"\s+", CHAR_SPACE)):
+        for match in re.finditer(pattern, lower):
+            table[match.start() : match.end()] |= bit
+    table[0x130] |= CHAR_ENDS
+    table.flags.writeable = False
+    return table
+
+
+# ----------------------------------------------------------------------
+# Which texts hold any of some bytes: what lets most texts pass without a closer look.
+
+
+@kernel
+def hold_any(
+    offsets: NDArray[np.int64], data: NDArray[np.uint8], wanted: NDArray[np.uint8]
+) -> NDArray[np.bool_]:
+    """Return (N,) whether a text holds a byte that is wanted: O(B), stops at the first.
+
+    Args:
+        offsets, data: the texts.
+        wanted: (256,) not zero for bytes that are wanted.
+    """
+    found = np.zeros(len(offsets) - 1, np.bool_)
+    for row in range(len(found)):
+        for pos in range(offsets[row], offsets[row + 1]):
+            if wanted[data[pos]] != 0:
+                found[row] = True
+                break
+    return found
+
+
+# ----------------------------------------------------------------------
+# The punctuation sets of the reference filters, character for character as datatrove 0.10.1.
+
+
+def _chars(ranges: str) -> frozenset[str]:
+    """Return the characters of hexadecimal ranges such as `21 2E 61D-61F`."""
+    found: list[str] = []
+    for part in ranges.split():
+        low, _, high = part.partition("-")
+        found += map(chr, range(int(low, 16), int(high or low, 16) + 1))
+    return frozenset(found)
+
+
+TERMINAL = _chars("""
+21 2E 3F 589 61D-61F 6D4 700-702 7F9 837 839 83D-83E 964-965 104A-104B 1362 1367-1368 166E 1735-1736
+17D4-17D6 17D9-17DA 1803 1809 1944-1945 1AA8-1AAB 1B5A-1B5B 1B5E-1B5F 1B7D-1B7E 1C3B-1C3C 1C7E-1C7F
+203C-203D 2047-2049 2E2E 2E3C 2E53-2E54 3002 A4FF A60E-A60F A6F3 A6F7 A876-A877 A8CE-A8CF A92F
+A9C8-A9C9 AA5D-AA5F AAF0-AAF1 ABEB FE52 FE56-FE57 FF01 FF0E FF1F FF61 10A56-10A57 10F55-10F59
+10F86-10F89 11047-11048 110BE-110C1 11141-11143 111C5-111C6 111CD 111DE-111DF 11238-11239
+1123B-1123C 112A9 1144B-1144C 115C2-115C3 115C9-115D7 11641-11642 1173C-1173E 11944 11946
+11A42-11A43 11A9B-11A9C 11C41-11C42 11EF7-11EF8 11F43-11F44 16A6E-16A6F 16AF5 16B37-16B38 16B44
+16E98 1BC9F 1DA88
+""")
+"""Marks that end a sentence, in any script."""
+
+PUNCTUATION = _chars("""
+0-8 B-1F 21-2F 3A-40 5B-60 7B-9F AB B4 BB 2013-2014 2019 201C-201E 2026 2236 2501 25BA 3001-3002
+3008-300D 3010-3011 FF01 FF05 FF08-FF09 FF0C FF0E FF11 FF1A-FF1B FF1F FF5E
+""")
+"""ASCII and CJK punctuation, controls, and (as in the reference) the full-width digit one."""

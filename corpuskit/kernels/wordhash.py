@@ -1,4 +1,4 @@
-r"""Words as near-duplicate detection sees them, as 64-bit hashes; and texts folded for comparison.
+r"""Words as near-duplicate detection sees them, as 64-bit hashes.
 
 A word is a match of `re.findall(r"\w+", lower(text))`: letters, digits of any script and
 underscores. `lower` is str.lower() without its one rule that looks at neighbours: a capital sigma
@@ -9,14 +9,22 @@ Python's Unicode version.
 from __future__ import annotations
 
 import functools
-import re
+import unicodedata
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corpuskit.kernels.hashing import load64, load_tail, mix64
 from corpuskit.kernels.jit import inline, kernel
-from corpuskit.kernels.utf8 import char_width, code_point
+from corpuskit.kernels.utf8 import (
+    CHAR_ENDS,
+    CHAR_LOWER,
+    CHAR_WORD,
+    NUM_CODES,
+    char_width,
+    characters,
+    code_point,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,12 +32,8 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
+    Places = NDArray[np.int32]
 
-_NUM_CODES = 0x40000
-"""Planes 0 to 3: nothing beyond is a letter, a digit or whitespace."""
-
-_CODE, _WORD, _SPACE, _ENDS = 0x1FFFFF, 1 << 21, 1 << 22, 1 << 23
-"""Fields of an entry of `characters()`."""
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOWER_BITS = np.uint64(0x2020202020202020)
@@ -42,25 +46,6 @@ _BEHIND_9 = np.uint64(0x4646464646464646)
 _UNDERSCORES = np.uint64(0x5F5F5F5F5F5F5F5F)
 _GATHER = np.uint64(0x0102040810204080)
 """Times this, bit 0 of byte i becomes bit 56 + i."""
-
-
-@functools.cache
-def characters() -> NDArray[np.uint32]:
-    """Tabulate characters, (262144,) uint32, read-only; built on first use (10 ms) and kept.
-
-    Bits 0-20: the lower-case code point; 21: part of a word; 22: whitespace; 23: the word ends
-    behind it. The last is for U+0130, the one character whose lower case is two, of which the
-    second is no part of a word.
-    """
-    given = np.arange(_NUM_CODES, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
-    lower = given.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
-    table = np.frombuffer(lower.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint32)
-    for pattern, bit in ((r"\w+", _WORD), (r"\s+", _SPACE)):
-        for match in re.finditer(pattern, lower):
-            table[match.start() : match.end()] |= bit
-    table[0x130] |= _ENDS
-    table.flags.writeable = False
-    return table
 
 
 def _byte_kinds() -> Bytes:
@@ -141,6 +126,22 @@ def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: NDArray[n
     return int(num + one) >> 1
 
 
+@inline
+def ascii_hash(data: Bytes, at: int, stop: int) -> tuple[np.uint64, bool]:
+    """Return the hash of a word in lower case, and whether it is ASCII: else it is no hash."""
+    value = seen = np.uint64(0)
+    while stop - at > 8:
+        group = load64(data, at)
+        seen |= group
+        value = mix64(value ^ (group | _LOWER_BITS))
+        at += 8
+    kept = _ALL_BITS >> np.uint64(64 - 8 * (stop - at))
+    group = load64(data, at) & kept if at + 8 <= len(data) else load_tail(data, at, stop)
+    # 0x20 makes capitals small, leaves digits as they are, and turns _ into DEL.
+    value = mix64(value ^ (group | (_LOWER_BITS & kept)))
+    return value, (seen | group) & _HIGH_BITS == 0
+
+
 @kernel
 def word_hashes(
     data: Bytes,
@@ -166,21 +167,12 @@ def word_hashes(
     num = 0
     for run in range(runs):
         at, stop = begin + edges[2 * run], begin + edges[2 * run + 1]
-        value = seen = np.uint64(0)
-        while stop - at > 8:
-            group = load64(data, at)
-            seen |= group
-            value = mix64(value ^ (group | _LOWER_BITS))
-            at += 8
-        kept = _ALL_BITS >> np.uint64(64 - 8 * (stop - at))
-        group = load64(data, at) & kept if at + 8 <= len(data) else load_tail(data, at, stop)
-        seen |= group
-        if seen & _HIGH_BITS:
-            num = _wide_words(data, begin + edges[2 * run], stop, characters, words, num)
-        else:
-            # 0x20 makes capitals small, leaves digits as they are, and turns _ into DEL.
-            words[num] = mix64(value ^ (group | (_LOWER_BITS & kept)))
+        value, is_ascii = ascii_hash(data, at, stop)
+        if is_ascii:
+            words[num] = value
             num += 1
+        else:
+            num = _wide_words(data, at, stop, characters, words, num)
     return num
 
 
@@ -204,8 +196,8 @@ def _wide_words(
             at += char_width(data[at])
         else:
             at += 1
-        if entry & _WORD:
-            lower = np.uint64(entry & _CODE)
+        if entry & CHAR_WORD:
+            lower = np.uint64(entry & CHAR_LOWER)
             seen |= lower
             wide = mix64(wide ^ lower)
             group |= (lower | np.uint64(0x20)) << np.uint64(8 * (length & 7))
@@ -213,7 +205,7 @@ def _wide_words(
             if length & 7 == 0:
                 narrow = mix64(narrow ^ group)
                 group = np.uint64(0)
-            if not entry & _ENDS:
+            if not entry & CHAR_ENDS:
                 continue
         if length:
             if seen >= np.uint64(0x80):
@@ -226,60 +218,230 @@ def _wide_words(
     return num
 
 
-@inline
-def write_char(code: int, out: Bytes, at: int) -> int:
-    """Write a code point as UTF-8; return where it ends."""
-    if code < 0x80:
-        out[at] = code
-        return at + 1
-    if code < 0x800:
-        out[at] = 0xC0 | code >> 6
-        out[at + 1] = 0x80 | code & 0x3F
-        return at + 2
-    if code < 0x10000:
-        out[at] = 0xE0 | code >> 12
-        out[at + 1] = 0x80 | code >> 6 & 0x3F
-        out[at + 2] = 0x80 | code & 0x3F
-        return at + 3
-    out[at] = 0xF0 | code >> 18
-    out[at + 1] = 0x80 | code >> 12 & 0x3F
-    out[at + 2] = 0x80 | code >> 6 & 0x3F
-    out[at + 3] = 0x80 | code & 0x3F
-    return at + 4
+# ----------------------------------------------------------------------
+# Words as decontamination compares them: one hash for all the ways a word is usually written.
+#
+# A word is a run of letters, digits and underscores. Its hash is that of its letters in lower case,
+# taken apart (NFKD) and without marks: full-width letters, ligatures and accents, composed or not,
+# make no difference. Soft hyphens and other invisible characters inside a word are passed over.
+# Characters of scripts that write no spaces (Han, kana, Thai ...) are words by themselves.
+#
+# The hash of letters c: h = 0, then h = mix64(h ^ c) for each c, which are groups of 8 letters
+# where all are ASCII (little endian, an underscore as 0x7F), else one letter each.
+
+_CODE_BITS = 18
+_LETTER, _PASSED, _ALONE = 1 << 54, 1 << 55, 1 << 56
+_PASSED_CHARS = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
+
+_ALONE_RANGES = (
+    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF)),
+    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF)),
+)
+"""Thai and Lao, Myanmar, Khmer, kana, Han."""
+
+_CODE_MASK = np.uint64((1 << _CODE_BITS) - 1)
+_LETTERS_MASK = np.uint64((1 << 3 * _CODE_BITS) - 1)
+
+_NARROW, _GROUP, _WIDE, _SEEN, _LENGTH = range(5)
+"""State of a hash: of ASCII so far, letters of the last group, of code points; all letters ORed;
+how many."""
+
+_STATE = 5
+"""Numbers of a state; two lie behind each other: of a word, and of the last two as one."""
 
 
-def fold_texts(offsets: Offsets, data: Bytes) -> tuple[Offsets, Bytes]:
-    """Return texts in lower case, each run of whitespace one space, none at either end.
+@functools.cache
+def folded_characters() -> Hashes:
+    """Tabulate characters, (262144,) uint64, read-only; built on first use (70 ms) and kept.
 
-    `lower` as above, but U+0130 becomes a plain i. Read-only, as Arrow's buffers are.
+    Bits 0-17, 18-35 and 36-53: up to three letters that a character stands for; 54: part of a word;
+    55: passed over; 56: a word by itself.
     """
-    folded = _fold(offsets, data, characters())
-    for array in folded:
-        array.flags.writeable = False
-    return folded
+    known = characters().astype(np.int64)
+    table = np.where(known & CHAR_WORD, known & CHAR_LOWER | _LETTER, 0)
+    for code in range(0x80, NUM_CODES):
+        if unicodedata.decomposition(chr(code)) or 0xAC00 <= code <= 0xD7A3:  # Hangul has none
+            table[code] = _folded(code, known)
+        elif code >= 0x300 and unicodedata.category(chr(code)) in {"Mn", "Me"}:
+            table[code] = _PASSED
+    for first, last in _ALONE_RANGES:
+        inside = table[first : last + 1]
+        inside[(inside & _LETTER) != 0] |= _ALONE
+    table[[ord(char) for char in _PASSED_CHARS]] = _PASSED
+    found = table.astype(np.uint64)
+    found.flags.writeable = False
+    return found
+
+
+def _folded(code: int, known: NDArray[np.int64]) -> int:
+    """Return the entry of a character that decomposes: its letters, at most three of them."""
+    letters = [
+        int(known[ord(part)]) & CHAR_LOWER
+        for part in unicodedata.normalize("NFKD", chr(code))
+        if ord(part) < NUM_CODES
+        and known[ord(part)] & CHAR_WORD
+        and not unicodedata.combining(part)
+    ]
+    if not letters:
+        is_mark = unicodedata.category(chr(code)) in {"Mn", "Me"}
+        return _PASSED if is_mark else 0
+    return sum(one << _CODE_BITS * at for at, one in enumerate(letters[:3])) | _LETTER
 
 
 @kernel
-def _fold(offsets: Offsets, data: Bytes, characters: NDArray[np.uint32]) -> tuple[Offsets, Bytes]:
-    """O(B), about 350 MB/s; allocates 1.5 B bytes: U+023A is 2 bytes, its lower case 3."""
+def _append(states: Hashes, at: int, letters: np.uint64) -> None:
+    """Hash up to three more letters."""
+    while letters:
+        letter = letters & _CODE_MASK
+        letters >>= np.uint64(_CODE_BITS)
+        states[at + _SEEN] |= letter
+        states[at + _WIDE] = mix64(states[at + _WIDE] ^ letter)
+        place = states[at + _LENGTH] & np.uint64(7)
+        states[at + _GROUP] |= (letter | np.uint64(0x20)) << (place << np.uint64(3))
+        states[at + _LENGTH] += np.uint64(1)
+        if place == 7:
+            states[at + _NARROW] = mix64(states[at + _NARROW] ^ states[at + _GROUP])
+            states[at + _GROUP] = np.uint64(0)
+
+
+@kernel
+def _hashed(states: Hashes, at: int) -> np.uint64:
+    """Return the hash of the letters so far."""
+    if states[at + _SEEN] >= np.uint64(0x80):
+        return np.uint64(states[at + _WIDE])
+    if states[at + _LENGTH] & np.uint64(7):
+        return mix64(states[at + _NARROW] ^ states[at + _GROUP])
+    return np.uint64(states[at + _NARROW])
+
+
+@kernel
+def next_word(data: Bytes, at: int, end: int, table: Hashes, states: Hashes) -> tuple[int, int]:
+    """Hash the next word of `data[at:end]`; return its first byte, -1 if there is none, and end.
+
+    Args:
+        data, at, end: the text.
+        table: `folded_characters()`.
+        states: (10,) of the word, which is begun here, and of one that it is appended to.
+    """
+    for place in range(_STATE):
+        states[place] = np.uint64(0)
+    begin = stop = -1
+    while at < end:
+        code = code_point(data, at)
+        width = char_width(data[at])
+        entry = table[code] if code < len(table) else np.uint64(0)
+        if entry & np.uint64(_LETTER):
+            if begin < 0:
+                begin = at
+            elif entry & np.uint64(_ALONE):
+                break
+            for state in range(0, 2 * _STATE, _STATE):
+                _append(states, state, entry & _LETTERS_MASK)
+            stop = at + width
+            if entry & np.uint64(_ALONE):
+                break
+        elif begin >= 0 and not entry & np.uint64(_PASSED):
+            break
+        at += width
+    return begin, stop
+
+
+@kernel
+def fold_words(
+    data: Bytes,
+    begin: int,
+    end: int,
+    table: Hashes,
+    words: Hashes,
+    joined: Hashes,
+    starts: Places,
+    ends: Places,
+    first: int,
+    last: int,
+) -> int:
+    """Fill in the words of a text from `words[first]` on, until `last`; return where they end.
+
+    O(B), about 80 MB/s.
+
+    Args:
+        data, begin, end: the text.
+        table: `folded_characters()`.
+        words: (W,) hashes; a text has at most `end - begin` words.
+        joined: (W,) hash of the word before and this one written as one; of the first it is that
+            of the word.
+        starts, ends: (W,) in bytes from `begin`.
+        first, last: words to be filled in.
+    """
+    states = np.zeros(2 * _STATE, np.uint64)
+    num = first
+    at = begin
+    while num < last:
+        place, at = next_word(data, at, end, table, states)
+        if place < 0:
+            break
+        words[num], joined[num] = _hashed(states, 0), _hashed(states, _STATE)
+        starts[num], ends[num] = place - begin, at - begin
+        for state in range(_STATE):
+            states[_STATE + state] = states[state]
+        num += 1
+    return num
+
+
+@kernel
+def fold_all(
+    offsets: Offsets, data: Bytes, table: Hashes
+) -> tuple[Offsets, Hashes, Hashes, Places]:
+    """Return where the words of texts begin, (N + 1,); words, joined, and their bytes, (W,) each.
+
+    O(B), about 80 MB/s; allocates 24 bytes a byte.
+    """
     num_docs = len(offsets) - 1
-    out = np.empty((offsets[num_docs] - offsets[0]) * 3 // 2 + 4, np.uint8)
+    size = offsets[num_docs] - offsets[0]
+    words, joined = np.empty(size, np.uint64), np.empty(size, np.uint64)
+    starts, ends = np.empty(size, np.int32), np.empty(size, np.int32)
     bounds = np.zeros(num_docs + 1, np.int64)
-    size = 0
     for doc in range(num_docs):
-        at = offsets[doc]
-        waiting = False
-        while at < offsets[doc + 1]:
-            code = code_point(data, at)
-            at += char_width(data[at])
-            entry = int(characters[code]) if code < len(characters) else int(code)
-            if entry & _SPACE:
-                waiting = size > bounds[doc]
-                continue
-            if waiting:
-                out[size] = 32
-                size += 1
-                waiting = False
-            size = write_char(entry & _CODE, out, size)
-        bounds[doc + 1] = size
-    return bounds, out[:size]
+        bounds[doc + 1] = fold_words(
+            data, offsets[doc], offsets[doc + 1], table, words, joined, starts, ends, bounds[doc],
+            size,
+        )  # fmt: skip
+    num = bounds[num_docs]
+    return bounds, words[:num], joined[:num], ends[:num] - starts[:num]
+
+
+@kernel
+def hash_words(
+    data: Bytes,
+    begin: int,
+    end: int,
+    table: Hashes,
+    kinds: Bytes,
+    edges: Places,
+    words: Hashes,
+    starts: Places,
+) -> int:
+    """Fill in the hashes of all words, as `fold_words` but faster, and return how many. O(B).
+
+    Args:
+        data, begin, end: the text.
+        table, kinds: `folded_characters()`, BYTE_KINDS.
+        edges: scratch, `end - begin + 2` entries.
+        words: (W,), W at most `end - begin`.
+        starts: (W,) in bytes from `begin`.
+    """
+    states = np.zeros(2 * _STATE, np.uint64)
+    num = 0
+    for run in range(word_edges(data, begin, end, kinds, edges)):
+        at, stop = begin + edges[2 * run], begin + edges[2 * run + 1]
+        value, is_ascii = ascii_hash(data, at, stop)
+        if is_ascii:
+            words[num], starts[num] = value, edges[2 * run]
+            num += 1
+            continue
+        while True:
+            first, at = next_word(data, at, stop, table, states)
+            if first < 0:
+                break
+            words[num], starts[num] = _hashed(states, 0), first - begin
+            num += 1
+    return num

@@ -354,7 +354,10 @@ class StreamingStage(Stage):
         """Decide, annotate or rewrite; fill the fields of the outcome that concern the stage."""
 
     def oracle(self) -> Callable[[str], tuple[str | None, str]] | None:
-        """Return the slow reference: text -> (rule that drops it or None, text afterwards)."""
+        """Return the slow reference: text -> (rule that drops it or None, text afterwards).
+
+        The contract tests ask for it; those of our own stages are in tests/oracles.
+        """
         return None
 
 

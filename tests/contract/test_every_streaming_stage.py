@@ -26,6 +26,7 @@ from tests.contract.strategies import (
     tied,
     view,
 )
+from tests.oracles import oracle_of
 
 STAGES = of_kind(StreamingStage)
 few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
@@ -195,8 +196,8 @@ def test_what_is_outside_of_spans_stays(cls, documents):
         assert rest.endswith(data[at:])
 
 
-def oracle_of(stage):
-    oracle = stage.oracle()
+def reference_of(stage):
+    oracle = oracle_of(stage)
     if oracle is None:
         pytest.skip(f"{stage.stage_name()} has no reference")
     return oracle
@@ -216,9 +217,9 @@ def disagreements(stage, oracle, documents):
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", STAGES)
 def test_equals_the_reference_on_every_small_text(cls):
-    oracle_of(make(cls))
+    reference_of(make(cls))
     for stage in tied(cls):
-        assert disagreements(stage, oracle_of(stage), WORLD)[:3] == [], repr(stage)
+        assert disagreements(stage, reference_of(stage), WORLD)[:3] == [], repr(stage)
 
 
 @pytest.mark.slow
@@ -227,13 +228,13 @@ def test_equals_the_reference_on_every_small_text(cls):
 @settings(few, max_examples=60)
 def test_equals_the_reference_on_tricky_texts(cls, documents, data):
     stage = data.draw(stages(cls))
-    assert disagreements(stage, oracle_of(stage), documents) == []
+    assert disagreements(stage, reference_of(stage), documents) == []
 
 
 @pytest.mark.parametrize("cls", STAGES)
 def test_equals_the_reference_on_examples(cls):
     for stage, example in examples(cls):
-        assert disagreements(stage, oracle_of(stage), [example.text]) == []
+        assert disagreements(stage, reference_of(stage), [example.text]) == []
 
 
 @pytest.mark.parametrize("cls", STAGES)

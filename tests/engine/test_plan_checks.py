@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corpuskit.engine import registry
-from corpuskit.stages.annotators._fasttext import Settings, train
+from corpuskit.stages.annotators._fasttext import ClassifierSettings, train
 from tests.engine.here import command_line
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_data"
@@ -257,7 +257,7 @@ def folder(tmp_path_factory, tokenizer):
         (made / name).write_text(content)
     texts = made / "lines.txt"
     texts.write_text("__label__eng_Latn the cat and the dog\n__label__deu_Latn der Hund und\n" * 9)
-    train(texts, Settings(dim=4, buckets=100)).save(made / "own.ftz")
+    train(texts, ClassifierSettings(dim=4, buckets=100)).save(made / "own.ftz")
     content = (made / "own.ftz").read_bytes()
     (made / "cut.ftz").write_bytes(content[:-40])
     return made

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from corpuskit.engine import registry
-from corpuskit.stages.annotators._fasttext import Settings, train
+from corpuskit.stages.annotators._fasttext import ClassifierSettings, train
 from tests.engine.conftest import ROOT, corpus
 from tests.engine.here import command_line
 
@@ -148,7 +148,7 @@ def folder(tmp_path_factory, tokenizer):
     shutil.copy(tokenizer, made / "tokenizer.json")
     lines = made / "lines.txt"
     lines.write_text("__label__eng_Latn the river and the stone\n__label__deu_Latn der Fluss\n" * 9)
-    train(lines, Settings(dim=4, buckets=100)).save(made / "own.ftz")
+    train(lines, ClassifierSettings(dim=4, buckets=100)).save(made / "own.ftz")
     return made
 
 

@@ -295,7 +295,7 @@ def _fasttext_seeds() -> Sequence[bytes]:
     import tempfile
     from pathlib import Path
 
-    from corpuskit.stages.annotators._fasttext import Settings, train, training_line
+    from corpuskit.stages.annotators._fasttext import ClassifierSettings, train, training_line
 
     found = []
     with tempfile.TemporaryDirectory() as folder:
@@ -303,7 +303,7 @@ def _fasttext_seeds() -> Sequence[bytes]:
         lines = [training_line(f"{text} word{n}", f"l{n % 3}") for n, text in enumerate(TEXTS * 40)]
         given.write_text("".join(lines))
         for loss, quantized in (("softmax", False), ("hs", False), ("softmax", True)):
-            settings = Settings(dim=4, epochs=1, buckets=300, minn=2, maxn=3, loss=loss)
+            settings = ClassifierSettings(dim=4, epochs=1, buckets=300, minn=2, maxn=3, loss=loss)
             trained = train(given, settings)
             if quantized:
                 trained.quantize(given, settings, cutoff=280)

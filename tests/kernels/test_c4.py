@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.filters.c4 import rewrite_lines, strip_texts
-from corpuskit.kernels.filters.c4lines import RULES, LineTests
+from corpuskit.kernels.filters.c4 import RULES, LineTests, rewrite_lines, strip_texts
 from corpuskit.stage import View
 from tests.contract.strategies import texts, view
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.kernels.casing import lower_texts
+from corpuskit.kernels.folding import lower_texts
 from tests.contract.strategies import texts
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from corpuskit.kernels.cuts import add_cut, close_gap, fill_gap
+from corpuskit.kernels.spans import add_cut, close_gap, fill_gap
 
 SPACE = 9
 

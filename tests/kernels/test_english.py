@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.kernels.words import english
-from corpuskit.kernels.words.hosts import is_url
-from corpuskit.kernels.words.specials import room as room_of
-from corpuskit.stages._spacy import language_facts, pipeline
+from corpuskit.kernels.words.english import is_url
+from corpuskit.kernels.words.english import room as room_of
+from corpuskit.text.spacy import language_facts, pipeline
 
 PARTS = [
     *"abcXYZ019.,:;!?()[]{}<>_#*&'\"`%=+-~/|^@\\$\x00\x7f",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from corpuskit.formats.batch import utf8
 from corpuskit.kernels.filters.fineweb import MEASURES, count_newlines, measure_lines
-from corpuskit.kernels.punctuation import TERMINAL
+from corpuskit.kernels.utf8 import TERMINAL
 from tests.contract.strategies import texts, view
 
 SHORT = 5

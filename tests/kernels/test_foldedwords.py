@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpuskit.formats.batch import utf8
-from corpuskit.kernels.foldedwords import fold_all, fold_words, folded_characters, hash_words
-from corpuskit.kernels.wordhash import BYTE_KINDS
+from corpuskit.kernels.wordhash import (
+    BYTE_KINDS,
+    fold_all,
+    fold_words,
+    folded_characters,
+    hash_words,
+)
 from tests.kernels.test_wordhash import TRAPS, plain_hash, plain_words
 
 ALONE = ((0x0E00, 0x0EFF), (0x3040, 0x30FF), (0x4E00, 0x9FFF), (0x20000, 0x3FFFF))

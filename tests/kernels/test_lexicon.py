@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpuskit.kernels.punctuation import PUNCTUATION, TERMINAL
+from corpuskit.kernels.utf8 import PUNCTUATION, TERMINAL
 from corpuskit.kernels.words.lexicon import (
     ALPHA,
     BASE,

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.formats.batch import utf8
-from corpuskit.kernels.foldedwords import fold_all, folded_characters
 from corpuskit.kernels.overlap import align, fill_table, gather, gram_hashes, scan
-from corpuskit.kernels.wordhash import BYTE_KINDS
+from corpuskit.kernels.wordhash import BYTE_KINDS, fold_all, folded_characters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

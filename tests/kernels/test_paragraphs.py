@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from corpuskit.kernels.filters.paragraphs import count_long_lines
+from corpuskit.kernels.filters.c4 import count_long_lines
 from tests.contract.strategies import texts, view
 
 

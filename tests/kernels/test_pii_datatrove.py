@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.pii.datatrove import find_datatrove
-from corpuskit.stages.rewriters._pii_reference import find_as_datatrove
+from corpuskit.kernels.pii.scan import find_datatrove
 from tests.contract.strategies import texts, view
+from tests.oracles.pii import find_as_datatrove
 
 KINDS = ("email", "ipv4")
 PARTS = (

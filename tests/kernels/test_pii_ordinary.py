@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from corpuskit.kernels.pii.scan import KINDS, find_pii
-from corpuskit.stages.rewriters._pii_reference import find_spans
 from tests.contract.strategies import view
+from tests.oracles.pii import find_spans
 
 CUES = ("call", "Call on", "phone", "Phone:", "mobile", "Mobile:", "fax", "Fax no.", "Tel.", "cell")
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.pii.scan import find_pii
-from corpuskit.kernels.pii.secrets import FORMS
-from corpuskit.stages.rewriters._pii_reference import find_spans
+from corpuskit.kernels.pii.scan import FORMS, find_pii
 from tests.contract.strategies import view
+from tests.oracles.pii import find_spans
 
 MANY = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC2dE3fG4hI5jK6lM7nO8pQ9"
 LINES = "\n".join([MANY] * 4)

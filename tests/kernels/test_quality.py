@@ -5,12 +5,16 @@ import math
 import pytest
 from hypothesis import given
 
-from corpuskit.kernels.filters.quality import MEASURES, measure_quality
-from corpuskit.kernels.filters.quality_variants import measure_dclm_quality, measure_dolma_quality
-from corpuskit.kernels.punctuation import PUNCTUATION, TERMINAL
-from corpuskit.stages.filters._gopher_reference import dclm_quality, dolma_quality
+from corpuskit.kernels.filters.quality import (
+    MEASURES,
+    measure_dclm_quality,
+    measure_dolma_quality,
+    measure_quality,
+)
+from corpuskit.kernels.utf8 import PUNCTUATION, TERMINAL
 from tests.contract.strategies import WORLD, texts
 from tests.kernels.word_lists import given_texts, given_words, same, sliced
+from tests.oracles.gopher import dclm_quality, dolma_quality
 
 STOP_WORDS = ("the", "of", "a", "to", "\xe9", "word", "x" * 31)
 ASCII_WORDS = ("the", "of", "a", "to", "make", "k")

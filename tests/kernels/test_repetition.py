@@ -8,14 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.blocks import find_newlines
-from corpuskit.kernels.filters.repetition import LONGEST, MEASURES, measure_repetition, product
-from corpuskit.kernels.filters.repetition_variants import measure_variant
+from corpuskit.kernels.filters.repetition import (
+    LONGEST,
+    MEASURES,
+    find_newlines,
+    measure_repetition,
+    measure_variant,
+    product,
+)
 from corpuskit.kernels.twins import count_copies, count_slots, find_twins, table_bits
 from corpuskit.kernels.words.lexicon import PRIME
-from corpuskit.stages.filters._gopher_reference import dclm_repetition, dolma_repetition
 from tests.contract.strategies import WORLD, texts
 from tests.kernels.word_lists import given_texts, given_words, same, sliced
+from tests.oracles.gopher import dclm_repetition, dolma_repetition
 
 ALL = np.ones(len(MEASURES), np.bool_)
 NO_LIMITS = np.full(len(MEASURES), np.nan)
@@ -181,11 +186,11 @@ def test_products_are_exact(pairs):
 @given(st.text(alphabet="a\n\xe9", max_size=40), st.integers(0, 9))
 def test_newlines_are_found(text, before):
     data = np.frombuffer(b"\n" * before + text.encode() + b"\n\0", np.uint8)
-    size = len(text.encode())
-    places = np.empty(text.count("\n") + 1, np.int32)
-    num = find_newlines(data, before, before + size, places)
-    assert places[:num].tolist() == [k for k, byte in enumerate(text.encode()) if byte == 10]
-    assert places[num] == size
+    end = before + len(text.encode())
+    places = find_newlines(data, before, end)
+    expected = [before + k for k, byte in enumerate(text.encode()) if byte == 10]
+    assert places[:-1].tolist() == expected
+    assert places[-1] > end
 
 
 @given(st.lists(st.integers(0, 12) | st.integers(0, 2**64 - 1), max_size=60))

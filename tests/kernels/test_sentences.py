@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.kernels.filters.sentences import UNKNOWN, count_breaks, sentence_edges
-from corpuskit.stages._words import splitter
+from corpuskit.kernels.filters.c4 import UNKNOWN, count_breaks, sentence_edges
+from corpuskit.text.words import splitter
 from tests.contract.strategies import view
 
 pytestmark = pytest.mark.slow  # loads spaCy

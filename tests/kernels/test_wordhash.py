@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpuskit.formats.batch import utf8
-from corpuskit.kernels.wordhash import BYTE_KINDS, characters, fold_texts, word_edges, word_hashes
+from corpuskit.kernels.folding import fold_texts
+from corpuskit.kernels.utf8 import characters
+from corpuskit.kernels.wordhash import BYTE_KINDS, word_edges, word_hashes
 
 MASK = 2**64 - 1
 

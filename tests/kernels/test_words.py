@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from hypothesis import given, settings
 
-from corpuskit.kernels.words.scan import SPACE_KINDS, split_spaces
+from corpuskit.kernels.words.split import SPACE_KINDS, split_spaces
 from tests.contract.strategies import WORLD, texts, view
 
 

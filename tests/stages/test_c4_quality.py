@@ -5,10 +5,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from corpuskit.errors import UsageError
-from corpuskit.stages._words import splitter
 from corpuskit.stages.filters.c4_quality import C4Quality
 from corpuskit.stages.filters.fineweb_quality import FinewebQuality
+from corpuskit.text.words import splitter
 from tests.contract.strategies import plain, rules, texts_after, view
+from tests.oracles import oracle_of
 
 FIVE = "One is here. A second is here. Third is here too. And a fourth? A fifth ends it!"
 LINES = {"min_num_sentences": None}  # rules of lines only: no words are needed
@@ -118,7 +119,7 @@ def test_a_word_that_breaks_spacy_is_left_out_as_in_the_reference(split_paragrap
     ]
     for least in range(1, 7):
         stage = C4Quality(split_paragraph=split_paragraph, min_num_sentences=least)
-        oracle = stage.oracle()
+        oracle = oracle_of(stage)
         for text in texts:
             row = row_of(text, split_paragraph=split_paragraph, min_num_sentences=least)
             rule, after = oracle(text)
@@ -144,7 +145,7 @@ def test_texts_decisions_and_reasons_equal_the_reference_on_real_texts(shared_da
     texts = pq.read_table(file, columns=["text"])["text"].to_pylist()[::25]
     for params in ({}, {"filter_no_terminal_punct": False}, {"split_paragraph": False}):
         stage = C4Quality(**params)
-        oracle, given = stage.oracle(), view(texts)
+        oracle, given = oracle_of(stage), view(texts)
         outcome = stage.apply(given)
         found = zip(rules(stage, outcome, len(texts)), texts_after(given, outcome), strict=True)
         expected = [oracle(text) for text in texts]

@@ -23,7 +23,7 @@ from corpuskit.engine.config import read_pipeline
 from corpuskit.errors import ConfigError
 from corpuskit.formats.batch import ORIGIN
 from corpuskit.stage import View
-from corpuskit.stages.filters import _steps
+from corpuskit.stages.filters import datatrove as _steps
 from corpuskit.stages.filters.datatrove import Datatrove
 from tests.conftest import ROOT
 from tests.contract.strategies import view

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.batch import utf8
 from corpuskit.stages.annotators._fasttext import (
-    Model,
-    Settings,
+    ClassifierSettings,
+    FastTextModel,
     _zeroed_memory,
+    labels_of,
     open_model,
     train,
     training_line,
 )
-from corpuskit.stages.annotators._fasttext_file import labels_of
 
-SMALL = Settings(dim=8, epochs=3, minn=2, maxn=3, buckets=2000, seed=7)
+SMALL = ClassifierSettings(dim=8, epochs=3, minn=2, maxn=3, buckets=2000, seed=7)
 TRAPS = [
     "\n",
     "\r",
@@ -261,7 +261,7 @@ def fill_memory_with(byte):
 @pytest.mark.parametrize("buckets", [0, 300, 20_000])
 def test_training_does_not_depend_on_what_memory_held(lines, tmp_path, buckets):
     runs = {"minn": 2, "maxn": 3} if buckets else {}
-    chosen = Settings(dim=8, epochs=1, buckets=buckets, seed=7, **runs)
+    chosen = ClassifierSettings(dim=8, epochs=1, buckets=buckets, seed=7, **runs)
     models = set()
     for byte in (0x00, 0xFF):
         fill_memory_with(byte)
@@ -272,7 +272,9 @@ def test_training_does_not_depend_on_what_memory_held(lines, tmp_path, buckets):
 
 @pytest.mark.parametrize("loss", ["softmax", "hs", "ns", "ova"])
 def test_training_gives_the_model_of_the_library(lines, tmp_path, loss):
-    chosen = Settings(dim=10, epochs=2, lr=0.2, word_ngrams=2, buckets=500, seed=7, loss=loss)
+    chosen = ClassifierSettings(
+        dim=10, epochs=2, lr=0.2, word_ngrams=2, buckets=500, seed=7, loss=loss
+    )
     train(lines, chosen).save(tmp_path / "ours.bin")
     with _zeroed_memory():  # the library reads weights that it never set
         official = fasttext.train_supervised(
@@ -284,7 +286,7 @@ def test_training_gives_the_model_of_the_library(lines, tmp_path, loss):
 
 
 def test_another_seed_gives_another_model(lines, model_path, tmp_path):
-    train(lines, Settings(**{**vars(SMALL), "seed": 8})).save(tmp_path / "model.bin")
+    train(lines, ClassifierSettings(**{**vars(SMALL), "seed": 8})).save(tmp_path / "model.bin")
     assert (tmp_path / "model.bin").read_bytes() != model_path.read_bytes()
 
 
@@ -292,7 +294,7 @@ def test_a_quantized_model_is_smaller_and_agrees(lines, model_path, tmp_path):
     trained = train(lines, SMALL)
     trained.quantize(lines, SMALL, cutoff=0)
     trained.save(tmp_path / "small.ftz")
-    full, small = Model(model_path), Model(tmp_path / "small.ftz")
+    full, small = FastTextModel(model_path), FastTextModel(tmp_path / "small.ftz")
     docs = buffers([line.split(" ", 1)[1] for line in lines.read_text().splitlines()])
     agreed = full.predict(docs).ranks == small.predict(docs).ranks
     assert (tmp_path / "small.ftz").stat().st_size < 0.6 * model_path.stat().st_size
@@ -312,7 +314,7 @@ def test_a_cutoff_keeps_that_many_rows_and_is_reproducible(lines, tmp_path):
 
 def test_too_few_rows_to_quantize_are_refused(tmp_path):
     lines = write_lines(tmp_path / "lines.txt", docs=60, vocabulary=40)
-    chosen = Settings(dim=8, buckets=0)
+    chosen = ClassifierSettings(dim=8, buckets=0)
     trained = train(lines, chosen)
     with pytest.raises(UsageError, match="fewer than 256"):
         trained.quantize(lines, chosen, cutoff=0)
@@ -326,7 +328,7 @@ def test_too_few_rows_to_quantize_are_refused(tmp_path):
 )  # fmt: skip
 def test_settings_that_would_crash_the_library_are_refused(wrong):
     with pytest.raises(UsageError, match=r"must be"):
-        Settings(**wrong)
+        ClassifierSettings(**wrong)
 
 
 def test_no_lines_cannot_be_learned(tmp_path):

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from corpuskit.stages.filters.fineweb_quality import FinewebQuality
 from tests.contract.strategies import plain, rules, view
+from tests.oracles import oracle_of
 
 LINE = "A line of prose that is long enough not to be short."
 
@@ -76,7 +77,7 @@ def test_decisions_and_reasons_equal_the_reference_on_real_texts(shared_data, co
     texts = pq.read_table(file, columns=["text"])["text"].to_pylist()[::25]
     lenient = {"min_line_punct_ratio": None, "max_short_line_ratio": None}
     for stage in (FinewebQuality(), FinewebQuality(**lenient, max_char_dup_ratio=0.1)):
-        oracle = stage.oracle()
+        oracle = oracle_of(stage)
         found = rules(stage, stage.apply(view(texts)), len(texts))
         assert found == [oracle(text)[0] for text in texts]
         assert len(set(found)) >= 3, "the texts do not exercise the rules"

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from corpuskit.errors import UsageError
 from corpuskit.stages.filters.gopher_quality import GopherQuality
 from tests.contract.strategies import plain, rules, view
+from tests.oracles import oracle_of
 
 PROSE = "The cat sat with the dog that we have and looked to the end of the road. "
 RATIOS = ("max_symbol_ratio", "max_bullet_lines_ratio", "max_ellipsis_lines_ratio")
@@ -127,7 +128,7 @@ def test_decisions_and_reasons_equal_the_reference_on_english(shared_data):
     texts = pq.read_table(files[0], columns=["text"])["text"].to_pylist()[::25]
     loose = GopherQuality(min_words=5, min_stop_words=1, min_alpha_words_ratio=0.6)
     for stage in (GopherQuality(), loose):
-        oracle = stage.oracle()
+        oracle = oracle_of(stage)
         found = rules(stage, stage.apply(view(texts)), len(texts))
         assert found == [oracle(text)[0] for text in texts]
         assert len(set(found)) >= 4, "the texts do not exercise the rules"
@@ -142,7 +143,7 @@ def test_decisions_and_reasons_equal_the_reference_in_other_languages(shared_dat
         chosen = table.filter(pc.equal(table["lang"], language))["text"].to_pylist()[::20]
         assert chosen
         stage = GopherQuality(language=language, min_stop_words=None)
-        oracle = stage.oracle()
+        oracle = oracle_of(stage)
         found = rules(stage, stage.apply(view(chosen)), len(chosen))
         assert found == [oracle(text)[0] for text in chosen]
 
@@ -154,7 +155,7 @@ def test_variants_decide_as_plain_python_on_english(shared_data, variant):
     files = sorted((shared_data / "bench_en").glob("*.parquet"))
     texts = pq.read_table(files[0], columns=["text"])["text"].to_pylist()[::10]
     stage = GopherQuality(variant=variant)
-    oracle = stage.oracle()
+    oracle = oracle_of(stage)
     found = rules(stage, stage.apply(view(texts)), len(texts))
     assert found == [oracle(text)[0] for text in texts]
     assert len(set(found)) >= 4, "the texts do not exercise the rules"

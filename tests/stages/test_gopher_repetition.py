@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from corpuskit.stages.filters.gopher_repetition import GopherRepetition
 from tests.contract.strategies import PIECES, WORLD, plain, reload, rules, view
+from tests.oracles import oracle_of
 
 OFF = {
     "max_dup_paragraphs_ratio": None,
@@ -29,7 +30,7 @@ def rule_of(text, **params):
 
 
 def differing(stage, documents):
-    oracle = stage.oracle()
+    oracle = oracle_of(stage)
     found = rules(stage, stage.apply(view(documents)), len(documents))
     expected = [oracle(text)[0] for text in documents]
     return [

@@ -16,6 +16,7 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.stage import View
 from corpuskit.stages.annotators._fasttext import open_model
 from corpuskit.stages.annotators.language import EMBEDDED_PATH, LANGUAGES, Language
+from tests.oracles import oracle_of
 
 # Written for this test: everyday, news-like and technical sentences, by language.
 SENTENCES = json.loads(Path(__file__).with_name("sentences.json").read_text("utf-8"))
@@ -170,7 +171,7 @@ def test_datatroves_way_wants_a_score_above_the_minimum():
 def test_datatroves_way_equals_datatrove(keep, min_score):
     docs = [*SENTENCES["nl"], *SENTENCES["en"], MIXED, MIXED[60:130], "ok", "Haus", "la casa", "la"]
     stage = Language(keep=keep, min_score=min_score, accept="datatrove")
-    oracle = stage.oracle()
+    oracle = oracle_of(stage)
     assert decide(stage, docs) == [oracle(doc)[0] for doc in docs]
 
 
@@ -250,12 +251,12 @@ def test_lid_176_decides_as_fasttext_itself_does(shared_data):
     docs = pq.read_table(shared_data / "bench_multi" / "bench_multi-00000-of-00002.parquet")
     docs = docs["text"].slice(0, 150).to_pylist()
     stage = Language(model=str(path), keep=("en", "de", "zh"))
-    oracle = stage.oracle()
+    oracle = oracle_of(stage)
     assert decide(stage, docs) == [oracle(doc)[0] for doc in docs]
     for keep in (None, ("en", "de", "zh")):
         for least in (0.05, 0.65):
             as_there = Language(model=str(path), keep=keep, min_score=least, accept="datatrove")
-            reference = as_there.oracle()
+            reference = oracle_of(as_there)
             assert decide(as_there, docs) == [reference(doc)[0] for doc in docs]
     outcome = stage.apply(view(docs))
     labels, scores = fasttext.load_model(str(path)).predict(

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from corpuskit.engine.fingerprint import fingerprint
 from corpuskit.errors import UsageError
-from corpuskit.stages import _language_codes
 from corpuskit.stages.filters.fineweb_quality import FinewebQuality
 from corpuskit.stages.filters.gopher_quality import GopherQuality
 from corpuskit.stages.filters.gopher_repetition import GopherRepetition
+from corpuskit.text import languages as codes
 from tests.contract.strategies import rules, view
 
 GERMAN = """\
@@ -92,8 +92,8 @@ def test_the_table_has_each_label_of_the_model_that_names_one_language():
     if not os.path.isfile(path):
         pytest.skip("needs lid.176.ftz")
     labels = {one.removeprefix("__label__") for one in fasttext.load_model(path).get_labels()}
-    assert labels - set(_language_codes._LABELS) == {"nah", "qu", "sh"}
-    longs = _language_codes._LABELS.values()
+    assert labels - set(codes._LABELS) == {"nah", "qu", "sh"}
+    longs = codes._LABELS.values()
     assert len(set(longs)) == len(longs)
     assert all(re.fullmatch(r"[a-z]{3}_[A-Z][a-z]{3}", one) for one in longs)
 

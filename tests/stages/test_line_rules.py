@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpuskit.stages.rewriters._line_rules_reference import _fasttext_words
-from corpuskit.stages.rewriters._phrases import cut_phrases, phrase_patterns
-from corpuskit.stages.rewriters.line_rules import LineRules
+from corpuskit.stages.rewriters.line_rules import LineRules, cut_phrases, phrase_patterns
 from tests.contract.strategies import plain, rules, texts, texts_after, view
+from tests.oracles import oracle_of
+from tests.oracles.rewriters import _fasttext_words
 
 LINE = "A line of prose with a good number of words in it, which stays as it is."
 PAGE = "\n".join([LINE] * 5)
@@ -33,7 +33,7 @@ def row_of(text, **params):
 )
 def test_texts_and_rules_equal_plain_python(documents, variant, budget):
     stage = LineRules(variant=variant, max_removed_ratio=budget)
-    oracle = stage.oracle()
+    oracle = oracle_of(stage)
     for text, row in zip(documents, plain(stage, view(documents)), strict=True):
         rule, after = oracle(text)
         assert row["rule"] == rule
@@ -122,7 +122,7 @@ def test_texts_and_rules_equal_plain_python_on_real_texts(shared_data):
     documents += [re.sub(r"\.\n", ". Read more...\n3 likes\n", text) for text in documents[::20]]
     for variant in ("dclm", "refinedweb"):
         stage = LineRules(variant=variant, max_removed_ratio=0.2)
-        oracle, shown = stage.oracle(), view(documents)
+        oracle, shown = oracle_of(stage), view(documents)
         outcome = stage.apply(shown)
         found = list(rules(stage, outcome, len(documents)))
         after = texts_after(shown, outcome)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from corpuskit.stages.filters._mapped import open_arrays, open_or_build, write_arrays
+from corpuskit.formats.mapped import open_arrays, open_or_build, write_arrays
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from corpuskit.stages.filters._mapped import Pieces
+    from corpuskit.formats.mapped import Pieces
 
 
 def arrays(_: Path) -> Pieces:

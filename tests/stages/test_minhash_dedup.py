@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from corpuskit.errors import TaskError
 from corpuskit.formats.batch import utf8
 from corpuskit.kernels.minhash import shingle_hashes
-from corpuskit.kernels.wordhash import BYTE_KINDS, characters, word_hashes
+from corpuskit.kernels.utf8 import characters
+from corpuskit.kernels.wordhash import BYTE_KINDS, word_hashes
 from corpuskit.stage import View
 from corpuskit.stages.dedup.minhash_dedup import MinhashDedup, schemes
 from tests.shingles import jaccard

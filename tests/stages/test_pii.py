@@ -14,6 +14,7 @@ from corpuskit.kernels.pii.scan import KINDS
 from corpuskit.stage import View
 from corpuskit.stages.rewriters.pii import Pii, mask_texts
 from tests.contract.strategies import plain, view
+from tests.oracles import oracle_of
 
 TEXT = "\xe9: jo@x.org at 81.2.69.142, 2a00:1450:4001:81b::200e and 10.0.0.99"
 ALL = (
@@ -167,7 +168,7 @@ def test_spans_equal_the_plain_reference_on_real_texts(shared_data):
         "text"
     ].to_pylist()[::20]
     stage = Pii()
-    oracle = stage.oracle()
+    oracle = oracle_of(stage)
     found = [row["text"].decode() for row in plain(stage, view(texts))]
     assert found == [oracle(text)[1] for text in texts]
     kinds = {rule for row in plain(stage, view(texts)) for _, _, rule, _ in row["spans"]}
@@ -178,7 +179,7 @@ def test_spans_equal_the_plain_reference_on_real_texts(shared_data):
 def test_mode_datatrove_equals_the_formatter_on_real_texts(shared_data):
     texts = pq.read_table(shared_data / "pii" / "planted.parquet")["text"].to_pylist()[::2]
     stage = Pii(mode="datatrove")
-    oracle = stage.oracle()
+    oracle = oracle_of(stage)
     found = [row["text"].decode() for row in plain(stage, view(texts))]
     assert found == [oracle(text)[1] for text in texts]
 
@@ -187,7 +188,7 @@ COUNT = """
 import json, sys
 import numpy as np
 from corpuskit.kernels.pii.scan import find_pii
-from corpuskit.kernels.pii.datatrove import find_datatrove
+from corpuskit.kernels.pii.scan import find_datatrove
 
 class Counted(np.ndarray):
     looks = 0

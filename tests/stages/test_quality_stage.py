@@ -12,10 +12,11 @@ from pydantic import ValidationError
 from corpuskit.errors import UsageError
 from corpuskit.stage import View
 from corpuskit.stages.annotators._classifier import train_classifier
-from corpuskit.stages.annotators._fasttext import Settings
-from corpuskit.stages.annotators._labelled import Row
-from corpuskit.stages.annotators._official import open_official
+from corpuskit.stages.annotators._fasttext import ClassifierSettings
+from corpuskit.stages.annotators._labelled import LabelledRow
 from corpuskit.stages.annotators.quality import Quality
+from tests.oracles import oracle_of
+from tests.oracles.annotators import open_official
 from tests.test_classifier import rows_of_two_classes
 
 BLANKS = ["", " ", "\n\n", "\u3000\x1c"]
@@ -44,8 +45,13 @@ def docs():
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("quality") / "q.bin"
-    rows = [*rows_of_two_classes(300), *(Row(r.text[:9], "third") for r in rows_of_two_classes(60))]
-    train_classifier(rows, path, Settings(dim=8, epochs=25, lr=1.0, word_ngrams=2, buckets=999))
+    rows = [
+        *rows_of_two_classes(300),
+        *(LabelledRow(r.text[:9], "third") for r in rows_of_two_classes(60)),
+    ]
+    train_classifier(
+        rows, path, ClassifierSettings(dim=8, epochs=25, lr=1.0, word_ngrams=2, buckets=999)
+    )
     return str(path)
 
 
@@ -101,7 +107,7 @@ LISTS = [
 @pytest.mark.parametrize("given", LISTS)
 def test_decisions_are_those_of_datatrove(path, docs, given, newlines):
     stage = Quality(model=path, label="up", newlines=newlines, **given)
-    oracle = stage.oracle()
+    oracle = oracle_of(stage)
     assert decide(stage, docs) == [oracle(doc)[0] for doc in docs]
 
 
@@ -156,13 +162,15 @@ def test_the_model_file_is_part_of_the_fingerprint(path):
 @pytest.mark.real
 def test_real_texts_are_decided_as_there(shared_data, tmp_path):
     table = pq.read_table(shared_data / "quality" / "quality_train.parquet").slice(0, 2000)
-    rows = [Row(r["text"], str(r["label"])) for r in table.to_pylist()]
+    rows = [LabelledRow(r["text"], str(r["label"])) for r in table.to_pylist()]
     path = tmp_path / "q.bin"
-    train_classifier(rows[::3], path, Settings(word_ngrams=2, lr=0.3, epochs=2, buckets=9999))
+    train_classifier(
+        rows[::3], path, ClassifierSettings(word_ngrams=2, lr=0.3, epochs=2, buckets=9999)
+    )
     docs = [row.text for row in rows]
     for newlines in ("space", "drop"):
         stage = Quality(model=str(path), label="1", min_score=0.5, newlines=newlines)
-        oracle = stage.oracle()
+        oracle = oracle_of(stage)
         assert decide(stage, docs) == [oracle(doc)[0] for doc in docs]
     labels, scores = open_official(str(path)).predict("one line")
     assert labels[0] in {"__label__0", "__label__1"}

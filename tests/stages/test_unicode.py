@@ -11,10 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.formats.batch import large_strings, utf8
-from corpuskit.kernels.gates import hold_any
-from corpuskit.stages.rewriters._forms import MARKS, RUN_CHARS, is_mark, normalize, ordered
-from corpuskit.stages.rewriters._ftfy import SEGMENT_CHARS, SIGNS, fixer
-from corpuskit.stages.rewriters.unicode import Unicode, _edges
+from corpuskit.kernels.utf8 import hold_any
+from corpuskit.stages.rewriters.unicode import (
+    MARKS,
+    RUN_CHARS,
+    SEGMENT_CHARS,
+    SIGNS,
+    Unicode,
+    _edges,
+    fixer,
+    is_mark,
+    normalize,
+    ordered,
+)
 from tests.contract.strategies import plain, view
 
 ftfy = pytest.importorskip("ftfy")

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import ORIGIN
 from corpuskit.stage import View
-from corpuskit.stages.filters import _url_lists
 from corpuskit.stages.filters.url_filter import UrlFilter
+from corpuskit.stages.filters.url_filter import lists as url_lists
 from tests.stages.url_corpus import HOSTS, LABELS, PATHS, PORTS, SCHEMES, USERS, Maker, real_urls
 
 SMALL = {
@@ -30,10 +30,10 @@ SMALL = {
 def own_cache(tmp_path_factory, monkeypatch):
     """Compiled lists of these tests lie in a folder of their own; kernels stay where they are."""
     place = tmp_path_factory.mktemp("cache")
-    monkeypatch.setattr(_url_lists, "cache_dir", lambda: place)
-    _url_lists._opened.cache_clear()
+    monkeypatch.setattr(url_lists, "cache_dir", lambda: place)
+    url_lists._opened.cache_clear()
     yield place
-    _url_lists._opened.cache_clear()
+    url_lists._opened.cache_clear()
 
 
 def decide(urls, **params):
@@ -181,15 +181,15 @@ def test_another_content_is_another_file(tmp_path, own_cache):
     path = tmp_path / "domains.txt"
     path.write_text("example.com\n")
     assert decide(["http://x.org"], extra_domains=(f"@{path}",)) == [None]
-    _url_lists._opened.cache_clear()
+    url_lists._opened.cache_clear()
     path.write_text("x.org\n")
     assert decide(["http://x.org"], extra_domains=(f"@{path}",)) == ["domain"]
     assert len(list((own_cache / "lists").glob("*.map"))) == 2
 
 
 def test_lists_that_take_many_pieces_are_the_same(monkeypatch, tmp_path):
-    monkeypatch.setattr(_url_lists, "_CHUNK_BYTES", 64)
-    monkeypatch.setattr(_url_lists, "_RANGE_ROWS", 40)
+    monkeypatch.setattr(url_lists, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(url_lists, "_RANGE_ROWS", 40)
     path = tmp_path / "domains.txt"
     names = [f"site{(number * 7919) % 1000:03}.org" for number in range(1000)] * 2
     path.write_text("\n".join(names))
@@ -282,8 +282,8 @@ def test_integrated_lists_decide_200000_urls_as_the_reference(shared_data, tmp_p
         domains, listed = (
             archive.extractfile(name).read().decode().split() for name in ("domains", "urls")
         )
-    texts = [Path(ASSETS_PATH, name).read_text() for name in _url_lists._WORD_FILES]
-    rules = _url_lists._snapshot().read_text("utf-8").splitlines()
+    texts = [Path(ASSETS_PATH, name).read_text() for name in url_lists._WORD_FILES]
+    rules = url_lists._snapshot().read_text("utf-8").splitlines()
     suffixes = [line for line in rules if line and not line.startswith("//")]
     made = Maker(domains, listed, " ".join(texts).split(), suffixes).make(200_000)
     for urls in (real_urls(shared_data), made):

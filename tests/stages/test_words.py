@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from corpuskit import closure
 from corpuskit.errors import UsageError
+from corpuskit.formats import derived as kept
 from corpuskit.formats.batch import utf8
-from corpuskit.kernels.punctuation import TERMINAL
-from corpuskit.stages import _derived, _spacy
-from corpuskit.stages._words import Splitter, _assignments, check_language, splitter
+from corpuskit.kernels.utf8 import TERMINAL
+from corpuskit.text import spacy as rules
+from corpuskit.text.words import Splitter, _assignments, check_language, splitter
 from tests.contract.strategies import WORLD, texts, view
 
 
@@ -43,8 +44,8 @@ def reference(language):
 
     def words(text):
         found = split(text)
-        if _spacy.FORBIDDEN in found:
-            found = split(text.replace(_spacy.FORBIDDEN, ""))
+        if rules.FORBIDDEN in found:
+            found = split(text.replace(rules.FORBIDDEN, ""))
         return found
 
     return words
@@ -227,7 +228,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [b"", b"x\n{}", b"\xff\n\xff"])
 def test_damaged_language_facts_are_derived_again(cache, damage):
-    facts = _spacy.language_facts.__wrapped__
+    facts = rules.language_facts.__wrapped__
     whole = facts("xx")
     (file,) = cache.glob("words-xx-*.bin")
     content = file.read_bytes()
@@ -238,24 +239,24 @@ def test_damaged_language_facts_are_derived_again(cache, damage):
 
 @pytest.mark.slow
 def test_language_facts_are_read_without_asking_spacy(cache):
-    facts = _spacy.language_facts.__wrapped__
+    facts = rules.language_facts.__wrapped__
     facts("xx")
     (file,) = cache.glob("words-xx-*.bin")
-    known = _derived._read(file)
+    known = kept._read(file)
     language = {**known.values, "specials": {"~": ["~"]}}
-    _derived._write(file, _derived._pack(known._replace(values=language)))
+    kept._write(file, kept._pack(known._replace(values=language)))
     assert facts("xx").language.specials == {"~": ["~"]}
 
 
 def test_an_edit_of_what_derives_language_facts_derives_them_anew(tmp_path, cache):
     for number in range(2):
         (tmp_path / "source.py").write_text(f"NUMBER = {number}")
-        _derived._source_digest.cache_clear()
-        made = _derived.derived(
+        kept._source_digest.cache_clear()
+        made = kept.derived(
             "facts",
             "stamp",
             str(tmp_path / "source.py"),
-            functools.partial(_derived.Derived, {"number": number}, {}),
+            functools.partial(kept.Derived, {"number": number}, {}),
         )
         assert made.values == {"number": number}
         closure.forget()

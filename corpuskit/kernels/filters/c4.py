@@ -6,34 +6,30 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.cuts import add_cut, close_gap, fill_gap
-from corpuskit.kernels.filters.c4lines import (
-    BRACKET,
-    BYTE_KINDS,
-    CURLY,
-    LOREM,
-    SPACE,
-    LineTests,
-    cut_citations,
-    next_line,
-    test_line,
-)
-from corpuskit.kernels.filters.phrases import ANCHORS, PHRASE_BOUNDS, PHRASES
 from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.spans import add_cut, close_gap, fill_gap
 from corpuskit.kernels.utf8 import (
     char_table,
+    char_width,
+    code_point,
+    count_chars,
+    line_break_width,
     skip_space,
     skip_space_back,
+    space_width,
 )
+from corpuskit.kernels.words.lexicon import PUNCT, SENTENCE_END
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from corpuskit.kernels.words.lexicon import Words
 
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
 
 
-class Draft(NamedTuple):
+class LineDraft(NamedTuple):
     """What the line rules left of N documents.
 
     Attributes:
@@ -60,7 +56,7 @@ def rewrite_lines(
     data: Bytes,
     tests: LineTests,
     sentences: tuple[Offsets, Offsets] | None = None,
-) -> Draft:
+) -> LineDraft:
     r"""Test each line as str.splitlines gives it, and join those that stay with \n.
 
     O(B), allocates the copy and 17 bytes for each cut there could be.
@@ -88,7 +84,7 @@ def rewrite_lines(
     begins = offsets[rows]
     used = text[: moved[-1]]
     moved.flags.writeable = used.flags.writeable = False
-    return Draft(
+    return LineDraft(
         moved, used, codes, num_lines, rows, starts[:num] - begins, ends[:num] - begins,
         cut_codes[:num],
     )  # fmt: skip
@@ -225,3 +221,473 @@ def _rewrite(
             num = fill_gap(starts, ends, codes, before, num, solid, end, SPACE)
         moved[row + 1], cut_bounds[row + 1] = size, num
         doc_codes[row], num_lines[row] = dropped, lines
+
+
+# ----------------------------------------------------------------------
+# The phrases that C4's rules look for, in any case.
+
+LOREM_IPSUM, JAVASCRIPT, CURLY_BRACKET, POLICY = 1, 2, 4, 8
+"""Bits of what is in a line."""
+
+_LISTED = (
+    ("lorem ipsum", "m", LOREM_IPSUM),
+    ("javascript", "j", JAVASCRIPT),
+    ("terms of use", "m", POLICY),
+    ("privacy policy", "v", POLICY),
+    ("cookie policy", "k", POLICY),
+    ("uses cookies", "k", POLICY),
+    ("use of cookies", "k", POLICY),
+    ("use cookies", "k", POLICY),
+)
+"""Phrase, a rare letter of it (to look for first), what it is."""
+
+
+def _phrase_tables() -> tuple[Bytes, Offsets, Bytes]:
+    """Return the phrases as buffers, and byte -> letter of a phrase to look around (0: none)."""
+    anchors = np.zeros(256, np.uint8)
+    for _, letter, _ in _LISTED:
+        anchors[[ord(letter), ord(letter.upper())]] = ord(letter)
+    # The Kelvin sign, U+212A, is the one other character that str.lower makes one of these letters.
+    anchors[0xE2] = ord("k")
+    anchors[ord("{")] = ord("{")
+    data = np.frombuffer("".join(phrase for phrase, _, _ in _LISTED).encode(), np.uint8)
+    bounds = np.zeros((len(_LISTED), 4), np.int64)
+    at = 0
+    for row, (phrase, letter, rule) in enumerate(_LISTED):
+        bounds[row] = (at, at + len(phrase), phrase.index(letter), rule)
+        at += len(phrase)
+    for table in (anchors, bounds):
+        table.flags.writeable = False
+    return data, bounds, anchors
+
+
+PHRASES, PHRASE_BOUNDS, ANCHORS = _phrase_tables()
+
+
+@kernel
+def _has_phrase(text: Bytes, start: int, at: int, end: int, phrase: Bytes, bounds: Offsets) -> bool:
+    """Return whether a phrase, in any case, stands in the line with its rare letter at `at`."""
+    first = at - bounds[2]
+    if first < start:
+        return False
+    for place in range(bounds[0], bounds[1]):
+        if first >= end:
+            return False
+        byte = text[first]
+        if byte == 0xE2 and first + 2 < end and text[first + 1] == 0x84 and text[first + 2] == 0xAA:
+            byte, first = np.uint8(107), first + 2
+        elif 65 <= byte <= 90:
+            byte = np.uint8(byte | 32)
+        if byte != phrase[place]:
+            return False
+        first += 1
+    return True
+
+
+@kernel
+def find_phrases(
+    text: Bytes, start: int, end: int, phrase: Bytes, bounds: Offsets, anchors: Bytes
+) -> int:
+    """Return which phrases, or a curly bracket, are in a line: bits as above. O(B).
+
+    Args:
+        text, start, end: the line.
+        phrase, bounds, anchors: PHRASES, PHRASE_BOUNDS, ANCHORS; constants would compile longer.
+    """
+    found = 0
+    for at in range(start, end):
+        anchor = anchors[text[at]]
+        if anchor == 0:
+            continue
+        if anchor == 123:
+            found |= CURLY_BRACKET
+            continue
+        for row in range(len(bounds)):
+            letter = phrase[bounds[row, 0] + bounds[row, 2]]
+            if letter == anchor and _has_phrase(text, start, at, end, phrase, bounds[row]):
+                found |= bounds[row, 3]
+    return found
+
+
+# ----------------------------------------------------------------------
+# What C4 asks of a single line, and a copy of the line without citations.
+
+RULES = (
+    *("lorem_ipsum", "curly_bracket", "too_few_sentences"),
+    *("too_long_word", "no_terminal_punc", "too_few_words", "javascript", "policy"),
+    *("citation", "whitespace"),
+)
+"""The first three drop documents, the next five lines; code k is `RULES[k - 1]`."""
+
+LOREM, CURLY = 1, 2
+_LONG_WORD, _NO_MARK, _FEW_WORDS, _JAVASCRIPT, _POLICY, _CITATION, SPACE = 4, 5, 6, 7, 8, 9, 10
+
+
+class LineTests(NamedTuple):
+    """Which tests lines have to pass; the parameters of `c4_quality`, 0 and 1 for no and yes."""
+
+    max_word_length: int
+    min_words: int
+    remove_citations: int
+    terminal_punct: int
+    lorem_ipsum: int
+    javascript: int
+    curly_bracket: int
+    policy: int
+
+
+_BREAK, BRACKET = 1, 2
+
+
+def _byte_kinds() -> Bytes:
+    """Byte -> whether it may begin a line boundary, whether it may begin a citation."""
+    table = np.zeros(256, np.uint8)
+    table[[10, 11, 12, 13, 28, 29, 30, 0xC2, 0xE2]] = _BREAK
+    table[ord("[")] = BRACKET
+    table.flags.writeable = False
+    return table
+
+
+BYTE_KINDS = _byte_kinds()
+_NAMES = np.frombuffer(b"[edit][citation needed]", np.uint8)
+_NAMES_BOUNDS = np.array([0, 6, 23])
+
+
+@kernel
+def next_line(data: Bytes, at: int, end: int, byte_kinds: Bytes) -> tuple[int, int, int]:
+    """Return where the line at `at` ends, where the next one begins, and the byte kinds in it."""
+    seen = 0
+    while at < end:
+        kind = byte_kinds[data[at]]
+        if kind != 0:
+            seen |= kind
+            if kind == _BREAK:
+                width = line_break_width(data, at, end)
+                if width > 0:
+                    return at, at + width, seen
+        at += 1
+    return at, at, seen
+
+
+@kernel
+def _has_long_word(data: Bytes, start: int, end: int, max_length: int) -> bool:
+    """Return whether a word between whitespace has more than `max_length` characters."""
+    if max_length < 0 or end - start <= max_length:
+        return False
+    length = 0
+    while start < end:
+        if space_width(data, start) > 0:
+            length = 0
+        else:
+            length += 1
+            if length > max_length:
+                return True
+        start += char_width(data[start])
+    return False
+
+
+@kernel
+def _has_words(data: Bytes, start: int, end: int, min_words: int) -> bool:
+    """Return whether there are at least `min_words` words between whitespace."""
+    num, within = 0, False
+    while start < end and num < min_words:
+        if space_width(data, start) > 0:
+            within = False
+        elif not within:
+            within = True
+            num += 1
+        start += char_width(data[start])
+    return num >= min_words
+
+
+@kernel
+def _citation_end(data: Bytes, at: int, end: int, digits: Bytes) -> int:
+    r"""Return where the citation that begins with the bracket at `at` ends, 0 if it is none.
+
+    As the regular expression `\[\d*]|\[edit]|\[citation needed]`.
+    """
+    stop = at + 1
+    while stop < end and digits[code_point(data, stop)]:
+        stop += char_width(data[stop])
+    if stop < end and data[stop] == 93:
+        return stop + 1
+    for row in range(len(_NAMES_BOUNDS) - 1):
+        first, last = _NAMES_BOUNDS[row], _NAMES_BOUNDS[row + 1]
+        same = 0
+        while first + same < last and at + same < end and data[at + same] == _NAMES[first + same]:
+            same += 1
+        if first + same == last:
+            return at + same
+    return 0
+
+
+@kernel
+def _copy(
+    data: Bytes, start: int, end: int, text: Bytes, to: int, has_brackets: bool, digits: Bytes
+) -> int:
+    """Copy a line without its citations, return where the copy ends."""
+    if not has_brackets:
+        source, target = data[start:end], text[to : to + end - start]
+        for at in range(len(source)):
+            target[at] = source[at]
+        return to + end - start
+    while start < end:
+        if data[start] == 91:
+            stop = _citation_end(data, start, end, digits)
+            if stop > 0:
+                start = stop
+                continue
+        text[to] = data[start]
+        start, to = start + 1, to + 1
+    return to
+
+
+@kernel
+def _has_terminal_punct(text: Bytes, start: int, end: int) -> bool:
+    """Return whether a line ends in . ? ! " ' and not in an ellipsis of dots."""
+    if start == end:
+        return False
+    last = text[end - 1]
+    if last == 46:
+        return not (end - start >= 3 and text[end - 2] == 46 and text[end - 3] == 46)
+    return bool(last == 63 or last == 33 or last == 34 or last == 39)
+
+
+@kernel
+def _verdict(found: int, tests: Offsets) -> int:
+    """Return the first rule that a line breaks by what is in it, in the order of the reference."""
+    if tests[4] and found & LOREM_IPSUM:
+        return LOREM
+    if tests[5] and found & JAVASCRIPT:
+        return _JAVASCRIPT
+    if tests[6] and found & CURLY_BRACKET:
+        return CURLY
+    if tests[7] and found & POLICY:
+        return _POLICY
+    return 0
+
+
+@kernel
+def cut_citations(
+    data: Bytes,
+    start: int,
+    end: int,
+    digits: Bytes,
+    is_open: bool,
+    starts: Offsets,
+    ends: Offsets,
+    codes: Bytes,
+    first: int,
+    num: int,
+    low: int,
+) -> tuple[int, int, int]:
+    """List the citations of a line that stays.
+
+    Args:
+        is_open: nothing was written before: what comes before the first character that is no
+            whitespace is part of the gap from `low` on, whose cuts begin at `first`.
+
+    Returns:
+        Number of cuts, the first cut of the next gap, where the last character that is no
+        whitespace ends (0: there is none).
+    """
+    solid = 0
+    while start < end:
+        stop = _citation_end(data, start, end, digits) if data[start] == 91 else 0
+        if stop > 0:
+            num = add_cut(starts, ends, codes, first, num, start, stop, _CITATION)
+            first = first if is_open else num
+        else:
+            stop = start + char_width(data[start])
+            if space_width(data, start) == 0:
+                solid = stop
+                if is_open:
+                    num = fill_gap(starts, ends, codes, first, num, low, start, SPACE)
+                    first, is_open = num, False
+        start = stop
+    return num, first, solid
+
+
+@kernel
+def test_line(
+    data: Bytes,
+    start: int,
+    end: int,
+    has_brackets: bool,
+    tests: Offsets,
+    digits: Bytes,
+    phrase: Bytes,
+    bounds: Offsets,
+    anchors: Bytes,
+    text: Bytes,
+    to: int,
+) -> tuple[int, int]:
+    """Copy a stripped line to `text[to:]`; return the rule it breaks (0: none), the copy's end."""
+    if _has_long_word(data, start, end, tests[0]):
+        return _LONG_WORD, to
+    if tests[3] and not has_brackets and not _has_terminal_punct(data, start, end):
+        return _NO_MARK, to  # most lines of many a page: seen before anything is copied
+    last = _copy(data, start, end, text, to, has_brackets, digits)
+    if tests[3] and not _has_terminal_punct(text, to, last):
+        return _NO_MARK, to
+    if not _has_words(data, start, end, tests[1]):
+        return _FEW_WORDS, to
+    found = find_phrases(text, to, last, phrase, bounds, anchors)
+    return _verdict(found, tests), last
+
+
+# ----------------------------------------------------------------------
+# Sentences as spaCy's sentencizer finds them, from words already split.
+#
+# A sentence ends before the first token after a sentence-ending mark that is neither such a mark
+# nor punctuation. Whitespace is a token, too, but for one space behind a word.
+
+UNKNOWN = -1
+
+
+def count_breaks(offsets: Offsets, data: Bytes, words: Words) -> NDArray[np.int64]:
+    r"""Return (N,): how many sentences begin within the lines of each text; lines end with \n.
+
+    UNKNOWN where the words are not what lies between whitespace: the reference drops a token.
+    """
+    lexicon = words.lexicon
+    return _count(offsets, data, words.offsets, words.tokens, lexicon.starts, lexicon.kinds)
+
+
+def sentence_edges(offsets: Offsets, data: Bytes, words: Words) -> tuple[Offsets, Offsets]:
+    """Return ((N + 1,) offsets, (S,) edges): where the sentences of each text end, in bytes of it.
+
+    A sentence begins where the one before ends, whitespace first; the last ends with the text, and
+    an empty text is one sentence. Where the reference drops a token, the only edge is UNKNOWN.
+    """
+    lexicon = words.lexicon
+    args = (offsets, data, words.offsets, words.tokens, lexicon.starts, lexicon.kinds)
+    # A sentence has a token at least, one of whitespace counted with the word before it.
+    edges = np.empty(2 * len(words.tokens) + 2 * len(offsets), np.int64)
+    return _find(*args, edges), edges
+
+
+@kernel
+def _skip_within_line(data: Bytes, at: int, end: int) -> int:
+    r"""Return where the whitespace at `at` ends, \n being none."""
+    while at < end and data[at] != 10:
+        width = space_width(data, at)
+        if width == 0:
+            break
+        at += width
+    return at
+
+
+@kernel
+def _count(
+    offsets: Offsets,
+    data: Bytes,
+    word_offsets: Offsets,
+    tokens: NDArray[np.int32],
+    starts: Offsets,
+    kinds: Bytes,
+) -> NDArray[np.int64]:
+    """O(W + whitespace); allocates 8 N bytes."""
+    counts = np.zeros(len(offsets) - 1, np.int64)
+    for row in range(len(counts)):
+        at, end = offsets[row], offsets[row + 1]
+        word, last = word_offsets[row], word_offsets[row + 1]
+        has_mark, after_word, breaks = False, False, 0
+        while at < end:
+            if data[at] == 10:
+                has_mark, after_word = False, False
+                at += 1
+            elif space_width(data, at) > 0:
+                stop = _skip_within_line(data, at, end)
+                if has_mark and not (after_word and data[at] == 32 and stop == at + 1):
+                    breaks += 1
+                    has_mark = False
+                at, after_word = stop, False
+            elif word == last:
+                breaks = UNKNOWN
+                break
+            else:
+                token = tokens[word]
+                if kinds[token] & SENTENCE_END:
+                    has_mark = True
+                elif has_mark and kinds[token] & PUNCT == 0:
+                    breaks += 1
+                    has_mark = False
+                at += starts[token + 1] - starts[token]
+                word += 1
+                after_word = True
+        counts[row] = breaks
+    return counts
+
+
+@kernel
+def _find(
+    offsets: Offsets,
+    data: Bytes,
+    word_offsets: Offsets,
+    tokens: NDArray[np.int32],
+    starts: Offsets,
+    kinds: Bytes,
+    edges: Offsets,
+) -> Offsets:
+    """Fill `edges`, return their offsets. O(W + whitespace); allocates 8 N bytes."""
+    bounds = np.zeros(len(offsets), np.int64)
+    num = 0
+    for row in range(len(offsets) - 1):
+        begin, end = offsets[row], offsets[row + 1]
+        word, last = word_offsets[row], word_offsets[row + 1]
+        has_mark, after_word, at, before = False, False, begin, begin
+        while at < end:
+            ends_sentence = False
+            if space_width(data, at) > 0:
+                stop = skip_space(data, at, end)
+                is_token = not (after_word and data[at] == 32 and stop == at + 1)
+                after_word = False
+                if is_token:
+                    ends_sentence, has_mark = has_mark, False
+            elif word == last:
+                num, end = bounds[row], begin + UNKNOWN
+                break
+            else:
+                token, is_token, after_word = tokens[word], True, True
+                stop = at + starts[token + 1] - starts[token]
+                word += 1
+                if kinds[token] & SENTENCE_END:
+                    has_mark = True
+                elif has_mark and kinds[token] & PUNCT == 0:
+                    ends_sentence, has_mark = True, False
+            if ends_sentence:
+                edges[num] = before - begin
+                num += 1
+            if is_token:
+                before = stop
+            at = stop
+        edges[num] = end - begin
+        num += 1
+        bounds[row + 1] = num
+    return bounds
+
+
+# ----------------------------------------------------------------------
+# Lines long enough to be paragraphs.
+
+
+@kernel
+def count_long_lines(
+    offsets: NDArray[np.int64], data: NDArray[np.uint8], min_chars: int
+) -> NDArray[np.int64]:
+    r"""Return how many lines of each text have at least `min_chars` code points, (N,). O(B).
+
+    Lines are what str.split("\n") gives: there is always one.
+    """
+    counts = np.zeros(len(offsets) - 1, np.int64)
+    for row in range(len(counts)):
+        start, end = offsets[row], offsets[row + 1]
+        while start <= end:
+            stop = start
+            while stop < end and data[stop] != 10:
+                stop += 1
+            if stop - start >= min_chars and count_chars(data, start, stop) >= min_chars:
+                counts[row] += 1
+            start = stop + 1
+    return counts

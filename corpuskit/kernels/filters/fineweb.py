@@ -10,8 +10,7 @@ import numpy as np
 
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.kernels.jit import kernel
-from corpuskit.kernels.punctuation import TERMINAL
-from corpuskit.kernels.utf8 import code_point, count_chars, skip_space
+from corpuskit.kernels.utf8 import TERMINAL, code_point, count_chars, skip_space
 
 if TYPE_CHECKING:
     from collections.abc import Collection

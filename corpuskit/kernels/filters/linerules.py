@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.cuts import add_cut, close_gap, fill_gap
 from corpuskit.kernels.filters.fineweb import count_newlines
 from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.spans import add_cut, close_gap, fill_gap
 from corpuskit.kernels.utf8 import (
     char_table,
     char_width,
@@ -38,7 +38,7 @@ _NO_ROWS = np.empty(0, np.int64)
 _UPPER, _DIGIT, _SPACE, _ALNUM = 1, 2, 4, 8
 
 
-class Lines(NamedTuple):
+class MeasuredLines(NamedTuple):
     r"""The lines of N documents, split at \n; L of them.
 
     Attributes:
@@ -60,19 +60,19 @@ class Lines(NamedTuple):
         return np.searchsorted(self.bounds, numbers, side="right") - 1
 
 
-def measure_lines(offsets: Offsets, data: Bytes, max_phrase_words: int) -> Lines:
+def measure_lines(offsets: Offsets, data: Bytes, max_phrase_words: int) -> MeasuredLines:
     """Count what the rules compare; O(B), allocates 57 bytes a line."""
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(count_newlines(offsets, data) + 1)])
     num = int(bounds[-1])
     begins, edges = np.empty(num, np.int64), np.empty((2, num), np.int64)
     counts, gates = np.empty((4, num), np.int64), np.empty(num, np.uint8)
     _measure(offsets, data, _kinds(), max_phrase_words, bounds, begins, edges, counts, gates)
-    return Lines(bounds, begins, edges, counts, gates)
+    return MeasuredLines(bounds, begins, edges, counts, gates)
 
 
 def judge_lines(
     data: Bytes,
-    lines: Lines,
+    lines: MeasuredLines,
     is_counter: Bytes,
     max_uppercase_ratio: float | None,
     max_numeric_ratio: float | None,
@@ -106,7 +106,7 @@ def judge_lines(
 
 
 def list_cuts(
-    offsets: Offsets, data: Bytes, lines: Lines, codes: Bytes
+    offsets: Offsets, data: Bytes, lines: MeasuredLines, codes: Bytes
 ) -> tuple[Offsets, Offsets, Offsets, Bytes]:
     """Return (n,) rows, starts and ends in bytes of the document, codes of what the rules cut."""
     room = len(codes) * 2 + 2 * len(offsets)

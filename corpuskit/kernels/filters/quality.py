@@ -7,16 +7,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.kernels.jit import kernel
-from corpuskit.kernels.utf8 import line_break_width, skip_space, skip_space_back
+from corpuskit.kernels.utf8 import (
+    char_table,
+    code_point,
+    line_break_width,
+    skip_space,
+    skip_space_back,
+)
 from corpuskit.kernels.words.lexicon import ALPHA, SOLID
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from corpuskit.kernels.words.lexicon import Words
 
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
+
 
 MEASURES = (
     "num_words",
@@ -147,3 +156,251 @@ def _lines(data: Bytes, begin: int, end: int, byte_kinds: Bytes) -> tuple[int, i
         bullet, trail = _line(data, line, end)
         lines, bullets, trailing = lines + 1, bullets + bullet, trailing + trail
     return hashes, dots, lines, bullets, trailing
+
+
+# ----------------------------------------------------------------------
+# Document quality as Dolma's tagger and DCLM's mappers measure it.
+#
+# Both count all symbols together, at `hash_ratio`, with NaN at `ellipsis_ratio`. Words are those of
+# str.split().
+
+_KELVIN = "\u212a".encode()
+"""The one character beyond ASCII that is ASCII in lower case: k."""
+
+
+def measure_dolma_quality(
+    offsets: Offsets, data: Bytes, words: Words, stop_words: tuple[str, ...]
+) -> NDArray[np.float64]:
+    """Return (8, N) float64, rows as in MEASURES; `word_length` is the median."""
+    lexicon = words.lexicon
+    return _dolma(
+        offsets, data, words.offsets, words.tokens, lexicon.kinds, lexicon.chars,
+        lexicon.marks(stop_words), lexicon.starts, lexicon.data,
+    )  # fmt: skip
+
+
+def measure_dclm_quality(
+    offsets: Offsets, data: Bytes, words: Words, stop_words: tuple[str, ...]
+) -> NDArray[np.float64]:
+    """Return (8, N) float64, rows as in MEASURES; a text without words fails where DCLM says so.
+
+    `num_words` are fastText's tokens that begin with a letter or digit, `word_length` is the mean.
+
+    Args:
+        offsets, data: the texts.
+        words: of str.split().
+        stop_words: ASCII, in lower case.
+    """
+    lexicon = words.lexicon
+    return _dclm(
+        offsets, data, words.offsets, words.tokens, lexicon.kinds, lexicon.chars, lexicon.starts,
+        lexicon.data, char_table(str.isalnum), *_folded(stop_words),
+    )  # fmt: skip
+
+
+def _folded(stop_words: Sequence[str]) -> tuple[Bytes, Offsets, Bytes]:
+    """Return (256,) bytes that may begin a stop word, offsets, bytes."""
+    coded = [word.encode() for word in dict.fromkeys(stop_words)]
+    gate = np.zeros(256, np.uint8)
+    for word in coded:
+        gate[[word[0], word[:1].upper()[0]]] = 1
+        gate[_KELVIN[0]] |= word[:1] == b"k"
+    offsets = np.cumsum([0, *map(len, coded)], dtype=np.int64)
+    return gate, offsets, np.frombuffer(b"".join(coded) + b"\0", np.uint8)
+
+
+@kernel
+def _dolma(
+    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32], kinds: Bytes,
+    chars: NDArray[np.int32], marks: Bytes, starts: Offsets, spelt: Bytes,
+) -> NDArray[np.float64]:  # fmt: skip
+    """O(B + W); allocates 64 N bytes, and 8 for each character of the longest word."""
+    num_docs = len(offsets) - 1
+    measured = np.full((len(MEASURES), num_docs), np.nan)
+    longest = 0
+    for word in range(word_offsets[0], word_offsets[num_docs]):
+        longest = max(longest, chars[tokens[word]])
+    lengths = np.zeros(longest + 1, np.int64)
+    for row in range(num_docs):
+        first, last = word_offsets[row], word_offsets[row + 1]
+        symbols, alpha, stops, longest = 0, 0, 0, 0
+        for word in range(first, last):
+            token = tokens[word]
+            alpha += np.int64(kinds[token] & ALPHA != 0)
+            stops += np.int64(marks[token] != 0)
+            longest = max(longest, chars[token])
+            lengths[chars[token]] += 1
+            symbols += _has_symbol(spelt, starts[token], starts[token + 1])
+        num = last - first
+        measured[0, row] = num
+        measured[1, row] = _median(lengths, longest, num)
+        measured[2, row] = symbols / max(num, 1)
+        lines, bullets, trailing = _dolma_lines(data, offsets[row], offsets[row + 1])
+        measured[4, row] = bullets / lines
+        measured[5, row] = trailing / lines
+        measured[6, row] = alpha / max(num, 1)
+        measured[7, row] = stops
+    return measured
+
+
+@kernel
+def _median(counts: NDArray[np.int64], longest: int, num: int) -> float:
+    """Return the median of `num` lengths, 0 of none, and clear their counts."""
+    low, high, seen = -1, -1, 0
+    for length in range(longest + 1):
+        if counts[length]:
+            seen += counts[length]
+            counts[length] = 0
+            if low < 0 and seen > (num - 1) // 2:
+                low = length
+            if high < 0 and seen > num // 2:
+                high = length
+    return (low + high) / 2 if num else 0.0
+
+
+@kernel
+def _has_symbol(data: Bytes, start: int, end: int) -> int:
+    for at in range(start, end):
+        if data[at] == 35 or _is_ellipsis(data, at):
+            return 1
+    return 0
+
+
+@kernel
+def _dolma_lines(data: Bytes, begin: int, end: int) -> tuple[int, int, int]:
+    """Count lines, those that begin with a bullet, that end in an ellipsis."""
+    lines, bullets, trailing = 0, 0, 0
+    start = at = begin
+    while True:
+        if at == end or data[at] == 10:
+            lines += 1
+            if start < at:
+                bullets += np.int64(data[start] == 42 or data[start] == 45)
+                trailing += np.int64(at - 3 >= start and _is_ellipsis(data, at - 3))
+            start = at + 1
+        if at == end:
+            break
+        at += 1
+    return lines, bullets, trailing
+
+
+@kernel
+def _dclm(
+    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32], kinds: Bytes,
+    chars: NDArray[np.int32], starts: Offsets, spelt: Bytes, alnum: Bytes, gate: Bytes,
+    stop_offsets: Offsets, stop_data: Bytes,
+) -> NDArray[np.float64]:  # fmt: skip
+    """O(B + W K), K stop words; allocates 64 N bytes."""
+    num_docs = len(offsets) - 1
+    measured = np.full((len(MEASURES), num_docs), np.nan)
+    for row in range(num_docs):
+        first, last = word_offsets[row], word_offsets[row + 1]
+        length, alpha, stops = 0, 0, 0
+        for word in range(first, last):
+            token = tokens[word]
+            alpha += np.int64(kinds[token] & ALPHA != 0)
+            length += chars[token]
+            if gate[spelt[starts[token]]]:
+                stops += _is_stop(spelt, starts[token], starts[token + 1], stop_offsets, stop_data)
+        num, begin, end = last - first, offsets[row], offsets[row + 1]
+        lines, bullets, trailing = _dclm_lines(data, begin, end)
+        measured[0, row] = _count_tokens(data, begin, end, alnum)
+        measured[1, row] = length / max(num, 1)
+        measured[2, row] = _count_symbols(data, begin, end) / num if num else np.inf
+        measured[4, row] = bullets / max(lines, 1)
+        measured[5, row] = trailing / max(lines, 1)
+        measured[6, row] = alpha / max(num, 1)
+        measured[7, row] = stops
+    return measured
+
+
+@kernel
+def _is_stop(data: Bytes, start: int, end: int, stop_offsets: Offsets, stop_data: Bytes) -> int:
+    """Return 1 if the word in lower case is a stop word, else 0."""
+    for number in range(len(stop_offsets) - 1):
+        at, stop = start, stop_offsets[number]
+        while at < end and stop < stop_offsets[number + 1]:
+            byte = data[at]
+            if byte == 0xE2 and data[at + 1] == 0x84 and data[at + 2] == 0xAA:
+                at, byte = at + 2, np.uint8(107)
+            elif 65 <= byte <= 90:
+                byte = np.uint8(byte + 32)
+            if byte != stop_data[stop]:
+                break
+            at, stop = at + 1, stop + 1
+        if at == end and stop == stop_offsets[number + 1]:
+            return 1
+    return 0
+
+
+@kernel
+def _count_tokens(data: Bytes, begin: int, end: int, alnum: Bytes) -> int:
+    """Count runs between ASCII spaces and zeros that begin with a letter or digit."""
+    tokens, inside = 0, False
+    for at in range(begin, end):
+        byte = data[at]
+        if byte == 32 or 9 <= byte <= 13 or byte == 0:
+            inside = False
+        elif not inside:
+            inside = True
+            tokens += np.int64(alnum[code_point(data, at)] != 0)
+    return tokens
+
+
+@kernel
+def _is_spaced_dots(data: Bytes, at: int, gap: int) -> bool:
+    """Return whether three dots begin here, `gap` spaces between them."""
+    for step in range(3):
+        if data[at + step * (gap + 1)] != 46:
+            return False
+    return gap == 0 or bool(data[at + 1] == 32 and data[at + 3] == 32)
+
+
+@kernel
+def _count_symbols(data: Bytes, begin: int, end: int) -> int:
+    """Count hashes and ellipses of three kinds, each kind apart as str.count does."""
+    symbols, dots, spaced = 0, begin, begin
+    for at in range(begin, end):
+        if data[at] == 35:
+            symbols += 1
+        elif data[at] == 46:
+            if at >= dots and at + 3 <= end and _is_spaced_dots(data, at, 0):
+                symbols, dots = symbols + 1, at + 3
+            if at >= spaced and at + 5 <= end and _is_spaced_dots(data, at, 1):
+                symbols, spaced = symbols + 1, at + 5
+        elif data[at] == 0xE2 and _is_ellipsis(data, at):
+            symbols += 1
+    return symbols
+
+
+@kernel
+def _dclm_lines(data: Bytes, begin: int, end: int) -> tuple[int, int, int]:
+    """Count lines that are not blank, those that begin with a bullet, that end in an ellipsis."""
+    lines, bullets, trailing = 0, 0, 0
+    start = at = begin
+    while at <= end:
+        if at == end or data[at] == 10:
+            low = skip_space(data, start, at)
+            high = skip_space_back(data, low, at)
+            if low < high:
+                lines += 1
+                bullets += _is_bullet(data, low)
+                trailing += np.int64(
+                    (high - 3 >= low and _is_spaced_dots(data, high - 3, 0))
+                    or (high - 5 >= low and _is_spaced_dots(data, high - 5, 1))
+                    or (high - 3 >= low and _is_ellipsis(data, high - 3))
+                )
+            start = at + 1
+        at += 1
+    return lines, bullets, trailing
+
+
+@kernel
+def _is_bullet(data: Bytes, at: int) -> int:
+    """Return 1 for * - U+2022 U+25CF, else 0."""
+    if data[at] == 42 or data[at] == 45:
+        return 1
+    if data[at] != 0xE2:
+        return 0
+    second, third = data[at + 1], data[at + 2]
+    return int((second == 0x80 and third == 0xA2) or (second == 0x97 and third == 0x8F))

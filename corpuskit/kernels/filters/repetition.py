@@ -8,20 +8,23 @@ L is the longest run of words, 10.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.blocks import find_newlines, repeated_blocks
+from corpuskit.kernels.hashing import xxh64
 from corpuskit.kernels.jit import inline, kernel
+from corpuskit.kernels.lines import find_newlines
 from corpuskit.kernels.twins import (
     FULL,
+    count_copies,
     count_slots,
     find_twins,
     slot_of,
     table_bits,
+    table_for,
 )
-from corpuskit.kernels.utf8 import count_chars, skip_space, skip_space_back
+from corpuskit.kernels.utf8 import char_table, code_point, count_chars, skip_space, skip_space_back
 from corpuskit.kernels.words.lexicon import PRIME
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
+
 
 LONGEST = 10
 """Longest run of words."""
@@ -62,7 +66,7 @@ class Repetition(NamedTuple):
     measured: NDArray[np.float64]
 
 
-class _Bounds(NamedTuple):
+class _Limits(NamedTuple):
     """When to stop: (R,) limits, (R,) whether a measure is wanted, whether a broken limit ends."""
 
     limits: NDArray[np.float64]
@@ -86,7 +90,7 @@ def measure_repetition(
         wanted: (R,) measures to return of every text, whether a limit is broken or not.
     """
     num_docs, lexicon = len(offsets) - 1, words.lexicon
-    bounds = _Bounds(limits, ~np.isnan(limits) if wanted is None else wanted, wanted is None)
+    bounds = _Limits(limits, ~np.isnan(limits) if wanted is None else wanted, wanted is None)
     codes, values = np.zeros(num_docs, np.uint8), np.full(num_docs, np.nan)
     measured = np.full((len(limits), 0 if wanted is None else num_docs), np.nan)
     _repetition(
@@ -99,7 +103,7 @@ def measure_repetition(
 @kernel
 def _repetition(
     offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32],
-    chars: NDArray[np.int32], hashes: Hashes, powers: Hashes, bounds: _Bounds, codes: Bytes,
+    chars: NDArray[np.int32], hashes: Hashes, powers: Hashes, bounds: _Limits, codes: Bytes,
     values: NDArray[np.float64], measured: NDArray[np.float64],
 ) -> None:  # fmt: skip
     """Fill codes, values and measured. O(B + L W), L passes over the words of each document.
@@ -163,15 +167,11 @@ def _last(wanted: NDArray[np.bool_], place: int) -> int:
 
 @kernel
 def _blocks(
-    data: Bytes, begin: int, end: int, num_chars: int, bounds: _Bounds, found: NDArray[np.float64]
+    data: Bytes, begin: int, end: int, num_chars: int, bounds: _Limits, found: NDArray[np.float64]
 ) -> bool:  # fmt: skip
     """Measure paragraphs and lines; return whether a broken limit ends the search."""
-    newlines = 0
-    for at in range(begin, end):
-        newlines += data[at] == 10
-    places = np.empty(newlines + 1, np.int32)
-    find_newlines(data, begin, end, places)
-    table = np.empty(2 << table_bits(newlines + 1), np.uint64)
+    places = find_newlines(data, begin, end)
+    table = np.empty(2 << table_bits(len(places)), np.uint64)
     for kind in range(2):
         place = _PARAGRAPHS if kind == 0 else _LINES
         if not (bounds.wanted[place] or bounds.wanted[place + 1]):
@@ -180,7 +180,7 @@ def _blocks(
         if kind == 0:
             start = skip_space(data, begin, end)
             stop = skip_space_back(data, start, end)
-        num, dup, dup_chars = repeated_blocks(data, begin, start, stop, places, 2 - kind, table)
+        num, dup, dup_chars = repeated_blocks(data, start, stop, places, 2 - kind, table)
         found[place] = dup / num
         found[place + 1] = dup_chars / num_chars
         limits = bounds.limits
@@ -193,7 +193,7 @@ def _blocks(
 @kernel
 def _tops(
     num: int, num_chars: int, edges: Offsets, single: Hashes, keys: Hashes, places: Offsets,
-    slots: Bytes, table: Hashes, bounds: _Bounds, found: NDArray[np.float64],
+    slots: Bytes, table: Hashes, bounds: _Limits, found: NDArray[np.float64],
 ) -> bool:  # fmt: skip
     """Measure the most frequent run of each length; return whether a broken limit ends the search.
 
@@ -293,7 +293,7 @@ def _appended(keys: Hashes, num: int, power: Hashes, single: Hashes, n: int) -> 
 @kernel
 def _dups(
     num: int, num_chars: int, edges: Offsets, single: Hashes, power: Hashes, keys: Hashes,
-    places: Offsets, slots: Bytes, table: Hashes, bounds: _Bounds, found: NDArray[np.float64],
+    places: Offsets, slots: Bytes, table: Hashes, bounds: _Limits, found: NDArray[np.float64],
 ) -> None:  # fmt: skip
     """Measure repeated runs of each length, to the first broken limit if that ends the search.
 
@@ -338,4 +338,244 @@ def _repeated_runs(
             chars += edges[at + n] - edges[at]
             behind = at + n
         table[slot] = key
+    return chars
+
+
+# ----------------------------------------------------------------------
+# Lines and paragraphs of a text: where they are, and how many were met before.
+
+_SEED = np.uint64(0)
+
+
+@kernel
+def repeated_blocks(
+    data: Bytes, begin: int, end: int, places: Offsets, newlines: int, table: Hashes
+) -> tuple[int, int, int]:  # fmt: skip
+    """Return the blocks between runs of newlines, those met before, and their characters. O(B).
+
+    Args:
+        data, begin, end: the text.
+        places: where newlines are, and something behind them.
+        newlines: 1 or 2, the newlines in a run at least.
+        table: scratch, a power of two, more than twice as long as there are blocks.
+    """
+    bits = table_bits(len(table))
+    for slot in range(len(table)):
+        table[slot] = 0
+    num, dup, dup_chars = 0, 0, 0
+    start, next_place, last = begin, 0, len(places) - 1
+    while next_place < last and places[next_place] < begin:
+        next_place += 1
+    while True:
+        first = next_place
+        at = stop = end
+        while first < last and places[first] < end:
+            behind = first + 1
+            while behind < last and places[behind] == places[behind - 1] + 1:
+                behind += 1
+            if behind - first >= newlines:
+                at = places[first]
+                stop = places[behind - 1] + 1
+                next_place = behind
+                break
+            first = behind
+        num += 1
+        key = xxh64(data, start, at, _SEED) | np.uint64(1)
+        slot = slot_of(key, bits)
+        while table[slot] != 0 and table[slot] != key:
+            slot = (slot + np.uint64(1)) & np.uint64(len(table) - 1)
+        if table[slot] == key:
+            dup += 1
+            dup_chars += count_chars(data, start, at)
+        table[slot] = key
+        if at == end:
+            break
+        start = stop
+    return num, dup, dup_chars
+
+
+# ----------------------------------------------------------------------
+# Repetition as Dolma's tagger and DCLM's mappers measure it: all copies count, the first too.
+
+VARIANTS: dict[str, Literal["whitespace", "unicode"]] = {"dolma": "whitespace", "dclm": "unicode"}
+"""Variant -> how it splits text into words."""
+
+
+def measure_variant(
+    variant: str,
+    offsets: Offsets,
+    data: Bytes,
+    words: Words,
+    limits: NDArray[np.float64],
+    wanted: NDArray[np.bool_] | None = None,
+) -> Repetition:
+    """Measure as a variant does; arguments and result as of `measure_repetition`."""
+    lexicon = words.lexicon
+    needed = ~np.isnan(limits)
+    measured = _measure_all(
+        offsets, data, words.offsets, words.tokens, lexicon.chars, lexicon.hashes, lexicon.starts,
+        lexicon.data, char_table(str.isalnum), needed if wanted is None else needed | wanted,
+        variant == "dclm",
+    )  # fmt: skip
+    fails = measured > limits[:, None]
+    fails[0] = measured[0] > 0
+    codes = np.where(fails.any(axis=0), fails.argmax(axis=0) + 1, 0).astype(np.uint8)
+    values = measured[codes.astype(np.int64) - 1, np.arange(len(codes))]
+    return Repetition(codes, np.where(codes > 0, values, np.nan), measured)
+
+
+@kernel
+def _measure_all(
+    offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32],
+    chars: NDArray[np.int32], hashes: Hashes, starts: Offsets, spelt: Bytes, alnum: Bytes,
+    wanted: NDArray[np.bool_], is_dclm: bool,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Return (R, N) float64. O(B + L W); allocates up to 100 bytes a word of each document."""
+    num_docs = len(offsets) - 1
+    measured = np.full((len(MEASURES), num_docs), np.nan)
+    found = np.empty(len(MEASURES))
+    for row in range(num_docs):
+        begin, end = offsets[row], offsets[row + 1]
+        first, last = word_offsets[row], word_offsets[row + 1]
+        for rule in range(len(MEASURES)):
+            found[rule] = np.nan
+        edges = np.zeros(last - first + 1, np.int64)
+        single = np.empty(last - first, np.uint64)
+        num = 0
+        for at in range(first, last):
+            token = tokens[at]
+            if not is_dclm or alnum[code_point(spelt, starts[token])]:
+                single[num] = hashes[token]
+                edges[num + 1] = edges[num] + chars[token]
+                num += 1
+        found[0] = 0
+        if is_dclm:
+            found[0] = skip_space(data, begin, end) == end
+            _segments(data, begin, end, 2, 0, found)
+            _segments(data, begin, end, 1, 0, found)
+        else:
+            _segments(data, begin, end, 0, max(edges[num], 1), found)
+        _runs(num, edges, single, wanted, is_dclm, found)
+        for rule in range(len(MEASURES)):
+            measured[rule, row] = found[rule]
+    return measured
+
+
+@kernel
+def _segments(
+    data: Bytes, begin: int, end: int, newlines: int, of_chars: int, found: NDArray[np.float64]
+) -> None:
+    r"""Measure the copies among segments of a text.
+
+    Args:
+        data, begin, end: the text.
+        newlines: 0: lines as split("\n") gives them; 1, 2: split at so many, stripped, blank ones
+            left out.
+        of_chars: what characters are a share of; 0: of those in all segments.
+        found: gets the two measures of lines or paragraphs.
+    """
+    most = 1
+    for at in range(begin, end):
+        most += data[at] == 10
+    keys, sizes = np.empty(most, np.uint64), np.empty(most, np.int64)
+    num, total = 0, 0
+    start = at = begin
+    while start <= end:
+        while at < end and not (
+            data[at] == 10 and (newlines < 2 or (at + 1 < end and data[at + 1] == 10))
+        ):
+            at += 1
+        low, high = start, at
+        if newlines:
+            low = skip_space(data, start, at)
+            high = skip_space_back(data, low, at)
+        if newlines == 0 or low < high:
+            keys[num] = xxh64(data, low, high, _SEED)
+            sizes[num] = count_chars(data, low, high)
+            total += sizes[num]
+            num += 1
+        if at == end:
+            break
+        at += max(newlines, 1)
+        start = at
+    places, copies = np.arange(num), np.empty(num, np.int64)
+    count_copies(keys, places, num, np.empty(4 << table_bits(num), np.uint64), copies)
+    dup, chars = 0, 0
+    for number in range(num):
+        if copies[number] > 1:
+            dup += 1
+            chars += sizes[number]
+    place = _PARAGRAPHS if newlines == 2 else _LINES
+    found[place] = dup / max(num, 1)
+    found[place + 1] = chars / max(of_chars if of_chars else total, 1)
+
+
+@kernel
+def _runs(
+    num: int, edges: Offsets, single: Hashes, wanted: NDArray[np.bool_], is_dclm: bool,
+    found: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """Measure runs of each length that is wanted.
+
+    Args:
+        num: the words.
+        edges: (W + 1,) characters of the words before each.
+        single: (W,) their hashes.
+        wanted, is_dclm: as in the caller.
+        found: gets the measures.
+    """
+    bits = table_bits(8 * num)
+    slots, table = np.empty(1 << bits, np.uint8), np.empty(1, np.uint64)
+    keys, places = np.zeros(num, np.uint64), np.empty(num + 1, np.int64)
+    for n in range(1, min(LONGEST, num) + 1):
+        runs = num - n + 1
+        for at in range(runs):
+            keys[at] = keys[at] * _STEP + single[at + n - 1]
+        if not (wanted[_TOP + n - 1] or wanted[_DUP + n - 1]):
+            continue
+        count_slots(keys, runs, slots, bits)
+        twins = find_twins(keys, runs, slots, bits, places)
+        table = table_for(table, 4 << table_bits(twins))
+        copies = np.empty(twins, np.int64)
+        count_copies(keys, places, twins, table, copies)
+        found[_TOP + n - 1] = _top_chars(edges, n, places, copies, is_dclm) / edges[num]
+        if is_dclm:
+            found[_DUP + n - 1] = _covered(edges, n, places, copies) / edges[num]
+        else:
+            total, chars = 0, 0
+            for at in range(runs):
+                total += edges[at + n] - edges[at]
+            for number in range(twins):
+                if copies[number] > 1:
+                    chars += edges[places[number] + n] - edges[places[number]]
+            found[_DUP + n - 1] = chars / total
+
+
+@kernel
+def _top_chars(edges: Offsets, n: int, places: Offsets, copies: Offsets, is_dclm: bool) -> np.int64:
+    """Return the characters in all copies of the most frequent run.
+
+    Where all are different, it is the first (dclm: none); among equally frequent ones as well
+    (dclm: the longest).
+    """
+    most, chars = np.int64(1), np.int64(0 if is_dclm else edges[n] - edges[0])
+    for number in range(len(copies)):
+        count = copies[number]
+        if count == 1 or count < most:
+            continue
+        size = edges[places[number] + n] - edges[places[number]]
+        if count > most or (is_dclm and size * count > chars):
+            most, chars = count, size * count
+    return chars
+
+
+@kernel
+def _covered(edges: Offsets, n: int, places: Offsets, copies: Offsets) -> int:
+    """Return the characters of words in any run that has a copy; each word counts once."""
+    chars, behind = 0, 0
+    for number in range(len(copies)):
+        if copies[number] > 1:
+            at = max(places[number], behind)
+            behind = places[number] + n
+            chars += edges[behind] - edges[at]
     return chars

@@ -17,8 +17,8 @@ import numpy as np
 from corpuskit.kernels.hashing import load64, load_tail, mix64
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.stringset import HASH_PRIME, HASH_START, Table, find, make_table
-from corpuskit.kernels.utf8 import char_width, code_point
-from corpuskit.kernels.wordhash import BYTE_KINDS, characters, word_edges
+from corpuskit.kernels.utf8 import char_width, characters, code_point
+from corpuskit.kernels.wordhash import BYTE_KINDS, word_edges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

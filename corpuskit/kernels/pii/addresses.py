@@ -1,7 +1,7 @@
 """E-mail and IP addresses around an `@`, the first `.` or the first `:`, in bytes.
 
 What counts as an address is said again with `re` and `ipaddress` in
-stages/rewriters/_pii_reference.py; the tests hold the two together.
+tests/oracles/pii.py; the tests hold the two together.
 """
 
 from __future__ import annotations

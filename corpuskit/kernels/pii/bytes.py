@@ -36,14 +36,13 @@ def _classes() -> Bytes:
 
 CLASS = _classes()
 
+SPACE, DASH, DOT, SLASH, PLUS, OPEN, CLOSE, COMMA, COLON, AT, UNDERSCORE = b" -./+(),:@_"
+
 
 def packed(text: str) -> NDArray[np.uint64]:
     """Return words as numbers: the last seven letters and the length."""
     words = [word.encode() for word in text.split()]
     return np.array([int.from_bytes(w[-7:], "big") << 8 | len(w) for w in words], np.uint64)
-
-
-_SPACE, _DASH, _SLASH = b" -/"
 
 
 @kernel
@@ -79,17 +78,17 @@ def may_end(data: Bytes, at: int, end: int, is_spaced: bool, is_strict: bool) ->
     byte = data[at]
     if CLASS[byte] & WORD or byte == 64:
         return False
-    if CLASS[byte] & SEPARATOR and byte != _SLASH and (is_spaced or byte != _SPACE):
+    if CLASS[byte] & SEPARATOR and byte != SLASH and (is_spaced or byte != SPACE):
         if is_in(data, at + 1, end, DIGIT):
             return False
-        return not (is_strict and byte == _DASH and is_in(data, at + 1, end, WORD))
+        return not (is_strict and byte == DASH and is_in(data, at + 1, end, WORD))
     return True
 
 
 @kernel
 def follows_digit(data: Bytes, begin: int, at: int) -> bool:
     """Return whether a digit and a space stand before `at`."""
-    return at - 2 >= begin and data[at - 1] == _SPACE and CLASS[data[at - 2]] & DIGIT != 0
+    return at - 2 >= begin and data[at - 1] == SPACE and CLASS[data[at - 2]] & DIGIT != 0
 
 
 @kernel

@@ -2,21 +2,34 @@
 
 An `@` may be in an e-mail address, the first `.` in an IPv4 address or a web token, the first `:`
 in an IPv6 address; a run of digits may begin a number, and `_`, `-` or `I` is in each key.
-What is found is said again with `re` in stages/rewriters/_pii_reference.py; the tests hold the two
+What is found is said again with `re` in tests/oracles/pii.py; the tests hold the two
 together.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.pii.addresses import find_email, find_ipv4, find_ipv6
-from corpuskit.kernels.pii.bytes import CLASS, DIGIT
+from corpuskit.kernels.pii.bytes import (
+    AT,
+    CLASS,
+    COLON,
+    DASH,
+    DIGIT,
+    DOT,
+    LABEL,
+    LETTER,
+    TOKEN,
+    UNDERSCORE,
+    digits_at,
+    is_in,
+)
 from corpuskit.kernels.pii.numbers import CARD, IBAN, PHONE, SSN, find_number
-from corpuskit.kernels.pii.secrets import find_secret
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,6 +38,9 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
+    Numbers = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
 
 KINDS = ("email", "ipv4", "ipv6", "phone", "credit_card", "iban", "us_ssn", "secret")
 
@@ -32,7 +48,7 @@ _NUMBERS = {"phone": PHONE, "credit_card": CARD, "iban": IBAN, "us_ssn": SSN}
 _EMAIL, _IPV4, _IPV6, _PHONE, _CARD, _IBAN, _SSN, _SECRET = range(8)
 
 
-class Found(NamedTuple):
+class PiiMatches(NamedTuple):
     """Spans sorted by row, then start: (n,) each.
 
     Attributes:
@@ -53,7 +69,7 @@ def find_pii(
     *,
     only_public: bool = True,
     min_ipv4_part: int = 64,
-) -> Found:
+) -> PiiMatches:
     """Find personal data of some kinds; O(B).
 
     Args:
@@ -76,7 +92,7 @@ def find_pii(
             spans, codes,
         )  # fmt: skip
         if num <= room:
-            return Found(spans[0, :num], spans[1, :num], spans[2, :num], codes[:num])
+            return PiiMatches(spans[0, :num], spans[1, :num], spans[2, :num], codes[:num])
         room = num
 
 
@@ -165,4 +181,437 @@ def _find(
             num += 1
             free = stop
             at = _next(data, stop, end, anchors)
+    return num
+
+
+# ----------------------------------------------------------------------
+# Keys and tokens that open something, by the form their issuer gives them, in bytes.
+#
+# Looked for at `_`, `-`, `I` and `.` only; each form has one of them at a known place. A byte is
+# looked at a fixed number of times: forms of one alphabet may begin only where a run of it does.
+# tests/oracles/pii.py says the same with `re`.
+
+FORMS = (
+    ("AKIA", 2, "alnum", 16, 16),  # AWS: access key
+    ("ASIA", 2, "alnum", 16, 16),  # AWS: temporary access key
+    ("AIza", 1, "token", 35, 35),  # Google
+    ("ghp_", 3, "alnum", 36, 251),  # GitHub: personal, OAuth, user, server, refresh
+    ("gho_", 3, "alnum", 36, 251),
+    ("ghu_", 3, "alnum", 36, 251),
+    ("ghs_", 3, "alnum", 36, 251),
+    ("ghr_", 3, "alnum", 36, 251),
+    ("github_pat_", 6, "word", 60, 251),
+    ("npm_", 3, "alnum", 36, 36),
+    ("hf_", 2, "alnum", 34, 40),  # Hugging Face
+    ("sk_live_", 2, "alnum", 24, 251),  # Stripe
+    ("rk_live_", 2, "alnum", 24, 251),
+    ("glpat-", 5, "token", 20, 251),  # GitLab
+    ("xoxa-", 4, "dashed", 24, 251),  # Slack
+    ("xoxb-", 4, "dashed", 24, 251),
+    ("xoxp-", 4, "dashed", 24, 251),
+    ("xoxr-", 4, "dashed", 24, 251),
+    ("xoxs-", 4, "dashed", 24, 251),
+    ("pypi-AgE", 4, "token", 50, 251),
+    ("sk-", 2, "token", 32, 251),  # OpenAI, Anthropic, OpenRouter, DeepSeek ...
+)
+"""Prefix, where in it the byte is at which we look, alphabet and size of the rest."""
+
+LONGEST_RUN = 20
+"""What follows `sk-` has as many letters and digits on end, with both: no slug of words has."""
+
+FEWEST_BYTES = 8
+"""Different bytes in a key; `xxxxxxxx` and `1234123412341234` are none."""
+
+SMALLEST_BLOCK, LARGEST_BLOCK = 64, 20_000
+"""Bytes between the lines that begin and end a private key."""
+
+SMALLEST_PART = 10
+"""Bytes of each of the three parts of a JSON web token."""
+
+_ALPHABETS = {"alnum": 0, "word": 1, "dashed": 2, "token": 3}
+_PREFIXES = np.array([list(form[0].encode().ljust(12, b"\0")) for form in FORMS], np.uint8)
+_SHAPES = np.array(
+    [(len(f[0]), f[1], _ALPHABETS[f[2]], f[3], f[4], f[0] == "sk-") for f in FORMS], np.int64
+)
+_BEFORE = np.zeros((256, 256), np.bool_)
+for _form in FORMS:
+    _BEFORE[ord(_form[0][_form[1]]), ord(_form[0][_form[1] - 1])] = True
+_BEGIN = np.frombuffer(b"-----BEGIN ", np.uint8)
+_KEY = np.frombuffer(b"PRIVATE KEY", np.uint8)
+_END = np.frombuffer(b"-----END ", np.uint8)
+_HEAD = np.frombuffer(b"eyJ", np.uint8)
+_EXAMPLE = np.frombuffer(b"EXAMPLE", np.uint8)
+_BLOCK = np.frombuffer(b" BLOCK", np.uint8)
+
+
+@kernel
+def find_secret(data: Bytes, begin: int, free: int, at: int, end: int) -> tuple[int, int]:
+    """Return the key or token that has the byte at `at` at its known place, (0, 0) if none has."""
+    byte = data[at]
+    if byte == DOT:  # most end sentences
+        if at + 3 >= end or data[at + 1] != _HEAD[0] or not _stands(data, at + 1, end, _HEAD):
+            return 0, 0
+        return _web_token(data, free, at, end)
+    if at == begin:
+        return 0, 0
+    if byte == DASH and data[at - 1] == DASH:
+        if is_in(data, at + 1, end, LETTER) and at - 4 >= free:
+            return _block(data, at - 4, end)
+        return 0, 0
+    if not _BEFORE[byte, data[at - 1]]:
+        return 0, 0
+    for form in range(len(_SHAPES)):
+        start = at - _SHAPES[form, 1]
+        if (
+            start < free
+            or data[start] != _PREFIXES[form, 0]
+            or data[at] != _PREFIXES[form, at - start]
+        ):
+            continue
+        if start > begin and CLASS[data[start - 1]] & TOKEN:
+            continue
+        body = start + _SHAPES[form, 0]
+        if _stands(data, start, end, _PREFIXES[form, : body - start]):
+            stop = _body(data, body, end, _SHAPES[form, 2], _SHAPES[form, 4])
+            size = stop - body
+            if size >= _SHAPES[form, 3] and _is_random(data, body, stop, _SHAPES[form, 5] == 1):
+                return start, stop
+    return 0, 0
+
+
+@kernel
+def _stands(data: Bytes, at: int, end: int, text: Bytes) -> bool:
+    if at + len(text) > end:
+        return False
+    place = 0
+    while place < len(text) and data[at + place] == text[place]:
+        place += 1
+    return place == len(text)
+
+
+@kernel
+def _body(data: Bytes, at: int, end: int, alphabet: int, most: int) -> int:
+    """Return the end of the run at `at`; `at` itself if it is longer than `most` bytes.
+
+    A run of letters and digits must not go on with `_` or `-`, either.
+    """
+    stop = at
+    while stop < end and stop - at <= most:
+        byte = data[stop]
+        if not CLASS[byte] & TOKEN:
+            break
+        if (byte == UNDERSCORE and alphabet & 1 == 0) or (byte == DASH and alphabet < 2):
+            return at
+        stop += 1
+    return stop if stop - at <= most else at
+
+
+@kernel
+def _is_random(data: Bytes, at: int, stop: int, has_run: bool) -> bool:
+    """Return whether a key looks drawn at random, and not like words or a placeholder."""
+    low, high, longest = np.uint64(0), np.uint64(0), 0
+    digits, capitals, small, begin, has_digit, has_letter = 0, 0, 0, at, False, False
+    for place in range(at, stop):
+        byte = data[place]
+        bit = np.uint64(1) << np.uint64(byte & 63)
+        if byte < 64:
+            low |= bit
+        else:
+            high |= bit
+        if not CLASS[byte] & (DIGIT | LETTER):
+            begin, has_digit, has_letter = place + 1, False, False
+            continue
+        if CLASS[byte] & DIGIT:
+            digits, has_digit = digits + 1, True
+        else:
+            has_letter = True
+            if byte & 0x20:
+                small += 1
+            else:
+                capitals += 1
+        if has_digit and has_letter:
+            longest = max(longest, place + 1 - begin)
+    if has_run and longest < LONGEST_RUN:
+        return False
+    if not (digits and small + capitals) and not (small and capitals):
+        return False
+    different = 0
+    for half in (low, high):
+        while half:
+            half &= half - np.uint64(1)
+            different += 1
+    return different >= FEWEST_BYTES and not _stands(data, stop - 7, stop, _EXAMPLE)
+
+
+@kernel
+def _token_end(data: Bytes, at: int, end: int) -> int:
+    while at < end and CLASS[data[at]] & TOKEN:
+        at += 1
+    return at
+
+
+@kernel
+def _web_token(data: Bytes, free: int, at: int, end: int) -> tuple[int, int]:
+    """Return the JSON web token whose first dot is at `at`, (0, 0) if there is none."""
+    start = at
+    while start > free and CLASS[data[start - 1]] & TOKEN:
+        start -= 1
+    middle = _token_end(data, at + 1, end)
+    if at - start < SMALLEST_PART or middle - at - 1 < SMALLEST_PART:
+        return 0, 0
+    if not _stands(data, start, end, _HEAD) or middle == end or data[middle] != DOT:
+        return 0, 0
+    stop = _token_end(data, middle + 1, end)
+    return (start, stop) if stop - middle - 1 >= SMALLEST_PART else (0, 0)
+
+
+@kernel
+def _label_end(data: Bytes, at: int, end: int) -> int:
+    """Return the end of capitals, digits and spaces at `at`; at most 40 are read."""
+    stop = at
+    while stop < min(end, at + 40) and (data[stop] == 32 or is_in(data, stop, end, LETTER | DIGIT)):
+        if data[stop] >= 97:
+            break
+        stop += 1
+    return stop
+
+
+@kernel
+def _dashes(data: Bytes, at: int, end: int) -> bool:
+    return _stands(data, at, end, _BEGIN[:5])
+
+
+@kernel
+def _block(data: Bytes, start: int, end: int) -> tuple[int, int]:
+    """Return the private key whose first line begins at `start`, (0, 0) if there is none."""
+    if not _stands(data, start, end, _BEGIN):
+        return 0, 0
+    body = _label_end(data, start + 11, end)
+    if not _dashes(data, body, end):
+        return 0, 0
+    label = body
+    if _stands(data, label - 6, label, _BLOCK):
+        label -= 6
+    if label - 11 < start + 11 or not _stands(data, label - 11, label, _KEY):
+        return 0, 0
+    body += 5
+    stop, last = body, min(end, body + LARGEST_BLOCK)
+    while stop < last and not (data[stop] == DASH and _dashes(data, stop, end)):
+        stop += 1
+    if stop - body < SMALLEST_BLOCK or not _stands(data, stop, end, _END):
+        return 0, 0
+    stop = _label_end(data, stop + 9, end)
+    return (start, stop + 5) if _dashes(data, stop, end) else (0, 0)
+
+
+# ----------------------------------------------------------------------
+# E-mail and IPv4 addresses exactly as the expressions of datatrove's PIIFormatter match them.
+#
+# First all e-mail addresses, then addresses in what lies between. Why one look at each `@` and each
+# first dot gives what backtracking gives: no expression can run over an `@` but where it asks for
+# one, so each `@` has one stretch that may stand before it and one domain; the leftmost place in
+# that stretch where a word begins or ends wins. datatrove's own run over `a-a-a-a` takes time
+# quadratic in its length, this does not.
+
+_BRACKET, _BRACKET_END = b"[]"
+_LAST_LETTER = 0x40000  # beyond are marks and private characters only
+
+
+def find_datatrove(
+    offsets: Offsets, data: Bytes, *, has_email: bool = True, has_ipv4: bool = True
+) -> PiiMatches:
+    """Return what the two expressions match, addresses that are not valid ones included; O(B)."""
+    room = int(offsets[-1] - offsets[0]) // 256 + 16
+    while True:
+        spans, kinds = np.empty((3, room), np.int64), np.empty(room, np.uint8)
+        num = _find_as_datatrove(
+            offsets, data, _word_characters(), has_email, has_ipv4, spans, kinds
+        )
+        if num <= room:
+            return PiiMatches(spans[0, :num], spans[1, :num], spans[2, :num], kinds[:num])
+        room = num
+
+
+@functools.cache
+def _word_characters() -> Flags:
+    r"""Return which code points `\w` matches in this Python's `re`."""
+    found = np.fromiter((chr(code).isalnum() for code in range(_LAST_LETTER)), np.bool_)
+    found[ord("_")] = True
+    return found
+
+
+def _local_characters() -> Flags:
+    table = np.zeros(256, np.bool_)
+    letters = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+    table[list(letters + b"!#$%&'*+/=?^_`{|}~-")] = True
+    return table
+
+
+_LOCAL = _local_characters()
+
+
+@kernel
+def _is_word_before(data: Bytes, begin: int, at: int, words: Flags) -> bool:
+    """Return whether a word character ends before `at`."""
+    if at == begin:
+        return False
+    at -= 1
+    byte = np.int64(data[at])
+    if byte < 128:
+        return bool(words[byte])
+    code, shift = 0, 0
+    while byte < 192 and at > begin:
+        code |= (byte & 63) << shift
+        shift += 6
+        at -= 1
+        byte = np.int64(data[at])
+    code |= (byte & (31 if byte < 224 else 15 if byte < 240 else 7)) << shift
+    return bool(code < len(words) and words[code])
+
+
+@kernel
+def _email_begin(data: Bytes, begin: int, free: int, at: int, words: Flags) -> int:
+    """Return the leftmost place from which the `@` at `at` is reached, -1 if there is none."""
+    found, place = -1, at
+    while place > free:
+        byte = data[place - 1]
+        if _LOCAL[byte]:
+            place -= 1
+            if bool(words[byte]) != _is_word_before(data, begin, place, words):
+                found = place
+        elif byte == DOT and place < at and data[place] != DOT:
+            place -= 1
+        else:
+            break
+    return found
+
+
+@kernel
+def _email_end(data: Bytes, at: int, end: int) -> int:
+    """Return the end of the domain or literal at `at`, 0 if there is none."""
+    if at < end and data[at] == _BRACKET:
+        return _literal_end(data, at + 1, end)
+    stop, labels = 0, 0
+    while is_in(data, at, end, LABEL) and data[at] != DASH:
+        after = at
+        while is_in(data, after, end, LABEL):
+            after += 1
+        last = after
+        while data[last - 1] == DASH:
+            last -= 1
+        stop, labels = last, labels + 1
+        if last < after or not (after < end and data[after] == DOT):
+            break
+        at = after + 1
+    return stop if labels > 1 else 0
+
+
+@kernel
+def _literal_end(data: Bytes, at: int, end: int) -> int:
+    """Return the end of `1.2.3.4]` or `1.2.3.tag:]` at `at`, 0 if there is none."""
+    for _ in range(3):
+        size = digits_at(data, at, end, 4)
+        if not _is_octet(data, at, size) or not (at + size < end and data[at + size] == DOT):
+            return 0
+        at += size + 1
+    after = at
+    while is_in(data, after, end, LABEL):
+        after += 1
+    if after == at or after >= end:
+        return 0
+    if data[after] == COLON and data[after - 1] != DASH:
+        return after + 2 if after + 1 < end and data[after + 1] == _BRACKET_END else 0
+    size = digits_at(data, at, end, 4)
+    is_number = size == after - at and _is_octet(data, at, size)
+    return after + 1 if is_number and data[after] == _BRACKET_END else 0
+
+
+@kernel
+def _is_octet(data: Bytes, at: int, size: int) -> bool:
+    """Return whether `size` digits at `at` are a number up to 255, leading zeros allowed."""
+    if size == 3:
+        return bool((np.int64(data[at]) * 10 + data[at + 1]) * 10 + data[at + 2] <= 5328 + 255)
+    return size == 1 or size == 2
+
+
+@kernel
+def _last_octet(data: Bytes, at: int, end: int) -> int:
+    """Return how many digits at `at` the last octet takes: the first alternative that matches."""
+    size = digits_at(data, at, end, 3)
+    if size == 3 and not _is_octet(data, at, 3):
+        return 2
+    return size
+
+
+@kernel
+def _next_address(data: Bytes, free: int, end: int) -> tuple[int, int]:
+    """Return the first dotted number between `free` and `end`, (0, 0) if there is none."""
+    for dot in range(free + 1, end):
+        if data[dot] != DOT or not is_in(data, dot + 1, end, DIGIT):
+            continue
+        at = dot + 1
+        for _ in range(2):
+            size = digits_at(data, at, end, 4)
+            if not _is_octet(data, at, size) or not (at + size < end and data[at + size] == DOT):
+                at = 0
+                break
+            at += size + 1
+        last = _last_octet(data, at, end) if at else 0
+        if last == 0:
+            continue
+        for size in range(3, 0, -1):
+            start = dot - size
+            is_run = start >= free and digits_at(data, start, dot, 3) == size
+            if is_run and _is_octet(data, start, size):
+                return start, at + last
+    return 0, 0
+
+
+@kernel
+def _next_email(data: Bytes, begin: int, free: int, end: int, words: Flags) -> tuple[int, int]:
+    """Return the first e-mail address from `free` on, (end, end) if there is none."""
+    for at in range(free, end):
+        if data[at] == AT:
+            stop = _email_end(data, at + 1, end)
+            if stop:
+                start = _email_begin(data, begin, free, at, words)
+                if start >= 0:
+                    return start, stop
+    return end, end
+
+
+@kernel
+def _find_as_datatrove(
+    offsets: Offsets,
+    data: Bytes,
+    words: Flags,
+    has_email: bool,
+    has_ipv4: bool,
+    spans: Offsets,
+    kinds: Bytes,
+) -> int:
+    """Fill `spans` (3, room) and `kinds` (room,), return how many there are, also beyond the room.
+
+    Kind 0 is an e-mail address, 1 an IPv4 address.
+    """
+    num = 0
+    for row in range(len(offsets) - 1):
+        begin, end = offsets[row], offsets[row + 1]
+        free = begin
+        while free < end:
+            mail, after = _next_email(data, begin, free, end, words) if has_email else (end, end)
+            while has_ipv4:
+                start, stop = _next_address(data, free, mail)
+                if stop == 0:
+                    break
+                if num < len(kinds):
+                    spans[0, num], spans[1, num], spans[2, num] = row, start - begin, stop - begin
+                    kinds[num] = 1
+                num, free = num + 1, stop
+            if mail < end:
+                if num < len(kinds):
+                    spans[0, num], spans[1, num], spans[2, num] = row, mail - begin, after - begin
+                    kinds[num] = 0
+                num += 1
+            free = after
     return num

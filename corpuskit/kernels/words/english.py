@@ -4,7 +4,7 @@ A chunk is what stands between whitespace. spaCy takes prefixes and suffixes off
 case or nothing to take off is left, splits the rest at infixes unless it is a URL, and at the end
 looks for special cases in the tokens. Classes of characters and special cases are spaCy's own,
 given as `Rules`; the shape of the patterns is written down here, so whoever gives the rules must
-know that spaCy's patterns are those that this was proven for (spaCy 3.8, `stages/_spacy.py`). The
+know that spaCy's patterns are those that this was proven for (spaCy 3.8, `text/spacy.py`). The
 patterns of languages without rules of their own ("xx") differ in one bit, `Rules.digit_hyphens`.
 
 Positions here are numbers of characters, from the first one of the chunk.
@@ -12,41 +12,22 @@ Positions here are numbers of characters, from the first one of the chunk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from corpuskit.kernels.jit import kernel
 from corpuskit.kernels.utf8 import char_width, code_point
-from corpuskit.kernels.words.hosts import is_url
-from corpuskit.kernels.words.specials import (
-    ASK,
-    BREAK,
-    CURRENCY,
-    DIGIT,
-    DOTTED,
-    LETTER,
-    LOWER,
-    NUM_CODES,
-    PREFIX,
-    QUOTE,
-    SUFFIX,
-    UNIT,
-    UPPER,
-    find_special,
-)  # fmt: skip
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from corpuskit.kernels.words.specials import Room, Rules
 
     Bytes = NDArray[np.uint8]
     Ints = NDArray[np.int32]
 
 
 @kernel
-def split_chunk(data: Bytes, start: int, stop: int, rules: Rules, room: Room) -> int:
+def split_chunk(data: Bytes, start: int, stop: int, rules: Rules, room: SplitScratch) -> int:
     """Fill `room.ends` with where tokens end in `data`'s chunk; return how many, -1 to ask spaCy.
 
     The ends are bytes from `start`. O(B), 0.3 us for a chunk of common length.
@@ -64,7 +45,9 @@ def split_chunk(data: Bytes, start: int, stop: int, rules: Rules, room: Room) ->
 
 
 @kernel
-def _decode(data: Bytes, start: int, stop: int, classes: NDArray[np.uint16], room: Room) -> int:
+def _decode(
+    data: Bytes, start: int, stop: int, classes: NDArray[np.uint16], room: SplitScratch
+) -> int:
     """Fill codes, bits, places; return how many characters, -1 to ask spaCy."""
     codes, kinds, places = room.codes, room.bits, room.places
     num = 0
@@ -88,7 +71,7 @@ def _decode(data: Bytes, start: int, stop: int, classes: NDArray[np.uint16], roo
 
 
 @kernel
-def _split_affixes(num: int, rules: Rules, room: Room) -> int:
+def _split_affixes(num: int, rules: Rules, room: SplitScratch) -> int:
     """Fill `room.ends`; return how many. As spaCy's _split_affixes and _attach_tokens."""
     # Out of the tuples at once: each look at an array in a tuple costs an atomic count of uses.
     codes, bits, ends, tails = room.codes, room.bits, room.ends, room.tails
@@ -142,7 +125,6 @@ def _is_digit(bits: Ints, at: int, begin: int) -> bool:
 
 @kernel
 def _dots(codes: Ints, at: int, end: int) -> int:
-    """Return how many full stops stand at `at`."""
     length = 0
     while at + length < end and codes[at + length] == 46:
         length += 1
@@ -311,7 +293,7 @@ def _hyphens_length(codes: Ints, bits: Ints, at: int, end: int) -> int:
 
 
 @kernel
-def _has_match(count: int, rules: Rules, room: Room) -> bool:
+def _has_match(count: int, rules: Rules, room: SplitScratch) -> bool:
     """Return whether neighbouring tokens spell a special case that has other tokens."""
     codes, ends = room.codes, room.ends
     table, starts, texts, longest = rules.table, rules.starts, rules.codes, rules.longest
@@ -335,3 +317,248 @@ def _has_match(count: int, rules: Rules, room: Room) -> bool:
                     return True
         begin = np.int64(ends[first])
     return False
+
+
+# ----------------------------------------------------------------------
+# Classes of characters and special cases of spaCy's tokenizers, as arrays.
+
+LETTER, LOWER, UPPER, DIGIT, QUOTE, DOTTED, PREFIX, SUFFIX = (1 << bit for bit in range(8))
+BREAK, HOST, SCHEME, CURRENCY, UNIT, ASK = (1 << bit for bit in range(8, 14))
+"""Bits of a character: the letters of spaCy's patterns, those that count as small and as capital
+(scripts without case count as both); 0-9; a quotation mark; a final full stop behind it is a word
+of its own; a word at the beginning, at the end, anywhere; part of a host name, of a URL's scheme; a
+currency sign; in a unit that is not ASCII; seen in a pattern that is not written down here."""
+
+NUM_CODES = 0x20000
+"""Characters beyond make a chunk one to ask spaCy about."""
+
+
+class Rules(NamedTuple):
+    """What spaCy's language data says, as arrays; all read-only.
+
+    Attributes:
+        classes: (NUM_CODES,) uint16, bits as above.
+        table: (2 ** n,) int32: hash -> number of a special case + 1, 0 where there is none.
+        starts, codes: special case s is the characters `codes[starts[s]:starts[s + 1]]`.
+        piece_starts, pieces: its tokens have `pieces[piece_starts[s]:piece_starts[s + 1]]`
+            characters.
+        matched: (S,) uint8: whether it is looked for among tokens, too.
+        longest: characters of the longest special case.
+        digit_hyphens: 1 if a hyphen between a digit and a letter separates.
+    """
+
+    classes: NDArray[np.uint16]
+    table: Ints
+    starts: Ints
+    codes: Ints
+    piece_starts: Ints
+    pieces: Ints
+    matched: Bytes
+    longest: int
+    digit_hyphens: int
+
+
+class SplitScratch(NamedTuple):
+    """Scratch for chunks of at most n characters.
+
+    Attributes:
+        codes, bits, places: (n + 1,) the characters, their classes, where they are in the texts.
+        ends, tails: (n + 1,) where tokens end; the beginnings of suffixes.
+    """
+
+    codes: Ints
+    bits: Ints
+    places: NDArray[np.int64]
+    ends: Ints
+    tails: Ints
+
+
+def room(size: int) -> SplitScratch:
+    """Return scratch for chunks of at most `size` bytes."""
+    narrow = [np.empty(size + 1, np.int32) for _ in range(4)]
+    return SplitScratch(narrow[0], narrow[1], np.empty(size + 1, np.int64), narrow[2], narrow[3])
+
+
+def rules(
+    classes: NDArray[np.uint16],
+    specials: dict[str, list[str]],
+    matched: frozenset[str],
+    digit_hyphens: bool,
+) -> Rules:
+    """Build Rules; `specials` is text -> its tokens."""
+    texts = list(specials)
+    size = 1 << max(4, (4 * len(texts)).bit_length())
+    table = np.zeros(size, np.int32)
+    codes = [np.array(list(map(ord, text)), np.int32) for text in texts]
+    # Once per installation: no reason to compile it for Python, too.
+    hashed = getattr(hash_chars, "py_func", hash_chars)
+    for number, text in enumerate(codes, start=1):
+        place = hashed(text, 0, len(text)) & (size - 1)
+        while table[place]:
+            place = (place + 1) & (size - 1)
+        table[place] = number
+    pieces = [list(map(len, specials[text])) for text in texts]
+    made = Rules(
+        classes,
+        table,
+        np.cumsum([0, *map(len, texts)], dtype=np.int32),
+        np.concatenate([np.zeros(0, np.int32), *codes]),
+        np.cumsum([0, *map(len, pieces)], dtype=np.int32),
+        np.array([length for some in pieces for length in some], np.int32),
+        np.array([text in matched for text in texts], np.uint8),
+        max(map(len, texts), default=0),
+        int(digit_hyphens),
+    )
+    for array in made[:-2]:
+        array.flags.writeable = False
+    return made
+
+
+@kernel
+def hash_chars(codes: Ints, begin: int | np.int64, end: int | np.int64) -> int:
+    """Return a hash of some characters."""
+    value = np.int64(end - begin)
+    for at in range(begin, end):
+        value = (value * np.int64(31) + codes[at]) & np.int64(0xFFFFFFFFFFFF)
+    return int(value ^ (value >> np.int64(15)))
+
+
+@kernel
+def find_special(
+    codes: Ints,
+    begin: int | np.int64,
+    end: int | np.int64,
+    table: Ints,
+    starts: Ints,
+    texts: Ints,
+    longest: int,
+) -> int:
+    """Return the number of the special case that the characters spell, -1 if none; see Rules."""
+    length = end - begin
+    if length > longest or length <= 0:
+        return -1
+    mask = len(table) - 1
+    place = hash_chars(codes, begin, end) & mask
+    while table[place] != 0:
+        number = np.int64(table[place]) - 1
+        at = starts[number]
+        if starts[number + 1] - at == length:
+            same = 0
+            while same < length and codes[begin + same] == texts[at + same]:
+                same += 1
+            if same == length:
+                return int(number)
+        place = (place + 1) & mask
+    return -1
+
+
+NO_RULES = rules(np.zeros(NUM_CODES, np.uint16), {}, frozenset(), digit_hyphens=False)
+
+
+# ----------------------------------------------------------------------
+# spaCy's pattern of URLs: scheme, user, host name or address, port, path.
+
+
+@kernel
+def is_url(codes: Ints, bits: Ints, begin: int, end: int) -> bool:
+    """Return whether spaCy's URL pattern matches: scheme, user, host or address, port, path."""
+    dots = 0
+    for at in range(begin, end):
+        dots += codes[at] == 46
+    if dots == 0:
+        return False
+    at = begin
+    while at < end and bits[at] & SCHEME:
+        at += 1
+    host = -1
+    if (
+        at - begin >= 2
+        and at + 3 < end
+        and codes[at] == 58
+        and codes[at + 1] == 47
+        and codes[at + 2] == 47
+    ):
+        host = at + 3
+    for at in range(begin, end):
+        is_behind_user = at > begin + 1 and codes[at - 1] == 64
+        if (at in (begin, host) or is_behind_user) and _is_host(codes, bits, at, end):
+            return True
+    return False
+
+
+@kernel
+def _is_host(codes: Ints, bits: Ints, begin: int, end: int) -> bool:
+    """Return whether a host name or an address, a port and a path fill `begin:end`."""
+    at = _host_end(codes, bits, begin, end)
+    if at < 0:
+        at = _address_end(codes, bits, begin, end)
+    if at < 0:
+        return False
+    if at < end and codes[at] == 58:
+        port = at + 1
+        while port < end and port - at <= 6 and bits[port] & DIGIT:
+            port += 1
+        if port - at < 3 or port - at > 6:
+            return False
+        at = port
+    return bool(at == end or codes[at] == 47 or codes[at] == 63 or codes[at] == 35)
+
+
+@kernel
+def _host_end(codes: Ints, bits: Ints, begin: int, end: int) -> int:
+    """Return where a host name ends, -1 if there is none: labels, and small letters at last."""
+    label = at = begin
+    labels = 0
+    letters = True
+    while True:
+        if at < end and (bits[at] & HOST or codes[at] == 45 or codes[at] == 95):
+            letters = letters and bool(bits[at] & LOWER)
+            at += 1
+            continue
+        if at < end and codes[at] == 46:
+            if at == label or at - label > 64 or not bits[label] & HOST or not bits[at - 1] & HOST:
+                return -1
+            labels += 1
+            letters = True
+            at += 1
+            label = at
+            continue
+        if labels > 0 and letters and 2 <= at - label <= 63:
+            return at
+        return -1
+
+
+@kernel
+def _address_end(codes: Ints, bits: Ints, begin: int, end: int) -> int:
+    """Return where an IPv4 address ends, -1 if there is none or it is a private one."""
+    at = begin
+    first = second = 0
+    for group in range(4):
+        if group > 0:
+            if at >= end or codes[at] != 46:
+                return -1
+            at += 1
+        start, value = at, 0
+        while at < end and at - start < 3 and bits[at] & DIGIT:
+            value = value * 10 + (codes[at] - 48)
+            at += 1
+        length = at - start
+        if length == 0 or (at < end and bits[at] & DIGIT):
+            return -1
+        if length == 3 and value < 100:
+            return -1
+        if (group == 0 or group == 3) and codes[start] == 48:
+            return -1
+        if value > (223 if group == 0 else 254 if group == 3 else 255):
+            return -1
+        if group == 0:
+            first = value
+        elif group == 1:
+            second = value
+    if first == 10 or first == 127:
+        return -1
+    if (first == 169 and second == 254) or (first == 192 and second == 168):
+        return -1
+    if first == 172 and 16 <= second <= 31:
+        return -1
+    return at

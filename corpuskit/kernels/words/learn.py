@@ -14,7 +14,7 @@ from corpuskit.kernels.words.split import COUNT_BITS, PLACE, TOUCHY, VALUE, Ques
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from corpuskit.kernels.words.specials import Room, Rules
+    from corpuskit.kernels.words.english import Rules, SplitScratch
 
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
@@ -26,7 +26,7 @@ WHOLE, ASK, RULES = 0, 1, 2
 UNKNOWN = -1
 
 
-class Found(NamedTuple):
+class LearnedWords(NamedTuple):
     """The answers to n questions.
 
     Attributes:
@@ -40,9 +40,11 @@ class Found(NamedTuple):
     touchy: Bytes
 
 
-def nothing_found(num: int) -> Found:
+def nothing_found(num: int) -> LearnedWords:
     """Return no answers yet."""
-    return Found(np.zeros(num, np.int64), np.full(num, UNKNOWN, np.int64), np.zeros(num, np.uint8))
+    return LearnedWords(
+        np.zeros(num, np.int64), np.full(num, UNKNOWN, np.int64), np.zeros(num, np.uint8)
+    )
 
 
 @kernel
@@ -52,9 +54,9 @@ def learn(
     who: int,
     rules: Rules,
     records: Records,
-    room: Room,
+    room: SplitScratch,
     asked: Questions,
-    found: Found,
+    found: LearnedWords,
 ) -> None:
     """Answer the questions from `first_question` on that the rules can answer.
 
@@ -88,7 +90,7 @@ def learn(
 
 @kernel
 def answer(
-    slots: Slots, records: Records, asked: Questions, first_question: int, found: Found
+    slots: Slots, records: Records, asked: Questions, first_question: int, found: LearnedWords
 ) -> None:
     """Write answers into the slots of questions from `first_question` on."""
     for question in range(first_question, asked.used[0]):
@@ -102,7 +104,11 @@ def answer(
 
 @kernel
 def _expanded(
-    offsets: Offsets, tokens: NDArray[np.int32], found: Found, is_touched: Bytes, made: Offsets
+    offsets: Offsets,
+    tokens: NDArray[np.int32],
+    found: LearnedWords,
+    is_touched: Bytes,
+    made: Offsets,
 ) -> None:
     """Fill `made` with the offsets of words when all questions are answered."""
     counts, touchy = found.counts, found.touchy
@@ -119,7 +125,9 @@ def _expanded(
 
 
 @kernel
-def _expand(size: int, tokens: NDArray[np.int32], found: Found, out: NDArray[np.int32]) -> None:
+def _expand(
+    size: int, tokens: NDArray[np.int32], found: LearnedWords, out: NDArray[np.int32]
+) -> None:
     firsts, counts = found.firsts, found.counts
     num = 0
     for at in range(size):
@@ -135,7 +143,7 @@ def _expand(size: int, tokens: NDArray[np.int32], found: Found, out: NDArray[np.
 
 
 def expand(
-    offsets: Offsets, tokens: NDArray[np.int32], found: Found
+    offsets: Offsets, tokens: NDArray[np.int32], found: LearnedWords
 ) -> tuple[Offsets, NDArray[np.int32], Offsets]:
     """Return offsets and tokens with the answers in place of the questions.
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from corpuskit.kernels.jit import kernel
-from corpuskit.kernels.punctuation import PUNCTUATION, TERMINAL
-from corpuskit.kernels.utf8 import char_width, code_point
+from corpuskit.kernels.utf8 import PUNCTUATION, TERMINAL, char_width, code_point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

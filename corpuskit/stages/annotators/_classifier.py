@@ -7,19 +7,23 @@ import re
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from corpuskit.errors import DataError, UsageError
-from corpuskit.stages.annotators._evaluation import at_keep_rate, at_precision, evaluate, judge
 from corpuskit.stages.annotators._fasttext import Trained, open_model, train, training_line
-from corpuskit.stages.annotators._labelled import Row, Split, write_shuffled
+from corpuskit.stages.annotators._labelled import BATCH, LabelledRow, Split, buffers, write_shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from corpuskit.stages.annotators._evaluation import Evaluation, Judged, Threshold
-    from corpuskit.stages.annotators._fasttext import Settings
+    from numpy.typing import NDArray
+
+    from corpuskit.stages.annotators._fasttext import ClassifierSettings, FastTextModel
+
 
 NO_SPLIT = Split()
 TRIES = 5
@@ -34,7 +38,7 @@ class TrainReport:
     size_bytes: int
     num_docs: int
     labels: tuple[str, ...]
-    held_out: Evaluation | None
+    held_out: ClassifierEvaluation | None
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,9 @@ class Shrink:
 
 
 def train_classifier(
-    rows: Iterable[Row],
+    rows: Iterable[LabelledRow],
     output: Path,
-    settings: Settings,
+    settings: ClassifierSettings,
     *,
     split: Split = NO_SPLIT,
     shrink: Shrink | None = None,
@@ -97,8 +101,8 @@ def train_classifier(
         counts: Counter[str] = Counter()
         write_lines(rows, split, lines, settings.seed, counts)
         if len(counts) < 2:
-            found = ", ".join(map(repr, counts)) or "none"
-            raise DataError(f"labels: there must be two to learn from, found {found}.")
+            given = ", ".join(map(repr, counts)) or "none"
+            raise DataError(f"labels: there must be two to learn from, found {given}.")
         progress(f"training on {counts.total():,} texts with {len(counts)} labels")
         model = train(lines, settings, verbose=verbose)
         if shrink is not None:
@@ -114,7 +118,7 @@ def train_classifier(
 
 
 def write_lines(
-    rows: Iterable[Row], split: Split, path: Path, seed: int, counts: Counter[str]
+    rows: Iterable[LabelledRow], split: Split, path: Path, seed: int, counts: Counter[str]
 ) -> None:
     """Write the shuffled training lines of rows that are not held out, and count their labels."""
 
@@ -130,7 +134,7 @@ def write_lines(
 def _make_small(
     model: Trained,
     lines: Path,
-    settings: Settings,
+    settings: ClassifierSettings,
     shrink: Shrink,
     output: Path,
     progress: Callable[[str], None],
@@ -173,7 +177,9 @@ def _fitting_rows(model: Trained, max_bytes: int) -> int:
     return rows
 
 
-def judge_held_out(model: Path, rows: Iterable[Row], split: Split, positive: str = "") -> Judged:
+def judge_held_out(
+    model: Path, rows: Iterable[LabelledRow], split: Split, positive: str = ""
+) -> Judged:
     """Predict the rows that a training with the same split left out; without a split, all.
 
     Raises:
@@ -194,7 +200,7 @@ def choose_thresholds(
     precision: float | None = None,
     model: Path | None = None,
     among: Iterable[str] | None = None,
-) -> tuple[Threshold, ...]:
+) -> tuple[ScoreThreshold, ...]:
     """Return the thresholds asked for.
 
     Args:
@@ -209,19 +215,19 @@ def choose_thresholds(
     """
     if not judged.positive and (keep_rate is not None or precision is not None):
         raise UsageError("a threshold is one of a label's scores. Name it by --positive LABEL.")
-    found = []
+    thresholds = []
     if keep_rate is not None and among is not None and model is not None:
-        texts = (Row(text, "") for text in among)
+        texts = (LabelledRow(text, "") for text in among)
         scores = judge(open_model(model), texts, judged.positive).scores
-        found.append(at_keep_rate(scores, keep_rate))
+        thresholds.append(at_keep_rate(scores, keep_rate))
     elif keep_rate is not None:
-        found.append(at_keep_rate(judged.scores, keep_rate, judged.hits))
+        thresholds.append(at_keep_rate(judged.scores, keep_rate, judged.hits))
     if precision is not None:
-        found.append(at_precision(judged.scores, judged.hits, precision))
-    return tuple(found)
+        thresholds.append(at_precision(judged.scores, judged.hits, precision))
+    return tuple(thresholds)
 
 
-def stage_snippet(stage: str, model: str, label: str, threshold: Threshold) -> str:
+def stage_snippet(stage: str, model: str, label: str, threshold: ScoreThreshold) -> str:
     """Return the line of a pipeline file that applies a threshold.
 
     `quality` keeps what reaches it; `toxicity` drops what reaches it: scores have four decimals, so
@@ -240,3 +246,285 @@ def _scalar(text: str) -> str:
     plain = re.fullmatch(r"[A-Za-z_./][\w./-]*", text, re.ASCII)
     other = text.lower() in {"true", "false", "yes", "no", "on", "off", "null", "y", "n", ".inf"}
     return text if plain and not other else json.dumps(text, ensure_ascii=False)
+
+
+# ----------------------------------------------------------------------
+# How good a classifier is: accuracy, what is taken for what, calibration, and a threshold.
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """How well one label is found; `num_docs` have it, `num_predicted` were given it."""
+
+    label: str
+    num_docs: int
+    num_predicted: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True)
+class GroupScore:
+    """Accuracy within one group."""
+
+    group: str
+    num_docs: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Documents with a score from `low` to below `high` (the last bin includes 1).
+
+    `mean_score` is what the model says, `right_ratio` what is true of them.
+    """
+
+    low: float
+    high: float
+    num_docs: int
+    mean_score: float
+    right_ratio: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Whether scores are probabilities.
+
+    Attributes:
+        label: whose scores; empty for those of each document's best label.
+        error: mean of |mean score - share right| over bins, by documents (ECE).
+        bins: those that have documents.
+    """
+
+    label: str
+    error: float
+    bins: tuple[Bin, ...]
+
+
+@dataclass(frozen=True)
+class ClassifierEvaluation:
+    """How a model does on labelled rows.
+
+    Attributes:
+        num_docs: rows judged.
+        accuracy: share of rows whose best label is the true one.
+        macro_f1: mean of the labels' F1.
+        labels: labels that occur, by name.
+        confusions: (true, predicted, count), most frequent first.
+        groups: accuracy by group, largest first; empty without groups.
+        calibration: of the positive label if one is given, else of the best.
+        auc: chance that a row of the positive label scores above another one (ROC); None without
+            a positive label, or where all rows have it or none.
+    """
+
+    num_docs: int
+    accuracy: float
+    macro_f1: float
+    labels: tuple[LabelScore, ...]
+    confusions: tuple[tuple[str, str, int], ...]
+    groups: tuple[GroupScore, ...] = ()
+    calibration: Calibration | None = None
+    auc: float | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a model said of N rows, and the truth.
+
+    Attributes:
+        true, best: true and best label of each row; an empty best label where no word is known.
+        groups: group of each row.
+        best_scores: (N,) float64, of the best label.
+        scores: (N,) float64, of the positive label; those of the best without one.
+        positive: the positive label, or empty.
+    """
+
+    true: list[str]
+    best: list[str]
+    groups: list[str]
+    best_scores: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    positive: str = ""
+
+    @property
+    def hits(self) -> NDArray[np.bool_]:
+        """(N,) whether what `scores` is about is true: the positive label, else the best."""
+        wanted = [self.positive] * len(self.true) if self.positive else self.best
+        return np.array([a == b for a, b in zip(self.true, wanted, strict=True)], np.bool_)
+
+
+def judge(model: FastTextModel, rows: Iterable[LabelledRow], positive: str = "") -> Judged:
+    """Predict row by row, exactly as the stages do.
+
+    Raises:
+        UsageError: the model does not have the positive label.
+    """
+    rows = iter(rows)
+    true: list[str] = []
+    best: list[str] = []
+    groups: list[str] = []
+    tops, scores = [np.empty(0)], [np.empty(0)]
+    while batch := list(islice(rows, BATCH)):
+        num = len(model.labels) if positive else 1
+        predictions = model.predict(buffers([row.text for row in batch]), num, strip=True)
+        ranks = predictions.ranks[:, 0].tolist()
+        true += [row.label for row in batch]
+        groups += [row.group for row in batch]
+        best += [model.labels[rank] if rank >= 0 else "" for rank in ranks]
+        tops.append(predictions.scores[:, 0])
+        scores.append(
+            model.scores_of(predictions, positive) if positive else predictions.scores[:, 0]
+        )
+    return Judged(true, best, groups, np.concatenate(tops), np.concatenate(scores), positive)
+
+
+def evaluate(judged: Judged) -> ClassifierEvaluation:
+    """Turn what was judged into figures."""
+    pairs = Counter(zip(judged.true, judged.best, strict=True))
+    right: dict[str, list[bool]] = {}
+    for group, true, guess in zip(judged.groups, judged.true, judged.best, strict=True):
+        right.setdefault(group, []).append(true == guess)
+    groups = [GroupScore(name, len(hits), sum(hits) / len(hits)) for name, hits in right.items()]
+    return tally(
+        pairs,
+        groups=tuple(sorted(groups, key=lambda one: (-one.num_docs, one.group)))
+        if set(right) - {""}
+        else (),
+        calibration=calibrate(judged.scores, judged.hits, judged.positive),
+        auc=roc_area(judged.scores, judged.hits) if judged.positive else None,
+    )
+
+
+def tally(
+    pairs: Counter[tuple[str, str]],
+    groups: tuple[GroupScore, ...] = (),
+    calibration: Calibration | None = None,
+    auc: float | None = None,
+) -> ClassifierEvaluation:
+    """Turn counts of (true, predicted) into figures; a ratio without a denominator is 0."""
+    true: Counter[str] = Counter()
+    given: Counter[str] = Counter()
+    for (label, guess), count in pairs.items():
+        true[label] += count
+        given[guess] += count
+    scores = []
+    for label in sorted(true.keys() | (given.keys() - {""})):
+        hits = pairs[label, label]
+        precision = hits / given[label] if given[label] else 0.0
+        recall = hits / true[label] if true[label] else 0.0
+        f1 = 2 * hits / (given[label] + true[label])
+        scores.append(LabelScore(label, true[label], given[label], precision, recall, f1))
+    wrong = [(*pair, count) for pair, count in pairs.items() if pair[0] != pair[1]]
+    total = pairs.total()
+    return ClassifierEvaluation(
+        num_docs=total,
+        accuracy=sum(pairs[label, label] for label in true) / total if total else 0.0,
+        macro_f1=sum(score.f1 for score in scores) / len(scores) if scores else 0.0,
+        labels=tuple(scores),
+        confusions=tuple(sorted(wrong, key=lambda pair: (-pair[2], pair[0], pair[1]))),
+        groups=groups,
+        calibration=calibration,
+        auc=auc,
+    )
+
+
+def calibrate(
+    scores: NDArray[np.float64], right: NDArray[np.bool_], label: str = ""
+) -> Calibration:
+    """Compare scores with the share that is right, in ten bins of equal width."""
+    places = np.minimum((np.clip(scores, 0, 1) * BINS).astype(np.int64), BINS - 1)
+    bins = []
+    for place in range(BINS):
+        chosen = places == place
+        if chosen.any():
+            mean, share = float(scores[chosen].mean()), float(right[chosen].mean())
+            bins.append(Bin(place / BINS, (place + 1) / BINS, int(chosen.sum()), mean, share))
+    gaps = [one.num_docs * abs(one.mean_score - one.right_ratio) for one in bins]
+    return Calibration(label, sum(gaps) / max(len(scores), 1), tuple(bins))
+
+
+def roc_area(scores: NDArray[np.float64], right: NDArray[np.bool_]) -> float | None:
+    """Return the area under the ROC curve (Mann-Whitney; ties count half), None for one class."""
+    ones, zeros = int(right.sum()), int((~right).sum())
+    if not ones or not zeros:
+        return None
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # from 1; ties share the mean rank
+    return float((ranks[right].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+@dataclass(frozen=True)
+class ScoreThreshold:
+    """A threshold chosen for a purpose: rows that score at least `min_score` count as positive.
+
+    Attributes:
+        purpose: `keep rate 0.1` or `precision 0.9`.
+        min_score: has four decimals, as scores have.
+        kept_ratio: share of the rows that reach it.
+        precision: share of those rows that are positive; None without truth.
+        recall: share of the positive rows that reach it; None without truth.
+    """
+
+    purpose: str
+    min_score: float
+    kept_ratio: float
+    precision: float | None = None
+    recall: float | None = None
+
+
+def at_keep_rate(
+    scores: NDArray[np.float64], rate: float, right: NDArray[np.bool_] | None = None
+) -> ScoreThreshold:
+    """Return the highest threshold that keeps at least this share of the rows.
+
+    Rows with equal scores stay together, so more may be kept: see `kept_ratio`.
+
+    Raises:
+        UsageError: the rate is not above 0 and at most 1, or there are no rows.
+    """
+    if not 0 < rate <= 1:
+        raise UsageError(f"keep-rate must be above 0 and at most 1, got {rate}.")
+    if not len(scores):
+        raise UsageError("keep-rate: there are no texts to keep a share of.")
+    wanted = int(np.ceil(rate * len(scores) - 1e-9))
+    return _threshold(f"keep rate {rate:g}", float(-np.sort(-scores)[wanted - 1]), scores, right)
+
+
+def at_precision(
+    scores: NDArray[np.float64], right: NDArray[np.bool_], precision: float
+) -> ScoreThreshold:
+    """Return the lowest threshold at which this share of what is kept is positive.
+
+    Raises:
+        UsageError: the precision is not above 0 and at most 1, or no threshold reaches it.
+    """
+    if not 0 < precision <= 1:
+        raise UsageError(f"precision must be above 0 and at most 1, got {precision}.")
+    order = np.argsort(-scores, kind="stable")
+    ordered, hits = scores[order], np.cumsum(right[order])
+    shares = hits / np.arange(1, len(order) + 1)
+    ends = np.append(ordered[1:] != ordered[:-1], True)  # a threshold takes all rows of a score
+    reached = np.flatnonzero(ends & (shares >= precision))
+    if not len(reached):
+        best = float(shares[ends].max()) if len(shares) else 0.0
+        raise UsageError(f"precision {precision:g} is not reached; at most {best:.4f} is.")
+    return _threshold(f"precision {precision:g}", float(ordered[reached[-1]]), scores, right)
+
+
+def _threshold(
+    purpose: str, score: float, scores: NDArray[np.float64], right: NDArray[np.bool_] | None
+) -> ScoreThreshold:
+    kept = scores >= score
+    if right is None:
+        return ScoreThreshold(purpose, score, float(kept.mean()))
+    hits = int((kept & right).sum())
+    return ScoreThreshold(
+        purpose,
+        score,
+        float(kept.mean()),
+        hits / max(int(kept.sum()), 1),
+        hits / max(int(right.sum()), 1),
+    )

@@ -24,7 +24,7 @@ BUCKETS = 32
 """Files that lines are scattered over, to shuffle them with 1/32 of their bytes in memory."""
 
 
-class Row(NamedTuple):
+class LabelledRow(NamedTuple):
     """A text, its true label, and the group (a source, a site) that it belongs to."""
 
     text: str
@@ -51,7 +51,7 @@ class Labelled:
     label_column: str = "label"
     group_column: str | None = None
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[LabelledRow]:
         """Yield the rows.
 
         Raises:
@@ -64,13 +64,13 @@ class Labelled:
         for path in self.inputs:
             for values in _records(path, [self.text_column, self.label_column, *group]):
                 if None not in values:
-                    yield Row(str(values[0]), _label(values[1]), *map(str, values[2:]))
+                    yield LabelledRow(str(values[0]), _label(values[1]), *map(str, values[2:]))
         for label, path in self.sources:
             lines = _stem(path).endswith(".txt")
-            found = _lines(path) if lines else _records(path, [self.text_column, *group])
-            for values in found:
+            records = _lines(path) if lines else _records(path, [self.text_column, *group])
+            for values in records:
                 if None not in values:
-                    yield Row(str(values[0]), label, *(map(str, values[1:] or [path.name])))
+                    yield LabelledRow(str(values[0]), label, *(map(str, values[1:] or [path.name])))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Split:
     def __bool__(self) -> bool:
         return self.share > 0 or bool(self.groups)
 
-    def holds_out(self, row: Row) -> bool:
+    def holds_out(self, row: LabelledRow) -> bool:
         """Say whether a row is set aside."""
         if self.groups:
             return row.group in self.groups
@@ -176,7 +176,6 @@ def _read_jsonl(path: Path, columns: list[str]) -> Iterator[list[object]]:
 
 
 def _lines(path: Path) -> Iterator[list[object]]:
-    """Yield the lines of a text file that are not blank."""
     for _, line in _raw_lines(path):
         if line.strip():
             yield [line.decode("utf-8", "replace").rstrip("\r\n")]

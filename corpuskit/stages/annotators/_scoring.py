@@ -11,8 +11,7 @@ from pydantic import Field
 from corpuskit.errors import UsageError, suggest
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, StreamingStage
-from corpuskit.stages.annotators._fasttext import PREFIX, open_model
-from corpuskit.stages.annotators._fasttext_file import labels_of
+from corpuskit.stages.annotators._fasttext import PREFIX, labels_of, open_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import Known, View, Volume
-    from corpuskit.stages.annotators._fasttext import Model, Predictions
+    from corpuskit.stages.annotators._fasttext import FastTextModel, Predictions
 
 NEWLINES = {"space": b" ", "drop": b""}
 BYTES_PER_SECOND = 15e6
@@ -78,7 +77,7 @@ class ScoringStage(StreamingStage):
             disk_bytes=volume.documents * 10,
         )
 
-    def score(self, view: View) -> tuple[Model, Predictions, NDArray[np.float64]]:
+    def score(self, view: View) -> tuple[FastTextModel, Predictions, NDArray[np.float64]]:
         """Return the model, its predictions of all labels, and the score of each document.
 
         Raises:
@@ -86,17 +85,17 @@ class ScoringStage(StreamingStage):
             DataError: the model is not a whole one.
         """
         model = open_model(self.model)
-        found = model.predict(
+        predictions = model.predict(
             view.text,
             len(model.labels),
             max_bytes=self.max_bytes,
             newlines=NEWLINES[self.newlines],
             strip=True,
         )
-        return model, found, model.scores_of(found, self.label)
+        return model, predictions, model.scores_of(predictions, self.label)
 
 
-def best_labels(model: Model, found: Predictions) -> pa.Array:
+def best_labels(model: FastTextModel, predictions: Predictions) -> pa.Array:
     """Return the best label of each document; null where the model knows no word of it."""
-    ranks = found.ranks[:, 0]
+    ranks = predictions.ranks[:, 0]
     return pa.array(model.labels, pa.string()).take(pa.array(ranks, mask=ranks < 0))

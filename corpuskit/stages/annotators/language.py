@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,17 +15,16 @@ from pydantic import Field, model_validator
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages._language_codes import same_language
-from corpuskit.stages.annotators._fasttext import PREFIX, open_model
-from corpuskit.stages.annotators._fasttext_file import labels_of
+from corpuskit.stages.annotators._fasttext import PREFIX, labels_of, open_model
+from corpuskit.text.languages import same_language
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     from corpuskit.stage import Known, View, Volume
-    from corpuskit.stages.annotators._fasttext import Model, Predictions
+    from corpuskit.stages.annotators._fasttext import FastTextModel, Predictions
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parents[2] / "models" / "langid.ftz"
@@ -163,16 +162,18 @@ class Language(StreamingStage):
         least = self._least(model)
         others = self.accept == "datatrove" and self.keep is not None
         num = max(len(model.labels) if others else 1, self.top_k)
-        found = model.predict(view.text, num, max_bytes=self.max_bytes)
-        best, scores = found.ranks[:, 0], np.ascontiguousarray(found.scores[:, 0])
+        predictions = model.predict(view.text, num, max_bytes=self.max_bytes)
+        best, scores = predictions.ranks[:, 0], np.ascontiguousarray(predictions.scores[:, 0])
         listed = np.ones(view.num_docs, np.bool_)
         if self.keep is not None:
             listed = np.isin(best, [model.rank_of(code) for code in self.keep])
-        kept = self._kept(model, found, least)
+        kept = self._kept(model, predictions, least)
         codes = np.where(kept, 0, np.where(listed, 2, 1)).astype(np.uint8)
         columns = {"label": _names(model, best), "score": pa.array(scores)}
         if self.top_k > 1:
-            columns |= _lists(model, found.ranks[:, : self.top_k], found.scores[:, : self.top_k])
+            columns |= _lists(
+                model, predictions.ranks[:, : self.top_k], predictions.scores[:, : self.top_k]
+            )
         measures = {"language": (~listed).astype(np.float64), "score": scores}
         return Outcome(
             codes=codes,
@@ -182,18 +183,18 @@ class Language(StreamingStage):
         )
 
     def _kept(
-        self, model: Model, found: Predictions, least: NDArray[np.float64]
+        self, model: FastTextModel, predictions: Predictions, least: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
         """Return which documents stay."""
         strict = self.accept == "datatrove"
-        looked = found.ranks if strict and self.keep is not None else found.ranks[:, :1]
-        scores = found.scores[:, : looked.shape[1]]
+        looked = predictions.ranks if strict and self.keep is not None else predictions.ranks[:, :1]
+        scores = predictions.scores[:, : looked.shape[1]]
         enough = scores > least[looked] if strict else scores >= least[looked]
         if self.keep is not None:
             enough &= np.isin(looked, [model.rank_of(code) for code in self.keep])
         return np.asarray(enough.any(axis=1), np.bool_)
 
-    def _least(self, model: Model) -> NDArray[np.float64]:
+    def _least(self, model: FastTextModel) -> NDArray[np.float64]:
         """Return the least score of each label of the model, that of `und` last."""
         least = np.full(len(model.labels) + 1, self.min_score)
         for code, bound in self._bounds().items():
@@ -216,50 +217,6 @@ class Language(StreamingStage):
     def _path(self) -> Path:
         return EMBEDDED_PATH if self.model == EMBEDDED else Path(self.model)
 
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from corpuskit.stages.annotators._official import beginning, open_official
-
-        official, bounds = open_official(str(self._path)), self._bounds()
-        kept = self._datatrove(official) if self.accept == "datatrove" else None
-
-        def decide(text: str) -> tuple[str | None, str]:
-            seen = beginning(text, self.max_bytes)
-            labels, scores = official.predict(seen.replace("\n", " "))
-            label = labels[0].removeprefix(PREFIX) if labels else UNDETERMINED
-            score = float(scores[0]) if labels else 0.0
-            listed = self.keep is None or label in self.keep
-            if kept is not None and labels:
-                stays = kept(seen)
-            else:
-                enough = score >= bounds.get(label, self.min_score)
-                stays = listed and (enough if kept is None else score > self.min_score)
-            if stays:
-                return None, text
-            return ("score" if listed else "language"), text
-
-        return decide
-
-    def _datatrove(self, official: Any) -> Callable[[str], bool]:
-        """Return datatrove's decision, by one filter per listed language, since minima differ."""
-        from datatrove.data import Document
-        from datatrove.pipeline.filters import LanguageFilter
-
-        from corpuskit.stages.annotators._official import reference
-
-        bounds = self._bounds()
-
-        def keeps(code: str, bound: float, text: str) -> bool:
-            filtering = reference(LanguageFilter, self.keep and [code], language_threshold=bound)
-            filtering.model._model = official
-            return bool(filtering.filter(Document(text=text, id="")))
-
-        def kept(text: str) -> bool:
-            best = official.predict(text.replace("\n", " "))[0][0].removeprefix(PREFIX)
-            listed = self.keep or (best,)
-            return any(keeps(code, bounds.get(code, self.min_score), text) for code in listed)
-
-        return kept
-
 
 @functools.lru_cache(maxsize=8)
 def _read_bounds(path: str, modified: int, size_bytes: int) -> Mapping[str, float]:
@@ -270,21 +227,21 @@ def _read_bounds(path: str, modified: int, size_bytes: int) -> Mapping[str, floa
         DataError: it does not hold a JSON object of numbers between 0 and 1.
     """
     try:
-        found = json.loads(Path(path).read_text("utf-8-sig"))
+        bounds = json.loads(Path(path).read_text("utf-8-sig"))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f"min_scores: {path}: cannot be read: {reason}. Check the path.") from None
     except (ValueError, RecursionError) as error:
         problem = f"{path}: is not JSON: {error}."
         raise DataError(f'min_scores: {problem} Write {{"de": 0.821}}.') from None
-    numbers = found.values() if isinstance(found, dict) else [None]
+    numbers = bounds.values() if isinstance(bounds, dict) else [None]
     for value in numbers:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise DataError(
                 f"min_scores: {path}: must map languages to scores from 0 to 1, has {value!r}. "
                 'Write {"de": 0.821}.'
             )
-    return found  # type: ignore[no-any-return]
+    return bounds  # type: ignore[no-any-return]
 
 
 def _suggest_label(code: str, labels: Iterable[str]) -> str:
@@ -293,13 +250,13 @@ def _suggest_label(code: str, labels: Iterable[str]) -> str:
     return f"Did you mean {same[0]!r}?" if same else suggest(code, labels)
 
 
-def _names(model: Model, ranks: NDArray[np.int32]) -> pa.Array:
+def _names(model: FastTextModel, ranks: NDArray[np.int32]) -> pa.Array:
     """Return the labels at `ranks`; rank -1 is `und`."""
     return pa.array([*model.labels, UNDETERMINED]).take(pa.array(ranks % (len(model.labels) + 1)))
 
 
 def _lists(
-    model: Model, ranks: NDArray[np.int32], scores: NDArray[np.float64]
+    model: FastTextModel, ranks: NDArray[np.int32], scores: NDArray[np.float64]
 ) -> dict[str, pa.Array]:
     """Return the columns of the k best; a model with fewer labels gives shorter lists."""
     present = ranks >= 0

@@ -9,15 +9,15 @@ import pyarrow as pa
 from pydantic import Field
 
 from corpuskit.stage import Example, Outcome
-from corpuskit.stages.annotators._scoring import NEWLINES, ScoringStage, best_labels
+from corpuskit.stages.annotators._scoring import ScoringStage, best_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     from corpuskit.stage import View
-    from corpuskit.stages.annotators._fasttext import Model, Predictions
+    from corpuskit.stages.annotators._fasttext import FastTextModel, Predictions
 
 Bounds = Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], Field(min_length=1)]
 
@@ -93,7 +93,7 @@ class Quality(ScoringStage):
         return any(bound is not None for bound in bounds)
 
     def _fails(
-        self, model: Model, found: Predictions, scores: NDArray[np.float64]
+        self, model: FastTextModel, found: Predictions, scores: NDArray[np.float64]
     ) -> dict[str, NDArray[np.bool_]]:
         """Return for each rule which documents break it."""
         none = np.zeros(len(scores), np.bool_)
@@ -104,41 +104,6 @@ class Quality(ScoringStage):
             "remove_labels": _any(model, found, self.remove_labels) if self.remove_labels else none,
         }
 
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from datatrove.data import Document
-        from datatrove.pipeline.filters import FastTextClassifierFilter
-
-        from corpuskit.stages.annotators._official import beginning, open_official, reference
-
-        official = open_official(self.model)
-        given = {
-            "score": ("keep_labels", {self.label: self.min_score}),
-            "keep_labels": ("keep_labels", self.keep_labels),
-            "remove_labels": ("remove_labels", self.remove_labels),
-        }
-        filters = {}
-        for rule, (kind, bounds) in given.items():
-            if bounds and None not in bounds.values():
-                filters[rule] = reference(
-                    FastTextClassifierFilter,
-                    self.model,
-                    **{kind: list(bounds.items())},
-                    save_labels_in_metadata=False,
-                    newline_replacement=NEWLINES[self.newlines].decode(),
-                )
-                filters[rule]._model = official
-
-        def decide(text: str) -> tuple[str | None, str]:
-            seen = beginning(text, self.max_bytes)
-            if filters and not seen.strip():
-                return "empty", text  # the reference keeps none of them, and gives no reason
-            for rule, one in filters.items():
-                if not one.filter(Document(text=seen, id="")):
-                    return rule, text
-            return None, text
-
-        return decide
-
 
 def _measures(
     fails: Mapping[str, NDArray[np.bool_]], found: Predictions, scores: NDArray[np.float64]
@@ -148,7 +113,9 @@ def _measures(
     return flags | {"empty": found.empty.astype(np.float64), "score": scores}
 
 
-def _any(model: Model, found: Predictions, bounds: Mapping[str, float]) -> NDArray[np.bool_]:
+def _any(
+    model: FastTextModel, found: Predictions, bounds: Mapping[str, float]
+) -> NDArray[np.bool_]:
     """Return which documents have one of the labels with at least its score."""
     reached = [model.scores_of(found, label) >= bound for label, bound in bounds.items()]
     return np.logical_or.reduce(reached)  # type: ignore[no-any-return]

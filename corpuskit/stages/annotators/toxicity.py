@@ -9,10 +9,10 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.stage import Example, Outcome
-from corpuskit.stages.annotators._scoring import NEWLINES, ScoringStage, best_labels
+from corpuskit.stages.annotators._scoring import ScoringStage, best_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from corpuskit.stage import View
 
@@ -61,7 +61,7 @@ class Toxicity(ScoringStage):
         return self
 
     def apply(self, view: View) -> Outcome:
-        model, found, scores = self.score(view)
+        model, predictions, scores = self.score(view)
         codes = np.zeros(view.num_docs, np.uint8)
         if self.min_score is not None:
             codes[scores < self.min_score] = 2
@@ -70,23 +70,6 @@ class Toxicity(ScoringStage):
         return Outcome(
             codes=codes,
             values=np.where(codes > 0, scores, np.nan),
-            columns={"score": pa.array(scores), "label": best_labels(model, found)},
+            columns={"score": pa.array(scores), "label": best_labels(model, predictions)},
             measures=dict.fromkeys(self.rules, scores) if self.measures else {},
         )
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from corpuskit.stages.annotators._fasttext import PREFIX
-        from corpuskit.stages.annotators._official import beginning, open_official
-
-        official = open_official(self.model)
-        newline = NEWLINES[self.newlines].decode()
-
-        def decide(text: str) -> tuple[str | None, str]:
-            seen = beginning(text, self.max_bytes).strip().replace("\n", newline)
-            score = dict(zip(*official.predict(seen, -1), strict=True)).get(PREFIX + self.label, 0)
-            if self.max_score is not None and score > self.max_score:
-                return "toxic", text
-            low = self.min_score is not None and score < self.min_score
-            return ("not_toxic" if low else None), text
-
-        return decide

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.formats.batch import Utf8, numbers, utf8
+from corpuskit.kernels.folding import fold_texts
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.unionfind import first_of_group
-from corpuskit.kernels.wordhash import fold_texts
 from corpuskit.stage import Cost, Pass
 from corpuskit.stages._numbers import check_strings, to_strings
 from corpuskit.stages._routing import hash_units

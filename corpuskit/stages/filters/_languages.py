@@ -1,12 +1,4 @@
-"""Parameters that differ from language to language: one YAML file each, in FineWeb2's shape.
-
-A stage that takes part has the three fields below among its parameters, `unknown_language` last
-among its rules, and calls these functions from `files()`, `needs()` and `apply()`:
-
-    per_language: str | None = None
-    language_column: str = LABEL
-    unknown_language: OnUnknown = "error"
-"""
+"""Parameters that differ from language to language: one YAML file each, in FineWeb2's shape."""
 
 from __future__ import annotations
 
@@ -22,11 +14,11 @@ from pydantic import ValidationError
 from corpuskit import yamlreader
 from corpuskit.errors import UsageError, listing, suggest
 from corpuskit.stage.view import Outcome
-from corpuskit.stages._language_codes import same_language
 from corpuskit.stages._numbers import check_strings
+from corpuskit.text.languages import same_language
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -52,9 +44,10 @@ and `language`, the language to split words by where that is not the label itsel
 
 
 class PerLanguage(Protocol):
-    """A stage whose parameters may differ from language to language."""
+    """A `LanguageFilter`, as far as these functions know it."""
 
     rules: ClassVar[tuple[str, ...]]
+    keys: ClassVar[Mapping[str, str]]
 
     @property
     def per_language(self) -> str | None: ...
@@ -62,77 +55,64 @@ class PerLanguage(Protocol):
     def language_column(self) -> str: ...
     @property
     def unknown_language(self) -> OnUnknown: ...
-    @property
-    def measures(self) -> bool: ...
     def threshold(self, rule: str) -> float: ...
+    def decide(self, view: View) -> Outcome: ...
     def model_dump(self) -> dict[str, Any]: ...
 
 
 S = TypeVar("S", bound=PerLanguage)
 
 
-def check_languages(stage: PerLanguage) -> None:
-    """Check what the parameters alone tell; for validators.
+def check_pattern(per_language: str) -> None:
+    """Check the parameter `per_language`.
 
     Raises:
-        ValueError: the pattern does not do, or the measures would fit no single bound.
+        ValueError: it is a pattern that does not name a language once, in the name of the file.
     """
-    if stage.per_language is None:
-        return
-    if stage.measures:
-        raise ValueError(
-            "measures: bounds that depend on the language cannot be tuned. Leave out per_language, "
-            "or measure one language at a time"
-        )
-    for pattern in _patterns(stage.per_language):
+    for pattern in _patterns(per_language):
         if pattern.count(_PLACE) > 1 or _PLACE not in Path(pattern).name:
             raise ValueError(
-                f"per_language: {stage.per_language!r} must have {_PLACE} once, in the name of "
-                "the file"
+                f"per_language: {per_language!r} must have {_PLACE} once, in the name of the file"
             )
 
 
-def language_files(stage: PerLanguage, names: Mapping[str, str]) -> tuple[str, ...]:
+def language_files(stage: PerLanguage) -> tuple[str, ...]:
     """Return the paths of all files of a folder or pattern, all of them checked.
-
-    For `Stage.files()`, which is called before anything runs.
 
     Raises:
         UsageError: there is none, two are for one language, or one is broken.
     """
-    if stage.per_language is None:
-        return ()
-    found: dict[str, Path] = {}
+    assert stage.per_language is not None, "asked by the caller"
+    files: dict[str, Path] = {}
     for pattern in _patterns(stage.per_language):
         before, _, after = pattern.partition(_PLACE)
         for name in glob.glob(f"{glob.escape(before)}*{glob.escape(after)}"):
             label = Path(name).name[len(Path(before + "x").name) - 1 :].removesuffix(after)
             if not re.fullmatch(_LABEL, label) or not Path(name).is_file():
                 continue
-            if label in found:
+            if label in files:
                 raise UsageError(
-                    f"per_language: {found[label]} and {name} are for one language. Remove one."
+                    f"per_language: {files[label]} and {name} are for one language. Remove one."
                 )
-            found[label] = Path(name)
-    if not found:
+            files[label] = Path(name)
+    if not files:
         raise UsageError(
             f"per_language: {stage.per_language} has no file for any language, such as "
             "deu_Latn.yml. Check the path."
         )
-    for path in found.values():
-        _check_file(stage, path, names)
-    return tuple(sorted(map(str, found.values())))
+    for path in files.values():
+        _check_file(stage, path)
+    return tuple(sorted(map(str, files.values())))
 
 
-def check_labels(stage: S, known: Known, names: Mapping[str, str]) -> None:
+def check_labels(stage: PerLanguage, known: Known) -> None:
     """Check that every language that a document can have by then has a file that serves.
 
     Raises:
         UsageError: one has none, and that is an error, or its words cannot be split.
     """
-    if stage.per_language is None:
-        return
-    language_files(stage, names)
+    language_files(stage)
+    assert stage.per_language is not None, "asked by the caller"
     check_strings(known, "language_column", stage.language_column)
     labels = known.values.get(stage.language_column)
     if labels is None:
@@ -147,7 +127,7 @@ def check_labels(stage: S, known: Known, names: Mapping[str, str]) -> None:
             f"{stage.language_column} may be. {remedy}."
         )
     for label in sorted(labels - without):
-        _stage_of(stage, label, names)
+        _stage_of(stage, label)
 
 
 def file_of(per_language: str, label: str | None) -> Path | None:
@@ -161,66 +141,33 @@ def file_of(per_language: str, label: str | None) -> Path | None:
     return None
 
 
-def word_libraries(words: str) -> tuple[str, ...]:
-    """Return the distributions that decide how text is split; for `Stage.libraries()`."""
-    # datatrove says by which of spaCy's rules a language is split.
-    return {"spacy": ("datatrove", "spacy"), "unicode": ("regex",)}.get(words, ())
-
-
-def language_columns(stage: PerLanguage) -> tuple[str, ...]:
-    """Return the columns that tell the language; for `Stage.needs()`."""
-    return () if stage.per_language is None else (stage.language_column,)
-
-
-def decide_by_language(
-    stage: S, view: View, names: Mapping[str, str], decide: Callable[[S, View], Outcome]
-) -> Outcome:
+def decide_by_language(stage: PerLanguage, view: View) -> Outcome:
     """Decide each document with the parameters of its language; outcomes come back in order.
 
     Args:
         stage: gives all parameters that a language's file does not.
         view: has the column that tells the language; null is an unknown language.
-        names: key in a file -> parameter of the stage. A parameter that may be null is null where
-            the file says 0 or less, as in the reference; other keys of KEYS are for other stages.
-        decide: decides all documents of a view with one stage.
 
     Raises:
         UsageError: a file is broken, or a document's language has none and that is an error.
     """
-    if stage.per_language is None:
-        return decide(stage, view)
-    found = _Merged(view.num_docs)
+    codes = np.zeros(view.num_docs, np.uint8)
+    values, bounds = np.full(view.num_docs, np.nan), np.full(view.num_docs, np.nan)
     for label, rows in _groups(view.column(stage.language_column)):
-        chosen = _stage_of(stage, label, names)
+        chosen = _stage_of(stage, label)
         if chosen is not None:
-            found.add(rows, chosen, decide(chosen, view.select(rows)))
+            outcome = chosen.decide(view.select(rows))
+            assert outcome.codes is not None, "filters decide"
+            assert outcome.values is not None, "and say by which value"
+            codes[rows], values[rows] = outcome.codes, outcome.values
+            limits = np.array([np.nan, *map(chosen.threshold, chosen.rules)])
+            bounds[rows] = limits[outcome.codes]
         elif stage.unknown_language == "drop":
-            found.codes[rows] = stage.rules.index(UNKNOWN) + 1
-    return found.outcome()
-
-
-class _Merged:
-    """Outcomes of some documents each, put together."""
-
-    def __init__(self, num_docs: int) -> None:
-        self.codes = np.zeros(num_docs, np.uint8)
-        self.values = np.full(num_docs, np.nan)
-        self.bounds = np.full(num_docs, np.nan)
-
-    def add(self, rows: NDArray[np.int64], stage: PerLanguage, outcome: Outcome) -> None:
-        assert outcome.codes is not None, "filters decide"
-        self.codes[rows] = outcome.codes
-        if outcome.values is not None:
-            self.values[rows] = outcome.values
-        limits = np.array([np.nan, *map(stage.threshold, stage.rules)])
-        self.bounds[rows] = limits[outcome.codes]
-
-    def outcome(self) -> Outcome:
-        return Outcome(codes=self.codes, values=self.values, bounds=self.bounds)
+            codes[rows] = stage.rules.index(UNKNOWN) + 1
+    return Outcome(codes=codes, values=values, bounds=bounds)
 
 
 def _groups(labels: pa.Array) -> Iterator[tuple[str | None, NDArray[np.int64]]]:
-    """Yield each label and the rows that have it."""
     coded = labels.dictionary_encode()
     numbers = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     for number in np.unique(numbers).tolist():
@@ -236,20 +183,20 @@ def _patterns(per_language: str) -> tuple[str, ...]:
     return str(folder / f"{_PLACE}.yml"), str(folder / f"{_PLACE}.yaml")
 
 
-def _check_file(stage: PerLanguage, path: Path, names: Mapping[str, str]) -> None:
-    changes = _changes(stage, _content(path), names)
+def _check_file(stage: PerLanguage, path: Path) -> None:
+    changes = _changes(stage, _content(path))
     # Whether its words can be split is asked for languages that occur.
     if getattr(stage, "variant", "datatrove") == "datatrove":
         changes["words"] = "whitespace"
     _validated(stage, changes, f"{path}: ")
 
 
-def _stage_of(stage: S, label: str | None, names: Mapping[str, str]) -> S | None:
+def _stage_of(stage: S, label: str | None) -> S | None:
     """Return the stage with the parameters of a language; None if there are none."""
     assert stage.per_language is not None, "asked for by the caller"
     path = file_of(stage.per_language, label)
     if path is not None:
-        return _with(stage, path, str(label), names)
+        return _with(stage, path, str(label))
     if stage.unknown_language == "defaults":
         return _validated(stage, {}, "")
     if stage.unknown_language == "error":
@@ -260,22 +207,23 @@ def _stage_of(stage: S, label: str | None, names: Mapping[str, str]) -> S | None
     return None
 
 
-def _with(stage: S, path: Path, label: str, names: Mapping[str, str]) -> S:
+def _with(stage: S, path: Path, label: str) -> S:
     given = _content(path)
-    changes = _changes(stage, given, names)
-    has_language = "language" in type(stage).model_fields  # type: ignore[attr-defined]
-    if has_language and getattr(stage, "words", "") == "spacy":
+    changes = _changes(stage, given)
+    if getattr(stage, "words", "") == "spacy":
         changes["language"] = given.get("language", label)
     return _validated(stage, changes, f"{path}: ")
 
 
-def _changes(
-    stage: PerLanguage, given: Mapping[str, Any], names: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the parameters that a file gives."""
+def _changes(stage: PerLanguage, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that a file gives.
+
+    A parameter that may be null is null where the file says 0 or less, as in the reference; other
+    keys of KEYS are for other stages.
+    """
     changes: dict[str, Any] = {}
     fields = type(stage).model_fields  # type: ignore[attr-defined]
-    for key, name in names.items():
+    for key, name in stage.keys.items():
         if key in given:
             value = given[key]
             off = isinstance(value, int | float) and value <= 0 and _nullable(fields[name])

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.errors import DataError, UsageError, listing
-from corpuskit.kernels.casing import lower_texts
 from corpuskit.kernels.filters.wordlist import compile_words, count_entries
+from corpuskit.kernels.folding import lower_texts
 from corpuskit.kernels.hashing import xxh64
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
@@ -20,7 +20,7 @@ from corpuskit.stages._numbers import check_strings
 from corpuskit.stages.filters._lists import read_entries, versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -159,7 +159,6 @@ class BadWords(StreamingStage):
 
     @property
     def _paths(self) -> Mapping[str, str]:
-        """Language -> path of its list."""
         if isinstance(self.lists, str):
             return {self.language: self.lists}
         return self.lists or {}
@@ -182,37 +181,6 @@ class BadWords(StreamingStage):
         offsets, data = view.text
         value = int(xxh64(data, offsets[row], offsets[row + 1], np.uint64(self.seed)))
         return (value >> 11) * 2.0**-53 < self.keep_fraction
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        import re
-
-        import xxhash
-        from datatrove.data import Document
-        from datatrove.pipeline.filters import C4BadWordsFilter
-
-        path = self._paths.get(self.language)
-        allowed = _ALLOWED if self.allowlist == "c4" else frozenset()
-        found = {*(read_entries(path) if path else ()), *self.entries} - allowed
-        either = "|".join(re.escape(word) for word in found)
-        whole = self.language not in _UNSPACED
-        reference = C4BadWordsFilter(default_language=self.language)
-        # As it makes the pattern of a list, which it would download.
-        reference._badwords_regex[self.language] = re.compile(
-            rf"(?:\W|^)({either})(?:\W|$)" if whole else either
-        )
-        places = re.compile(rf"(?<!\w)(?=(?:{either})(?!\w))" if whole else f"(?={either})")
-
-        def decide(text: str) -> tuple[str | None, str]:
-            if self.max_count == 0:
-                kept = reference.filter(Document(text=text, id=""))
-                rule = None if kept is True else kept[1]
-            else:
-                num = sum(1 for _ in places.finditer(text.lower()))
-                rule = _RULE if self.max_count is not None and num > self.max_count else None
-            share = (xxhash.xxh64_intdigest(text.encode(), self.seed) >> 11) * 2.0**-53
-            return (None if share < self.keep_fraction else rule), text
-
-        return decide
 
 
 @functools.lru_cache(maxsize=256)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from corpuskit.kernels.filters.paragraphs import count_long_lines
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
+from corpuskit.kernels.filters.c4 import count_long_lines
+from corpuskit.stage import Cost, Example
+from corpuskit.stages.filters._measured import MeasuredFilter, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
     from corpuskit.stage import View, Volume
 
 
-class C4Paragraphs(StreamingStage):
+class C4Paragraphs(MeasuredFilter):
     r"""Drop documents with too few long lines.
 
     Use it instead of `c4_quality` in languages whose lines need not end in Latin punctuation. Lines
@@ -27,8 +29,7 @@ class C4Paragraphs(StreamingStage):
     0.10.1's C4ParagraphFilter, which has no others and calls the reason `< 3 paragraphs`.
     """
 
-    rules: ClassVar[tuple[str, ...]] = ("too_few_paragraphs",)
-    bounds: ClassVar[Mapping[str, str]] = {"too_few_paragraphs": "min_paragraphs"}
+    table: ClassVar[tuple[Rule, ...]] = (Rule("too_few_paragraphs", below="min_paragraphs"),)
     examples: ClassVar[tuple[Example, ...]] = (
         Example("\n".join(["long " * 40] * 3)),
         Example("\n".join(["long " * 40, "short", "long " * 40]), "too_few_paragraphs"),
@@ -38,35 +39,11 @@ class C4Paragraphs(StreamingStage):
     """Fewest long lines."""
     min_paragraph_chars: int = Field(200, ge=0)
     """A line of at least this many characters is long."""
-    measures: bool = False
-    """Also store the number of long lines, so that its bound can be tuned without another run."""
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 1e9)
 
-    def apply(self, view: View) -> Outcome:
+    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
         offsets, data = view.text
-        num = count_long_lines(offsets, data, self.min_paragraph_chars).astype(np.float64)
-        return Outcome(
-            codes=(num < self.min_paragraphs).astype(np.uint8),
-            values=num,
-            measures={"too_few_paragraphs": num} if self.measures else {},
-        )
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from datatrove.data import Document
-        from datatrove.pipeline.filters import C4ParagraphFilter
-
-        reference = C4ParagraphFilter()
-        reference.min_paragraph_len = self.min_paragraph_chars
-
-        def decide(text: str) -> tuple[str | None, str]:
-            if self.min_paragraphs == reference.min_paragraphs:
-                kept = reference.filter(Document(text=text, id="")) is True
-            else:  # it looks at three lines, whatever their number should be
-                lengths = [len(line) for line in text.split("\n")]
-                long = [size for size in lengths if size >= self.min_paragraph_chars]
-                kept = len(long) >= self.min_paragraphs
-            return (None if kept else "too_few_paragraphs"), text
-
-        return decide
+        num = count_long_lines(offsets, data, self.min_paragraph_chars)
+        return {"too_few_paragraphs": num.astype(np.float64)}

@@ -10,18 +10,22 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import Utf8
-from corpuskit.kernels.filters.c4 import rewrite_lines, strip_texts
-from corpuskit.kernels.filters.c4lines import RULES, LineTests
-from corpuskit.kernels.filters.sentences import UNKNOWN, count_breaks, sentence_edges
+from corpuskit.kernels.filters.c4 import (
+    RULES,
+    UNKNOWN,
+    LineTests,
+    count_breaks,
+    rewrite_lines,
+    sentence_edges,
+    strip_texts,
+)
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-from corpuskit.stages._words import check_language, splitter
+from corpuskit.text.words import check_language, splitter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
-    from corpuskit.kernels.filters.c4 import Draft
+    from corpuskit.kernels.filters.c4 import LineDraft
     from corpuskit.kernels.words.lexicon import Words
     from corpuskit.stage import View, Volume
 
@@ -145,7 +149,7 @@ class C4Quality(StreamingStage):
             measures=self._measures(codes, num_sentences) if self.measures else {},
         )
 
-    def _draft(self, view: View) -> Draft:
+    def _draft(self, view: View) -> LineDraft:
         """Return what the line rules leave."""
         offsets, data = view.text
         sentences = None
@@ -164,7 +168,7 @@ class C4Quality(StreamingStage):
         )
         return rewrite_lines(offsets, data, tests, sentences)
 
-    def _count_again(self, draft: Draft, breaks: NDArray[np.int64]) -> None:
+    def _count_again(self, draft: LineDraft, breaks: NDArray[np.int64]) -> None:
         """Count the documents that hold the word IS_ALPHA, as the reference does: line by line.
 
         Its tokenizer fails on that word; it then takes it out of the line and tries again.
@@ -173,10 +177,10 @@ class C4Quality(StreamingStage):
             text = draft.data[draft.offsets[row] : draft.offsets[row + 1]].tobytes()
             breaks[row] = 0
             for line in text.split(b"\n"):
-                found = count_breaks(*self._split(line))[0]
-                if found == UNKNOWN:
-                    found = count_breaks(*self._split(line.replace(_BREAKS_SPACY, b"")))[0]
-                breaks[row] += found
+                count = count_breaks(*self._split(line))[0]
+                if count == UNKNOWN:
+                    count = count_breaks(*self._split(line.replace(_BREAKS_SPACY, b"")))[0]
+                breaks[row] += count
 
     def _find_again(
         self, text: Utf8, bounds: NDArray[np.int64], edges: NDArray[np.int64]
@@ -188,16 +192,16 @@ class C4Quality(StreamingStage):
         unknown = np.flatnonzero(edges[bounds[:-1]] == UNKNOWN)
         if len(unknown) == 0:
             return bounds, edges
-        found = [edges[a:b] for a, b in itertools.pairwise(bounds)]
+        by_row = [edges[a:b] for a, b in itertools.pairwise(bounds)]
         for row in unknown.tolist():
             whole = text.row(row)
             offsets, data, words = self._split(whole.replace(_BREAKS_SPACY, b""))
             count, places = sentence_edges(offsets, data, words)
             chars = np.searchsorted(_leads(data), places[: count[1] - 1])
             leads = _leads(np.frombuffer(whole, np.uint8))
-            found[row] = np.append(leads[chars], len(whole))
-        sizes = [len(part) for part in found]
-        return np.cumsum([0, *sizes], dtype=np.int64), np.concatenate(found)
+            by_row[row] = np.append(leads[chars], len(whole))
+        sizes = [len(part) for part in by_row]
+        return np.cumsum([0, *sizes], dtype=np.int64), np.concatenate(by_row)
 
     def _split(self, text: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8], Words]:
         """Return one text as buffers, and its words."""
@@ -210,45 +214,14 @@ class C4Quality(StreamingStage):
         self, codes: NDArray[np.uint8], num_sentences: NDArray[np.float64]
     ) -> dict[str, Any]:
         """Return what each rule that was asked measured; NaN where an earlier one ended it."""
-        found = {
+        measured = {
             rule: (codes == code).astype(np.float64)
             for code, rule in enumerate(RULES[: _TOO_FEW - 1], start=1)
         }
         if self.min_num_sentences is not None:
-            found["too_few_sentences"] = num_sentences
-        return found
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from datatrove.data import Document
-        from datatrove.pipeline.filters import C4QualityFilter
-
-        from corpuskit.stages._reference import reference_words
-
-        def bound(value: int | None) -> int:
-            return -1 if value is None else value
-
-        reference = C4QualityFilter(
-            split_paragraph=self.split_paragraph,
-            remove_citations=self.remove_citations,
-            filter_no_terminal_punct=self.filter_no_terminal_punct,
-            min_num_sentences=bound(self.min_num_sentences),
-            min_words_per_line=bound(self.min_words_per_line),
-            max_word_length=bound(self.max_word_length),
-            filter_lorem_ipsum=self.filter_lorem_ipsum,
-            filter_javascript=self.filter_javascript,
-            filter_curly_bracket=self.filter_curly_bracket,
-            filter_policy=self.filter_policy,
-            language=reference_words("spacy", self.language) if self._needs_words() else "en",
-        )
-
-        def decide(text: str) -> tuple[str | None, str]:
-            document = Document(text=text, id="")
-            kept = reference.filter(document)
-            return (None if kept is True else kept[1]), document.text
-
-        return decide
+            measured["too_few_sentences"] = num_sentences
+        return measured
 
 
 def _leads(data: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return where characters begin."""
     return np.flatnonzero(data & 0xC0 != 0x80)

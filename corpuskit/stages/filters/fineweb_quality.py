@@ -9,28 +9,18 @@ import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
 from corpuskit.kernels.filters.fineweb import MEASURES, measure_lines
-from corpuskit.kernels.punctuation import TERMINAL
-from corpuskit.paths import PathText
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages._words import WordSplit, check_language, splitter
-from corpuskit.stages.filters._languages import (
-    LABEL,
-    UNKNOWN,
-    OnUnknown,
-    check_labels,
-    check_languages,
-    decide_by_language,
-    language_columns,
-    language_files,
-    word_libraries,
-)
+from corpuskit.kernels.utf8 import TERMINAL
+from corpuskit.stage import Cost, Example
+from corpuskit.stages.filters._languages import UNKNOWN
+from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.text.words import splitter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import Self
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import Known, View, Volume
+    from corpuskit.stage import View, Volume
 
 
 def _one_char(value: str) -> str:
@@ -39,27 +29,11 @@ def _one_char(value: str) -> str:
     return value
 
 
-_RULES = {  # rule -> parameter that bounds it, in the order of the reference
-    "empty": "min_lines",
-    "line_punct_ratio": "min_line_punct_ratio",
-    "short_line_ratio": "max_short_line_ratio",
-    "char_dup_ratio": "max_char_dup_ratio",
-    "list_ratio": "max_newline_ratio",
-}
-
-_NAMES = {  # key in a file of a language -> parameter
-    "line_punct_thr": "min_line_punct_ratio",
-    "short_line_thr": "max_short_line_ratio",
-    "short_line_length": "short_line_chars",
-    "char_duplicates_ratio": "max_char_dup_ratio",
-    "new_line_ratio": "max_newline_ratio",
-}
-
 _LINE = "A line of prose that is long enough not to be short."
 _OFF = {"min_line_punct_ratio": None, "max_short_line_ratio": None, "max_char_dup_ratio": None}
 
 
-class FinewebQuality(StreamingStage):
+class FinewebQuality(LanguageFilter):
     r"""Drop documents whose lines read like menus, lists or boilerplate.
 
     Few lines end a sentence, most are short, some are repeated, or there are few words per line.
@@ -77,8 +51,20 @@ class FinewebQuality(StreamingStage):
     by language; in its files, unlike in the reference, an upper bound of 0 switches a rule off.
     """
 
-    rules: ClassVar[tuple[str, ...]] = (*_RULES, UNKNOWN)
-    bounds: ClassVar[Mapping[str, str]] = _RULES
+    table: ClassVar[tuple[Rule, ...]] = (
+        Rule("empty", "num_lines", below="min_lines"),
+        Rule("line_punct_ratio", below="min_line_punct_ratio"),
+        Rule("short_line_ratio", above="max_short_line_ratio"),
+        Rule("char_dup_ratio", above="max_char_dup_ratio"),
+        Rule("list_ratio", above="max_newline_ratio"),
+    )
+    keys: ClassVar[Mapping[str, str]] = {
+        "line_punct_thr": "min_line_punct_ratio",
+        "short_line_thr": "max_short_line_ratio",
+        "short_line_length": "short_line_chars",
+        "char_duplicates_ratio": "max_char_dup_ratio",
+        "new_line_ratio": "max_newline_ratio",
+    }
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_LINE),
         Example(" \n\t\n", "empty"),
@@ -107,112 +93,25 @@ class FinewebQuality(StreamingStage):
     """Largest share of characters in lines that repeat an earlier one."""
     max_newline_ratio: float | None = Field(0.3, ge=0)
     """Most line ends per word."""
-    words: WordSplit = "spacy"
-    """How text is split into words; `spacy` as the reference does."""
-    language: str = Field("en", min_length=1)
-    """Language by whose rules spaCy splits."""
-    per_language: PathText | None = Field(None, min_length=1)
-    """Folder with a file of parameters for each language, such as deu_Latn.yml (FineWeb2's shape),
-    or a pattern such as configs/{language}.yml."""
-    language_column: str = Field(LABEL, min_length=1)
-    """Column that tells the language of a document."""
-    unknown_language: OnUnknown = "error"
-    """What becomes of a document whose language has no file; `defaults`: the parameters here."""
-    measures: bool = False
-    """Also store what every rule measured, so that bounds can be tuned without another run."""
 
     @model_validator(mode="after")
-    def _check_language(self) -> FinewebQuality:
-        check_languages(self)
-        needs_words = self.max_newline_ratio is not None or self.measures
-        if needs_words and self.per_language is None:
-            check_language(self.words, self.language)
-        return self
-
-    def files(self) -> tuple[str, ...]:
-        return language_files(self, _NAMES)
-
-    def check(self, known: Known) -> None:
-        check_labels(self, known, _NAMES)
-
-    def needs(self) -> tuple[str, ...]:
-        return language_columns(self)
-
-    def libraries(self) -> tuple[str, ...]:
-        return word_libraries(self.words)
+    def _check_language(self) -> Self:
+        return self.check_splits(needs_words=self.max_newline_ratio is not None or self.measures)
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 120e6)
 
-    def apply(self, view: View) -> Outcome:
-        return decide_by_language(self, view, _NAMES, FinewebQuality._decide)
-
-    def _decide(self, view: View) -> Outcome:
-        measured = self._measure(view)
-        codes = np.zeros(view.num_docs, np.uint8)
-        values = np.full(view.num_docs, np.nan)
-        for code, (rule, bound) in enumerate(_RULES.items(), start=1):
-            limit = getattr(self, bound)
-            if limit is None:
-                continue
-            value = measured[rule]
-            fails = value < limit if bound.startswith("min_") else value > limit
-            fails &= codes == 0
-            codes[fails] = code
-            values[fails] = value[fails]
-        return Outcome(codes=codes, values=values, measures=measured if self.measures else {})
-
-    def _measure(self, view: View) -> dict[str, NDArray[np.float64]]:
-        """Return what every rule compares with its bound; NaN never fails."""
+    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
         stop_chars = TERMINAL if self.stop_chars is None else self.stop_chars
-        table = measure_lines(view.text.offsets, view.text.data, stop_chars, self.short_line_chars)
-        measured = dict(zip(_RULES, table[: len(_RULES) - 1], strict=False))
+        offsets, data = view.text
+        table = measure_lines(offsets, data, stop_chars, self.short_line_chars)
+        measured = dict(zip(MEASURES, table, strict=True))
         punctuated = measured["line_punct_ratio"]
         if self.keep_unpunctuated:
             punctuated[punctuated == 0] = np.nan
-        newlines = table[MEASURES.index("num_newlines")]
-        if self.max_newline_ratio is None and not self.measures:
-            return measured
-        num_words = np.diff(view.fact(splitter(self.words, self.language)).offsets)
-        measured["list_ratio"] = np.full(view.num_docs, np.nan)
-        np.divide(newlines, num_words, out=measured["list_ratio"], where=num_words > 0)
+        if self.max_newline_ratio is not None or self.measures:
+            num_words = np.diff(view.fact(splitter(self.words, self.language)).offsets)
+            ratio = np.full(view.num_docs, np.nan)
+            np.divide(measured["num_newlines"], num_words, out=ratio, where=num_words > 0)
+            measured["list_ratio"] = ratio
         return measured
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        import math
-
-        from datatrove.data import Document
-        from datatrove.pipeline.filters import FineWebQualityFilter
-
-        from corpuskit.stages._reference import reference_words
-
-        if self.per_language is not None and self.unknown_language == "drop":
-            return lambda text: (UNKNOWN, text)  # a text alone has no language
-
-        def bound(value: float | None, off: float) -> float:
-            return off if value is None else value
-
-        reference = FineWebQualityFilter(
-            line_punct_thr=bound(self.min_line_punct_ratio, -math.inf),
-            line_punct_exclude_zero=self.keep_unpunctuated,
-            stop_chars=self.stop_chars,
-            short_line_thr=bound(self.max_short_line_ratio, math.inf),
-            short_line_length=self.short_line_chars,
-            char_duplicates_ratio=bound(self.max_char_dup_ratio, math.inf),
-            new_line_ratio=bound(self.max_newline_ratio, math.inf),
-            language=reference_words(self.words, self.language),
-        )
-
-        def decide(text: str) -> tuple[str | None, str]:
-            num_lines = sum(line.strip() != "" for line in text.split("\n"))
-            if num_lines < self.min_lines:
-                return "empty", text
-            if num_lines == 0:  # it would drop what min_lines of 0 keeps
-                return None, text
-            try:
-                kept = reference.filter(Document(text=text, id=""))
-            except ZeroDivisionError:  # no words
-                return None, text
-            return (None if kept is True else kept[1]), text
-
-        return decide

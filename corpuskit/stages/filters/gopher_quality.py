@@ -5,30 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from corpuskit.kernels.filters.quality import MEASURES, measure_quality
-from corpuskit.kernels.filters.quality_variants import measure_dclm_quality, measure_dolma_quality
-from corpuskit.paths import PathText
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages._words import WordSplit, check_language, splitter
-from corpuskit.stages.filters._languages import (
-    LABEL,
-    UNKNOWN,
-    OnUnknown,
-    check_labels,
-    check_languages,
-    decide_by_language,
-    language_columns,
-    language_files,
-    word_libraries,
+from corpuskit.kernels.filters.quality import (
+    MEASURES,
+    measure_dclm_quality,
+    measure_dolma_quality,
+    measure_quality,
 )
+from corpuskit.stage import Cost, Example
+from corpuskit.stages.filters._languages import UNKNOWN
+from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.text.words import splitter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import Self
 
-    from corpuskit.stage import Known, View, Volume
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from corpuskit.stage import View, Volume
 
 
 def _one_word(value: str) -> str:
@@ -37,30 +33,6 @@ def _one_word(value: str) -> str:
     return value
 
 
-_RULES = {  # rule -> (what it measures, parameter that bounds it), in the order of the reference
-    "gopher_short_doc": ("num_words", "min_words"),
-    "gopher_long_doc": ("num_words", "max_words"),
-    "gopher_below_avg_threshold": ("word_length", "min_mean_word_length"),
-    "gopher_above_avg_threshold": ("word_length", "max_mean_word_length"),
-    "gopher_too_many_hashes": ("hash_ratio", "max_symbol_ratio"),
-    "gopher_too_many_ellipsis": ("ellipsis_ratio", "max_symbol_ratio"),
-    "gopher_too_many_bullets": ("bullet_lines_ratio", "max_bullet_lines_ratio"),
-    "gopher_too_many_end_ellipsis": ("ellipsis_lines_ratio", "max_ellipsis_lines_ratio"),
-    "gopher_below_alpha_threshold": ("alpha_words_ratio", "min_alpha_words_ratio"),
-    "gopher_enough_stop_words": ("num_stop_words", "min_stop_words"),
-}
-_NAMES = {  # key in a file of a language -> parameter
-    "min_doc_words": "min_words",
-    "max_doc_words": "max_words",
-    "min_avg_word_length": "min_mean_word_length",
-    "max_avg_word_length": "max_mean_word_length",
-    "max_symbol_word_ratio": "max_symbol_ratio",
-    "max_bullet_lines_ratio": "max_bullet_lines_ratio",
-    "max_ellipsis_lines_ratio": "max_ellipsis_lines_ratio",
-    "max_non_alpha_words_ratio": "min_alpha_words_ratio",
-    "min_stop_words": "min_stop_words",
-    "stopwords": "stop_words",
-}
 _MEASURE = {
     "datatrove": measure_quality,
     "dolma": measure_dolma_quality,
@@ -71,7 +43,7 @@ _PROSE = "The cat sat with the dog that we have and looked to the end of the roa
 _OFF = {"min_words": 1}
 
 
-class GopherQuality(StreamingStage):
+class GopherQuality(LanguageFilter):
     """Drop documents that do not look like prose: length, word shape, symbols, lists, stop words.
 
     Use it on web text in a language whose stop words you give. `null` switches a rule off. The
@@ -98,8 +70,32 @@ class GopherQuality(StreamingStage):
     baselines/mappers/filters/content_filters.py.
     """
 
-    rules: ClassVar[tuple[str, ...]] = (*_RULES, UNKNOWN)
-    bounds: ClassVar[Mapping[str, str]] = {rule: bound for rule, (_, bound) in _RULES.items()}
+    table: ClassVar[tuple[Rule, ...]] = (
+        Rule("gopher_short_doc", "num_words", below="min_words"),
+        Rule("gopher_long_doc", "num_words", above="max_words"),
+        Rule("gopher_below_avg_threshold", "word_length", below="min_mean_word_length"),
+        Rule("gopher_above_avg_threshold", "word_length", above="max_mean_word_length"),
+        Rule("gopher_too_many_hashes", "hash_ratio", above="max_symbol_ratio"),
+        Rule("gopher_too_many_ellipsis", "ellipsis_ratio", above="max_symbol_ratio"),
+        Rule("gopher_too_many_bullets", "bullet_lines_ratio", above="max_bullet_lines_ratio"),
+        Rule(
+            "gopher_too_many_end_ellipsis", "ellipsis_lines_ratio", above="max_ellipsis_lines_ratio"
+        ),
+        Rule("gopher_below_alpha_threshold", "alpha_words_ratio", below="min_alpha_words_ratio"),
+        Rule("gopher_enough_stop_words", "num_stop_words", below="min_stop_words"),
+    )
+    keys: ClassVar[Mapping[str, str]] = {
+        "min_doc_words": "min_words",
+        "max_doc_words": "max_words",
+        "min_avg_word_length": "min_mean_word_length",
+        "max_avg_word_length": "max_mean_word_length",
+        "max_symbol_word_ratio": "max_symbol_ratio",
+        "max_bullet_lines_ratio": "max_bullet_lines_ratio",
+        "max_ellipsis_lines_ratio": "max_ellipsis_lines_ratio",
+        "max_non_alpha_words_ratio": "min_alpha_words_ratio",
+        "min_stop_words": "min_stop_words",
+        "stopwords": "stop_words",
+    }
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_PROSE * 4),
         Example("Too short.", "gopher_short_doc"),
@@ -151,72 +147,29 @@ class GopherQuality(StreamingStage):
         ("the", "be", "to", "of", "and", "that", "have", "with"), max_length=255
     )
     """Stop words, compared letter for letter: `The` is not `the`."""
-    words: WordSplit = "spacy"
-    """How text is split into words."""
-    language: str = Field("en", min_length=1)
-    """Language by whose rules spaCy splits."""
     variant: Literal["datatrove", "dolma", "dclm"] = "datatrove"
     """Whose measures: see above."""
-    per_language: PathText | None = Field(None, min_length=1)
-    """Folder with a file of parameters for each language, such as deu_Latn.yml (FineWeb2's shape),
-    or a pattern such as configs/{language}.yml."""
-    language_column: str = Field(LABEL, min_length=1)
-    """Column that tells the language of a document."""
-    unknown_language: OnUnknown = "error"
-    """What becomes of a document whose language has no file; `defaults`: the parameters here."""
-    measures: bool = False
-    """Also store what every rule measured, so that bounds can be tuned without another run."""
 
     @model_validator(mode="after")
-    def _check_words(self) -> GopherQuality:
-        check_languages(self)
+    def _check_words(self) -> Self:
         if self.variant != "datatrove" and (self.words, self.language) != ("spacy", "en"):
             raise ValueError(f"words, language: {self.variant} splits in its own way")
         if self.variant == "dclm" and not all(map(str.isascii, self.stop_words)):
             raise ValueError("stop_words: dclm knows ASCII ones only")
-        if self.per_language is None:
-            check_language(self.words, self.language)
-        return self
-
-    def files(self) -> tuple[str, ...]:
-        return language_files(self, _NAMES)
+        return self.check_splits()
 
     def libraries(self) -> tuple[str, ...]:
-        return word_libraries(self.words) if self.variant == "datatrove" else ()
-
-    def check(self, known: Known) -> None:
-        check_labels(self, known, _NAMES)
-
-    def needs(self) -> tuple[str, ...]:
-        return language_columns(self)
+        return super().libraries() if self.variant == "datatrove" else ()
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 100e6)
 
-    def apply(self, view: View) -> Outcome:
-        return decide_by_language(self, view, _NAMES, GopherQuality._decide)
-
-    def _decide(self, view: View) -> Outcome:
-        split = splitter(self.words, self.language)
-        words = view.fact(split if self.variant == "datatrove" else splitter("whitespace"))
-        measure = _MEASURE[self.variant]
+    def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
+        split = splitter("whitespace")
+        if self.variant == "datatrove":
+            split = splitter(self.words, self.language)
+        words = view.fact(split)
         stop_words = tuple(dict.fromkeys(self.stop_words))
-        table = measure(view.text.offsets, view.text.data, words, stop_words)
-        measured = {rule: table[MEASURES.index(name)] for rule, (name, _) in _RULES.items()}
-        codes = np.zeros(view.num_docs, np.uint8)
-        values = np.full(view.num_docs, np.nan)
-        for code, (rule, (_, bound)) in enumerate(_RULES.items(), start=1):
-            limit = getattr(self, bound)
-            if limit is None:
-                continue
-            value = measured[rule]
-            fails = value < limit if bound.startswith("min_") else value > limit
-            fails &= codes == 0
-            codes[fails] = code
-            values[fails] = value[fails]
-        return Outcome(codes=codes, values=values, measures=measured if self.measures else {})
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from corpuskit.stages.filters._gopher_reference import quality_oracle
-
-        return quality_oracle(self)
+        offsets, data = view.text
+        table = _MEASURE[self.variant](offsets, data, words, stop_words)
+        return dict(zip(MEASURES, table, strict=True))

@@ -8,29 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from corpuskit.kernels.filters.repetition import LONGEST, MEASURES, Repetition, measure_repetition
-from corpuskit.kernels.filters.repetition_variants import VARIANTS, measure_variant
-from corpuskit.paths import PathText
-from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages._words import WordSplit, check_language, splitter
-from corpuskit.stages.filters._languages import (
-    LABEL,
-    UNKNOWN,
-    OnUnknown,
-    check_labels,
-    check_languages,
-    decide_by_language,
-    language_columns,
-    language_files,
-    word_libraries,
+from corpuskit.kernels.filters.repetition import (
+    LONGEST,
+    MEASURES,
+    VARIANTS,
+    measure_repetition,
+    measure_variant,
 )
+from corpuskit.stage import Cost, Example, Outcome
+from corpuskit.stages.filters._languages import UNKNOWN
+from corpuskit.stages.filters._measured import LanguageFilter, Rule
+from corpuskit.text.words import splitter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import Self
 
     from numpy.typing import NDArray
 
-    from corpuskit.stage import Known, View, Volume
+    from corpuskit.stage import View, Volume
 
 
 def _as_mapping(value: Any) -> Any:
@@ -55,30 +50,16 @@ Ngrams = Annotated[
 ]
 
 _LENGTHS = range(1, LONGEST + 1)
-_BOUNDS = {  # rule -> parameter that bounds it, in the order of the reference
-    "dup_para_frac": "max_dup_paragraphs_ratio",
-    "dup_para_char_frac": "max_dup_paragraph_chars_ratio",
-    "dup_line_frac": "max_dup_lines_ratio",
-    "dup_line_char_frac": "max_dup_line_chars_ratio",
-    **{f"top_{n}_gram": "max_top_ngram_ratios" for n in _LENGTHS},
-    **{f"duplicated_{n}_n_grams": "max_dup_ngram_ratios" for n in _LENGTHS},
-}
-_RULES = ("empty", *_BOUNDS)
-_NAMES = {  # key in a file of a language -> parameter
-    "dup_para_frac": "max_dup_paragraphs_ratio",
-    "dup_para_char_frac": "max_dup_paragraph_chars_ratio",
-    "dup_line_frac": "max_dup_lines_ratio",
-    "dup_line_char_frac": "max_dup_line_chars_ratio",
-    "top_n_grams": "max_top_ngram_ratios",
-    "dup_n_grams": "max_dup_ngram_ratios",
-}
 
 _PROSE = (
     "The cat sat with the dog that we have, and looked to the end of the long white road. Nobody "
     "came along it before noon; then a cart did, slowly, drawn by two old horses."
 )
 _OFF: dict[str, Any] = {
-    **dict.fromkeys(list(_BOUNDS.values())[:4]),
+    "max_dup_paragraphs_ratio": None,
+    "max_dup_paragraph_chars_ratio": None,
+    "max_dup_lines_ratio": None,
+    "max_dup_line_chars_ratio": None,
     "max_top_ngram_ratios": {},
     "max_dup_ngram_ratios": {},
 }
@@ -89,7 +70,7 @@ def _only(name: str, value: Any) -> dict[str, Any]:
     return {**_OFF, name: value}
 
 
-class GopherRepetition(StreamingStage):
+class GopherRepetition(LanguageFilter):
     """Drop documents that repeat themselves: paragraphs, lines, runs of words.
 
     Use it on web text. `null` switches a bound off; rules are tried in the order listed, and the
@@ -113,8 +94,23 @@ class GopherRepetition(StreamingStage):
     baselines/mappers/filters/content_filters.py, massive_web_repetition_filters.
     """
 
-    rules: ClassVar[tuple[str, ...]] = (*_RULES, UNKNOWN)
-    bounds: ClassVar[Mapping[str, str]] = _BOUNDS
+    table: ClassVar[tuple[Rule, ...]] = (
+        Rule("empty"),
+        Rule("dup_para_frac", above="max_dup_paragraphs_ratio"),
+        Rule("dup_para_char_frac", above="max_dup_paragraph_chars_ratio"),
+        Rule("dup_line_frac", above="max_dup_lines_ratio"),
+        Rule("dup_line_char_frac", above="max_dup_line_chars_ratio"),
+        *(Rule(f"top_{n}_gram", above="max_top_ngram_ratios") for n in _LENGTHS),
+        *(Rule(f"duplicated_{n}_n_grams", above="max_dup_ngram_ratios") for n in _LENGTHS),
+    )
+    keys: ClassVar[Mapping[str, str]] = {
+        "dup_para_frac": "max_dup_paragraphs_ratio",
+        "dup_para_char_frac": "max_dup_paragraph_chars_ratio",
+        "dup_line_frac": "max_dup_lines_ratio",
+        "dup_line_char_frac": "max_dup_line_chars_ratio",
+        "top_n_grams": "max_top_ngram_ratios",
+        "dup_n_grams": "max_dup_ngram_ratios",
+    }
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_PROSE),
         Example("", "empty"),
@@ -153,83 +149,48 @@ class GopherRepetition(StreamingStage):
     max_dup_ngram_ratios: Ngrams = Field({5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10})
     """Words n, up to 10 -> largest share of characters in duplicated runs of n words; null: only
     measured (reference: dup_n_grams)."""
-    words: WordSplit = "spacy"
-    """How text is split into words."""
-    language: str = Field("en", min_length=1)
-    """Language by whose rules spaCy splits."""
     variant: Literal["datatrove", "dolma", "dclm"] = "datatrove"
     """Whose measures: see above."""
-    per_language: PathText | None = Field(None, min_length=1)
-    """Folder with a file of parameters for each language, such as deu_Latn.yml (FineWeb2's shape),
-    or a pattern such as configs/{language}.yml."""
-    language_column: str = Field(LABEL, min_length=1)
-    """Column that tells the language of a document."""
-    unknown_language: OnUnknown = "error"
-    """What becomes of a document whose language has no file; `defaults`: the parameters here."""
-    measures: bool = False
-    """Also store what every rule measured, so that bounds can be tuned without another run."""
 
     @model_validator(mode="after")
-    def _check_words(self) -> GopherRepetition:
-        check_languages(self)
+    def _check_words(self) -> Self:
         if self.variant != "datatrove" and (self.words, self.language) != ("spacy", "en"):
             raise ValueError(f"words, language: {self.variant} splits in its own way")
-        if self.per_language is None:
-            check_language(self.words, self.language)
-        return self
+        return self.check_splits()
 
     def threshold(self, rule: str) -> float:
-        bound = getattr(self, _BOUNDS[rule]) if rule in _BOUNDS else None
+        bound = getattr(self, self.bounds[rule]) if rule in self.bounds else None
         if isinstance(bound, dict):
             bound = bound.get(int("".join(filter(str.isdigit, rule))))
         return float("nan") if bound is None else float(bound)
 
-    def files(self) -> tuple[str, ...]:
-        return language_files(self, _NAMES)
-
     def libraries(self) -> tuple[str, ...]:
-        return word_libraries(self.words) if self.variant == "datatrove" else ()
-
-    def check(self, known: Known) -> None:
-        check_labels(self, known, _NAMES)
-
-    def needs(self) -> tuple[str, ...]:
-        return language_columns(self)
+        return super().libraries() if self.variant == "datatrove" else ()
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 70e6)
 
-    def apply(self, view: View) -> Outcome:
-        return decide_by_language(self, view, _NAMES, GopherRepetition._decide)
-
-    def _decide(self, view: View) -> Outcome:
-        limits = np.array([self.threshold(rule) for rule in _RULES])
-        wanted = self._wanted() if self.measures else None
-        found = self._measure(view, limits, wanted)
-        measured = {}
-        if wanted is not None:
-            measured = {_RULES[k]: found.measured[k] for k in np.flatnonzero(wanted).tolist()}
-        return Outcome(codes=found.codes, values=found.values, measures=measured)
-
-    def _measure(
-        self, view: View, limits: NDArray[np.float64], wanted: NDArray[np.bool_] | None
-    ) -> Repetition:
-        text = view.text
+    def decide(self, view: View) -> Outcome:
+        """Decide while measuring: the kernel stops at the first rule that fails."""
+        names = [rule.name for rule in self.table]
+        limits = np.array([self.threshold(name) for name in names])
+        stored = self._stored() if self.measures else None
+        offsets, data = view.text
         if self.variant == "datatrove":
             words = view.fact(splitter(self.words, self.language))
-            return measure_repetition(text.offsets, text.data, words, limits, wanted)
-        words = view.fact(splitter(VARIANTS[self.variant]))
-        return measure_variant(self.variant, text.offsets, text.data, words, limits, wanted)
+            outcome = measure_repetition(offsets, data, words, limits, stored)
+        else:
+            words = view.fact(splitter(VARIANTS[self.variant]))
+            outcome = measure_variant(self.variant, offsets, data, words, limits, stored)
+        measured = {}
+        if stored is not None:
+            measured = {names[k]: outcome.measured[k] for k in np.flatnonzero(stored).tolist()}
+        return Outcome(codes=outcome.codes, values=outcome.values, measures=measured)
 
-    def _wanted(self) -> NDArray[np.bool_]:
+    def _stored(self) -> NDArray[np.bool_]:
         """Return which measures are stored: of runs, those of the lengths that are named."""
-        wanted = np.zeros(len(MEASURES), np.bool_)
-        wanted[:5] = True
+        stored = np.zeros(len(MEASURES), np.bool_)
+        stored[:5] = True
         for first, ratios in ((4, self.max_top_ngram_ratios), (14, self.max_dup_ngram_ratios)):
-            wanted[[first + n for n in ratios]] = True
-        return wanted
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from corpuskit.stages.filters._gopher_reference import repetition_oracle
-
-        return repetition_oracle(self)
+            stored[[first + n for n in ratios]] = True
+        return stored

@@ -92,18 +92,18 @@ class Html(StreamingStage):
             self.page_seconds, self.page_memory_mb,
         )  # fmt: skip
         pages = [HtmlPage(view.text.row(row), "utf-8") for row in rows.tolist()]
-        found = dict(zip(rows.tolist(), extract_pages(pages, settings), strict=True))
-        codes = np.array([_code(found.get(row)) for row in range(view.num_docs)], np.uint8)
+        pages_by_row = dict(zip(rows.tolist(), extract_pages(pages, settings), strict=True))
+        codes = np.array([_code(pages_by_row.get(row)) for row in range(view.num_docs)], np.uint8)
         values = np.where(codes == 1, sizes, np.nan)
         texts = [
-            found[row].text if code == 0 else view.text.row(row)
+            pages_by_row[row].text if code == 0 else view.text.row(row)
             for row, code in enumerate(codes.tolist())
         ]
         offsets = np.zeros(len(texts) + 1, np.int64)
         np.cumsum([len(text) for text in texts], out=offsets[1:])
         offsets.flags.writeable = False
         text = Utf8(offsets, np.frombuffer(b"".join(texts), np.uint8))
-        is_all = [row for row in rows.tolist() if codes[row] == 0 and found[row].is_all_text]
+        is_all = [row for row in rows.tolist() if codes[row] == 0 and pages_by_row[row].is_all_text]
         return Outcome(codes=codes, values=values, text=text, spans=_whole_pages(is_all, sizes))
 
 
@@ -114,7 +114,7 @@ def _whole_pages(rows: list[int], sizes: NDArray[np.int64]) -> Spans:
     return Spans(places, starts, sizes[places], codes, "replace")
 
 
-def _code(found: Extracted | None) -> int:
-    if found is None:
+def _code(page: Extracted | None) -> int:
+    if page is None:
         return 1
-    return {"": 0, "no_text": 2}.get(found.rule, 1)
+    return {"": 0, "no_text": 2}.get(page.rule, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
@@ -10,17 +12,17 @@ from pydantic import Field
 
 from corpuskit.formats.batch import Utf8
 from corpuskit.kernels.filters import linerules
+from corpuskit.kernels.filters.linerules import PHRASE, WHITESPACE
 from corpuskit.kernels.spans import replace_spans
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-from corpuskit.stages.rewriters._line_rules_reference import correct, counter_pattern
-from corpuskit.stages.rewriters._phrases import cut_phrases, holds_phrase, phrase_patterns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from corpuskit.stage import View, Volume
+
 
 RULES = (
     *("uppercase", "numeric", "counter", "too_few_words", "phrase", "whitespace"),
@@ -32,6 +34,17 @@ _NO_WORDS = 0.5
 
 _LINE = "A line of prose with a good number of words in it, which stays as it is."
 _PAGE = "\n".join([_LINE] * 4)
+
+
+COUNTED = (
+    *("likes", "shares", "comments", "retweets", "reposts", "quotes", "bookmarks", "upvotes"),
+    *("downvotes", "downloads", "views", "followers"),
+)
+
+
+def counter_pattern() -> re.Pattern[str]:
+    """Return what matches a whole lower-cased line such as "12.3k views"."""
+    return re.compile(rf"^\W*\d(?:,|\.|\d)*[kmb]?\s+(?:{'|'.join(COUNTED)})\W*$")
 
 
 class Cuts(NamedTuple):
@@ -148,31 +161,30 @@ class LineRules(StreamingStage):
             return values > (_NO_WORDS if self.max_removed_ratio is None else 0)
         return super().fails(rule, values)
 
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        return lambda text: correct(text, self)
-
-    def _counters(self, data: NDArray[np.uint8], lines: linerules.Lines) -> NDArray[np.uint8]:
+    def _counters(
+        self, data: NDArray[np.uint8], lines: linerules.MeasuredLines
+    ) -> NDArray[np.uint8]:
         """Return which lines are counters; (L,) 0 or 1. Few pass the gate."""
-        found = np.zeros(len(lines.begins), np.uint8)
+        is_counter = np.zeros(len(lines.begins), np.uint8)
         if self.drop_counters:
             pattern = counter_pattern()
             for line in np.flatnonzero(lines.gates & linerules.MAY_COUNT).tolist():
                 content = _content(data, lines, line).lower()
-                found[line] = pattern.search(content) is not None
-        return found
+                is_counter[line] = pattern.search(content) is not None
+        return is_counter
 
     def _pages_with_phrases(
-        self, data: NDArray[np.uint8], lines: linerules.Lines, line_codes: NDArray[np.uint8]
+        self, data: NDArray[np.uint8], lines: linerules.MeasuredLines, line_codes: NDArray[np.uint8]
     ) -> NDArray[np.int64]:
         """Return the documents in which a line that stays holds a phrase."""
         patterns = phrase_patterns(self.variant == "refinedweb")
         gated = (line_codes == 0) & (lines.gates & linerules.MAY_HOLD_PHRASE != 0)
-        found = [
+        holding = [
             line
             for line in np.flatnonzero(gated).tolist()
             if holds_phrase(_content(data, lines, line), patterns)
         ]
-        return np.unique(lines.rows(np.array(found, np.int64)))
+        return np.unique(lines.rows(np.array(holding, np.int64)))
 
     def _with_phrases(
         self, text: Utf8, cuts: Cuts, chosen: NDArray[np.int64], flagged: NDArray[np.int64]
@@ -191,8 +203,8 @@ class LineRules(StreamingStage):
             left = b"".join(data[a:b] for a, b in staying).decode()
             phrases, num_words = cut_phrases(left, patterns, self.max_phrase_words)
             flagged[row] += num_words
-            found = sorted([*before, *_lift(_in_bytes(phrases, left), staying)])
-            added += [(row, *cut) for cut in found]
+            row_cuts = sorted([*before, *_lift(_in_bytes(phrases, left), staying)])
+            added += [(row, *cut) for cut in row_cuts]
         others = ~np.isin(cuts.rows, chosen)
         table = np.array(added, np.int64).reshape(-1, 4)
         table = np.concatenate([table, np.stack([part[others] for part in cuts], axis=1)])
@@ -202,7 +214,7 @@ class LineRules(StreamingStage):
     def _removed_ratio(
         self,
         text: Utf8,
-        lines: linerules.Lines,
+        lines: linerules.MeasuredLines,
         after: Utf8,
         cuts: Cuts,
         flagged: NDArray[np.int64],
@@ -220,12 +232,11 @@ class LineRules(StreamingStage):
         return ratio
 
 
-def _content(data: NDArray[np.uint8], lines: linerules.Lines, line: int) -> str:
+def _content(data: NDArray[np.uint8], lines: linerules.MeasuredLines, line: int) -> str:
     return data[lines.edges[0, line] : lines.edges[1, line]].tobytes().decode()
 
 
 def _without(text: Utf8, cuts: Cuts) -> Utf8:
-    """Return the texts without what was cut."""
     nothing = np.zeros(len(cuts.rows), np.uint8)
     offsets, data = replace_spans(
         text.offsets, text.data, cuts.rows, cuts.starts, cuts.ends, nothing, [b""]
@@ -235,13 +246,11 @@ def _without(text: Utf8, cuts: Cuts) -> Utf8:
 
 
 def _outside(cuts: list[tuple[int, int, int]], size: int) -> list[tuple[int, int]]:
-    """Return the ranges of bytes that stay."""
     edges = [0, *(edge for start, end, _ in cuts for edge in (start, end)), size]
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
 def _in_bytes(cuts: list[tuple[int, int, int]], text: str) -> list[tuple[int, int, int]]:
-    """Return ranges of characters as ranges of bytes."""
     if text.isascii():
         return cuts
     places = np.zeros(len(text) + 1, np.int64)
@@ -265,3 +274,115 @@ def _lift(
             stop = min(end, at[1] + high - low)
             yield low + start - at[1], low + stop - at[1], code
             start, at = stop, (at[0] + 1, at[1] + high - low)
+
+
+# ----------------------------------------------------------------------
+# Set phrases of shops and sign-in boxes, cut out of short lines; few pages have one.
+
+Segments = list[tuple[int, int]]
+"""What is left of a line: ranges of characters of the text."""
+
+
+def phrase_patterns(is_literal: bool) -> tuple[re.Pattern[str], ...]:
+    """Return what is cut anywhere in a line, at its end, and at its beginning, in this order.
+
+    Args:
+        is_literal: the dots after "Read more" are dots; otherwise any three characters.
+    """
+    more = re.escape("Read more...") if is_literal else "Read more..."
+    return (
+        re.compile(r"\s?items in cart", re.IGNORECASE),
+        re.compile(rf"\s?{more}$", re.IGNORECASE),
+        re.compile(r"^Sign-in\s?", re.IGNORECASE),
+    )
+
+
+def holds_phrase(line: str, patterns: Sequence[re.Pattern[str]]) -> bool:
+    """Return whether a pattern matches a line, as it is or stripped as the ends of a page are."""
+    lines = {line, line.strip()}
+    return any(pattern.search(content) for content in lines for pattern in patterns)
+
+
+def cut_phrases(
+    text: str, patterns: Sequence[re.Pattern[str]], max_words: int
+) -> tuple[list[tuple[int, int, int]], int]:
+    """Return what goes of a page, and the words of all lines that lose something.
+
+    Each pattern is applied to all lines of at most `max_words` words; a line that it leaves blank
+    goes, and the page is stripped before the next pattern.
+
+    Returns:
+        (start, end, code) in characters, sorted and disjoint; and the number of words.
+    """
+    lines: list[Segments] = []
+    at = 0
+    for line in text.split("\n"):
+        lines.append([(at, at + len(line))])
+        at += len(line) + 1
+    flagged: dict[int, int] = {}
+    for pattern in patterns:
+        lines = [left for line in lines if (left := _edit(text, line, pattern, max_words, flagged))]
+        _strip(text, lines)
+    return list(_cuts(text, lines)), sum(flagged.values())
+
+
+def _edit(
+    text: str, line: Segments, pattern: re.Pattern[str], max_words: int, flagged: dict[int, int]
+) -> Segments:
+    """Return what a pattern leaves of a line; nothing of one that it leaves blank."""
+    content = "".join(text[a:b] for a, b in line)
+    if len(content.split()) > max_words:
+        return line
+    spans = [match.span() for match in pattern.finditer(content)]
+    if not spans:
+        return line if not content or not content.isspace() else []
+    start = line[0][0]
+    whole = text[start : line[-1][1]]
+    flagged.setdefault(text.rfind("\n", 0, start) + 1, len(whole.split()))
+    for a, b in reversed(spans):
+        line = [*_part(line, 0, a), *_part(line, b, len(content))]
+    left = "".join(text[a:b] for a, b in line)
+    return line if left and not left.isspace() else []
+
+
+def _part(line: Segments, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the segments of characters `start` to `end` of what is left of a line."""
+    at = 0
+    for a, b in line:
+        low, high = max(start - at, 0), min(end - at, b - a)
+        if low < high:
+            yield a + low, a + high
+        at += b - a
+
+
+def _strip(text: str, lines: list[Segments]) -> None:
+    """Strip a page: blank lines at its ends go, the first and last line lose whitespace."""
+    for end in (0, -1):
+        while lines:
+            content = "".join(text[a:b] for a, b in lines[end])
+            bare = content.lstrip() if end == 0 else content.rstrip()
+            if bare:
+                start = len(content) - len(bare) if end == 0 else 0
+                lines[end] = list(_part(lines[end], start, start + len(bare)))
+                break
+            del lines[end]
+
+
+def _cuts(text: str, lines: list[Segments]) -> Iterator[tuple[int, int, int]]:
+    """Yield what is not in `lines`, but for one line end between two of them."""
+    at = 0
+    for number, line in enumerate(lines):
+        if number:
+            line_end = text.index("\n", at)
+            yield from _cut(text, at, line_end)
+            at = line_end + 1
+        yield from _cut(text, at, line[0][0])
+        for (_, b), (a, _) in itertools.pairwise(line):
+            yield b, a, PHRASE
+        at = line[-1][1]
+    yield from _cut(text, at, len(text))
+
+
+def _cut(text: str, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    if start < end:
+        yield start, end, WHITESPACE if text[start:end].isspace() else PHRASE

@@ -10,17 +10,16 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from corpuskit.formats.batch import Utf8, large_strings, utf8
-from corpuskit.kernels.pii.scan import KINDS, find_pii
+from corpuskit.kernels.pii.scan import KINDS, PiiMatches, find_pii
+from corpuskit.kernels.spans import replace_spans
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-from corpuskit.stages.rewriters import _pii_actions as actions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
     from typing import Self
 
     from numpy.typing import NDArray
 
-    from corpuskit.kernels.pii.scan import Found
     from corpuskit.stage import View, Volume
 
 Kind = Literal["email", "ipv4", "ipv6", "phone", "credit_card", "iban", "us_ssn", "secret"]
@@ -167,41 +166,15 @@ class Pii(StreamingStage):
         return Cost(cpu_seconds=volume.text_bytes / 350e6)
 
     def apply(self, view: View) -> Outcome:
-        found = self._find(view.text)
-        codes, values = self._drops(found, view.num_docs)
-        if len(found.rows) == 0:
+        matches = self._find(view.text)
+        codes, values = self._drops(matches, view.num_docs)
+        if len(matches.rows) == 0:
             return Outcome(codes=codes, values=values)
-        spans = Spans(found.rows, found.starts, found.ends, found.kinds + np.uint8(1), "replace")
-        text = self._rewrite(view.text, found)
+        spans = Spans(
+            matches.rows, matches.starts, matches.ends, matches.kinds + np.uint8(1), "replace"
+        )
+        text = self._rewrite(view.text, matches)
         return Outcome(codes=codes, values=values, text=text, spans=spans)
-
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        from corpuskit.stages.rewriters import _pii_reference as reference
-
-        def find(text: str) -> list[tuple[int, int, str]]:
-            if self.mode == "datatrove":
-                return reference.find_as_datatrove(
-                    text, self.kinds, only_public=self.only_public_ips
-                )
-            return reference.find_spans(
-                text.encode(),
-                self.kinds,
-                only_public=self.only_public_ips,
-                min_ipv4_part=self.min_ipv4_part,
-            )
-
-        def rewrite(text: str) -> tuple[str | None, str]:
-            data, at, seen, output = text.encode(), 0, dict.fromkeys(KINDS, 0), b""
-            for start, end, kind in find(text):
-                output += data[at:start] + self._piece(kind, end - start, seen[kind])
-                seen[kind] += 1
-                at = end
-            dropped = [kind for kind in KINDS if seen[kind] and self._action(kind) == "drop"]
-            return (dropped[0] if dropped else None), (output + data[at:]).decode()
-
-        if self.mode == "datatrove" and set(map(self._action, DATATROVE)) == {"replace"}:
-            return lambda text: (None, reference.format_as_datatrove(text, self))
-        return rewrite
 
     def _action(self, kind: str) -> Action:
         return self.actions.get(kind, self.action)  # type: ignore[call-overload, no-any-return]
@@ -218,17 +191,7 @@ class Pii(StreamingStage):
             )
         return (given,) if isinstance(given, str) else given
 
-    def _piece(self, kind: str, size: int, turn: int) -> bytes:
-        """Return what one span becomes; said once more in `_rewrite`, for many."""
-        options = self._stand_ins(kind)
-        return {
-            "replace": options[turn % len(options)],
-            "mask": self.mask_character * size,
-            "tag": f"<{kind.upper()}>",
-            "drop": "",
-        }[self._action(kind)].encode()
-
-    def _find(self, text: Utf8) -> Found:
+    def _find(self, text: Utf8) -> PiiMatches:
         if self.mode == "datatrove":
             return self._find_as_datatrove(text)
         return find_pii(
@@ -239,23 +202,23 @@ class Pii(StreamingStage):
             min_ipv4_part=self.min_ipv4_part,
         )
 
-    def _find_as_datatrove(self, text: Utf8) -> Found:
-        from corpuskit.kernels.pii.datatrove import find_datatrove
+    def _find_as_datatrove(self, text: Utf8) -> PiiMatches:
+        from corpuskit.kernels.pii.scan import find_datatrove
 
-        found = find_datatrove(
+        matches = find_datatrove(
             text.offsets, text.data, has_email="email" in self.kinds, has_ipv4="ipv4" in self.kinds
         )
-        keep = found.kinds == KINDS.index("email")
-        begins = text.offsets[found.rows]
+        keep = matches.kinds == KINDS.index("email")
+        begins = text.offsets[matches.rows]
         for place in np.flatnonzero(~keep).tolist():
-            begin, end = begins[place] + found.starts[place], begins[place] + found.ends[place]
+            begin, end = begins[place] + matches.starts[place], begins[place] + matches.ends[place]
             keep[place] = is_address(
                 text.data[begin:end].tobytes().decode(), only_public=self.only_public_ips
             )
-        return actions.select(found, keep)
+        return _select(matches, keep)
 
     def _drops(
-        self, found: Found, num_docs: int
+        self, matches: PiiMatches, num_docs: int
     ) -> tuple[NDArray[np.uint8] | None, NDArray[np.float64] | None]:
         """Return codes, and how many spans of the kind there are; None if no action is `drop`."""
         if "drop" not in set(map(self._action, KINDS)):
@@ -263,25 +226,25 @@ class Pii(StreamingStage):
         codes, values = np.zeros(num_docs, np.uint8), np.full(num_docs, np.nan)
         for place in reversed(range(len(KINDS))):
             if self._action(KINDS[place]) == "drop":
-                count = np.bincount(found.rows[found.kinds == place], minlength=num_docs)
+                count = np.bincount(matches.rows[matches.kinds == place], minlength=num_docs)
                 codes[count > 0], values[count > 0] = place + 1, count[count > 0]
         return codes, values
 
-    def _rewrite(self, text: Utf8, found: Found) -> Utf8 | None:
+    def _rewrite(self, text: Utf8, matches: PiiMatches) -> Utf8 | None:
         """Return the new texts, None if nothing changes; spans that drop documents stay."""
-        by_action = np.array([self._action(kind) for kind in KINDS])[found.kinds]
+        by_action = np.array([self._action(kind) for kind in KINDS])[matches.kinds]
         masked, replaced = by_action == "mask", np.isin(by_action, ("replace", "tag"))
         if not masked.any() and not replaced.any():
             return None
         if masked.any():
-            text = actions.mask(text, actions.select(found, masked), self.mask_character)
+            text = _mask(text, _select(matches, masked), self.mask_character)
         if replaced.any():
             pieces = [
                 [f"<{kind.upper()}>".encode()] if self._action(kind) == "tag"
                 else [option.encode() for option in self._stand_ins(kind)]
                 for kind in KINDS
             ]  # fmt: skip
-            text = actions.put(text, actions.select(found, replaced), pieces)
+            text = _put(text, _select(matches, replaced), pieces)
         return text
 
 
@@ -294,9 +257,55 @@ def is_address(text: str, *, only_public: bool) -> bool:
     return not only_public or address.is_global
 
 
+def _select(matches: PiiMatches, rows: NDArray[np.bool_]) -> PiiMatches:
+    return PiiMatches(
+        matches.rows[rows], matches.starts[rows], matches.ends[rows], matches.kinds[rows]
+    )
+
+
+def _turns(matches: PiiMatches) -> NDArray[np.int64]:
+    """Return of each span how many of its kind stand before it in its document."""
+    order = np.lexsort((matches.starts, matches.rows, matches.kinds))
+    rows, kinds = matches.rows[order], matches.kinds[order]
+    is_first = np.ones(len(rows), np.bool_)
+    is_first[1:] = (rows[1:] != rows[:-1]) | (kinds[1:] != kinds[:-1])
+    places = np.arange(len(rows))
+    turn = np.empty(len(rows), np.int64)
+    turn[order] = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return turn
+
+
+def _put(text: Utf8, matches: PiiMatches, pieces: Sequence[Sequence[bytes]]) -> Utf8:
+    """Replace spans by the pieces of their kind, in turn, beginning anew with each document."""
+    sizes = np.array([len(options) for options in pieces], np.int64)
+    firsts = np.cumsum(sizes) - sizes
+    codes = firsts[matches.kinds] + _turns(matches) % sizes[matches.kinds]
+    flat = [piece for options in pieces for piece in options]
+    assert len(flat) <= 256, "codes are bytes"
+    place = (matches.rows, matches.starts, matches.ends, codes.astype(np.uint8))
+    return _frozen(*replace_spans(text.offsets, text.data, *place, flat))
+
+
+def _mask(text: Utf8, matches: PiiMatches, character: str) -> Utf8:
+    """Write a character over all bytes of the spans, which are ASCII."""
+    first, last = text.offsets[0], text.offsets[-1]
+    output = text.data[first:last].copy()
+    sizes = matches.ends - matches.starts
+    begins = text.offsets[matches.rows] - first + matches.starts
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    output[np.repeat(begins, sizes) + within] = ord(character)
+    return _frozen(text.offsets - first, output)
+
+
+def _frozen(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Utf8:
+    """Kernels are compiled for read-only arrays, as Arrow's are."""
+    offsets.flags.writeable = data.flags.writeable = False
+    return Utf8(offsets, data)
+
+
 def mask_texts(texts: pa.Array) -> pa.Array:
     """Return texts with what all kinds find replaced, private addresses too; nulls become empty."""
     array = texts.cast(pa.large_string()).fill_null("")
     stage, text = Pii(only_public_ips=False), utf8(array)
-    found = stage._find(text)
-    return large_strings(*(stage._rewrite(text, found) or text))
+    matches = stage._find(text)
+    return large_strings(*(stage._rewrite(text, matches) or text))

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from corpuskit.errors import UsageError
 from corpuskit.formats.batch import Utf8
-from corpuskit.kernels.gates import hold_any
+from corpuskit.kernels.utf8 import hold_any
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
-from corpuskit.stages.rewriters._forms import normalize
-from corpuskit.stages.rewriters._ftfy import fixer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
     from corpuskit.stage import View, Volume
+
 
 CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u206a-\u206f\ufeff\ufff9-\ufffc]")
 """What ftfy 6.3's remove_control_chars removes: no tabs, line feeds, form feeds, returns."""
@@ -125,30 +125,6 @@ class Unicode(StreamingStage):
             return Outcome()
         return Outcome(text=_replaced(text, changed), spans=_spans(text, changed))
 
-    def oracle(self) -> Callable[[str], tuple[str | None, str]]:
-        first: Callable[[str], str]
-        if self.fix == "ftfy":
-            from datatrove.pipeline.formatters.ftfy import FTFYFormatter
-
-            first = FTFYFormatter(**self._options()).format
-        else:
-            first = self._without_ftfy
-
-        def rewrite(text: str) -> tuple[str | None, str]:
-            text = first(text)
-            if self.line_ends == "lf":
-                text = text.replace("\r\n", "\n").replace("\r", "\n")
-            if self.invisible == "remove":
-                text = "".join(char for char in text if not INVISIBLE.match(char))
-            return None, text
-
-        return rewrite
-
-    def _without_ftfy(self, text: str) -> str:
-        if self.remove_control_chars:
-            text = "".join(char for char in text if not CONTROLS.match(char))
-        return text if self.form == "none" else unicodedata.normalize(self.form, text)
-
     def _options(self) -> dict[str, Any]:
         """Return the fields of ftfy's configuration."""
         names = (
@@ -250,6 +226,185 @@ def _edges(before: bytes, after: bytes) -> tuple[int, int]:
 
 
 def _common(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:
-    """Return how many bytes at the beginning are equal."""
     differing = np.flatnonzero(one != other)
     return int(differing[0]) if len(differing) else len(one)
+
+
+# ----------------------------------------------------------------------
+# ftfy line by line, and only for the lines that it may change.
+
+SEGMENT_CHARS = 1_000_000
+"""ftfy cuts longer lines (TextFixerConfig's `max_decode_length`)."""
+
+_OTHERS = (
+    "\x00-\x7f\u0391-\u03ce\u0401\u0403-\u045f"
+    "\u2e80-\uf8fe\uf900-\ufb00\ufb03-\ufffc\ufffe-\U0010ffff"
+)
+SIGNS = re.compile(f"[^{_OTHERS}]+")
+"""What ftfy 6.3's test for mojibake needs one of: beyond ASCII, no letter of Greek or Cyrillic (but
+U+0402), and below U+2E80 with four exceptions."""
+
+REACH = 4
+"""The test sees three characters on either side of it, at most."""
+
+# The one place where that test looks at where a line begins.
+_LINE_START = r"(?m:^[\xc3\xc2][ ])"
+
+
+class Fixer:
+    """ftfy.fix_text with a fixed configuration, a few times faster.
+
+    ftfy fixes each line alone, but for one thing that a line hands on: `unescape_html="auto"` is
+    over with the first `<`. Lines that hold no character that any step looks for are passed by;
+    others are given to ftfy if a step, by its own test, may change them.
+
+    Args:
+        options: fields of ftfy's TextFixerConfig.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        import ftfy
+        from ftfy import badness, chardata
+
+        self._config = ftfy.TextFixerConfig(**options)
+        self._plain = self._config._replace(unescape_html=False)
+        self._fix, self._fix_whole = ftfy.fix_and_explain, ftfy.fix_text
+        self._form = options["normalization"]
+        self._entity = chardata.HTML_ENTITY_RE.search
+        singles = _singles(options)
+        self._single = re.compile(f"[{re.escape(singles)}]").search if singles else None
+        self._is_bad = None
+        if options["fix_encoding"]:
+            self._is_bad = re.compile(
+                f"{_LINE_START}|{badness.BADNESS_RE.pattern}", re.VERBOSE
+            ).search
+        # Characters without which no step does anything to a line.
+        marks = re.escape(singles + ("&" if options["unescape_html"] else ""))
+        marks += "\x80-\U0010ffff" if options["fix_encoding"] or self._form else ""
+        self._mark = re.compile(f"[{marks}]" if marks else r"(?!)").search
+
+    def __call__(self, text: str) -> str:
+        if self._form is not None:
+            text = ordered(self._form, text)  # no other step looks at the order of marks
+        pieces: list[str] = []
+        done = at = 0
+        bracket = text.find("<") if self._config.unescape_html == "auto" else -1
+        while found := self._mark(text, at):
+            begin = max(at, text.rfind("\n", at, found.start()) + 1)
+            at = text.find("\n", found.start()) + 1 or len(text)
+            if at - begin > SEGMENT_CHARS:
+                return self._fix_whole(text, self._config)
+            line = text[begin:at]
+            config = self._plain if 0 <= bracket < at else self._config
+            if self._may_change(line, config):
+                pieces += [text[done:begin], self._fix(line, config).text]
+                done = at
+        return "".join([*pieces, text[done:]]) if pieces else text
+
+    def _may_change(self, line: str, config: Any) -> bool:
+        """Return whether a step may change a line; what each looks for is in none but these."""
+        if config.unescape_html and "&" in line and self._entity(line):
+            return True
+        if self._single is not None and self._single(line):
+            return True
+        if line.isascii():
+            return False
+        if self._form is not None and not unicodedata.is_normalized(self._form, line):
+            return True
+        if self._is_bad is None:
+            return False
+        places = (found.span() for found in SIGNS.finditer(line))
+        windows = [line[max(0, begin - REACH) : end + REACH] for begin, end in places]
+        return bool(windows) and bool(self._is_bad("\n".join(windows)))
+
+
+@functools.lru_cache(maxsize=16)
+def fixer(options: tuple[tuple[str, Any], ...]) -> Fixer:
+    """Return the one fixer of this process for a configuration.
+
+    Raises:
+        UsageError: ftfy is not installed.
+    """
+    try:
+        return Fixer(dict(options))
+    except ImportError:
+        raise UsageError(
+            "unicode.fix: ftfy is not installed. Install it, or set fix: none."
+        ) from None
+
+
+def _singles(options: dict[str, Any]) -> str:
+    """Return the characters that steps which look at single characters change."""
+    from ftfy import chardata
+
+    singles = {
+        "remove_terminal_escapes": "\x1b",
+        "fix_c1_controls": "".join(map(chr, range(0x80, 0xA0))),
+        "fix_line_breaks": "\r\x85\u2028\u2029",
+        "uncurl_quotes": "\u02bc\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f",
+        "remove_control_chars": _characters(chardata.CONTROL_CHARS),
+        "fix_latin_ligatures": _characters(chardata.LIGATURES),
+        "fix_character_width": _characters(chardata.WIDTH_MAP),
+    }
+    return "".join(chars for name, chars in singles.items() if options[name])
+
+
+def _characters(table: Iterable[int]) -> str:
+    return "".join(map(chr, table))
+
+
+# ----------------------------------------------------------------------
+# Normal forms of texts with any number of combining marks on one letter.
+
+Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
+
+RUN_CHARS = 100
+"""Shorter runs of marks are left to the library, whose time grows with their square."""
+
+STRIDE = 10
+
+MARKS = (0x300, 0x1EA00)
+"""In this range of code points lie all that are, or decompose into, nothing but marks."""
+
+
+def normalize(form: Form, text: str) -> str:
+    """Return `unicodedata.normalize(form, text)`, in time that grows with the length alone.
+
+    Source: Unicode Standard, D108 and D109: the canonical order is a stable sort of each run of
+    marks by combining class, so sorting runs before changes no normal form.
+    """
+    return unicodedata.normalize(form, ordered(form, text))
+
+
+def ordered(form: Form, text: str) -> str:
+    """Return a text with the same normal form whose long runs of marks are in canonical order."""
+    if len(text) < RUN_CHARS or text.isascii():
+        return text
+    runs, samples = _runs(form)
+    if not samples.search(text[::STRIDE]):
+        return text
+    return runs.sub(functools.partial(_sorted, form), text)
+
+
+def _sorted(form: Form, run: re.Match[str]) -> str:
+    marks = "".join(unicodedata.normalize(_decomposed(form), mark) for mark in run[0])
+    return "".join(sorted(marks, key=unicodedata.combining))
+
+
+def _decomposed(form: Form) -> Literal["NFD", "NFKD"]:
+    return "NFKD" if form in {"NFKC", "NFKD"} else "NFD"
+
+
+@functools.lru_cache(maxsize=4)
+def _runs(form: Form) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return what long runs of marks match, and what every STRIDE-th character of one matches."""
+    chars = "".join(char for char in map(chr, range(*MARKS)) if is_mark(form, char))
+    marks = f"[{re.escape(chars)}]"
+    # A run is tried where it begins only, so short ones cost no more than their length.
+    runs = re.compile(f"{marks}(?<!{marks}{marks}){marks}{{{RUN_CHARS - 1},}}")
+    return runs, re.compile(f"{marks}{{{RUN_CHARS // STRIDE}}}")
+
+
+def is_mark(form: Form, char: str) -> bool:
+    """Return whether a character is, or decomposes into, nothing but marks."""
+    return all(map(unicodedata.combining, unicodedata.normalize(_decomposed(form), char)))

@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from corpuskit.closure import closure
 from corpuskit.formats.batch import large_strings, utf8
-from corpuskit.kernels.foldedwords import fold_all, folded_characters
+from corpuskit.formats.mapped import open_or_build
 from corpuskit.kernels.jit import cache_dir
 from corpuskit.kernels.overlap import Grams, ItemParts, fill_table, gram_hashes
+from corpuskit.kernels.wordhash import fold_all, folded_characters
 from corpuskit.stages.dedup.decontaminate.items import (
     BenchmarkColumns,
     Item,
     read_benchmarks,
     read_texts,
 )
-from corpuskit.stages.filters._mapped import open_or_build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

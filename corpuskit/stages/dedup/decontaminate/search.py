@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.kernels.foldedwords import folded_characters
 from corpuskit.kernels.overlap import align, gather, scan
-from corpuskit.kernels.wordhash import BYTE_KINDS
+from corpuskit.kernels.wordhash import BYTE_KINDS, folded_characters
 from corpuskit.stages.dedup.decontaminate.index import ANSWER, BOTH, PASSAGE, QUESTION
 
 if TYPE_CHECKING:

@@ -14,13 +14,22 @@ from pydantic import Field
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import Utf8, frozen
 from corpuskit.kernels import minhash
-from corpuskit.kernels.casing import lower_texts
+from corpuskit.kernels.folding import (
+    BECOMES,
+    DIGIT,
+    ODD,
+    SAME,
+    SEPARATES,
+    SPACE,
+    Simple,
+    lower_texts,
+    simplify,
+)
 from corpuskit.kernels.minhash import distinct_shingles, permutations, sketch_texts
 from corpuskit.kernels.ngrams import JoinedWords, hash_ngrams, join_words, lower_words
-from corpuskit.kernels.punctuation import PUNCTUATION
-from corpuskit.kernels.simplify import BECOMES, DIGIT, ODD, SAME, SEPARATES, SPACE, Simple, simplify
+from corpuskit.kernels.utf8 import PUNCTUATION
 from corpuskit.stage import Parameters
-from corpuskit.stages._words import check_language, splitter
+from corpuskit.text.words import check_language, splitter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,7 +15,7 @@ import numpy as np
 from corpuskit.cache import cache_dir
 from corpuskit.distribution import install_command
 from corpuskit.errors import CorpuskitError, UsageError, reason_of
-from corpuskit.stages._derived import Derived, derived
+from corpuskit.formats.derived import Derived, derived
 from corpuskit.stages.sequences.tokenize.definition import (
     Named,
     Specials,

@@ -1,4 +1,4 @@
-"""What kernels/pii/numbers.py and phones.py find, once more with `re`: slow and plain.
+"""What kernels/pii/numbers.py finds, once more with `re`: slow and plain.
 
 All functions take a text, where it is free of spans, and the first digit of a run.
 """
@@ -7,8 +7,18 @@ from __future__ import annotations
 
 import re
 
-from corpuskit.kernels.pii.numbers import CARD_CUES, CARD_REACH, CARDS, IBANS
-from corpuskit.kernels.pii.phones import CALLING, CUES, ENDS, FOLLOWERS, LINKS, NUM_WEAK
+from corpuskit.kernels.pii.numbers import (
+    CALLING,
+    CARD_CUES,
+    CARD_REACH,
+    CARDS,
+    CUES,
+    ENDS,
+    FOLLOWERS,
+    IBANS,
+    LINKS,
+    NUM_WEAK,
+)
 
 Span = tuple[int, int]
 

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import utf8
+from corpuskit.formats.mapped import open_or_build
 from corpuskit.kernels.filters.urls import (
     END,
     EXCEPTION,
@@ -40,7 +41,6 @@ from corpuskit.kernels.filters.urls import (
 from corpuskit.kernels.jit import cache_dir
 from corpuskit.kernels.stringset import BLOCK, MAX_LENGTH, Coded, Table, front_code, make_table
 from corpuskit.stages.filters._lists import COMMENT, file_of, files_in, read_entries, versions
-from corpuskit.stages.filters._mapped import open_or_build
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -327,7 +327,6 @@ def _as_hosts(entries: pa.Array) -> pa.Array:
 
 
 def _integrated(member: str) -> Iterator[pa.Array]:
-    """Yield the entries of a list inside datatrove's archive."""
     with tarfile.open(_asset(_ARCHIVE), "r:gz") as archive:
         file = archive.extractfile(member)
         if file is None:

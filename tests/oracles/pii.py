@@ -1,4 +1,4 @@
-"""What kernels/pii/scan.py finds, once more with `re`: slow and plain."""
+"""The reference of `pii`: what its kernels find, once more with `re`, slow and plain."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import re
 import string
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.kernels.pii import secrets
-from corpuskit.stages.rewriters._pii_addresses import email, ipv4, ipv6
-from corpuskit.stages.rewriters._pii_numbers import credit_card, iban, phone, us_ssn
+from corpuskit.kernels.pii import scan
+from corpuskit.kernels.pii.scan import KINDS
+from corpuskit.stages.rewriters.pii import DATATROVE
+from tests.oracles.pii_addresses import email, ipv4, ipv6
+from tests.oracles.pii_numbers import credit_card, iban, phone, us_ssn
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from corpuskit.stages.rewriters.pii import Pii
+    from tests.oracles import Decide
 
 Span = tuple[int, int]
 
@@ -28,14 +31,50 @@ _BODIES = {
 }
 _WEB_TOKEN = re.compile(
     rb"eyJ%b{%d,}\.(?=eyJ)%b{%d,}\.%b{%d,}"
-    % (_TOKEN, secrets.SMALLEST_PART - 3, *(_TOKEN, secrets.SMALLEST_PART) * 2)
+    % (_TOKEN, scan.SMALLEST_PART - 3, *(_TOKEN, scan.SMALLEST_PART) * 2)
 )
 _BLOCK = re.compile(
     rb"""-----BEGIN\ (?=[A-Z0-9 ]{11,40}-----)[A-Z0-9 ]*PRIVATE\ KEY(?:\ BLOCK)?-----
     (?: (?!-----). ){%d,%d} -----END\ [A-Z0-9 ]{0,40}-----"""
-    % (secrets.SMALLEST_BLOCK, secrets.LARGEST_BLOCK),
+    % (scan.SMALLEST_BLOCK, scan.LARGEST_BLOCK),
     re.VERBOSE | re.DOTALL,
 )
+
+
+def pii(stage: Pii) -> Decide:
+    def find(text: str) -> list[tuple[int, int, str]]:
+        if stage.mode == "datatrove":
+            return find_as_datatrove(text, stage.kinds, only_public=stage.only_public_ips)
+        return find_spans(
+            text.encode(),
+            stage.kinds,
+            only_public=stage.only_public_ips,
+            min_ipv4_part=stage.min_ipv4_part,
+        )
+
+    def rewrite(text: str) -> tuple[str | None, str]:
+        data, at, seen, output = text.encode(), 0, dict.fromkeys(KINDS, 0), b""
+        for start, end, kind in find(text):
+            output += data[at:start] + _piece(stage, kind, end - start, seen[kind])
+            seen[kind] += 1
+            at = end
+        dropped = [kind for kind in KINDS if seen[kind] and stage._action(kind) == "drop"]
+        return (dropped[0] if dropped else None), (output + data[at:]).decode()
+
+    if stage.mode == "datatrove" and set(map(stage._action, DATATROVE)) == {"replace"}:
+        return lambda text: (None, format_as_datatrove(text, stage))
+    return rewrite
+
+
+def _piece(stage: Pii, kind: str, size: int, turn: int) -> bytes:
+    """Return what one span becomes."""
+    options = stage._stand_ins(kind)
+    return {
+        "replace": options[turn % len(options)],
+        "mask": stage.mask_character * size,
+        "tag": f"<{kind.upper()}>",
+        "drop": "",
+    }[stage._action(kind)].encode()
 
 
 def find_spans(
@@ -83,7 +122,7 @@ def _secret(text: bytes, free: int, at: int) -> Span | None:
     if text[at - 4 : at + 1] == b"-----" and at - 4 >= free:
         block = _BLOCK.match(text, at - 4)
         return block and block.span()
-    for prefix, place, alphabet, fewest, most in secrets.FORMS:
+    for prefix, place, alphabet, fewest, most in scan.FORMS:
         start, body = at - place, at - place + len(prefix)
         if start < free or text[start:body] != prefix.encode():
             continue
@@ -101,12 +140,12 @@ def _is_random(key: bytes) -> bool:
     has_digit, has_letter = re.search(rb"[0-9]", key), re.search(rb"[A-Za-z]", key)
     if not (has_digit and has_letter) and not (key != key.upper() and key != key.lower()):
         return False
-    return len(set(key)) >= secrets.FEWEST_BYTES and not key.endswith(b"EXAMPLE")
+    return len(set(key)) >= scan.FEWEST_BYTES and not key.endswith(b"EXAMPLE")
 
 
 def _is_long(part: bytes) -> bool:
     both = re.search(rb"[0-9]", part) and re.search(rb"[A-Za-z]", part)
-    return len(part) >= secrets.LONGEST_RUN and both is not None
+    return len(part) >= scan.LONGEST_RUN and both is not None
 
 
 def _web_token(text: bytes, free: int, at: int) -> Span | None:

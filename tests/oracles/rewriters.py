@@ -1,25 +1,26 @@
-"""DCLM's line rules as their functions read, in plain Python; the oracle of `line_rules`."""
+"""The references of `line_rules` (DCLM's functions as they read) and `unicode` (ftfy itself)."""
 
 from __future__ import annotations
 
+import functools
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from corpuskit.stages.rewriters.line_rules import counter_pattern
+from corpuskit.stages.rewriters.unicode import CONTROLS, INVISIBLE
+
 if TYPE_CHECKING:
     from corpuskit.stages.rewriters.line_rules import LineRules
-
-COUNTED = (
-    *("likes", "shares", "comments", "retweets", "reposts", "quotes", "bookmarks", "upvotes"),
-    *("downvotes", "downloads", "views", "followers"),
-)
+    from corpuskit.stages.rewriters.unicode import Unicode
+    from tests.oracles import Decide
 
 Keep = Callable[[str], bool]
 
 
-def counter_pattern() -> re.Pattern[str]:
-    """Return what matches a whole lower-cased line such as "12.3k views"."""
-    return re.compile(rf"^\W*\d(?:,|\.|\d)*[kmb]?\s+(?:{'|'.join(COUNTED)})\W*$")
+def line_rules(stage: LineRules) -> Decide:
+    return lambda text: correct(text, stage)
 
 
 def correct(text: str, stage: LineRules) -> tuple[str | None, str]:
@@ -95,3 +96,29 @@ def _without_phrases(text: str, stage: LineRules) -> tuple[str, int]:
 def _fasttext_words(text: str) -> int:
     """Return the words that begin with a letter or digit, split as fastText splits text."""
     return sum(bool(word) and word[0].isalnum() for word in re.split(r"[ \n\r\t\v\f\0]", text))
+
+
+def unicode(stage: Unicode) -> Decide:
+    first: Callable[[str], str]
+    if stage.fix == "ftfy":
+        from datatrove.pipeline.formatters.ftfy import FTFYFormatter
+
+        first = FTFYFormatter(**stage._options()).format
+    else:
+        first = functools.partial(_without_ftfy, stage)
+
+    def rewrite(text: str) -> tuple[str | None, str]:
+        text = first(text)
+        if stage.line_ends == "lf":
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if stage.invisible == "remove":
+            text = "".join(char for char in text if not INVISIBLE.match(char))
+        return None, text
+
+    return rewrite
+
+
+def _without_ftfy(stage: Unicode, text: str) -> str:
+    if stage.remove_control_chars:
+        text = "".join(char for char in text if not CONTROLS.match(char))
+    return text if stage.form == "none" else unicodedata.normalize(stage.form, text)

@@ -12,23 +12,20 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import numpy as np
 
 from corpuskit.errors import UsageError
-from corpuskit.kernels.punctuation import TERMINAL
+from corpuskit.kernels.utf8 import TERMINAL
 from corpuskit.kernels.words import learn as wordlearn
 from corpuskit.kernels.words import split as wordsplit
+from corpuskit.kernels.words.english import NO_RULES, Rules, room
 from corpuskit.kernels.words.lexicon import Lexicon, Words, char_kinds
-from corpuskit.kernels.words.scan import SPACE_KINDS
-from corpuskit.kernels.words.seams import Seams
-from corpuskit.kernels.words.specials import NO_RULES, Rules, room
-from corpuskit.kernels.words.split import Memory, frozen
-from corpuskit.stages import _spacy
+from corpuskit.kernels.words.split import SPACE_KINDS, ChunkMemory, Seams, frozen
+from corpuskit.text import spacy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from corpuskit.stages._spacy import Answers
-    from corpuskit.stages._spacy_seams import Seam
+    from corpuskit.text.spacy import Answers, Seam
 
     Bytes = NDArray[np.uint8]
     Offsets = NDArray[np.int64]
@@ -69,7 +66,7 @@ class Splitter:
         check_language(words, language)
         self.words, self.language = words, language
         self._max_memory_bytes = max_memory_bytes
-        self._memory: Memory | None = None
+        self._memory: ChunkMemory | None = None
         self._num_asked = 0
 
     def stats(self) -> SplitterStats:
@@ -87,9 +84,9 @@ class Splitter:
     def __call__(self, offsets: Offsets, data: Bytes) -> Words:
         memory = self._memory
         if memory is None or memory.size_bytes > self._max_memory_bytes:
-            self._memory = memory = Memory(Lexicon(self._way.char_kinds))
+            self._memory = memory = ChunkMemory(Lexicon(self._way.char_kinds))
             self._seams = _SeamTable(self._way.forbidden)
-        batch = _Batch(memory, self._way, self._seams, frozen(data))
+        batch = _SplitCall(memory, self._way, self._seams, frozen(data))
         bounds, tokens = batch.find(frozen(offsets[:-1]), frozen(offsets[1:]))
         self._num_asked += batch.num_asked
         return Words(frozen(bounds), frozen(tokens), memory.lexicon)
@@ -155,10 +152,10 @@ class _SeamTable:
         )
 
 
-class _Batch:
+class _SplitCall:
     """The texts of one call, and how its new chunks are answered."""
 
-    def __init__(self, memory: Memory, way: _Way, seams: _SeamTable, data: Bytes) -> None:
+    def __init__(self, memory: ChunkMemory, way: _Way, seams: _SeamTable, data: Bytes) -> None:
         self._memory, self._way, self._seams, self._data = memory, way, seams, data
         self._forced = _places(way.spaced, data)
         self.num_asked = 0
@@ -194,43 +191,43 @@ class _Batch:
         bounds, tokens = scratch.offsets, scratch.tokens[: int(scratch.offsets[-1])]
         if first == 0:
             return bounds, tokens
-        found = wordlearn.Found(*map(np.concatenate, zip(*answers, strict=True)))
-        bounds, tokens, rows = wordlearn.expand(bounds, tokens, found)
+        learned = wordlearn.LearnedWords(*map(np.concatenate, zip(*answers, strict=True)))
+        bounds, tokens, rows = wordlearn.expand(bounds, tokens, learned)
         if not len(rows):
             return bounds, tokens
         # Now that their chunks are known, the kernel sees where these lose a special case.
         return _replace(bounds, tokens, rows, *self.find(frozen(begins[rows]), frozen(ends[rows])))
 
-    def _answer(self, asked: wordsplit.Questions, first: int) -> wordlearn.Found:
+    def _answer(self, asked: wordsplit.Questions, first: int) -> wordlearn.LearnedWords:
         """Answer the questions from `first` on."""
         memory, lexicon, way = self._memory, self._memory.lexicon, self._way
         stop = int(asked.used[0])
         spans, is_chunk = asked.spans[first:stop], asked.slots[first:stop] >= 0
-        found = wordlearn.nothing_found(stop - first)
+        learned = wordlearn.nothing_found(stop - first)
         sizes = (spans[:, 1] - spans[:, 0])[is_chunk]
         if way.who != wordlearn.ASK:
             lexicon.reserve(int(sizes.sum()), int(sizes.sum()))
             space = room(int(sizes.max(initial=1)))
             wordlearn.learn(
-                self._data, first, way.who, way.rules, lexicon.records, space, asked, found
+                self._data, first, way.who, way.rules, lexicon.records, space, asked, learned
             )
-        unknown = np.flatnonzero(is_chunk & (found.counts == wordlearn.UNKNOWN))
+        unknown = np.flatnonzero(is_chunk & (learned.counts == wordlearn.UNKNOWN))
         if len(unknown):
             answers = way.ask([self._text(a, b) for a, b in spans[unknown]])
             number = lexicon.append_pieces(answers.data, answers.starts, answers.ends)
-            found.counts[unknown] = answers.counts
-            found.firsts[unknown] = number + np.cumsum(answers.counts) - answers.counts
+            learned.counts[unknown] = answers.counts
+            learned.firsts[unknown] = number + np.cumsum(answers.counts) - answers.counts
             chunks = sorted(answers.seams)
             if chunks:
                 places = unknown[chunks]
-                firsts = found.firsts[places].tolist()
+                firsts = learned.firsts[places].tolist()
                 self._seams.add(firsts, [answers.seams[chunk] for chunk in chunks])
-                found.touchy[places] = 1
+                learned.touchy[places] = 1
         for place in np.flatnonzero(~is_chunk):
-            found.firsts[place], found.counts[place] = self._whole(*spans[place])
+            learned.firsts[place], learned.counts[place] = self._whole(*spans[place])
         self.num_asked += len(unknown)
-        wordlearn.answer(memory.slots, lexicon.records, asked, first, found)
-        return found
+        wordlearn.answer(memory.slots, lexicon.records, asked, first, learned)
+        return learned
 
     def _whole(self, begin: int, end: int) -> tuple[int, int]:
         text = self._data[begin:end].tobytes()
@@ -271,24 +268,24 @@ def _way(words: WordSplit, language: str) -> _Way:
             wordlearn.ASK, NO_RULES, "", char_kinds(TERMINAL), None, _ask_boundaries, str.split
         )
     code = _spacy_code(language)
-    facts = _spacy.language_facts(code)
+    facts = spacy.language_facts(code)
     return _Way(
         wordlearn.RULES if facts.has_rules else wordlearn.ASK,
         facts.rules,
-        _spacy.FORBIDDEN,
+        spacy.FORBIDDEN,
         facts.char_kinds,
         re.compile(b"|".join(re.escape(s.encode()) for s in facts.spaced))
         if facts.spaced
         else None,
-        lambda chunks: _spacy.pipeline(code).split(chunks),
-        lambda text: _spacy.pipeline(code).whole(text),
+        lambda chunks: spacy.pipeline(code).split(chunks),
+        lambda text: spacy.pipeline(code).whole(text),
     )
 
 
 def _places(pattern: re.Pattern[bytes] | None, data: Bytes) -> Offsets:
     """Return where a pattern matches, and a place beyond all data."""
-    found = [match.start() for match in pattern.finditer(data.data)] if pattern else []
-    return frozen(np.array([*found, np.iinfo(np.int64).max], np.int64))
+    places = [match.start() for match in pattern.finditer(data.data)] if pattern else []
+    return frozen(np.array([*places, np.iinfo(np.int64).max], np.int64))
 
 
 def _no_answer(chunks: Sequence[str]) -> Answers:
@@ -300,7 +297,7 @@ def _ask_boundaries(chunks: Sequence[str]) -> Answers:
     import regex
 
     boundary = regex.compile(r"(?w)\b")
-    return _spacy.answers([[p for p in boundary.split(chunk) if p] for chunk in chunks], {})
+    return spacy.answers([[p for p in boundary.split(chunk) if p] for chunk in chunks], {})
 
 
 def check_language(words: WordSplit, language: str) -> None:
@@ -348,11 +345,11 @@ def _spacy_code(language: str) -> str:
 @functools.cache
 def _assignments() -> dict[str, tuple[str, str]]:
     """Return language -> (class of tokenizer, code), read as datatrove 0.10.1 does."""
-    found = importlib.util.find_spec("datatrove")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("datatrove")
+    if spec is None or spec.origin is None:
         raise UsageError("words: datatrove is not installed. Run: pip install datatrove")
     table: dict[str, tuple[str, str]] = {}
-    with (Path(found.origin).parent / "assets" / "tokenizer_assignment.csv").open() as file:
+    with (Path(spec.origin).parent / "assets" / "tokenizer_assignment.csv").open() as file:
         for row in csv.DictReader(file):
             if not row["type"]:
                 continue

@@ -1,14 +1,14 @@
-"""What oracles of several stages share; used by tests and benchmarks only."""
+"""datatrove's tokenizers, as the references of several stages take them."""
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.stages._spacy import FORBIDDEN
+from corpuskit.text.spacy import FORBIDDEN
 
 if TYPE_CHECKING:
-    from corpuskit.stages._words import WordSplit
+    from corpuskit.text.words import WordSplit
 
 
 @functools.cache
@@ -17,7 +17,7 @@ def reference_words(words: WordSplit, language: str = "en") -> Any:
 
     Its answers are those of datatrove 0.10.1's own tokenizer of the language. New are the memory of
     the last 4,096 texts, since tests ask for the same small texts many times over, and that the
-    word on which spaCy nearly always fails (`_spacy.FORBIDDEN`) always makes it fail.
+    word on which spaCy nearly always fails (`spacy.FORBIDDEN`) always makes it fail.
     """
     import regex
     from datatrove.utils.word_tokenizers import WordTokenizer, load_word_tokenizer

@@ -14,8 +14,8 @@ from corpuskit.formats.batch import utf8
 from corpuskit.kernels.filters.urls import decide_urls, find_bodies, find_domains, find_hosts
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages.filters import _url_lists
 from corpuskit.stages.filters._lists import file_of
+from corpuskit.stages.filters.url_filter import lists as url_lists
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -125,19 +125,19 @@ class UrlFilter(StreamingStage):
 
     def check(self, known: Known) -> None:
         del known
-        _url_lists.check(self._lists)
+        url_lists.check(self._lists)
 
     def files(self) -> tuple[str, ...]:
-        return _url_lists.files(self._lists)
+        return url_lists.files(self._lists)
 
     def libraries(self) -> tuple[str, ...]:
-        return _url_lists.libraries(self._lists)
+        return url_lists.libraries(self._lists)
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(volume.documents / 250e3, start_seconds=0.05, resident_bytes=40_000_000)
 
     def apply(self, view: View) -> Outcome:
-        lists = _url_lists.open_lists(self._lists)
+        lists = url_lists.open_lists(self._lists)
         column = pc.struct_field(view.column("origin"), "url").fill_null("")
         urls = utf8(column.cast(pa.large_string()))
         hosts, lower = _hosts(*urls)
@@ -160,8 +160,8 @@ class UrlFilter(StreamingStage):
         return Outcome(codes=codes, values=np.where(is_soft, counts.astype(np.float64), np.nan))
 
     @property
-    def _lists(self) -> _url_lists.UrlLists:
-        return _url_lists.UrlLists(
+    def _lists(self) -> url_lists.UrlLists:
+        return url_lists.UrlLists(
             integrated=self.use_integrated_lists,
             suffix_list=self.suffix_list,
             exempt=self.exempt_domains,

@@ -1,4 +1,4 @@
-"""The reference answers of the Gopher filters; used by tests and benchmarks only.
+"""The references of the Gopher filters.
 
 For `datatrove` its own filters; for `dolma` and `dclm`, which are no packages that others can
 install beside ours, plain Python written from their algorithms: dolma 1.2.1, taggers/gopher.py
@@ -13,8 +13,8 @@ from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING
 
-from corpuskit.stages._reference import reference_words
 from corpuskit.stages.filters._languages import UNKNOWN
+from tests.oracles.words import reference_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Measure = Callable[[str], Mapping[str, float]]
 
 
-def repetition_oracle(stage: GopherRepetition) -> Decide:
+def repetition(stage: GopherRepetition) -> Decide:
     """Return text -> (reason or None, text) of the variant the stage follows."""
     if stage.per_language is not None and stage.unknown_language == "drop":
         return lambda text: (UNKNOWN, text)  # a text alone has no language
@@ -43,7 +43,7 @@ def repetition_oracle(stage: GopherRepetition) -> Decide:
     return _by_bounds(stage, dolma_repetition)
 
 
-def quality_oracle(stage: GopherQuality) -> Decide:
+def quality(stage: GopherQuality) -> Decide:
     """Return text -> (reason or None, text) of the variant the stage follows."""
     if stage.per_language is not None and stage.unknown_language == "drop":
         return lambda text: (UNKNOWN, text)  # a text alone has no language

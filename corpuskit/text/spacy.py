@@ -1,0 +1,557 @@
+"""spaCy's rule tokenizers as datatrove uses them: what they are made of, and answers from them.
+
+What the kernels and the plain tokenizer need of a language is derived from spaCy once per installed
+version and kept. After that spaCy, whose import takes 2 CPU seconds, is not needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import itertools
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from corpuskit.errors import UsageError
+from corpuskit.formats.derived import Derived, derived
+from corpuskit.kernels.words import english
+from corpuskit.kernels.words.english import NO_RULES, NUM_CODES, Rules
+from corpuskit.kernels.words.lexicon import char_kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    Tokens = tuple[str, ...]
+
+
+FORBIDDEN = "IS_ALPHA"
+"""As a word of its own it breaks spaCy; datatrove then removes it from the whole text.
+
+spaCy's map of words takes this one's key, 1, for the mark of a deleted place, and so keeps a
+pointer to a word whose memory was freed with the document before: nearly always the next one with
+it fails. Here it always counts as failed.
+"""
+
+MAX_ASKED = 1000
+"""Characters: longer chunks are asked for in pieces, since spaCy's time is quadratic in them (20 s
+for 16,000 brackets). The kernel answers for a chunk of any length in linear time."""
+
+_TOO_LONG = re.compile(rf"\S{{{MAX_ASKED}}}(?=\S)")
+
+
+class LanguageFacts(NamedTuple):
+    """What is known of a language without importing spaCy, once it was derived.
+
+    Attributes:
+        char_kinds: see `lexicon.char_kinds`, with the marks that end a sentence for spaCy.
+        rules: what `split_chunk` needs.
+        has_rules: whether spaCy's patterns are those that it was proven for.
+        spaced: special cases with whitespace in them, which are no matter of one chunk.
+        language: what the tokenizer is made of.
+    """
+
+    char_kinds: NDArray[np.uint8]
+    rules: Rules
+    has_rules: bool
+    spaced: tuple[str, ...]
+    language: TokenizerRules
+
+
+@functools.cache
+def language_facts(code: str) -> LanguageFacts:
+    """Return what is known of spaCy's language `code`, kept from before or from spaCy."""
+    found = derived(f"words-{code}", _stamp(code), __file__, lambda: _derive(code))
+    values, arrays = found
+    has_rules = values["digest"] in PROVEN
+    language = TokenizerRules(values["patterns"], values["specials"], values["matched"])
+    rules = NO_RULES
+    if has_rules:
+        given: dict[str, Any] = {**values, **arrays}
+        rules = Rules(**{name: given[name] for name in Rules._fields})
+    spaced = tuple(rule for rule in language.specials if len(rule.split()) > 1)
+    return LanguageFacts(arrays["char_kinds"], rules, has_rules, spaced, language)
+
+
+def _stamp(code: str) -> str:
+    """Return a hash of spaCy's version and of the state of its language files."""
+    found = importlib.util.find_spec("spacy")
+    if found is None or found.origin is None:
+        raise UsageError("words: spacy is not installed. Run: pip install spacy")
+    lang = Path(found.origin).parent / "lang"
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(f"{NUM_CODES} {importlib.metadata.version('spacy')}".encode())
+    for file in sorted([*lang.glob("*.py"), *lang.glob(f"{code}/*.py")]):
+        state = file.stat()
+        digest.update(f" {file.name} {state.st_size} {state.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def _derive(code: str) -> Derived:
+    """Read off spaCy what `language_facts` keeps.
+
+    Raises:
+        UsageError: the language's tokenizer is not spaCy's rule tokenizer.
+    """
+    import spacy
+    from spacy.tokenizer import Tokenizer
+
+    pipeline = spacy.blank(code)
+    tokenizer: Any = pipeline.tokenizer
+    methods = {key: getattr(tokenizer, key) for key in METHODS}
+    patterns = {key: method for key, method in methods.items() if method is not None}
+    if type(tokenizer) is not Tokenizer or not all(
+        isinstance(getattr(method, "__self__", None), re.Pattern)
+        and method.__name__ == METHODS[key]
+        for key, method in patterns.items()
+    ):
+        raise UsageError(
+            f"language: spaCy's tokenizer for {code!r} is {type(tokenizer).__name__}, which needs "
+            "more than patterns. Use words: unicode, or the datatrove stage."
+        )
+    digest = digest_patterns(tokenizer)
+    language = TokenizerRules(
+        {key: (m.__self__.pattern, m.__self__.flags) for key, m in patterns.items()},
+        {rule: _pieces(tokenizer, rule) for rule in tokenizer.rules},
+        _matched(tokenizer),
+    )
+    sentencizer: Any = pipeline.create_pipe("sentencizer")
+    arrays = {"char_kinds": char_kinds(frozenset(sentencizer.punct_chars))}
+    values = {"digest": digest, **language._asdict()}
+    if digest in PROVEN:
+        classes = char_classes(pipeline.Defaults)
+        matched = frozenset(language.matched)
+        rules = english.rules(classes, language.specials, matched, PROVEN[digest])
+        for name, value in rules._asdict().items():
+            (arrays if isinstance(value, np.ndarray) else values)[name] = value
+    return Derived(values, arrays)
+
+
+def _pieces(tokenizer: Any, rule: str) -> list[str]:
+    from spacy.symbols import ORTH
+
+    return [piece[ORTH] for piece in tokenizer.rules[rule]]
+
+
+def _matched(tokenizer: Any) -> dict[str, list[str]]:
+    """Return the special cases that are looked for among tokens -> the tokens looked for."""
+    bare = type(tokenizer)(
+        tokenizer.vocab, rules={}, **{key: getattr(tokenizer, key) for key in METHODS}
+    )
+    return {
+        rule: [token.text for token in bare(rule)]
+        for rule in tokenizer.rules
+        if not rule.isspace()
+        and (
+            not tokenizer.faster_heuristics
+            or " " in rule
+            or tokenizer.find_prefix(rule)
+            or tokenizer.find_infix(rule)
+            or tokenizer.find_suffix(rule)
+        )
+    }
+
+
+class Answers(NamedTuple):
+    """How T words stand in C chunks.
+
+    Attributes:
+        data: the bytes of the words.
+        starts, ends: (T,) int64 words in `data`.
+        counts: (C,) int64 words of each chunk.
+        seams: chunk -> texts beside it to which it loses a special case.
+    """
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    seams: dict[int, frozenset[Seam]]
+
+
+def answers(chunks: Sequence[Sequence[str]], seams: dict[int, frozenset[Seam]]) -> Answers:
+    """Return chunks, given by their words, as arrays."""
+    words = [word.encode() for chunk in chunks for word in chunk]
+    ends = np.cumsum([0, *map(len, words)], dtype=np.int64)
+    data = np.frombuffer(b"".join(words), np.uint8)
+    return Answers(data, ends[:-1], ends[1:], np.array([*map(len, chunks)], np.int64), seams)
+
+
+class PlainPipeline:
+    """Splits what a kernel could not, as datatrove's SpaCyTokenizer."""
+
+    def __init__(self, code: str) -> None:
+        facts = language_facts(code)
+        self._tokenizer = RuleTokenizer(facts.language)
+        self._seams = SeamFinder(facts.language, facts.has_rules)
+
+    def split(self, chunks: Sequence[str]) -> Answers:
+        """Split chunks (no whitespace, no FORBIDDEN in them), each as if it stood alone."""
+        made: list[list[str]] = []
+        seams: dict[int, frozenset[Seam]] = {}
+        for number, chunk in enumerate(chunks):
+            if len(chunk) > MAX_ASKED:
+                pieces = [chunk[at : at + MAX_ASKED] for at in range(0, len(chunk), MAX_ASKED)]
+                made.append([*itertools.chain.from_iterable(map(self._split, pieces))])
+                continue
+            tokens = self._tokenizer.split(chunk)
+            made.append(self._tokenizer.match(tokens))
+            if made[-1] != tokens:
+                found = self._seams.find(tokens)
+                if found:
+                    seams[number] = found
+        return answers(made, seams)
+
+    def _split(self, chunk: str) -> list[str]:
+        return self._tokenizer.match(self._tokenizer.split(chunk))
+
+    def whole(self, text: str) -> list[str]:
+        """Return the words of a text."""
+        text = _TOO_LONG.sub("\\g<0>\n", text)
+        words = self._tokenizer.whole(text)
+        if FORBIDDEN in words:
+            words = self._tokenizer.whole(text.replace(FORBIDDEN, ""))
+        return [word.strip() for word in words if word.strip()]
+
+
+@functools.cache
+def pipeline(code: str) -> PlainPipeline:
+    """Return the tokenizer of a language, opened once per process."""
+    return PlainPipeline(code)
+
+
+# ----------------------------------------------------------------------
+# What of spaCy's patterns the kernels know: which ones, and their classes of characters.
+
+PROVEN = {
+    "7a309ee14bca20bdf744aa9857c7ad96": True,  # en lg tn
+    "62bc0c8f8845f105ea71f6f2109faf63": False,  # xx and 20 languages with its patterns
+}
+"""Digests of the patterns that `kernels/words/english.py` was proven for -> its `digit_hyphens`."""
+
+
+def digest_patterns(tokenizer: Any) -> str:
+    """Return a hash of all that decides how a chunk is split but the special cases."""
+    regexes = (tokenizer.prefix_search, tokenizer.suffix_search)
+    regexes += (tokenizer.infix_finditer, tokenizer.url_match, tokenizer.token_match)
+    shape: list[Any] = [importlib.metadata.version("spacy").split(".")[:2]]
+    for method in regexes:
+        regex = getattr(method, "__self__", None)
+        shape.append([regex.pattern, regex.flags] if isinstance(regex, re.Pattern) else str(method))
+    shape.append(bool(tokenizer.faster_heuristics))
+    return hashlib.blake2b(json.dumps(shape).encode(), digest_size=16).hexdigest()
+
+
+def char_classes(defaults: Any) -> NDArray[np.uint16]:
+    """Return the classes of characters that the kernel's patterns speak of."""
+    from spacy.lang import char_classes as spacys
+
+    classes = np.zeros(NUM_CODES, np.uint16)
+    every = "".join(chr(code) for code in range(NUM_CODES) if not 0xD800 <= code < 0xE000)
+
+    def mark(chars: Iterable[str], *bits: int) -> None:
+        codes = [ord(char) for char in chars]
+        for bit in bits:
+            classes[codes] |= bit
+
+    def inside(content: str) -> list[str]:
+        return re.findall(f"[{content}]", every)
+
+    mark(inside(spacys.ALPHA), english.LETTER)
+    mark(inside(spacys.ALPHA_LOWER), english.LOWER)
+    mark(inside(spacys.ALPHA_UPPER), english.UPPER)
+    mark("0123456789", english.DIGIT)
+    mark(inside(spacys.CONCAT_QUOTES), english.QUOTE)
+    before = rf"0-9{spacys.ALPHA_LOWER}%\u00b2\-\+{spacys.PUNCT}(?:{spacys.CONCAT_QUOTES})"
+    mark(inside(before), english.DOTTED)
+    mark(inside(spacys.CONCAT_ICONS), english.PREFIX, english.SUFFIX, english.BREAK)
+    mark("\u2026", english.BREAK)
+    mark(_single(defaults.prefixes), english.PREFIX)
+    mark(_single(defaults.suffixes), english.SUFFIX)
+    mark(_single(spacys.LIST_CURRENCY), english.CURRENCY)
+    mark({char for unit in spacys.LIST_UNITS for char in unit if char > "\x7f"}, english.UNIT)
+    mark(inside(r"A-Za-z0-9\u00a1-\uffff"), english.HOST)
+    mark(inside(r"\w+\-."), english.SCHEME)
+    mark((char for char in inside(r"\d") if char > "\x7f"), english.ASK)
+    beyond = np.arange(NUM_CODES) > 0xFFFF
+    classes[beyond & (classes & english.LOWER != 0)] |= english.ASK
+    return classes
+
+
+def _single(pieces: Iterable[str]) -> list[str]:
+    """Return the characters among patterns."""
+    plain = (piece[1:] if len(piece) == 2 and piece[0] == "\\" else piece for piece in pieces)
+    return [piece for piece in plain if len(piece) == 1]
+
+
+# ----------------------------------------------------------------------
+# spaCy's rule tokenizer in plain Python, from the patterns and special cases that it was given.
+#
+# The import of spaCy takes 2 CPU seconds, often more than the words of a whole batch; what a kernel
+# cannot answer is asked here instead. Source: spaCy 3.8, spacy/tokenizer.pyx.
+
+METHODS = {
+    "prefix_search": "search",
+    "suffix_search": "search",
+    "infix_finditer": "finditer",
+    "token_match": "match",
+    "url_match": "match",
+}
+"""What spaCy's tokenizers are made of -> the method of a pattern that it must be."""
+
+_NEVER = re.compile("(?!)")
+
+
+class TokenizerRules(NamedTuple):
+    """What a tokenizer is made of.
+
+    Attributes:
+        patterns: key of METHODS -> pattern and flags; what a language has none of is left out.
+        specials: text -> its tokens.
+        matched: special cases that are looked for among tokens, too -> the tokens looked for.
+    """
+
+    patterns: dict[str, tuple[str, int]]
+    specials: dict[str, list[str]]
+    matched: dict[str, list[str]]
+
+
+class _Node:
+    """Tokens that may follow; whether the tokens so far are a special case."""
+
+    __slots__ = ("following", "is_end")
+
+    def __init__(self) -> None:
+        self.following: dict[str, _Node] = {}
+        self.is_end = False
+
+
+class RuleTokenizer:
+    """Splits as spaCy's Tokenizer does."""
+
+    def __init__(self, language: TokenizerRules) -> None:
+        found = {key: re.compile(*given) for key, given in language.patterns.items()}
+        self._prefix = found.get("prefix_search", _NEVER).search
+        self._suffix = found.get("suffix_search", _NEVER).search
+        self._infixes = found.get("infix_finditer", _NEVER).finditer
+        self._token = found.get("token_match", _NEVER).match
+        self._url = found.get("url_match", _NEVER).match
+        self._specials = language.specials
+        self._root = _Node()
+        for tokens in language.matched.values():
+            node = self._root
+            for token in tokens:
+                node = node.following.setdefault(token, _Node())
+            node.is_end = True
+
+    def split(self, chunk: str) -> list[str]:
+        """Return the tokens of a chunk, before special cases are looked for among them."""
+        prefixes: list[str] = []
+        suffixes: list[str] = []
+        middle = self._split_affixes(chunk, prefixes, suffixes)
+        if middle:
+            if middle in self._specials:
+                prefixes += self._specials[middle]
+            elif self._token(middle) or self._url(middle):
+                prefixes.append(middle)
+            else:
+                self._split_infixes(middle, prefixes)
+        prefixes += reversed(suffixes)
+        return prefixes
+
+    def _split_affixes(self, text: str, prefixes: list[str], suffixes: list[str]) -> str:
+        """Take affixes off; return what is left between them."""
+        size = 0
+        while text and len(text) != size:
+            if self._token(text) or text in self._specials:
+                break
+            size = len(text)
+            found = self._prefix(text)
+            front = found.end() - found.start() if found else 0
+            if front and text[front:] in self._specials:
+                prefixes.append(text[:front])
+                text = text[front:]
+                break
+            found = self._suffix(text[front:])
+            back = found.end() - found.start() if found else 0
+            if back and text[:-back] in self._specials:
+                suffixes.append(text[-back:])
+                text = text[:-back]
+                break
+            if front:
+                prefixes.append(text[:front])
+            if back:
+                suffixes.append(text[size - back :])
+            text = text[front : size - back]
+        return text
+
+    def _split_infixes(self, text: str, tokens: list[str]) -> None:
+        start = 0
+        for found in self._infixes(text):
+            begin, end = found.span()
+            if begin == 0:
+                continue
+            if begin != start:
+                tokens.append(text[start:begin])
+            if begin != end:
+                tokens.append(text[begin:end])
+            start = end
+        if start < len(text):
+            tokens.append(text[start:])
+
+    def match(self, tokens: Sequence[str], spaces: Sequence[bool] = ()) -> list[str]:
+        """Return tokens with the special cases among them in their place.
+
+        Of two special cases that overlap the longer one counts, then the earlier one.
+
+        Args:
+            tokens: of one chunk, or of a text.
+            spaces: whether a single space follows the token; empty for none.
+        """
+        found = self._matches(tokens)
+        if not found:
+            return list(tokens)
+        made: list[str] = []
+        at = 0
+        for begin, end in _longest(found):
+            text = "".join(
+                token + " " * (bool(spaces) and spaces[begin + place] and begin + place + 1 < end)
+                for place, token in enumerate(tokens[begin:end])
+            )
+            made += tokens[at:begin]
+            made += self._specials.get(text, tokens[begin:end])
+            at = end
+        return made + list(tokens[at:])
+
+    def _matches(self, tokens: Sequence[str]) -> list[tuple[int, int]]:
+        found = []
+        for begin in range(len(tokens)):
+            node, end = self._root, begin
+            while end < len(tokens) and tokens[end] in node.following:
+                node = node.following[tokens[end]]
+                end += 1
+                if node.is_end:
+                    found.append((begin, end))
+        return found
+
+    def whole(self, text: str) -> list[str]:
+        """Return the tokens of a text, whitespace of more than one space among them."""
+        tokens: list[str] = []
+        spaces: list[bool] = []
+        start = 0
+        is_space = text[:1].isspace()
+        for at, char in enumerate(text):
+            if char.isspace() != is_space:
+                if start < at:
+                    self._extend(text[start:at], tokens, spaces)
+                start = at
+                if char == " ":
+                    spaces[-1] = True
+                    start = at + 1
+                is_space = not is_space
+        if start < len(text):
+            self._extend(text[start:], tokens, spaces)
+        return self.match(tokens, spaces)
+
+    def _extend(self, span: str, tokens: list[str], spaces: list[bool]) -> None:
+        more = self.split(span)
+        tokens += more
+        spaces += [False] * len(more)
+
+
+def _longest(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the matches that spaCy keeps, none of which overlap, by where they begin."""
+    kept = []
+    seen: set[int] = set()
+    for begin, end in sorted(found, key=lambda span: (span[0] - span[1], span[0])):
+        if begin not in seen and end - 1 not in seen:
+            kept.append((begin, end))
+        seen.update(range(begin, end))
+    return sorted(kept)
+
+
+# ----------------------------------------------------------------------
+# Special cases of spaCy's tokenizers that reach from one chunk into the next.
+
+
+class Seam(NamedTuple):
+    """A text that stands before or behind a chunk; see `kernels/words/split.py`."""
+
+    text: str
+    is_behind: bool
+    is_bounded: bool
+
+
+class SeamFinder:
+    """Finds the texts beside a chunk that would keep a special case from it."""
+
+    def __init__(self, language: TokenizerRules, is_proven: bool) -> None:
+        self._is_proven = is_proven
+        self._known: dict[Tokens, frozenset[Seam]] = {}
+        self._patterns = {tuple(tokens) for tokens in language.matched.values()}
+        self._parts = {token for pattern in self._patterns for token in pattern}
+        self._longest = max(map(len, self._patterns), default=0)
+        # Tokens at the beginning or the end of a chunk, or all of them -> what a special case has
+        # before or behind them; in the last case, before them, whatever is behind.
+        self._before: dict[Tokens, set[Tokens]] = defaultdict(set)
+        self._behind: dict[Tokens, set[Tokens]] = defaultdict(set)
+        self._around: dict[Tokens, set[Tokens]] = defaultdict(set)
+        for pattern in self._patterns:
+            for cut in range(1, len(pattern)):
+                self._before[pattern[cut:]].add(pattern[:cut])
+                self._behind[pattern[:cut]].add(pattern[cut:])
+                for end in range(cut + 1, len(pattern)):
+                    self._around[pattern[cut:end]].add(pattern[:cut])
+        rules = [pieces for pieces in language.specials.values() if len(pieces) > 1]
+        self._first_of_rules = {pieces[0] for pieces in rules}
+        self._last_of_rules = {pieces[-1] for pieces in rules}
+
+    def find(self, tokens: list[str]) -> frozenset[Seam]:
+        """Return the seams of a chunk, given by its tokens before special cases are looked for.
+
+        spaCy looks for special cases in the tokens of the whole text, single spaces ignored, and of
+        two that overlap the longer one counts, even if it is not applied because of those spaces.
+        """
+        known = tuple(token if token in self._parts else "" for token in tokens)
+        if known not in self._known:
+            self._known[known] = self._find(known)
+        return self._known[known]
+
+    def _find(self, tokens: Tokens) -> frozenset[Seam]:
+        num = len(tokens)
+        found = [
+            (a, b)
+            for a in range(num)
+            for b in range(a + 1, min(num, a + self._longest) + 1)
+            if tokens[a:b] in self._patterns
+        ]
+        seams: set[Seam] = set()
+        for size in range(1, min(num, self._longest) + 1):
+            for outside in self._before.get(tokens[:size], ()):
+                if any(a < size and b - a <= size + len(outside) for a, b in found):
+                    seams.add(self._seam(outside, is_behind=False))
+            for outside in self._behind.get(tokens[num - size :], ()):
+                if any(b > num - size and b - a <= size + len(outside) for a, b in found):
+                    seams.add(self._seam(outside, is_behind=True))
+        for outside in self._around.get(tokens, ()):
+            seams.add(self._seam(outside, is_behind=False))
+        return frozenset(seams)
+
+    def _seam(self, words: Tokens, is_behind: bool) -> Seam:
+        """Return the seam of words beside a chunk.
+
+        Between two letters or digits only a special case separates, if the patterns are those that
+        we know; whether one does for this word is asked of the rules.
+        """
+        outer = words[-1] if is_behind else words[0]
+        pieces = self._first_of_rules if is_behind else self._last_of_rules
+        bounded = self._is_proven and outer not in pieces
+        return Seam("".join(words), is_behind, bounded)

@@ -1,0 +1,162 @@
+"""The references of the annotators: fastText's own prediction, shaped as datatrove calls it."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corpuskit.stages.annotators._fasttext import DECIMALS, PREFIX
+from corpuskit.stages.annotators._scoring import NEWLINES
+from corpuskit.stages.annotators.language import UNDETERMINED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from corpuskit.stages.annotators.language import Language
+    from corpuskit.stages.annotators.quality import Quality
+    from corpuskit.stages.annotators.toxicity import Toxicity
+    from tests.oracles import Decide
+
+
+class Official:
+    """What `fasttext.load_model` gives, with `predict(str)` working under NumPy 2.
+
+    The library's own wrapper adds the newline, calls the inner object, and fails when it makes an
+    array of the result (`copy=False`); here the same is done without that argument. Scores are
+    rounded, as ours are before they are compared.
+    """
+
+    def __init__(self, path: str) -> None:
+        import fasttext
+
+        self._inner = fasttext.load_model(path).f
+        self.labels: list[str] = list(self._inner.getLabels("strict")[0])
+
+    def predict(self, text: str, k: int = 1) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+        """Return the k best labels (-1: all) and their scores, best first.
+
+        Raises:
+            ValueError: the text has a newline, as in the library.
+        """
+        if "\n" in text:
+            raise ValueError("predict processes one line at a time (remove '\\n')")
+        found = self._inner.predict(text + "\n", k, 0.0, "strict")
+        scores = np.array([score for score, _ in found], np.float64)
+        return tuple(label for _, label in found), np.round(scores, DECIMALS)
+
+
+@functools.lru_cache(maxsize=4)
+def open_official(path: str) -> Official:
+    """Return the model at `path`, loaded once per process."""
+    return Official(path)
+
+
+def reference(cls: type[Any], *args: Any, **params: Any) -> Any:
+    """Return a datatrove filter without its check that fastText is of one certain distribution.
+
+    datatrove asks for the distribution `fasttext-numpy2-wheel` and refuses the official one, which
+    has the same module.
+    """
+    made = object.__new__(cls)
+    made.__init__(*args, **params)
+    return made
+
+
+def beginning(text: str, max_bytes: int | None) -> str:
+    """Return what a stage with `max_bytes` looks at: whole characters of the first bytes."""
+    return text if max_bytes is None else text.encode()[:max_bytes].decode("utf-8", "ignore")
+
+
+def language(stage: Language) -> Decide:
+    official, bounds = open_official(str(stage._path)), stage._bounds()
+    kept = _datatrove(stage, official) if stage.accept == "datatrove" else None
+
+    def decide(text: str) -> tuple[str | None, str]:
+        seen = beginning(text, stage.max_bytes)
+        labels, scores = official.predict(seen.replace("\n", " "))
+        label = labels[0].removeprefix(PREFIX) if labels else UNDETERMINED
+        score = float(scores[0]) if labels else 0.0
+        listed = stage.keep is None or label in stage.keep
+        if kept is not None and labels:
+            stays = kept(seen)
+        else:
+            enough = score >= bounds.get(label, stage.min_score)
+            stays = listed and (enough if kept is None else score > stage.min_score)
+        if stays:
+            return None, text
+        return ("score" if listed else "language"), text
+
+    return decide
+
+
+def _datatrove(stage: Language, official: Any) -> Callable[[str], bool]:
+    """Return datatrove's decision, by one filter per listed language, since minima differ."""
+    from datatrove.data import Document
+    from datatrove.pipeline.filters import LanguageFilter
+
+    bounds = stage._bounds()
+
+    def keeps(code: str, bound: float, text: str) -> bool:
+        filtering = reference(LanguageFilter, stage.keep and [code], language_threshold=bound)
+        filtering.model._model = official
+        return bool(filtering.filter(Document(text=text, id="")))
+
+    def kept(text: str) -> bool:
+        best = official.predict(text.replace("\n", " "))[0][0].removeprefix(PREFIX)
+        listed = stage.keep or (best,)
+        return any(keeps(code, bounds.get(code, stage.min_score), text) for code in listed)
+
+    return kept
+
+
+def quality(stage: Quality) -> Decide:
+    from datatrove.data import Document
+    from datatrove.pipeline.filters import FastTextClassifierFilter
+
+    official = open_official(stage.model)
+    given = {
+        "score": ("keep_labels", {stage.label: stage.min_score}),
+        "keep_labels": ("keep_labels", stage.keep_labels),
+        "remove_labels": ("remove_labels", stage.remove_labels),
+    }
+    filters = {}
+    for rule, (kind, bounds) in given.items():
+        if bounds and None not in bounds.values():
+            filters[rule] = reference(
+                FastTextClassifierFilter,
+                stage.model,
+                **{kind: list(bounds.items())},
+                save_labels_in_metadata=False,
+                newline_replacement=NEWLINES[stage.newlines].decode(),
+            )
+            filters[rule]._model = official
+
+    def decide(text: str) -> tuple[str | None, str]:
+        seen = beginning(text, stage.max_bytes)
+        if filters and not seen.strip():
+            return "empty", text  # the reference keeps none of them, and gives no reason
+        for rule, one in filters.items():
+            if not one.filter(Document(text=seen, id="")):
+                return rule, text
+        return None, text
+
+    return decide
+
+
+def toxicity(stage: Toxicity) -> Decide:
+    official = open_official(stage.model)
+    newline = NEWLINES[stage.newlines].decode()
+
+    def decide(text: str) -> tuple[str | None, str]:
+        seen = beginning(text, stage.max_bytes).strip().replace("\n", newline)
+        score = dict(zip(*official.predict(seen, -1), strict=True)).get(PREFIX + stage.label, 0)
+        if stage.max_score is not None and score > stage.max_score:
+            return "toxic", text
+        low = stage.min_score is not None and score < stage.min_score
+        return ("not_toxic" if low else None), text
+
+    return decide
