@@ -23,7 +23,7 @@ SECTIONS = {
     "See what happened": ("report", "why", "inspect", "tune", "diff", "card", "contamination"),
     "Train on it": ("train", "trace", "edit", "export"),
     "Look things up": ("stages", "schema", "doctor"),
-    "Prepare": ("tokenizer", "classifier", "sample", "warmup"),
+    "Prepare": ("tokenizer", "classifier", "warmup"),
 }
 
 

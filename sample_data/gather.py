@@ -1,7 +1,14 @@
-"""Gathers real text from the machine it runs on: code, documentation, manual pages, licences."""
+"""Gather real text from this machine, with a pipeline to run on it.
+
+    python sample_data/gather.py DIR [--max-mb 40]
+
+Reads what comes with the system, Python and its packages, not your own files: manual pages,
+documentation, docstrings, code. Writes sources, a tokenizer trained on them and DIR/pipeline.yaml.
+"""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import dataclasses
@@ -11,6 +18,7 @@ import importlib.metadata
 import io
 import json
 import re
+import sys
 import sysconfig
 import tokenize
 import warnings
@@ -22,8 +30,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpuskit.errors import UsageError
-from corpuskit.stages.sources._roff import roff_text
+from corpuskit.errors import CorpuskitError, UsageError
+from corpuskit.stages.sequences._train import train_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -102,8 +110,6 @@ def gather(
         gathered += [found] if found.num_docs else []
     if not gathered:
         raise UsageError("this machine has no text that is known here. Use sample_data/ instead.")
-    from corpuskit.stages.sequences._train import train_tokenizer
-
     folders = [folder / one.name for one in gathered]
     train_tokenizer(folders, folder / "tokenizer.json", vocab_size=VOCAB_SIZE)
     progress("tokenizer.json: trained")
@@ -146,7 +152,9 @@ def _write_shard(path: Path, rows: list[Found]) -> None:
 
 def _pipeline(folder: Path, gathered: Iterable[Gathered]) -> str:
     """Return a pipeline file; lenient bounds, because a third of the text is code."""
-    lines = [f"# Made by `corpuskit sample`. Run it with: corpuskit run {folder / 'pipeline.yaml'}"]
+    lines = [
+        f"# Made by sample_data/gather.py. Run it with: corpuskit run {folder / 'pipeline.yaml'}"
+    ]
     lines += ["name: machine", f"output: {json.dumps(str(folder / 'run'))}", "seed: 0", "sources:"]
     for one in gathered:
         kind = "parquet" if one.pattern.endswith(".parquet") else "jsonl"
@@ -306,3 +314,123 @@ def _docstrings(path: Path) -> str:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds))
     return "\n\n".join(doc for doc in found if doc)
+
+
+# ---------------------------------------------------------------- manual pages as plain text
+
+SPECIAL = {
+    "em": "\u2014", "en": "\u2013", "hy": "-", "bu": "\u2022", "aq": "'", "dq": '"', "ga": "`",
+    "lq": "\u201c", "rq": "\u201d", "oq": "\u2018", "cq": "\u2019", "co": "\u00a9", "rg": "\u00ae",
+    "ti": "~", "ha": "^", "rs": "\\", "sl": "/", "ba": "|", "mu": "\u00d7", "+-": "\u00b1",
+    "<=": "\u2264", ">=": "\u2265", "->": "\u2192", "<-": "\u2190", "de": "\u00b0", "mc": "\u00b5",
+    "tm": "\u2122",
+}  # fmt: skip
+SINGLE = {
+    "e": "\\",
+    "-": "-",
+    " ": " ",
+    "~": " ",
+    "0": " ",
+    "'": "'",
+    "`": "`",
+    ".": ".",
+    "\\": "\\",
+}
+
+HEADINGS = {"SH", "SS", "Sh", "Ss"}
+BREAKS = set("PP P LP TP TQ IP HP Pp It sp br Bl El nf fi EX EE".split())
+WORDS = set(
+    "B I SM SB Nm Ar Cm Fl Op Xr Em Sy Pa Nd Li Va Dq Sq Ql Fn Dv Ev Ic UR MT Lk Mt Ns Pq Fa Ft "
+    "No".split()
+)
+JOINED = {"BR", "RB", "BI", "IB", "IR", "RI"}
+"""Macros that set their arguments in turn in two fonts, without spaces between."""
+
+_ESCAPE = re.compile(
+    r"""\\(?:
+        f(?:\[[^]]*\]|\(..|.)            # font
+      | s[+-]?(?:\[[^]]*\]|\(..|\d\d?)   # size
+      | [nm*](?:\[[^]]*\]|\(..|.)        # register, colour, string
+      | \[(?P<long>[^]]*)\] | \((?P<pair>..)
+      | [hvwlLoXZ]'[^']*'                # motions and drawings
+      | ["#].*                           # comment
+      | (?P<single>.)
+    )""",
+    re.VERBOSE,
+)
+_ARGUMENT = re.compile(r'"((?:[^"]|"")*)"?|(\S+)')
+
+
+def roff_text(source: str) -> str:
+    """Return the text of a manual page: headings on lines of their own, paragraphs joined.
+
+    Tables, conditionals and definitions of macros are left out. An alias (`.so`) has no text.
+    """
+    paragraphs: list[list[str]] = [[]]
+    until = ""
+    for line in source.splitlines():
+        if until:
+            until = "" if line.strip() == until else until
+        elif re.match(r"['.]\s*\w", line):
+            name, _, rest = line[1:].strip().partition(" ")
+            until = {"de": "..", "ig": "..", "TS": ".TE", "EQ": ".EN"}.get(name, "")
+            _add_macro(paragraphs, name, rest)
+        elif not line.strip():
+            paragraphs.append([])
+        elif line[0] not in "'.":
+            paragraphs[-1].append(_without_markup(line))
+    blocks = (" ".join(" ".join(words).split()) for words in paragraphs)
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _add_macro(paragraphs: list[list[str]], name: str, rest: str) -> None:
+    arguments = [_without_markup((a or b).replace('""', '"')) for a, b in _ARGUMENT.findall(rest)]
+    if name in HEADINGS:
+        paragraphs += [[" ".join(arguments)], []]
+    elif name in BREAKS:
+        paragraphs.append([])
+        if name in {"IP", "It"} and arguments:
+            paragraphs[-1].append(arguments[0] if name == "IP" else " ".join(arguments))
+    elif name in JOINED:
+        paragraphs[-1].append("".join(arguments))
+    elif name in WORDS:
+        paragraphs[-1].append(" ".join(arguments))
+
+
+def _without_markup(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        name = match["long"] or match["pair"]
+        if name is not None:
+            if re.fullmatch(r"u[0-9A-F]{4,5}", name):
+                return chr(int(name[1:], 16))
+            return SPECIAL.get(name, "")
+        return SINGLE.get(match["single"] or "", "")
+
+    return _ESCAPE.sub(replace, text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Gather texts and say what was found; return the exit code."""
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(description=summary, epilog=details.partition("\n\n")[2])
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
+    parser.add_argument("--max-mb", type=int, default=40, help="most text, in MB (default: 40)")
+    options = parser.parse_args(arguments)
+    folder = options.folder
+    try:
+        gathered = gather(
+            folder, options.max_mb * 1_000_000, lambda line: print(line, file=sys.stderr)
+        )
+    except CorpuskitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    width = max(len(source.name) for source in gathered)
+    for source in gathered:
+        size = f"{source.text_bytes / 1e6:,.1f} MB"
+        print(f"{source.name:{width}}  {source.num_docs:>7,} documents  {size:>9}  {source.what}")
+    print(f"\n{NOTE}\n\nNext: corpuskit run {folder / 'pipeline.yaml'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`corpuskit sample`: real text of this machine, as sources that a pipeline can read."""
+"""sample_data/gather.py: real text of this machine, as sources that a pipeline can read."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from corpuskit.cli.sample import command
+import sample_data.gather as gathering
 from corpuskit.engine.config import read_pipeline
 from corpuskit.errors import UsageError
 from corpuskit.stage import InputFile
-from corpuskit.stages.sources import _machine
-from corpuskit.stages.sources._machine import (
+from corpuskit.stages.sources.jsonl import Jsonl
+from corpuskit.stages.sources.parquet import Parquet
+from sample_data.gather import (
     Found,
     Kind,
     find_code,
     find_docstrings,
     find_packages,
     gather,
+    main,
+    roff_text,
 )
-from corpuskit.stages.sources._roff import roff_text
-from corpuskit.stages.sources.jsonl import Jsonl
-from corpuskit.stages.sources.parquet import Parquet
 
 MAN = r""".\" A comment.
 .TH PICK 1 "May 2024"
@@ -94,13 +93,13 @@ def machine(tmp_path, monkeypatch):
     for name, content in documents.items():
         (doc / name).parent.mkdir(parents=True, exist_ok=True)
         (doc / name).write_bytes(content)
-    monkeypatch.setattr(_machine, "MAN_FOLDERS", (str(man), str(tmp_path / "none")))
-    monkeypatch.setattr(_machine, "DOC_FOLDERS", (str(doc),))
+    monkeypatch.setattr(gathering, "MAN_FOLDERS", (str(man), str(tmp_path / "none")))
+    monkeypatch.setattr(gathering, "DOC_FOLDERS", (str(doc),))
     return tmp_path
 
 
 def test_pages_and_documents_are_found_and_the_rest_is_left_alone(machine):
-    found = {one.id: one for one in _machine.find_system()}
+    found = {one.id: one for one in gathering.find_system()}
     assert set(found) == {"man/man1/pick.1", "man/de/man1/pick.1", "doc/pick/copyright"}
     assert "W\u00f6rter" in found["man/de/man1/pick.1"].text
     assert found["doc/pick/copyright"].package == "pick"
@@ -108,7 +107,7 @@ def test_pages_and_documents_are_found_and_the_rest_is_left_alone(machine):
 
 def test_families_of_names_take_turns():
     names = [f"/m/git-{n}.1" for n in range(50)] + ["/m/ls.1", "/m/de/ls.1", "/m/cat.1"]
-    first = {path.as_posix() for path in _machine._spread(map(Path, names))[:4]}
+    first = {path.as_posix() for path in gathering._spread(map(Path, names))[:4]}
     assert {"/m/ls.1", "/m/de/ls.1", "/m/cat.1"} < first
 
 
@@ -125,7 +124,7 @@ def some(find, count):
 def test_every_kind_finds_real_text_with_its_licence(find):
     found = some(find, 12)
     assert len({one.id for one in found}) == 12
-    assert all(len(one.text) >= _machine.MIN_CHARS for one in found)
+    assert all(len(one.text) >= gathering.MIN_CHARS for one in found)
     assert any(one.license for one in found)
 
 
@@ -138,7 +137,7 @@ def test_code_is_the_standard_library_without_its_tests():
 
 
 def test_packages_that_are_folders_of_the_user_are_left_out():
-    for package in _machine._packages():
+    for package in gathering._packages():
         assert "dir_info" not in (package.read_text("direct_url.json") or "")
 
 
@@ -148,11 +147,11 @@ def gathered(machine, monkeypatch):
         for number in range(400):
             yield Found(f"n/{number}", f"text {number} " * 40, "/n", "n", "MIT")
 
-    kinds = (_machine.KINDS[0], Kind("empty", "nothing", "parquet", lambda: iter(())),
+    kinds = (gathering.KINDS[0], Kind("empty", "nothing", "parquet", lambda: iter(())),
              Kind("numbers", "made here", "jsonl.zst", numbered))  # fmt: skip
-    monkeypatch.setattr(_machine, "KINDS", kinds)
-    monkeypatch.setattr(_machine, "SHARD_BYTES", 20_000)
-    monkeypatch.setattr(_machine, "VOCAB_SIZE", 300)
+    monkeypatch.setattr(gathering, "KINDS", kinds)
+    monkeypatch.setattr(gathering, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(gathering, "VOCAB_SIZE", 300)
     return gather(machine / "out", 100_000), machine / "out"
 
 
@@ -189,18 +188,19 @@ def test_a_folder_with_something_in_it_is_left_alone(gathered):
         gather(folder, 1000)
 
 
-def test_a_machine_without_text_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(_machine, "KINDS", _machine.KINDS[:1])
-    monkeypatch.setattr(_machine, "MAN_FOLDERS", ())
-    monkeypatch.setattr(_machine, "DOC_FOLDERS", ())
+def test_agathering_without_text_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(gathering, "KINDS", gathering.KINDS[:1])
+    monkeypatch.setattr(gathering, "MAN_FOLDERS", ())
+    monkeypatch.setattr(gathering, "DOC_FOLDERS", ())
     with pytest.raises(UsageError, match="no text that is known here"):
         gather(tmp_path / "out", 1000)
 
 
 @pytest.mark.slow
-def test_the_command_gathers_from_this_machine(tmp_path):
-    result = CliRunner().invoke(command, [str(tmp_path / "out"), "--max-mb", "1"])
-    assert result.exit_code == 0, result.output
-    assert "the standard library of Python" in result.output
-    assert "licences" in result.output
-    assert f"Next: corpuskit run {tmp_path / 'out' / 'pipeline.yaml'}" in result.output
+def test_the_script_gathers_from_this_machine(tmp_path, capsys):
+    assert main([str(tmp_path / "out"), "--max-mb", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "the standard library of Python" in printed
+    assert "licences" in printed
+    assert f"Next: corpuskit run {tmp_path / 'out' / 'pipeline.yaml'}" in printed
+    assert main([str(tmp_path / "out")]) == 2
