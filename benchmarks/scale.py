@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from corpuskit.inspect.why.history import Histories
 from simulated_run import HALF, U64, Sealed, build
 
 from corpuskit.engine.context import PassWork, cell_sidecars
@@ -44,7 +45,6 @@ from corpuskit.engine.pipeline import run as run_plan
 from corpuskit.engine.plan.compile import read_plan
 from corpuskit.engine.rundir import RunDirectory, manifest_name
 from corpuskit.engine.status import prospects_of, run_facts
-from corpuskit.inspect.why.history import Histories
 
 if TYPE_CHECKING:
     from collections.abc import Callable

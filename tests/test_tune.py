@@ -13,6 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from corpuskit.inspect.binned import failing
+from corpuskit.inspect.tuning.curve import Curve, SourceCurve, curve, curve_of, kept_at
+from corpuskit.inspect.tuning.near import Near
+from corpuskit.inspect.tuning.swept import Swept, even_values, quantile_values
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
@@ -26,12 +30,7 @@ from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.settings import Pipeline
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.manifest import Part, dump_checked, load_checked
-from corpuskit.inspect.binned import failing
-from corpuskit.inspect.tune.curve import Curve, SourceCurve, curve, curve_of, kept_at
-from corpuskit.inspect.tune.measured import Measured, decide, with_changes
-from corpuskit.inspect.tune.near import Near
-from corpuskit.inspect.tune.swept import Swept, even_values, quantile_values
-from corpuskit.inspect.tune.tune import to_paste
+from corpuskit.inspect.tune import Measured, decide, to_paste, with_changes
 from corpuskit.stage import Outcome, StreamingStage
 from tests.contract.strategies import _numeric, _ties, make, of_kind, texts, view
 from tests.engine.conftest import Lab, corpus

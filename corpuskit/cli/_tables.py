@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
-from corpuskit.cli._plain import one_line
+from corpuskit.cli._render import console
+from corpuskit.engine.preflight import all_memory, peak_disk, size_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rich.text import Text
-
     from corpuskit.engine.failures import FailureNote
     from corpuskit.engine.jobs import Jobs
     from corpuskit.engine.mixture import Mixture, MixtureRow
+    from corpuskit.engine.needs import Need
+    from corpuskit.engine.packing import PackingRow
     from corpuskit.engine.phase import Prospect
+    from corpuskit.engine.preflight import Preflight
+    from corpuskit.engine.room import Room
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import FunnelRow
+
 
 _WORDS = {"reuse": "reuse", "run": "RUN", "continue": "CONTINUE", "later": "later"}
 
@@ -36,29 +39,6 @@ _COSTS = {
     "compiling": "compiling kernels, or loading those that are compiled",
 }
 SHOWN_SECONDS = 0.05
-
-
-class PlainConsole(Console):
-    """A console that takes nothing in what it prints for a command: no markup, no controls."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Return a line, or the cell of a table."""
-        return super().render_str(one_line(text), **{**options, "markup": False, "emoji": False})
-
-    def on_broken_pipe(self) -> None:
-        """Leave it to the command line how to end; rich would end the process here."""
-        raise  # noqa: PLE0704 - rich calls this where it has caught the BrokenPipeError
-
-
-def console(*, stderr: bool = False) -> PlainConsole:
-    """Return a console that never wraps below 100 columns when the output is piped."""
-    plain = PlainConsole(stderr=stderr)
-    if plain.is_terminal:
-        return plain
-    return PlainConsole(stderr=stderr, width=max(plain.width, 120))
 
 
 def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
@@ -239,3 +219,96 @@ def _rules(row: FunnelRow) -> str:
         parts.append(f"{rule} {sum(by.values()):,}{of}")
     parts += [f"{rule} in {num:,} document{'s' * (num != 1)}" for rule, num in row.changed.items()]
     return "; ".join(parts)
+
+
+def print_needs(flight: Preflight) -> None:
+    """Print what the phases that would run need, what there is, and what does not fit."""
+    if not flight.needs:
+        return
+    table = Table(
+        box=None, header_style="bold", pad_edge=False, title="Needs", title_justify="left"
+    )
+    table.add_column("phase")
+    for name in ("documents", "text", "memory of a worker", "disk", "scratch", "CPU time"):
+        table.add_column(name, justify="right")
+    for need in flight.needs:
+        if need.units:
+            table.add_row(*_row(need))
+    out = console()
+    out.print()
+    out.print(table)
+    if any(need.is_measured for need in flight.needs):
+        out.print("* as an earlier run in this directory measured")
+    for line in _totals(flight.needs, flight.room, flight.compile_seconds):
+        out.print(line)
+    for problem in flight.problems:
+        out.print(f"Would be refused: {problem}")
+
+
+def _row(need: Need) -> tuple[str, ...]:
+    counted, exact = ("" if known else "~" for known in (need.is_counted, need.is_exact))
+    star = "*" if need.is_measured else ""
+    return (
+        need.phase,
+        f"{counted}{need.documents:,}",
+        f"{exact}{size_words(need.text_bytes)}",
+        f"~{size_words(need.memory_bytes)}",
+        f"~{size_words(need.disk_bytes)}{star}",
+        f"~{size_words(need.scratch_bytes)}",
+        f"{_time_words(need.cpu_seconds)}{star}",
+    )
+
+
+def _totals(needs: tuple[Need, ...], room: Room, compile_seconds: float) -> list[str]:
+    worst = max(needs, key=lambda need: all_memory(need, room.workers))
+    wanted = size_words(all_memory(worst, room.workers))
+    workers = f"{room.workers} workers" if room.workers > 1 else "a worker"
+    disk, _ = peak_disk(needs)
+    lines = [
+        f"memory: {workers}, ~{wanted} at most (in {worst.phase}); {room.memory_place}: "
+        f"{_left(room.memory_bytes)}",
+        f"disk: ~{size_words(disk)}; {room.disk_place}: {_left(room.disk_bytes)}",
+    ]
+    if room.scratch_place:
+        scratch = max(need.scratch_bytes for need in needs)
+        left = _left(room.scratch_bytes)
+        lines.append(f"scratch: ~{size_words(scratch)} at a time; {room.scratch_place}: {left}")
+    total = sum(need.cpu_seconds for need in needs) + compile_seconds
+    cold = f", {_time_words(compile_seconds)} of it to compile kernels (first run on this machine)"
+    return [*lines, f"CPU time: {_time_words(total)} in all{cold * (compile_seconds > 0)}"]
+
+
+def _left(size: int | None) -> str:
+    return "not known, not checked" if size is None else f"{size_words(size)} available"
+
+
+def _time_words(seconds: float) -> str:
+    if seconds < 100:
+        return f"~{seconds:.0f} s" if seconds >= 1 else "<1 s"
+    if seconds < 100 * 60:
+        return f"~{seconds / 60:.0f} min"
+    return f"~{seconds / 3600:,.0f} h"
+
+
+def print_packing(rows: Sequence[PackingRow]) -> None:
+    """Print documents, cuts and fill per source; nothing when nothing is packed yet."""
+    if not rows:
+        return
+    out = console()
+    table = Table(
+        box=None, header_style="bold", pad_edge=False, title="Packing", title_justify="left"
+    )
+    table.add_column("source", overflow="fold")
+    for name in ("documents", "copies", "cut", "though they fit", "rows", "padding", "fill"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        fill = f"{100 * row.fill_ratio:.2f} %"
+        sizes = (f"{row.rows:,}", f"{row.padding:,}", fill)
+        if row.band is not None:
+            table.add_row(f"  band {row.band}", "", "", "", "", *sizes)
+            continue
+        cut = f"{row.num_cut:,} ({100 * row.cut_ratio:.2f} %)"
+        counts = (f"{row.documents:,}", f"{row.copies:,}", cut, f"{row.num_cut_fitting:,}")
+        table.add_row(row.source, *counts, *sizes)
+    out.print()
+    out.print(table)

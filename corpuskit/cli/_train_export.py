@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.cli._plain import echo
-from corpuskit.cli._torch import needs_torch
+from corpuskit.cli._streams import echo
+from corpuskit.distribution import install_command
 from corpuskit.errors import CorpuskitError, UsageError, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from corpuskit.stages.sequences.tokenize import Tokenize
     from corpuskit.train.settings import TrainSettings
@@ -162,3 +163,20 @@ def _as_trained(
 
 def _id(value: object) -> int | None:
     return value if isinstance(value, int) else None
+
+
+@contextlib.contextmanager
+def needs_torch() -> Iterator[None]:
+    """Turn a failed import of torch into advice.
+
+    Raises:
+        UsageError: torch is absent.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError(
+            f"corpuskit train needs torch. Install it with: {install_command('train')}"
+        ) from None

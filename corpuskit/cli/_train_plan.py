@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from corpuskit.cli._tables import console
+from corpuskit.cli._render import console
 from corpuskit.train.estimates.estimate import COPY_RATE, FILLED, WRITE_RATE, estimate
 from corpuskit.train.estimates.flops import token_flops
 

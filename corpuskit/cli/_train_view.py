@@ -21,8 +21,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from corpuskit.cli._plain import echo, one_line
-from corpuskit.cli._streams import end_unread
+from corpuskit.cli._streams import echo, end_unread, one_line
 from corpuskit.train.metrics import Evaluation, Event, Mixture, Progress, TrainResult
 
 if TYPE_CHECKING:

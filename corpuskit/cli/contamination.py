@@ -29,7 +29,7 @@ def command(
     """
     import json
 
-    from corpuskit.cli._plain import echo
+    from corpuskit.cli._streams import echo
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.inspect.contamination import contamination_report
 
@@ -46,7 +46,7 @@ def command(
 def _print(found: Contamination, most: int) -> None:
     from rich.table import Table
 
-    from corpuskit.cli._tables import console
+    from corpuskit.cli._render import console
 
     out = console()
     out.print(f"{found.documents:,} documents hold something of {len(found.items):,} items")

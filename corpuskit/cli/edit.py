@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corpuskit.cli._plain import echo
 from corpuskit.cli._ramp import batch_size_option, seq_len_option
+from corpuskit.cli._streams import echo
 
 if TYPE_CHECKING:
     from corpuskit.cli._ramp import BatchSize

@@ -47,7 +47,7 @@ def command(
     """
     import json
 
-    from corpuskit.cli._plain import echo
+    from corpuskit.cli._streams import echo
     from corpuskit.errors import UsageError
     from corpuskit.integrations.export import Request, export
 

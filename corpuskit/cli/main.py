@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 import click
 
 import corpuskit
-from corpuskit.cli._plain import echo
-from corpuskit.cli._streams import discard_output, open_streams
+from corpuskit.cli._streams import discard_output, echo, open_streams
 from corpuskit.errors import CorpuskitError, suggest
 
 FOLDER = Path(__file__).parent

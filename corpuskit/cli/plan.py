@@ -32,8 +32,7 @@ def command(
     """
     import json
 
-    from corpuskit.cli._needs import print_needs
-    from corpuskit.cli._tables import print_mixture, print_prospects
+    from corpuskit.cli._tables import print_mixture, print_needs, print_prospects
     from corpuskit.engine.mixture import MIX, mixture
     from corpuskit.engine.pipeline import prospects
     from corpuskit.engine.plan import read_plan

@@ -39,11 +39,11 @@ def command(
     """
     import json
 
-    from corpuskit.cli._plain import echo, one_line
+    from corpuskit.cli._streams import echo, one_line
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.facts import gather
-    from corpuskit.inspect.page.place import find_trainings, place_of, write
-    from corpuskit.inspect.training.training import training_section
+    from corpuskit.inspect.report.facts import gather
+    from corpuskit.inspect.report.page import find_trainings, place_of, render, write
+    from corpuskit.inspect.training import training_section
 
     run = RunDirectory.open(directory)
     if as_json:
@@ -54,7 +54,7 @@ def command(
     outputs = trainings or find_trainings(directory)
     curves = "".join(training_section(one) for one in outputs)
     found = gather(run, samples=samples, seed=seed, training=outputs)
-    size = write(path, found.to_json(), curves)
+    size = write(path, render(found.to_json(), curves))
     echo(one_line(f"{path} ({_size(size)})"))
     for one in outputs:
         echo(one_line(f"with the training in {one}"))

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from corpuskit.cli._plain import echo
+from corpuskit.cli._streams import echo
 
 
 @click.command("verify")

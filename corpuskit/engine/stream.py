@@ -218,20 +218,20 @@ class Stream:
     def _ingest(self, work: UnitWork, batches: Iterator[SourceBatch]) -> Iterator[pa.RecordBatch]:
         """Give documents their ids; rejected ones go to the ledger."""
         source = self.run.plan.source(work.unit.source)
-        names = _FileNames(self.run.inputs.units[self.unit.number])
+        names = FileNames(self.run.inputs.units[self.unit.number])
         for found in batches:
             num, rejected = len(found.positions), len(found.rejects)
             size = _text_bytes(found)
             work.count(f"read/{work.unit.source}", num + rejected)
             work.count(f"read_bytes/{work.unit.source}", size)
-            batch = _identified(work.unit.source, names, found, self.run.plan.declared)
+            batch = identified(work.unit.source, names, found, self.run.plan.declared)
             _note_rejects(work, source, names, found, batch)
             self.progress(num + rejected, size)
             if num:
                 yield batch
 
 
-class _FileNames:
+class FileNames:
     """The names of the input files of a unit, by the ordinals in keys."""
 
     def __init__(self, pieces: Iterable[tuple[InputFile, Slice]]) -> None:
@@ -245,8 +245,8 @@ class _FileNames:
         return self._names.take(pa.array(places))
 
 
-def _identified(
-    source: str, names: _FileNames, found: SourceBatch, declared: Mapping[str, pa.DataType]
+def identified(
+    source: str, names: FileNames, found: SourceBatch, declared: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
     """Return documents as a phase of the input has them.
 
@@ -333,7 +333,7 @@ def _derived_ids(source: str, files: pa.Array, positions: NDArray[np.int64]) -> 
 
 
 def _note_rejects(
-    work: UnitWork, source: Source, names: _FileNames, found: SourceBatch, batch: pa.RecordBatch
+    work: UnitWork, source: Source, names: FileNames, found: SourceBatch, batch: pa.RecordBatch
 ) -> None:
     """Write what a source rejected or repaired to the ledger."""
     stage, rejects = source.stage_name(), found.rejects

@@ -18,19 +18,17 @@ from markdown_it import MarkdownIt
 from corpuskit.engine.config import read_pipeline
 from corpuskit.engine.plan import read_plan
 from corpuskit.formats.manifest import dump_checked, load_checked
-from corpuskit.inspect.card.limits import (
+from corpuskit.inspect.card import (
     benchmarks_said,
-    duplicates_said,
-    find_limits,
-    personal_said,
-)
-from corpuskit.inspect.card.page import (
     cell,
     clean,
     code,
+    duplicates_said,
     fenced,
+    find_limits,
     license_fields,
     paragraphs,
+    personal_said,
     plain,
     size_category,
 )
@@ -302,5 +300,5 @@ def test_no_card_tells_of_parameters_that_did_not_make_the_data(finished, tmp_pa
     assert facts["run"]["state"] == "changed"
     assert {one["threshold"] for one in facts["measures"]["items"]} == {None}
     assert "no longer those that made" in facts["totals"]["notes"][0]
-    said = finished.cli("why", out, "doc3", "--measure").stdout
+    said = finished.cli("why", out, "doc3", "--recompute").stdout
     assert "made with other parameters" in " ".join(said.split())

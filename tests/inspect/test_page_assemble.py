@@ -13,10 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import UsageError
-from corpuskit.inspect.page import render
-from corpuskit.inspect.page.assemble import to_json
-from corpuskit.inspect.page.place import MOST_TRAININGS, find_trainings, place_of, write
-from corpuskit.inspect.training.training import training_section
+from corpuskit.inspect.report.page import (
+    MOST_TRAININGS,
+    find_trainings,
+    place_of,
+    render,
+    to_json,
+    write,
+)
+from corpuskit.inspect.training import training_section
 from tests.inspect.example import facts, hostile
 from tests.test_training_page import Page, write_run
 

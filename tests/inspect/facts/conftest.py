@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corpuskit.engine.rundir import RunDirectory
-from corpuskit.inspect.facts import gather
+from corpuskit.inspect.report.facts import gather
 from tests.engine.conftest import Lab, corpus, tokenizer
 
 __all__ = ["tokenizer"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpuskit.engine.profile import bins
-from corpuskit.inspect.facts.distributions import MAX_BINS, _failing, histogram
+from corpuskit.inspect.report.distributions import MAX_BINS, _failing, histogram
 
 VALUES = st.lists(
     st.one_of(st.floats(0, 2), st.integers(0, 100_000).map(float), st.floats(-5, 1e9)), min_size=1

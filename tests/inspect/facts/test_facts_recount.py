@@ -14,7 +14,7 @@ import pytest
 
 from corpuskit.engine.progress import Tracker
 from corpuskit.engine.status import sealed
-from corpuskit.inspect.why.history import history
+from corpuskit.inspect.why import history
 from tests.inspect.facts.conftest import documents
 
 pytestmark = pytest.mark.slow

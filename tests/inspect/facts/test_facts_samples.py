@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from corpuskit.inspect.facts.documents import kept_documents
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,12 +18,11 @@ from corpuskit.engine.status import sealed
 from corpuskit.formats.ledger import Entries, LedgerWriter
 from corpuskit.formats.manifest import Part
 from corpuskit.formats.manifest.parts import Parts
-from corpuskit.inspect.facts import gather
-from corpuskit.inspect.facts.counts import read_counts
-from corpuskit.inspect.facts.documents import kept_documents
-from corpuskit.inspect.facts.excerpts import segments, shortened
-from corpuskit.inspect.facts.ledger_rows import scan_ledger
-from corpuskit.inspect.facts.shown import LEAST_BYTES, _has_moved
+from corpuskit.inspect.report.excerpts import segments, shortened
+from corpuskit.inspect.report.facts import gather
+from corpuskit.inspect.report.funnel import read_counts
+from corpuskit.inspect.report.ledger import scan_ledger
+from corpuskit.inspect.report.samples import LEAST_BYTES, _has_moved
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
 SPANS = st.lists(st.tuples(st.integers(-5, 150), st.integers(-5, 150)), max_size=5)

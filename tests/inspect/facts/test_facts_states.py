@@ -10,15 +10,15 @@ import sys
 from collections import Counter
 
 import pytest
+from corpuskit.inspect.facts.documents import kept_documents
 
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import sealed
 from corpuskit.errors import DataError
 from corpuskit.formats.manifest import Seal
 from corpuskit.formats.manifest.parts import Parts
-from corpuskit.inspect.facts import gather
-from corpuskit.inspect.facts.documents import kept_documents
-from corpuskit.inspect.facts.standing import is_held
+from corpuskit.inspect.report.facts import gather
+from corpuskit.inspect.report.status import is_held
 from corpuskit.storage import open_store
 from tests.inspect.facts.conftest import FactsLab
 

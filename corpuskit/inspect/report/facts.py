@@ -1,0 +1,466 @@
+"""Everything that a report shows about a run, in one tree of plain facts.
+
+It works on a run that is finished, running, failed or stopped: what is sealed has figures, the rest
+says that it has none yet. Memory and time are bounded: of a large run an even part of the profile
+and of the ledger is read, and the facts say so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+import importlib.metadata
+import json
+import math
+import platform
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import corpuskit
+from corpuskit.engine.mixture import mixture
+from corpuskit.engine.packing import packing
+from corpuskit.engine.status import accounts, sealed
+from corpuskit.errors import DataError, UsageError
+from corpuskit.formats.manifest import Seal
+from corpuskit.inspect.report import distributions, funnel
+from corpuskit.inspect.report.clusters import find_duplicates
+from corpuskit.inspect.report.excerpts import Excerpt
+from corpuskit.inspect.report.funnel import Volume, changed_params, flow, read_counts, total
+from corpuskit.inspect.report.ledger import scan_ledger
+from corpuskit.inspect.report.samples import BUDGET_BYTES, shown_samples
+from corpuskit.inspect.report.status import outdated_phases, resources, standing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corpuskit.engine.mixture import Mixture
+    from corpuskit.engine.packing import PackingRow
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import Account, Sealed
+    from corpuskit.inspect.report.clusters import Duplicates
+    from corpuskit.inspect.report.distributions import Measure
+    from corpuskit.inspect.report.funnel import Change, Counts, Drop, Flow, FunnelVolumes, StageFact
+    from corpuskit.inspect.report.ledger import Scan
+    from corpuskit.inspect.report.samples import Shown
+    from corpuskit.inspect.report.status import Resources, Standing
+
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Totals:
+    """The run in a few figures.
+
+    Attributes:
+        changed: how often a stage cut, replaced or rewrote something in a document.
+        tokens: stored, taken by the mixture, rows, seq_len, padding; None where not known yet.
+    """
+
+    num_files: int
+    size_bytes: int
+    read: Volume
+    left: Volume
+    dropped: int
+    changed: int | None
+    tokens: dict[str, int | None]
+    accounts: tuple[Account, ...]
+    cpu_seconds: float
+    peak_rss_bytes: float
+    notes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """All that is known about a run; `to_json` gives plain JSON values, keys as strings."""
+
+    made: dict[str, Any]
+    run: Standing
+    sources: tuple[str, ...]
+    stages: tuple[StageFact, ...]
+    totals: Totals
+    funnel: tuple[FunnelVolumes, ...]
+    drops: tuple[Drop, ...]
+    changes: tuple[Change, ...]
+    rewritten: dict[str, Any]
+    coverage: dict[str, Any]
+    measures: tuple[Measure, ...]
+    values: dict[str, Any]
+    domains: dict[str, Any]
+    lengths: dict[str, Any]
+    duplicates: tuple[Duplicates, ...]
+    samples: Shown
+    mixture: Mixture | None
+    packing: tuple[PackingRow, ...]
+    resources: Resources
+    provenance: dict[str, Any]
+    plan: dict[str, Any]
+    training: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as JSON values; numbers that JSON lacks are null."""
+        found: dict[str, Any] = {
+            "format": FORMAT,
+            "made": self.made,
+            "run": _run_json(self.run),
+            "failures": self.run.failures,
+            "sources": self.sources,
+            "stages": self.stages,
+            "totals": _totals_json(self.totals),
+            "funnel": [row.to_json() for row in self.funnel],
+            "drops": self.drops,
+            "changes": self.changes,
+            "rewritten": self.rewritten,
+            "measures": {**self.coverage, "items": [one.to_json() for one in self.measures]},
+            "values": self.values,
+            "domains": self.domains,
+            "lengths": self.lengths,
+            "duplicates": [_duplicates_json(one) for one in self.duplicates],
+            "samples": _samples_json(self.samples),
+            "mixture": None if self.mixture is None else self.mixture.facts(),
+            "packing": [
+                {
+                    **dataclasses.asdict(row), "fill_ratio": row.fill_ratio,
+                    "cut_ratio": row.cut_ratio,
+                }
+                for row in self.packing
+            ],
+            "resources": self.resources.to_json(),
+            "provenance": self.provenance,
+            "plan": self.plan,
+            "training": self.training,
+        }  # fmt: skip
+        return {name: _plain(value) for name, value in found.items()}
+
+
+def gather(
+    run: RunDirectory, *, samples: int, seed: int, training: Sequence[str] = (),
+    budget_bytes: int = BUDGET_BYTES,
+) -> Facts:  # fmt: skip
+    """Gather everything that a report shows.
+
+    Args:
+        samples: of each stage, rule, action and source, and of the kept documents of each source.
+        seed: of the choice of samples.
+        training: folders of training runs, handed on as they are.
+        budget_bytes: text of all samples together.
+
+    Raises:
+        DataError: a file that a seal names cannot be read.
+    """
+    began = time.process_time()
+    finished = sealed(run)
+    for phase, seal in finished:
+        run.set_seal(phase, seal)
+    state = standing(run, finished)
+    known, so_far = begun(run, finished, state)
+    counts = read_counts(run, known)
+    stream = flow(run, known, counts)
+    current = state.phase if state.state == "running" else None
+    stages = funnel.stage_facts(run, finished, current)
+    scan = scan_ledger(run, known, samples, seed)
+    clusters = _clusters(run, finished, scan, samples)
+    costs = resources(run, finished, state)
+    taken, notes = _mixture(run, finished)
+    old, earlier = _outdated(run, finished)
+    packed = tuple(packing(finished))
+    found = Facts(
+        made={},
+        run=state,
+        sources=tuple(step.label for step in run.plan.file.sources),
+        stages=tuple(stages),
+        totals=_totals(
+            run, known, stream, counts, packed, taken, costs, [*so_far, *earlier, *notes]
+        ),
+        funnel=tuple(funnel.funnel_rows(run, known, stream, stages)),
+        drops=tuple(funnel.drops(stream, counts, stages)),
+        changes=tuple(funnel.changes(stream, scan, stages)),
+        rewritten=distributions.rewritten(run, counts),
+        coverage=counts.coverage.to_json(),
+        measures=tuple(distributions.measures(run, counts, stream.counted, old)),
+        values=distributions.values(run, counts),
+        domains=distributions.domains(counts),
+        lengths=distributions.lengths(counts),
+        duplicates=tuple(clusters),
+        samples=shown_samples(run, known, scan, clusters, samples, seed, budget_bytes),
+        mixture=taken,
+        packing=packed,
+        resources=costs,
+        provenance=provenance(run, finished, state),
+        plan=plan_facts(run),
+        training=tuple(training),
+    )
+    return dataclasses.replace(found, made=_made(time.process_time() - began))
+
+
+def _clusters(run: RunDirectory, finished: Sealed, scan: Scan, samples: int) -> list[Duplicates]:
+    """Return duplicates by cluster; without samples there are no texts in them, either."""
+    wanted: dict[str, set[int]] = {}
+    for row in scan.rows:
+        if row.survivor_id is not None:
+            wanted.setdefault(row.group.stage, set()).add(row.key)
+    found = find_duplicates(run, finished, wanted)
+    if samples:
+        return found
+    bare = [tuple(dataclasses.replace(c, text=None) for c in one.largest) for one in found]
+    return [
+        dataclasses.replace(one, largest=largest) for one, largest in zip(found, bare, strict=True)
+    ]
+
+
+def _made(cpu_seconds: float) -> dict[str, Any]:
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    seconds = round(cpu_seconds, 3)
+    return {"at": now, "corpuskit": corpuskit.__version__, "cpu_seconds": seconds}
+
+
+def _outdated(run: RunDirectory, finished: Sealed) -> tuple[list[str], list[str]]:
+    """Return the labels of stages that ran with other parameters, and a note that says so."""
+    labels = [label for phase in outdated_phases(run, finished) for label in phase.labels]
+    if not labels:
+        return [], []
+    return labels, [
+        f"{', '.join(labels)}: parameters, files or inputs are no longer those that made these "
+        "figures. Their bounds are not drawn; the plan below is the new one."
+    ]
+
+
+def _totals(
+    run: RunDirectory, known: Sealed, stream: Flow, counts: Counts,
+    packed: Sequence[PackingRow], taken: Mixture | None, costs: Resources, notes: list[str],
+) -> Totals:  # fmt: skip
+    dropped = [num for (kind, *_), num in stream.counted.items() if kind == "dropped"]
+    return Totals(
+        num_files=len(run.inputs.files),
+        size_bytes=sum(file.size_bytes for file in run.inputs.files),
+        read=total(stream.volumes[stream.labels[0]].values()),
+        left=_left(stream),
+        dropped=sum(dropped),
+        changed=funnel.changed_documents(stream, counts),
+        tokens=_tokens(run, packed, taken),
+        accounts=tuple(accounts(run, known)),
+        cpu_seconds=costs.cpu_seconds["total"],
+        peak_rss_bytes=costs.peak_rss_bytes,
+        notes=(*notes, *stream.notes),
+    )
+
+
+def _left(stream: Flow) -> Volume:
+    """Return what is left behind the last stage whose end is known."""
+    known = [
+        volume
+        for label in (*stream.labels, "")
+        if (volume := total(stream.volumes[label].values())).documents is not None
+    ]
+    return known[-1] if known else Volume()
+
+
+def _mixture(run: RunDirectory, finished: Sealed) -> tuple[Mixture | None, list[str]]:
+    """Return the mixture, and why there is none if its plan is damaged."""
+    try:
+        return mixture(run, finished), []
+    except (DataError, UsageError) as error:
+        return None, [str(error)]
+
+
+def _tokens(
+    run: RunDirectory, packed: Sequence[PackingRow], taken: Mixture | None
+) -> dict[str, int | None]:
+    whole = [row for row in packed if row.band is None]
+    given = run.plan.given.get("pack", {}).get("packing", {})
+    is_taken = taken is not None and taken.state == "planned"
+    return {
+        "stored": sum(row.tokens for row in whole) if whole else None,
+        "taken": sum(row.tokens for row in taken.sources) if taken and is_taken else None,
+        "rows": sum(row.rows for row in whole) if whole else None,
+        "seq_len": given.get("seq_len"),
+        "padding": sum(row.padding for row in whole) if whole else None,
+    }
+
+
+def _run_json(state: Standing) -> dict[str, Any]:
+    left_out = {"failures", "prospects"}
+    names = [field.name for field in dataclasses.fields(state) if field.name not in left_out]
+    return {name: getattr(state, name) for name in names}
+
+
+def _totals_json(totals: Totals) -> dict[str, Any]:
+    found = {field.name: getattr(totals, field.name) for field in dataclasses.fields(totals)}
+    found["input"] = {"files": found.pop("num_files"), "size_bytes": found.pop("size_bytes")}
+    found["accounts"] = [
+        {**dataclasses.asdict(one), "num_missing": one.num_missing} for one in totals.accounts
+    ]
+    return found
+
+
+def _duplicates_json(one: Duplicates) -> dict[str, Any]:
+    found = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+    found.pop("survivors")
+    found["state"] = "done"
+    found["largest"] = [
+        {
+            "cluster": str(cluster.cluster), "size": cluster.size, "text": cluster.text,
+            "members": [
+                {**dataclasses.asdict(member), "key": str(member.key)}
+                for member in cluster.members
+            ],
+        }
+        for cluster in one.largest
+    ]  # fmt: skip
+    return found
+
+
+def _samples_json(shown: Shown) -> dict[str, Any]:
+    found = {field.name: getattr(shown, field.name) for field in dataclasses.fields(shown)}
+    found["items"] = [
+        {
+            **{field.name: getattr(one, field.name) for field in dataclasses.fields(one)},
+            "key": str(one.key),
+        }
+        for one in shown.items
+    ]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: tuples as lists, dataclasses as objects, NaN as null."""
+    if isinstance(value, Excerpt):
+        return value.to_json()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: _plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, str) and not value.isascii():  # names of files may be no UTF-8
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
+MAX_MANIFESTS = 5000
+"""With more of them nothing is shown before the seal: half a millisecond each."""
+
+
+def begun(run: RunDirectory, finished: Sealed, state: Standing) -> tuple[Sealed, list[str]]:
+    """Return the finished phases or, before there are any, what the first one has done so far.
+
+    Returns:
+        Phases with their seals, and what is to be said about them.
+    """
+    first = state.prospects[0] if state.prospects else None
+    if finished or first is None or not first.units:
+        return finished, []
+    names = run.manifest_names(first.phase, first.mark)
+    if not names or len(names) > MAX_MANIFESTS:
+        return finished, []
+    manifests = run.manifests(first.phase, first.mark).values()
+    seal = Seal.merge(first.phase.name, first.mark, manifests)
+    run.set_seal(first.phase, seal)
+    note = (
+        f"All figures are of {len(seal.units)} of {first.units} pieces of the input: phase "
+        f"{first.phase.name}, which reads it, is not finished."
+    )
+    return [(first.phase, seal)], [note]
+
+
+MAX_FILES = 50
+"""Input files of a source that are named."""
+
+LIBRARIES = (
+    "datasketch", "datatrove", "fasttext", "numba", "numpy", "pyarrow", "pydantic", "spacy",
+    "tokenizers", "zstandard",
+)  # fmt: skip
+
+
+def provenance(run: RunDirectory, finished: Sealed, state: Standing) -> dict[str, Any]:
+    """Return fingerprints and versions, as JSON values.
+
+    Libraries whose version decides are part of the fingerprints; runs do not store versions by
+    name, so the versions are those that are installed where the report is made.
+    """
+    current = {one.phase.name: one.state == "reuse" for one in state.prospects}
+    phases = [
+        {
+            "phase": phase.name, "fingerprint": seal.fingerprint, "content": seal.content(),
+            "inputs": list(seal.inputs), "is_current": current.get(phase.name),
+            "accepted_code_change": seal.accepted_code_change,
+        }
+        for phase, seal in finished
+    ]  # fmt: skip
+    mix = _mix_plan(run)
+    return {
+        "phases": phases,
+        "versions": {"here": _versions(), "recorded": None},
+        "plan_hash": mix.get("plan_hash"),
+        "tokenizer": mix.get("tokenizer"),
+        "code": _planned_code(run),
+    }
+
+
+def _planned_code(run: RunDirectory) -> dict[str, str]:
+    """Return the digests of the code that the run was planned with."""
+    try:
+        content = json.loads(run.store.read("plan.json"))
+        return {str(name): str(digest) for name, digest in content["code"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _mix_plan(run: RunDirectory) -> dict[str, Any]:
+    if not run.store.exists("mix/plan.json"):
+        return {}
+    try:
+        found = json.loads(run.store.read("mix/plan.json"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    found = {"corpuskit": corpuskit.__version__, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def plan_facts(run: RunDirectory) -> dict[str, Any]:
+    """Return the plan as JSON values: settings, sources with their files, stages."""
+    files: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    sizes: defaultdict[str, int] = defaultdict(int)
+    nums: defaultdict[str, int] = defaultdict(int)
+    for file in run.inputs.files:
+        nums[file.source] += 1
+        sizes[file.source] += file.size_bytes
+        if len(files[file.source]) < MAX_FILES:
+            files[file.source].append({"name": file.name, "size_bytes": file.size_bytes})
+    sources = [
+        {
+            "label": step.label, "format": step.name, "params": changed_params(step.stage),
+            "paths": list(getattr(step.stage, "paths", ())), "num_files": nums[step.label],
+            "size_bytes": sizes[step.label], "files": files[step.label],
+        }
+        for step in run.plan.file.sources
+    ]  # fmt: skip
+    stages = [
+        {
+            "label": step.label, "name": step.name,
+            "params": step.stage.model_dump(mode="json"), "changed": changed_params(step.stage),
+            "materialize": step.materialize,
+        }
+        for step in run.plan.file.steps
+    ]  # fmt: skip
+    settings = run.plan.settings.model_dump(mode="json", exclude_defaults=True)
+    edits = len(run.store.list("edits"))
+    return {"settings": settings, "sources": sources, "stages": stages, "edits": edits}
+
+
+__all__ = ["Facts", "gather"]
