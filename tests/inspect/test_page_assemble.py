@@ -83,11 +83,11 @@ def test_headings_of_a_training_are_below_those_of_the_page(tmp_path: Path) -> N
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    size = write(path, facts())
+    size = write(path, render(facts()))
     before = path.read_bytes()
     assert len(before) == size
     with pytest.raises(ValueError, match="JSON"):
-        write(path, {**facts(), "more": float("nan")})
+        write(path, render({**facts(), "more": float("nan")}))
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
 

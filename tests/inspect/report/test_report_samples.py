@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from corpuskit.inspect.facts.documents import kept_documents
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +21,7 @@ from corpuskit.inspect.report.excerpts import segments, shortened
 from corpuskit.inspect.report.facts import gather
 from corpuskit.inspect.report.funnel import read_counts
 from corpuskit.inspect.report.ledger import scan_ledger
-from corpuskit.inspect.report.samples import LEAST_BYTES, _has_moved
+from corpuskit.inspect.report.samples import LEAST_BYTES, _has_moved, kept_documents
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
 SPANS = st.lists(st.tuples(st.integers(-5, 150), st.integers(-5, 150)), max_size=5)

@@ -15,7 +15,7 @@ import pytest
 from corpuskit.engine.progress import Tracker
 from corpuskit.engine.status import sealed
 from corpuskit.inspect.why import history
-from tests.inspect.facts.conftest import documents
+from tests.inspect.report.conftest import documents
 
 pytestmark = pytest.mark.slow
 

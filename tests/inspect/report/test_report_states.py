@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 
 import pytest
-from corpuskit.inspect.facts.documents import kept_documents
 
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import sealed
@@ -18,9 +17,10 @@ from corpuskit.errors import DataError
 from corpuskit.formats.manifest import Seal
 from corpuskit.formats.manifest.parts import Parts
 from corpuskit.inspect.report.facts import gather
+from corpuskit.inspect.report.samples import kept_documents
 from corpuskit.inspect.report.status import is_held
 from corpuskit.storage import open_store
-from tests.inspect.facts.conftest import FactsLab
+from tests.inspect.report.conftest import FactsLab
 
 pytestmark = pytest.mark.slow
 
