@@ -305,7 +305,7 @@ def watch(address: str, seconds: float, *, as_json: bool) -> tuple[Progress, int
     if as_json:
         return _follow(watcher, seconds, _Objects())
     if console is None:
-        return _follow(watcher, seconds, _Lines())
+        return _follow(watcher, seconds, _PhaseLines())
     screen = Screen(console)
     try:
         with ended_by_term():
@@ -315,7 +315,7 @@ def watch(address: str, seconds: float, *, as_json: bool) -> tuple[Progress, int
 
 
 def _follow(
-    watcher: Watcher, seconds: float, shown: _Objects | _Lines | _Picture
+    watcher: Watcher, seconds: float, shown: _Objects | _PhaseLines | _Picture
 ) -> tuple[Progress, int]:
     while True:
         began = time.monotonic()
@@ -357,7 +357,7 @@ def _still(value: Any) -> Any:
     return [_still(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-class _Lines:
+class _PhaseLines:
     """Prints where the run is, then a line for each phase that ends, and one a minute."""
 
     def __init__(self) -> None:

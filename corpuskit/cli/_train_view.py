@@ -140,7 +140,7 @@ class LiveView:
     """
 
     def __init__(self, name: str, console: Console) -> None:
-        self.screen = Screen(name)
+        self.screen = TrainingScreen(name)
         self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
         self._drawn = 0.0
 
@@ -172,7 +172,7 @@ class LiveView:
         self._live.update(self.screen.region(self._live.console), refresh=True)
 
 
-class Screen:
+class TrainingScreen:
     """What was told so far, and the region that shows it."""
 
     def __init__(self, name: str) -> None:

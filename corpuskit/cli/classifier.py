@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corpuskit.stages.annotators._labelled import Labelled, Split
 
 
-class Source(click.ParamType):  # type: ignore[type-arg]
+class LabelledFile(click.ParamType):  # type: ignore[type-arg]
     """`LABEL=FILE`."""
 
     name = "label=file"
@@ -46,7 +46,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 ROWS = (
     click.argument("inputs", nargs=-1, type=click.Path(path_type=Path), metavar="[INPUT]..."),
     click.option(
-        "--source", "sources", multiple=True, type=Source(), metavar="LABEL=FILE",
+        "--source", "sources", multiple=True, type=LabelledFile(), metavar="LABEL=FILE",
         help="A file whose texts all have this label; may be repeated. Also .txt, a text a line.",
     ),
     click.option("--text-column", default="text", show_default=True, help="Column of the texts."),

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from corpuskit.inspect.diff import (
-        Change,
         Comparison,
         FunnelPair,
+        OutcomeChange,
         PlanChange,
         RunOutcome,
         SourcePair,
@@ -137,7 +137,7 @@ def _plan_line(change: PlanChange) -> str:
 
 
 def _funnel(rows: Sequence[FunnelPair]) -> RenderableType:
-    table = _Columns("stage", [row.stage for row in rows])
+    table = _NumberTable("stage", [row.stage for row in rows])
     outs = [[None if side is None else side.num_out for side in (row.a, row.b)] for row in rows]
     lost = [
         [None if side is None else side.num_in - side.num_out for side in (row.a, row.b)]
@@ -152,7 +152,7 @@ def _funnel(rows: Sequence[FunnelPair]) -> RenderableType:
 
 
 def _sources(rows: Sequence[SourcePair]) -> RenderableType:
-    table = _Columns("source", [row.source for row in rows])
+    table = _NumberTable("source", [row.source for row in rows])
     kept = [[row.kept_a, row.kept_b] for row in rows]
     table.add(("kept A", "kept B"), [list(map(_count, row)) for row in kept])
     table.add(("change",), [[_change_of(*row)] for row in kept])
@@ -165,7 +165,7 @@ def _sources(rows: Sequence[SourcePair]) -> RenderableType:
     return table
 
 
-class _Columns:
+class _NumberTable:
     """A table of numbers; where it is too wide, the last columns are left out.
 
     Args:
@@ -213,7 +213,7 @@ def _totals(found: Comparison) -> Iterator[RenderableType]:
     )
 
 
-def _change(change: Change) -> Iterator[RenderableType]:
+def _change(change: OutcomeChange) -> Iterator[RenderableType]:
     by_source = ", ".join(f"{name} {num:,}" for name, num in change.sources.items())
     line = Text(one_line(f"  {_outcomes(change)}: {change.documents:,}"))
     line.append(one_line(f" ({by_source})"))
@@ -226,7 +226,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]}..."
 
 
-def _outcomes(change: Change) -> str:
+def _outcomes(change: OutcomeChange) -> str:
     if change.kind in ("dropped", "only_b"):
         return _words(change.b)
     if change.kind in ("kept", "only_a"):

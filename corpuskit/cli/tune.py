@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from corpuskit.cli._render import PlainConsole
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.inspect.sweep import Near, SingleRules, SourceCurve, Sweep
-    from corpuskit.inspect.tune import Sample, Share, Tuning
+    from corpuskit.inspect.tune import MovedDocument, Share, Tuning
 
 
 @click.command("tune")
@@ -169,7 +169,9 @@ def _pairs(found: Tuning) -> tuple[str, ...]:
     return ("now", "then", "") if found.changes else ("now",)
 
 
-def _print_samples(out: PlainConsole, what: str, share: Share, samples: list[Sample]) -> None:
+def _print_samples(
+    out: PlainConsole, what: str, share: Share, samples: list[MovedDocument]
+) -> None:
     """Print how many documents move, and some of them."""
     size = _megabytes(share.text_bytes)
     out.print(f"{what}: {share.documents:,} documents, {size} MB", style="bold")

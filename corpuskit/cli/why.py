@@ -68,12 +68,12 @@ def command(
     if training is not None and global_batch_rows is not None:
         raise UsageError("why: --training knows its batch size. Leave --global-batch-rows out.")
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.lookup import Documents, find
+    from corpuskit.inspect.lookup import RunDocuments, find
     from corpuskit.inspect.occurrences import read_training
     from corpuskit.inspect.why import FORMAT, history_of
 
     trained = None if training is None else read_training(training)
-    documents = Documents(RunDirectory.open(directory))
+    documents = RunDocuments(RunDirectory.open(directory))
     hits = find(documents, kind, value, note=lambda line: echo(line, err=True))
     histories = [
         history_of(

@@ -345,7 +345,7 @@ def column_of(run: RunDirectory, phase: Phase, keys: Sequence[int], name: str) -
     return values
 
 
-class Text(NamedTuple):
+class SeenText(NamedTuple):
     """A text and where it was found.
 
     Attributes:
@@ -361,13 +361,13 @@ class Text(NamedTuple):
 class Texts:
     """Texts by key, and why others could not be had."""
 
-    texts: dict[int, Text] = dataclasses.field(default_factory=dict)
+    texts: dict[int, SeenText] = dataclasses.field(default_factory=dict)
     problems: dict[int, str] = dataclasses.field(default_factory=dict)
 
 
-def ledger_text(run: RunDirectory, text: str) -> Text:
+def ledger_text(run: RunDirectory, text: str) -> SeenText:
     """Return a text that the ledger has, with the word for how complete it is."""
-    return Text(text, "ledger" if run.plan.settings.ledger.keep_text else "sample")
+    return SeenText(text, "ledger" if run.plan.settings.ledger.keep_text else "sample")
 
 
 def texts_seen(
@@ -399,7 +399,7 @@ def texts_seen(
             steps = _steps_before(run, phase, label, {units[key] for key in keys})
             for batch in reader.read(number, keys):
                 _replay(run, batch, steps, "input", seen)
-        seen.texts |= {key: Text(text, "input") for key, text in reader.rejected.items()}
+        seen.texts |= {key: SeenText(text, "input") for key, text in reader.rejected.items()}
         seen.problems |= {k: why for k, why in reader.problems.items() if k not in seen.texts}
     else:
         seen.problems = dict.fromkeys(units, "the input was not read")
@@ -469,7 +469,7 @@ def _replay(
         return
     texts = view.batch.column("text").to_pylist()
     for key, text in zip(view.keys.tolist(), texts, strict=True):
-        seen.texts[key] = Text(text, place)
+        seen.texts[key] = SeenText(text, place)
 
 
 def _reason(error: CorpuskitError | OSError) -> str:

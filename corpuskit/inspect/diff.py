@@ -55,7 +55,7 @@ class RunOutcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class OutcomeChange:
     """Documents that changed in the same way.
 
     Attributes:
@@ -94,7 +94,7 @@ class Comparison:
     funnel: tuple[FunnelPair, ...]
     sources: tuple[SourcePair, ...]
     texts_compared: bool
-    changes: tuple[Change, ...]
+    changes: tuple[OutcomeChange, ...]
     totals: dict[str, SourceCount]
 
     def to_json(self) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def _has_last_documents(run: RunDirectory, done: Sealed) -> bool:
 def _changes(
     run_a: RunDirectory, run_b: RunDirectory, found: Changes, names: OutcomeNames,
     plan: Sequence[PlanChange],
-) -> Iterator[Change]:  # fmt: skip
+) -> Iterator[OutcomeChange]:  # fmt: skip
     aside = {
         step.label
         for run in (run_a, run_b)
@@ -267,7 +267,7 @@ def _changes(
         because = "; ".join(dict.fromkeys(filter(None, (_because(s, plan) for s in stages))))
         counts = dict(sorted(counted.items()))
         total = sum(counts.values())
-        yield Change(_kind(key, left, right), left, right, because, total, counts)
+        yield OutcomeChange(_kind(key, left, right), left, right, because, total, counts)
 
 
 def _outcome(code: int, names: OutcomeNames, aside: set[str]) -> RunOutcome:
@@ -297,7 +297,9 @@ def _because(stage: str, plan: Sequence[PlanChange]) -> str:
     return f"{stage}: {', '.join(words)}" if words else ""
 
 
-def _chosen(changes: list[Change], stage: str, rule: str, names: OutcomeNames) -> list[Change]:
+def _chosen(
+    changes: list[OutcomeChange], stage: str, rule: str, names: OutcomeNames
+) -> list[OutcomeChange]:
     """Return the changes that a stage and a rule had to do with.
 
     Raises:

@@ -63,7 +63,7 @@ class Hits:
     how: str
 
 
-class Documents:
+class RunDocuments:
     """The documents of a run, found by key.
 
     Args:
@@ -165,7 +165,11 @@ class Documents:
 
 
 def find(
-    documents: Documents, kind: Kind, value: str, *, note: Callable[[str], None] = lambda line: None
+    documents: RunDocuments,
+    kind: Kind,
+    value: str,
+    *,
+    note: Callable[[str], None] = lambda line: None,
 ) -> Hits:
     """Return the documents of a run that have this id, key or URL.
 
@@ -191,7 +195,7 @@ def find(
     return hits
 
 
-def _by_id(documents: Documents, name: str, note: Callable[[str], None]) -> Hits:
+def _by_id(documents: RunDocuments, name: str, note: Callable[[str], None]) -> Hits:
     key = documents.derived_key(name)
     derived = [] if key is None else [key]
     if documents.seal is None:
@@ -208,7 +212,7 @@ def _by_id(documents: Documents, name: str, note: Callable[[str], None]) -> Hits
 
 
 def _search(
-    documents: Documents, column: Literal["id", "url"], name: str, note: Callable[[str], None]
+    documents: RunDocuments, column: Literal["id", "url"], name: str, note: Callable[[str], None]
 ) -> Hits:
     """Search all documents of a run that has no hashes of their ids and URLs.
 
@@ -224,7 +228,7 @@ def _search(
     return Hits(tuple(sorted(keys)), how)
 
 
-def _packed(documents: Documents, name: str) -> set[int]:
+def _packed(documents: RunDocuments, name: str) -> set[int]:
     """Return the keys of packed documents with this id, where the run has the loader's lookups."""
     from corpuskit.errors import CorpuskitError
     from corpuskit.loader.index import read_mix
@@ -242,7 +246,7 @@ def _is_key(value: str) -> bool:
     return value.isdecimal() and value == str(int(value)) and int(value) < MAX_KEY
 
 
-def _by_key(documents: Documents, value: str) -> Hits:
+def _by_key(documents: RunDocuments, value: str) -> Hits:
     if not _is_key(value):
         raise UsageError(
             f"{value!r} is not a key: keys are whole numbers below 2**63. For an id leave --key "
@@ -255,7 +259,7 @@ def _by_key(documents: Documents, value: str) -> Hits:
     return Hits((key,), "by key")
 
 
-def _by_url(documents: Documents, url: str, note: Callable[[str], None]) -> Hits:
+def _by_url(documents: RunDocuments, url: str, note: Callable[[str], None]) -> Hits:
     where = documents.run.store.address
     if documents.seal is None:
         raise UsageError(
@@ -277,7 +281,7 @@ def _by_url(documents: Documents, url: str, note: Callable[[str], None]) -> Hits
     return hits
 
 
-def _url_hint(documents: Documents) -> str:
+def _url_hint(documents: RunDocuments) -> str:
     seal = documents.seal
     for part in [] if seal is None else list(seal.by_role("documents"))[:_NEAR_PARTS]:
         with contextlib.suppress(FileNotFoundError):
@@ -287,7 +291,7 @@ def _url_hint(documents: Documents) -> str:
     return "The documents of this run have no URLs: set url_column in its sources."
 
 
-def _unknown(documents: Documents, name: str, key: int | None = None) -> str:
+def _unknown(documents: RunDocuments, name: str, key: int | None = None) -> str:
     """Say that there is no such document, and what could have been meant."""
     where = documents.run.store.address
     kind = "key" if key is not None else "id"
@@ -314,7 +318,7 @@ def _unknown(documents: Documents, name: str, key: int | None = None) -> str:
     return f"{message}{hint} `--url` finds documents by URL, `inspect --containing` by text."
 
 
-def _examples(documents: Documents, num: int) -> Iterable[str]:
+def _examples(documents: RunDocuments, num: int) -> Iterable[str]:
     seal = documents.seal
     parts = [] if seal is None else seal.by_role("documents")
     places = sorted({len(parts) * piece // (_NEAR_PARTS - 1) for piece in range(_NEAR_PARTS)})
@@ -324,7 +328,7 @@ def _examples(documents: Documents, num: int) -> Iterable[str]:
             yield from first_values(path, "id", num // _NEAR_PARTS)
 
 
-def _around(documents: Documents, key: int) -> list[str]:
+def _around(documents: RunDocuments, key: int) -> list[str]:
     """Return the ids of the documents before and after a position in the same file."""
     if key >> POSITION_BITS > MAX_ORDINAL:
         return []

@@ -73,7 +73,7 @@ class Changes:
         self.counts: defaultdict[Key, Counter[str]] = defaultdict(Counter)
         self.sources: defaultdict[str, SourceCount] = defaultdict(SourceCount)
 
-    def add(self, source: str, joined: Joined) -> None:
+    def add(self, source: str, joined: JoinedDocuments) -> None:
         """Count joined documents of a source."""
         codes_a, codes_b = joined.codes_a, joined.codes_b
         count = self.sources[source]
@@ -97,7 +97,7 @@ class Changes:
             self.counts[key][source] += int((places == at).sum())
 
 
-class Joined(NamedTuple):
+class JoinedDocuments(NamedTuple):
     """Documents of both runs, (N,) each; a code is ABSENT where a run does not have the document.
 
     Attributes:
@@ -114,7 +114,7 @@ def join(
     outcomes_a: Outcomes,
     values_b: NDArray[np.uint64],
     outcomes_b: Outcomes,
-) -> Joined:
+) -> JoinedDocuments:
     """Match documents by equal values.
 
     Args:
@@ -135,7 +135,7 @@ def join(
     has_both = (how == SAME) & (texts_a != 0) & (texts_b != 0)
     how[has_both & (texts_a != texts_b)] = TEXT
     how[(how == SAME) & (codes_a > KEPT) & (left != right)] = SURVIVOR
-    return Joined(codes_a, codes_b, how)
+    return JoinedDocuments(codes_a, codes_b, how)
 
 
 def find_changes(reader_a: OutcomeReader, reader_b: OutcomeReader, pairing: Pairing) -> Changes:

@@ -133,7 +133,7 @@ class Band:
         return found
 
 
-class Place(NamedTuple):
+class StageLedger(NamedTuple):
     """A finished phase that has ledger rows of a stage, and how many, by action, rule, source."""
 
     phase: Phase
@@ -192,7 +192,7 @@ def find_samples(
     return Samples(place.stage, tuple(shown), dict(sorted(counts.items())), len(chosen), len(parts))
 
 
-def _place(run: RunDirectory, stage: str, rule: str, source: str, action: str) -> Place:
+def _place(run: RunDirectory, stage: str, rule: str, source: str, action: str) -> StageLedger:
     """Return the last finished phase and stage with ledger rows of what is asked for."""
     places = list(_places(run))
     if not places:
@@ -232,7 +232,7 @@ def _place(run: RunDirectory, stage: str, rule: str, source: str, action: str) -
     return places[-1]
 
 
-def _places(run: RunDirectory) -> Iterator[Place]:
+def _places(run: RunDirectory) -> Iterator[StageLedger]:
     """Yield the finished phases with ledger rows, once for each of their stages that have some."""
     formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
     actions = {name: action for action, name in COUNTERS.items()}
@@ -245,7 +245,7 @@ def _places(run: RunDirectory) -> Iterator[Place]:
                 counts[label][actions[kind], rule, source] = value
         for label in [*(formats if phase.base is None else ()), *phase.labels]:
             if label in counts and len(seal.by_role("ledger")):
-                yield Place(phase, seal, label, counts[label])
+                yield StageLedger(phase, seal, label, counts[label])
 
 
 def _rows(
@@ -308,7 +308,7 @@ def shuffled(keys: NDArray[np.int64], seed: int, num: int) -> list[tuple[int, in
 
 
 def _with_texts(
-    run: RunDirectory, place: Place, rows: list[dict[str, Any]], units: Mapping[int, int], *,
+    run: RunDirectory, place: StageLedger, rows: list[dict[str, Any]], units: Mapping[int, int], *,
     read_inputs: bool,
 ) -> list[Sample]:  # fmt: skip
     """Return samples with texts: as the stage read them, or those that the ledger keeps."""

@@ -109,7 +109,7 @@ def _short(value: float) -> float:
 
 
 @dataclass(slots=True)
-class Source:
+class SourceHistory:
     """What is known of a source."""
 
     tokens: int = 0  # labelled ones of applied steps
@@ -127,7 +127,7 @@ FIGURES = ("loss", "lr", "grad_norm", "tokens_per_second", "mfu")
 
 
 @dataclass(slots=True)
-class History:
+class TrainingHistory:
     """What a run wrote.
 
     Curves count steps as done: step 0 of the loader is x = 1. Losses and gradient norms of steps
@@ -136,7 +136,7 @@ class History:
 
     output: str
     curves: dict[str, Curve]  # by the names of metrics.jsonl, and data_wait_ms, _p50_ms and _p99_ms
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, SourceHistory] = field(default_factory=dict)
     last: dict[str, Any] | None = None  # the last line of metrics.jsonl
     seconds: float = 0.0  # of all steps
     not_applied: int = 0
@@ -149,11 +149,11 @@ class History:
     endings: list[str] = field(default_factory=list)  # what ranks said when they ended in trouble
     written: float | None = None  # when metrics.jsonl last changed, seconds since 1970
 
-    def source(self, name: str) -> Source:
+    def source(self, name: str) -> SourceHistory:
         """Return a source, a new one if nothing is known of it."""
         found = self.sources.get(name)
         if found is None:
-            found = self.sources[name] = Source()
+            found = self.sources[name] = SourceHistory()
         return found
 
     @property
@@ -162,7 +162,7 @@ class History:
         return sorted(self.sources, key=lambda name: (-self.sources[name].tokens, name))
 
 
-def read_history(output: str | os.PathLike[str]) -> History:
+def read_history(output: str | os.PathLike[str]) -> TrainingHistory:
     """Read what a run has written so far, whether it runs, has ended or has failed.
 
     Raises:
@@ -176,7 +176,7 @@ def read_history(output: str | os.PathLike[str]) -> History:
             "Run `corpuskit train` first, or name its output folder."
         )
     names = (*FIGURES, "data_wait_ms", "data_wait_p50_ms", "data_wait_p99_ms")
-    history = History(str(folder), {name: Curve() for name in names})
+    history = TrainingHistory(str(folder), {name: Curve() for name in names})
     history.written = metrics.stat().st_mtime
     for path, add in (
         (metrics, _add_step),
@@ -201,7 +201,7 @@ def read_losses(output: str | os.PathLike[str]) -> Curve:
     return read_history(output).curves["loss"]
 
 
-def _lines(path: Path, history: History) -> Iterator[dict[str, Any]]:
+def _lines(path: Path, history: TrainingHistory) -> Iterator[dict[str, Any]]:
     """Yield the lines of a file; a last one that is still being written is none."""
     if not path.exists():
         return
@@ -219,7 +219,7 @@ def _lines(path: Path, history: History) -> Iterator[dict[str, Any]]:
                 history.broken[path.name] += 1
 
 
-def _add_step(history: History, line: dict[str, Any]) -> None:
+def _add_step(history: TrainingHistory, line: dict[str, Any]) -> None:
     done, is_applied = line["step"] + 1, line.get("is_applied", True)
     history.last = line
     history.seconds += line.get("step_seconds") or 0.0
@@ -241,14 +241,14 @@ def _add_step(history: History, line: dict[str, Any]) -> None:
             source.bits_per_byte = one["bits_per_byte"]
 
 
-def _add_evaluation(history: History, line: dict[str, Any]) -> None:
+def _add_evaluation(history: TrainingHistory, line: dict[str, Any]) -> None:
     for name, one in line["sources"].items():
         source = history.source(name)
         source.held_out.add(line["step"], one["bits_per_byte"])
         source.held_out_nats, source.held_out_tokens = one["loss"], one["tokens"]
 
 
-def _add_mixture(history: History, line: dict[str, Any]) -> None:
+def _add_mixture(history: TrainingHistory, line: dict[str, Any]) -> None:
     for name, one in line["sources"].items():
         source = history.source(name)
         source.realised.add(line["step"], one["realised_ratio"])
@@ -256,7 +256,7 @@ def _add_mixture(history: History, line: dict[str, Any]) -> None:
         source.mixture = one
 
 
-def _read_events(history: History, path: Path) -> None:
+def _read_events(history: TrainingHistory, path: Path) -> None:
     kinds: dict[str, deque[tuple[int, dict[str, Any]]]] = {}
     for number, line in enumerate(_lines(path, history)):
         kind = str(line.get("event"))
@@ -274,7 +274,7 @@ def _read_events(history: History, path: Path) -> None:
     history.events = [line for _, line in sorted(numbered, key=lambda one: one[0])]
 
 
-def place_of(event: dict[str, Any], history: History) -> int | None:
+def place_of(event: dict[str, Any], history: TrainingHistory) -> int | None:
     """Return after how many steps an event happened, as far as it says."""
     kind = event.get("event")
     last = history.last["step"] + 1 if history.last else None
@@ -320,7 +320,7 @@ MOST_ENDINGS = 8  # ranks whose last words are shown
 MARKED = ("start", "bad_step", "rollback", "failed", "interrupted")
 
 
-def page(history: History, others: Mapping[str, Curve]) -> str:
+def page(history: TrainingHistory, others: Mapping[str, Curve]) -> str:
     """Return the whole page."""
     title = plain(f"{_name(history)}: training")
     return (
@@ -331,7 +331,7 @@ def page(history: History, others: Mapping[str, Curve]) -> str:
     )
 
 
-def section(history: History, others: Mapping[str, Curve]) -> str:
+def section(history: TrainingHistory, others: Mapping[str, Curve]) -> str:
     """Return the section of a run, with style and script."""
     style, script = (
         (FOLDER / name).read_text(encoding="utf-8") for name in ("training.css", "training.js")
@@ -355,13 +355,13 @@ def section(history: History, others: Mapping[str, Curve]) -> str:
     )
 
 
-def _name(history: History) -> str:
+def _name(history: TrainingHistory) -> str:
     settings = (history.start or {}).get("settings")
     name = settings.get("name") if isinstance(settings, dict) else None
     return str(name or Path(history.output).name)
 
 
-def _state(history: History) -> str:
+def _state(history: TrainingHistory) -> str:
     ending = history.ending
     if ending is None:
         written = datetime.fromtimestamp(history.written or 0, UTC)
@@ -375,13 +375,13 @@ def _state(history: History) -> str:
     return f"Failed{at}: {ending.get('message', '')}"
 
 
-def _endings(history: History) -> list[str]:
+def _endings(history: TrainingHistory) -> list[str]:
     """Return the last words of ranks that the state does not say already."""
     said = str((history.ending or {}).get("message") or "\0")
     return [line for line in history.endings if said not in line][:MOST_ENDINGS]
 
 
-def _figures(history: History) -> str:
+def _figures(history: TrainingHistory) -> str:
     last, start = history.last or {}, history.start or {}
     loss, speed, mfu = (history.curves[n].last for n in ("loss", "tokens_per_second", "mfu"))
     rows: list[tuple[str, str | None]] = [
@@ -432,7 +432,7 @@ def _controls() -> str:
     )
 
 
-def _drawn(history: History, others: Mapping[str, Curve]) -> dict[str, Any]:
+def _drawn(history: TrainingHistory, others: Mapping[str, Curve]) -> dict[str, Any]:
     """Return what the script draws."""
     curves, names = history.curves, history.largest_sources
     shown = names[:MOST_SOURCES]
@@ -496,7 +496,7 @@ def _chart(
             "wide": wide, "dots": dots, "series": series}  # fmt: skip
 
 
-def _sources(history: History) -> str:
+def _sources(history: TrainingHistory) -> str:
     if not history.sources:
         return ""
     head = ("source", "loss", "bits/byte", "held out", "realised", "planned",
@@ -532,7 +532,7 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _events(history: History) -> str:
+def _events(history: TrainingHistory) -> str:
     if not history.events:
         return ""
     items = []
@@ -585,7 +585,7 @@ def _item(value: object) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def _settings(history: History) -> str:
+def _settings(history: TrainingHistory) -> str:
     start = history.start
     if start is None:
         return ""

@@ -66,7 +66,7 @@ class Share:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
+class MovedDocument:
     """A document that would be dropped, or would not be dropped any more.
 
     Attributes:
@@ -114,8 +114,8 @@ class Tuning:
     newly_dropped: Share = dataclasses.field(default_factory=Share)
     newly_kept: Share = dataclasses.field(default_factory=Share)
     unsure: int = 0
-    dropped_samples: list[Sample] = dataclasses.field(default_factory=list)
-    kept_samples: list[Sample] = dataclasses.field(default_factory=list)
+    dropped_samples: list[MovedDocument] = dataclasses.field(default_factory=list)
+    kept_samples: list[MovedDocument] = dataclasses.field(default_factory=list)
 
     @property
     def total(self) -> Share:
@@ -240,7 +240,7 @@ class _Picks:
 
 def _samples(
     found: Tunable, stage: StreamingStage, rows: list[dict[str, Any]], *, is_kept: bool
-) -> list[Sample]:
+) -> list[MovedDocument]:
     """Return documents with their texts, as far as the run has them.
 
     Args:
@@ -253,7 +253,7 @@ def _samples(
     for row in rows:
         rule, key = stage.rules[row["code"] - 1], row["key"]
         samples.append(
-            Sample(
+            MovedDocument(
                 key, row["id"], row["source"], row["text_bytes"], rule, row.get(rule),
                 _threshold(stage, rule), texts.get(key), drops.get(key),
             )

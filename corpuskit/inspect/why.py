@@ -30,7 +30,7 @@ from corpuskit.inspect.archive import (
     sidecar_row,
     view_after,
 )
-from corpuskit.inspect.lookup import Documents, find
+from corpuskit.inspect.lookup import RunDocuments, find
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ def history(run: RunDirectory, document: str) -> dict[str, Any]:
     Raises:
         UsageError: no document of the run has this id or key.
     """
-    documents = Documents(run)
+    documents = RunDocuments(run)
     return history_of(documents, find(documents, "id", document).keys[0])
 
 
 def history_of(
-    documents: Documents,
+    documents: RunDocuments,
     key: int,
     *,
     recompute: bool = False,
@@ -105,13 +105,13 @@ def history_of(
         `kept`, `stages` in the order of the plan, `now` (where the document is), `text` (the
         beginning of it), `tokens` (see `occurrences.token_facts`), and `ledger`, its rows there.
     """
-    return _History(documents, key).tell(recompute, global_batch_rows, training)
+    return _DocumentHistory(documents, key).tell(recompute, global_batch_rows, training)
 
 
-class _History:
+class _DocumentHistory:
     """One document on its way through the phases."""
 
-    def __init__(self, documents: Documents, key: int) -> None:
+    def __init__(self, documents: RunDocuments, key: int) -> None:
         self.all, self.run, self.key = documents, documents.run, key
         self.who = documents.identify(key)
         self.rows: list[dict[str, Any]] = []
@@ -573,7 +573,7 @@ def excerpts(text: str, spans: Sequence[tuple[int, int]]) -> list[dict[str, str]
 
 
 def cluster_facts(
-    documents: Documents,
+    documents: RunDocuments,
     phase: Phase,
     key: int,
     decided: Mapping[str, Any],
@@ -620,7 +620,7 @@ def cluster_facts(
     return facts
 
 
-def _cluster_files(documents: Documents, phase: Phase) -> list[Part]:
+def _cluster_files(documents: RunDocuments, phase: Phase) -> list[Part]:
     """Return the files of clusters that a stage has written."""
     stage = documents.run.plan.step(phase.labels[0]).stage
     named = stage.clustering() if hasattr(stage, "clustering") else ""
@@ -633,7 +633,7 @@ def _cluster_files(documents: Documents, phase: Phase) -> list[Part]:
 
 
 def _cluster_rows(
-    documents: Documents, files: Sequence[Part], key: int, survivors: Sequence[int]
+    documents: RunDocuments, files: Sequence[Part], key: int, survivors: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Return the rows of the cluster of a document, by its survivor; none if it is another's.
 
@@ -652,7 +652,7 @@ def _cluster_rows(
     return []
 
 
-def _keys_named(documents: Documents, name: str) -> list[int]:
+def _keys_named(documents: RunDocuments, name: str) -> list[int]:
     """Return the keys of documents that can have this id, by the index alone."""
     derived = documents.derived_key(name)
     keys = documents.keys_of_hash(name, ID)
@@ -660,7 +660,7 @@ def _keys_named(documents: Documents, name: str) -> list[int]:
 
 
 def _member(
-    documents: Documents, phase: Phase, row: Mapping[str, Any], survivor_id: str | None
+    documents: RunDocuments, phase: Phase, row: Mapping[str, Any], survivor_id: str | None
 ) -> dict[str, Any]:
     key, name = row["key"], survivor_id if row["rank"] == 0 else None
     if name is None and (part := documents.part(phase.index, "ledger", key)):

@@ -42,7 +42,7 @@ RUN = "run:clusters"
 
 
 @dataclasses.dataclass(frozen=True)
-class Member:
+class ClusterMember:
     """A document of a cluster; ids of older runs' documents are not looked up."""
 
     key: int
@@ -59,7 +59,7 @@ class Cluster:
 
     cluster: int
     size: int
-    members: tuple[Member, ...]
+    members: tuple[ClusterMember, ...]
     text: Excerpt | None
 
 
@@ -97,7 +97,7 @@ class Duplicates:
 
 
 @dataclasses.dataclass
-class _Tally:
+class _ClusterTally:
     by_power: Counter[int] = dataclasses.field(default_factory=Counter)
     documents: Counter[int] = dataclasses.field(default_factory=Counter)
     largest: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
@@ -141,7 +141,7 @@ def _of_stage(
     is_there = all(run.store.exists(part.path) for part in parts)
     step = max(-(-sum(part.rows for part in parts) // MAX_ROWS), 1) if is_there else 0
     chosen = parts[::step] if is_there else parts[:0]
-    tally = _Tally()
+    tally = _ClusterTally()
     asked = np.array(sorted(wanted.get(label, ())), np.int64)
     for number, part in enumerate(chosen):
         _count(run, part.path, number * step, asked, tally)
@@ -166,7 +166,7 @@ def _of_stage(
 
 
 def _count(
-    run: RunDirectory, path: str, number: int, asked: NDArray[np.int64], tally: _Tally
+    run: RunDirectory, path: str, number: int, asked: NDArray[np.int64], tally: _ClusterTally
 ) -> None:
     """Add one run of clusters; rows of a cluster follow each other."""
     before: int | None = None
@@ -216,7 +216,7 @@ def _batches(run: RunDirectory, path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _largest(
-    run: RunDirectory, last: Phase, parts: RoleParts, tally: _Tally, *, is_dropped: bool
+    run: RunDirectory, last: Phase, parts: RoleParts, tally: _ClusterTally, *, is_dropped: bool
 ) -> Iterator[Cluster]:
     """Yield the largest clusters with their first members."""
     stage = run.plan.step(last.labels[0]).stage
@@ -231,7 +231,7 @@ def _largest(
             -cluster,
             size,
             tuple(
-                Member(
+                ClusterMember(
                     key=row["key"],
                     id=names.get(row["key"]),
                     source=sources.get(split_key(row["key"])[0]) if row["key"] >= 0 else None,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from corpuskit.engine.config import Step
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.report.funnel import Counted, Counts
+    from corpuskit.inspect.report.funnel import Counted, ProfileTotals
 
 
 MAX_BINS = 120
@@ -88,7 +88,7 @@ class Measure:
 
 
 def measures(
-    run: RunDirectory, counts: Counts, counted: Counted, outdated: Collection[str] = ()
+    run: RunDirectory, counts: ProfileTotals, counted: Counted, outdated: Collection[str] = ()
 ) -> list[Measure]:
     """Return the distribution of each measure and score, in plan order.
 
@@ -229,7 +229,7 @@ def _finite(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def lengths(counts: Counts) -> dict[str, Any]:
+def lengths(counts: ProfileTotals) -> dict[str, Any]:
     """Return bytes of texts as they were read and as they are left, as JSON values."""
     sums: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for at in (READ, LEFT):
@@ -244,7 +244,7 @@ def lengths(counts: Counts) -> dict[str, Any]:
     return {**counts.coverage.to_json(), "edges": found.edges, "sources": sources}
 
 
-def domains(counts: Counts) -> dict[str, Any]:
+def domains(counts: ProfileTotals) -> dict[str, Any]:
     """Return the most frequent domains before and after, as JSON values."""
     rows = {at: list(counts.rows(at, "domain")) for at in (READ, LEFT)}
     names, is_cut = top_names(rows[READ] or rows[LEFT], MAX_DOMAINS)
@@ -254,7 +254,7 @@ def domains(counts: Counts) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def values(run: RunDirectory, counts: Counts) -> dict[str, Any]:
+def values(run: RunDirectory, counts: ProfileTotals) -> dict[str, Any]:
     """Return how frequent each value of each column of strings is, as JSON values.
 
     `at` is where the stage gave it, `left` what is left.
@@ -307,7 +307,7 @@ def _named(
     ]
 
 
-def rewritten(run: RunDirectory, counts: Counts) -> dict[str, Any]:
+def rewritten(run: RunDirectory, counts: ProfileTotals) -> dict[str, Any]:
     """Return how many documents each stage rewrote and the bytes they lost, as JSON values."""
     rows = [
         {

@@ -27,10 +27,10 @@ from corpuskit.formats.manifest import Seal
 from corpuskit.inspect.report import distributions, funnel
 from corpuskit.inspect.report.clusters import find_duplicates
 from corpuskit.inspect.report.excerpts import Excerpt
-from corpuskit.inspect.report.funnel import Volume, changed_params, flow, read_counts, total
+from corpuskit.inspect.report.funnel import TextVolume, changed_params, flow, read_counts, total
 from corpuskit.inspect.report.ledger import scan_ledger
 from corpuskit.inspect.report.samples import BUDGET_BYTES, shown_samples
-from corpuskit.inspect.report.status import outdated_phases, resources, standing
+from corpuskit.inspect.report.status import outdated_phases, resources, run_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,17 +41,24 @@ if TYPE_CHECKING:
     from corpuskit.engine.status import Account, Sealed
     from corpuskit.inspect.report.clusters import Duplicates
     from corpuskit.inspect.report.distributions import Measure
-    from corpuskit.inspect.report.funnel import Change, Counts, Drop, Flow, FunnelVolumes, StageFact
+    from corpuskit.inspect.report.funnel import (
+        Drop,
+        Flow,
+        FunnelVolumes,
+        ProfileTotals,
+        StageFact,
+        TextChange,
+    )
     from corpuskit.inspect.report.ledger import Scan
     from corpuskit.inspect.report.samples import Shown
-    from corpuskit.inspect.report.status import Resources, Standing
+    from corpuskit.inspect.report.status import Resources, RunStatus
 
 
 FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Totals:
+class RunTotals:
     """The run in a few figures.
 
     Attributes:
@@ -61,8 +68,8 @@ class Totals:
 
     num_files: int
     size_bytes: int
-    read: Volume
-    left: Volume
+    read: TextVolume
+    left: TextVolume
     dropped: int
     changed: int | None
     tokens: dict[str, int | None]
@@ -73,17 +80,17 @@ class Totals:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class ReportFacts:
     """All that is known about a run; `to_json` gives plain JSON values, keys as strings."""
 
     made: dict[str, Any]
-    run: Standing
+    run: RunStatus
     sources: tuple[str, ...]
     stages: tuple[StageFact, ...]
-    totals: Totals
+    totals: RunTotals
     funnel: tuple[FunnelVolumes, ...]
     drops: tuple[Drop, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[TextChange, ...]
     rewritten: dict[str, Any]
     coverage: dict[str, Any]
     measures: tuple[Measure, ...]
@@ -138,7 +145,7 @@ class Facts:
 def gather(
     run: RunDirectory, *, samples: int, seed: int, training: Sequence[str] = (),
     budget_bytes: int = BUDGET_BYTES,
-) -> Facts:  # fmt: skip
+) -> ReportFacts:  # fmt: skip
     """Gather everything that a report shows.
 
     Args:
@@ -154,7 +161,7 @@ def gather(
     finished = sealed(run)
     for phase, seal in finished:
         run.set_seal(phase, seal)
-    state = standing(run, finished)
+    state = run_status(run, finished)
     known, so_far = begun(run, finished, state)
     counts = read_counts(run, known)
     stream = flow(run, known, counts)
@@ -166,7 +173,7 @@ def gather(
     taken, notes = _mixture(run, finished)
     old, earlier = _outdated(run, finished)
     packed = tuple(packing(finished))
-    found = Facts(
+    found = ReportFacts(
         made={},
         run=state,
         sources=tuple(step.label for step in run.plan.file.sources),
@@ -228,11 +235,11 @@ def _outdated(run: RunDirectory, finished: Sealed) -> tuple[list[str], list[str]
 
 
 def _totals(
-    run: RunDirectory, known: Sealed, stream: Flow, counts: Counts,
+    run: RunDirectory, known: Sealed, stream: Flow, counts: ProfileTotals,
     packed: Sequence[PackingRow], taken: Mixture | None, costs: Resources, notes: list[str],
-) -> Totals:  # fmt: skip
+) -> RunTotals:  # fmt: skip
     dropped = [num for (kind, *_), num in stream.counted.items() if kind == "dropped"]
-    return Totals(
+    return RunTotals(
         num_files=len(run.inputs.files),
         size_bytes=sum(file.size_bytes for file in run.inputs.files),
         read=total(stream.volumes[stream.labels[0]].values()),
@@ -247,14 +254,14 @@ def _totals(
     )
 
 
-def _left(stream: Flow) -> Volume:
+def _left(stream: Flow) -> TextVolume:
     """Return what is left behind the last stage whose end is known."""
     known = [
         volume
         for label in (*stream.labels, "")
         if (volume := total(stream.volumes[label].values())).documents is not None
     ]
-    return known[-1] if known else Volume()
+    return known[-1] if known else TextVolume()
 
 
 def _mixture(run: RunDirectory, finished: Sealed) -> tuple[Mixture | None, list[str]]:
@@ -280,13 +287,13 @@ def _tokens(
     }
 
 
-def _run_json(state: Standing) -> dict[str, Any]:
+def _run_json(state: RunStatus) -> dict[str, Any]:
     left_out = {"failures", "prospects"}
     names = [field.name for field in dataclasses.fields(state) if field.name not in left_out]
     return {name: getattr(state, name) for name in names}
 
 
-def _totals_json(totals: Totals) -> dict[str, Any]:
+def _totals_json(totals: RunTotals) -> dict[str, Any]:
     found = {field.name: getattr(totals, field.name) for field in dataclasses.fields(totals)}
     found["input"] = {"files": found.pop("num_files"), "size_bytes": found.pop("size_bytes")}
     found["accounts"] = [
@@ -346,7 +353,7 @@ MAX_MANIFESTS = 5000
 """With more of them nothing is shown before the seal: half a millisecond each."""
 
 
-def begun(run: RunDirectory, finished: Sealed, state: Standing) -> tuple[Sealed, list[str]]:
+def begun(run: RunDirectory, finished: Sealed, state: RunStatus) -> tuple[Sealed, list[str]]:
     """Return the finished phases or, before there are any, what the first one has done so far.
 
     Returns:
@@ -377,7 +384,7 @@ LIBRARIES = (
 )  # fmt: skip
 
 
-def provenance(run: RunDirectory, finished: Sealed, state: Standing) -> dict[str, Any]:
+def provenance(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[str, Any]:
     """Return fingerprints and versions, as JSON values.
 
     Libraries whose version decides are part of the fingerprints; runs do not store versions by
@@ -461,6 +468,3 @@ def plan_facts(run: RunDirectory) -> dict[str, Any]:
     settings = run.plan.settings.model_dump(mode="json", exclude_defaults=True)
     edits = len(run.store.list("edits"))
     return {"settings": settings, "sources": sources, "stages": stages, "edits": edits}
-
-
-__all__ = ["Facts", "gather"]

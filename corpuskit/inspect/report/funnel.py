@@ -15,7 +15,7 @@ from corpuskit.engine.estimate import PACK
 from corpuskit.engine.profile import LEFT, ROLE, SCHEMA
 from corpuskit.engine.status import funnel, kind_of, stage_states
 from corpuskit.errors import DataError
-from corpuskit.inspect.report.ledger import Group, Tally
+from corpuskit.inspect.report.ledger import Group, Sampled, SpanTally
 from corpuskit.stage import CellStage, GlobalStage, Source
 from corpuskit.stages.sequences._rows import TOKENS_PER_BYTE
 from corpuskit.storage import open_whole
@@ -45,14 +45,6 @@ _SCHEMA = pa.schema([("phase", pa.string()), *SCHEMA])
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampled:
-    """How much of something was read, where that is not all."""
-
-    parts_read: int
-    parts: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Coverage:
     """Which finished streaming phases have profile parts.
 
@@ -79,7 +71,7 @@ class Pair:
     text_bytes: int = 0
 
 
-class Counts:
+class ProfileTotals:
     """What the profile parts of a run say together.
 
     Args:
@@ -130,7 +122,7 @@ class Counts:
         return found
 
 
-def read_counts(run: RunDirectory, finished: Sealed, max_parts: int = MAX_PARTS) -> Counts:
+def read_counts(run: RunDirectory, finished: Sealed, max_parts: int = MAX_PARTS) -> ProfileTotals:
     """Return what profile parts say, added up.
 
     Args:
@@ -154,7 +146,7 @@ def read_counts(run: RunDirectory, finished: Sealed, max_parts: int = MAX_PARTS)
     table, num = _summed(run, listed, last)
     sampled = Sampled(num, total) if num < total else None
     recorded = "none" if not listed else "some" if missing else "all"
-    return Counts(table, Coverage(recorded, missing, sampled), last)
+    return ProfileTotals(table, Coverage(recorded, missing, sampled), last)
 
 
 def _summed(
@@ -235,7 +227,7 @@ Counted = Counter[tuple[str, str, str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Volume:
+class TextVolume:
     """Documents and what is in them; None = not known."""
 
     documents: int | None = None
@@ -245,15 +237,15 @@ class Volume:
     tokens_how: How = "unknown"
 
 
-def total(volumes: Iterable[Volume]) -> Volume:
+def total(volumes: Iterable[TextVolume]) -> TextVolume:
     """Return the sum of volumes, as exact as the least exact one that has documents."""
     found = [one for one in volumes if one.documents != 0]
     if any(one.documents is None for one in found):
-        return Volume()
+        return TextVolume()
     documents = sum(one.documents or 0 for one in found)
     text, text_how = _sum([(one.text_bytes, one.text_bytes_how) for one in found])
     tokens, tokens_how = _sum([(one.tokens, one.tokens_how) for one in found])
-    return Volume(documents, text, text_how, tokens, tokens_how)
+    return TextVolume(documents, text, text_how, tokens, tokens_how)
 
 
 def _sum(values: list[tuple[int | None, How]]) -> tuple[int | None, How]:
@@ -275,21 +267,21 @@ class Flow:
     """
 
     labels: tuple[str, ...]
-    volumes: Mapping[str, Mapping[str, Volume]]
+    volumes: Mapping[str, Mapping[str, TextVolume]]
     counted: Counted
     notes: tuple[str, ...]
 
-    def before(self, label: str) -> Mapping[str, Volume]:
+    def before(self, label: str) -> Mapping[str, TextVolume]:
         """Return what came to a stage, by source."""
         return self.volumes[label]
 
-    def behind(self, label: str) -> Mapping[str, Volume]:
+    def behind(self, label: str) -> Mapping[str, TextVolume]:
         """Return what a stage left, by source."""
         place = self.labels.index(label) + 1
         return self.volumes[self.labels[place] if place < len(self.labels) else ""]
 
 
-def flow(run: RunDirectory, finished: Sealed, counts: Counts) -> Flow:
+def flow(run: RunDirectory, finished: Sealed, counts: ProfileTotals) -> Flow:
     """Return documents, bytes and tokens in front of each stage, as far as they are known."""
     formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
     steps = {step.label: step for step in run.plan.file.steps}
@@ -303,7 +295,7 @@ def flow(run: RunDirectory, finished: Sealed, counts: Counts) -> Flow:
     tokens = _Tokens(run, finished)
     done = {phase.index for phase, _ in finished}
     reached = _reached(run, done, labels, len(formats))
-    volumes: dict[str, dict[str, Volume]] = {label: {} for label in (*labels, "")}
+    volumes: dict[str, dict[str, TextVolume]] = {label: {} for label in (*labels, "")}
     for source in (step.label for step in run.plan.file.sources):
         documents = sum(s.counters.get(f"read/{source}", 0) for p, s in finished if p.base is None)
         size: int | None = None
@@ -311,12 +303,12 @@ def flow(run: RunDirectory, finished: Sealed, counts: Counts) -> Flow:
         mean = 0.0
         for place, label in enumerate((*labels, "")):
             if place > reached:
-                volumes[label][source] = Volume()
+                volumes[label][source] = TextVolume()
                 continue
             size, how = _size(seen, place, source, documents, size, how, mean)
             mean = size / documents if size is not None and documents else mean
             is_packed = place > places.get("tokenize", len(labels))
-            volume = Volume(documents, size, how)
+            volume = TextVolume(documents, size, how)
             volumes[label][source] = tokens.added(volume, source, is_packed=is_packed)
             documents -= lost[label, source]
             if lost[label, source] or _changes(steps.get(label), source, counted, counts):
@@ -350,7 +342,7 @@ def _counted(finished: Sealed) -> Counted:
 
 
 def _observed(
-    run: RunDirectory, finished: Sealed, counts: Counts, places: Mapping[str, int]
+    run: RunDirectory, finished: Sealed, counts: ProfileTotals, places: Mapping[str, int]
 ) -> dict[tuple[int, str], int]:
     """Return (place, source) -> bytes of text, where somebody has counted all of them."""
     found: dict[tuple[int, str], int] = {}
@@ -400,7 +392,7 @@ def _reads_all(run: RunDirectory, phase: Phase) -> bool:
     return _has_documents(run, phase) and not phase.earlier
 
 
-def _changes(step: Step | None, source: str, counted: Counted, counts: Counts) -> bool:
+def _changes(step: Step | None, source: str, counted: Counted, counts: ProfileTotals) -> bool:
     """Return whether a stage changed texts of a source, or may have."""
     if step is None:
         return False
@@ -440,7 +432,7 @@ class _Tokens:
         }
         self.notes = [self._note()] if self._is_planned else []
 
-    def added(self, volume: Volume, source: str, *, is_packed: bool) -> Volume:
+    def added(self, volume: TextVolume, source: str, *, is_packed: bool) -> TextVolume:
         """Return a volume with its tokens."""
         if not self._is_planned or volume.text_bytes is None:
             return volume
@@ -497,8 +489,8 @@ class FunnelVolumes:
 
     row: FunnelRow
     state: str
-    before: Mapping[str, Volume]
-    behind: Mapping[str, Volume]
+    before: Mapping[str, TextVolume]
+    behind: Mapping[str, TextVolume]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -529,7 +521,7 @@ class Drop:
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class TextChange:
     """Documents of a source that a rule cut, or replaced something in."""
 
     stage: str
@@ -594,7 +586,7 @@ def funnel_rows(
     return rows
 
 
-def drops(flow: Flow, counts: Counts, stages: list[StageFact]) -> list[Drop]:
+def drops(flow: Flow, counts: ProfileTotals, stages: list[StageFact]) -> list[Drop]:
     """Return what every rule dropped of every source, in plan order, most documents first."""
     kinds = {one.label: one.kind for one in stages}
     order = {one.label: place for place, one in enumerate(stages)}
@@ -608,7 +600,7 @@ def drops(flow: Flow, counts: Counts, stages: list[StageFact]) -> list[Drop]:
 
 
 def _dropped_bytes(
-    flow: Flow, counts: Counts, group: Group, documents: int, *, counts_nothing: bool
+    flow: Flow, counts: ProfileTotals, group: Group, documents: int, *, counts_nothing: bool
 ) -> tuple[int | None, How]:
     """Return the bytes of dropped documents: as counted, as what is missing, or by mean size."""
     if counts.is_whole and counts.has(group.stage):
@@ -636,20 +628,20 @@ def _dropped_bytes(
     return round(before.text_bytes * documents / before.documents), "estimated"
 
 
-def changes(flow: Flow, scan: Scan, stages: list[StageFact]) -> list[Change]:
+def changes(flow: Flow, scan: Scan, stages: list[StageFact]) -> list[TextChange]:
     """Return what was cut and replaced; spans are estimates where not all of the ledger is read."""
     order = {one.label: place for place, one in enumerate(stages)}
     found = []
     for (action, label, rule, source), documents in flow.counted.items():
         if action == "dropped" or label not in order:
             continue
-        tally = scan.tallies.get(Group(label, rule, action, source), Tally())
+        tally = scan.tallies.get(Group(label, rule, action, source), SpanTally())
         spans, size, how = _scaled(tally, documents)
-        found.append(Change(label, rule, action, source, documents, spans, size, how))
+        found.append(TextChange(label, rule, action, source, documents, spans, size, how))
     return sorted(found, key=lambda one: (order[one.stage], -one.documents, one.rule, one.source))
 
 
-def _scaled(tally: Tally, documents: int) -> tuple[int | None, int | None, How]:
+def _scaled(tally: SpanTally, documents: int) -> tuple[int | None, int | None, How]:
     if tally.rows == documents:
         return tally.spans, tally.span_bytes, "exact"
     if tally.rows == 0:
@@ -658,7 +650,7 @@ def _scaled(tally: Tally, documents: int) -> tuple[int | None, int | None, How]:
     return round(tally.spans * scale), round(tally.span_bytes * scale), "estimated"
 
 
-def changed_documents(flow: Flow, counts: Counts) -> int | None:
+def changed_documents(flow: Flow, counts: ProfileTotals) -> int | None:
     """Return how often a stage changed a document; None where nobody has counted that."""
     labels = {label for action, label, *_ in flow.counted if action != "dropped"}
     num = 0

@@ -57,7 +57,7 @@ class Group(NamedTuple):
 
 
 @dataclasses.dataclass
-class Tally:
+class SpanTally:
     """Of the rows that were read."""
 
     rows: int = 0
@@ -65,7 +65,7 @@ class Tally:
     span_bytes: int = 0
 
 
-class Place(NamedTuple):
+class RowLocation(NamedTuple):
     """Where a ledger row stands; smaller marks are taken first."""
 
     mark: int
@@ -76,7 +76,7 @@ class Place(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class LedgerRow:
     """A ledger row with its phase; `reason` is the rule with its details."""
 
     phase: Phase
@@ -96,8 +96,8 @@ class Row:
 class Scan:
     """What was found in the ledger; `sampled` is None if all of it was read."""
 
-    tallies: dict[Group, Tally]
-    rows: tuple[Row, ...]
+    tallies: dict[Group, SpanTally]
+    rows: tuple[LedgerRow, ...]
     sampled: Sampled | None
 
 
@@ -114,8 +114,8 @@ def scan_ledger(
     Raises:
         DataError: a part cannot be read.
     """
-    tallies: defaultdict[Group, Tally] = defaultdict(Tally)
-    rows: list[Row] = []
+    tallies: defaultdict[Group, SpanTally] = defaultdict(SpanTally)
+    rows: list[LedgerRow] = []
     num_read = 0
     parts = [(phase, seal, part) for phase, seal in finished for part in seal.by_role("ledger")]
     chosen = _chosen(run, parts, max_rows)
@@ -125,7 +125,7 @@ def scan_ledger(
     for phase, _, part in chosen:
         by_phase[phase.index].append(part)
     for index, mine in sorted(by_phase.items()):
-        best: defaultdict[Group, list[Place]] = defaultdict(list)
+        best: defaultdict[Group, list[RowLocation]] = defaultdict(list)
         for part in mine:
             try:
                 seen = list(_look(run, part, step, num, seed))
@@ -159,7 +159,7 @@ def _chosen(
 
 def _look(
     run: RunDirectory, part: Part, step: int, num: int, seed: int
-) -> Iterator[tuple[Group, Tally, list[Place]]]:
+) -> Iterator[tuple[Group, SpanTally, list[RowLocation]]]:
     """Yield what some row groups of a part hold, group by group."""
     settings = run.plan.settings
     for number, table in _row_groups(run, part, step):
@@ -173,9 +173,9 @@ def _look(
         starts = np.searchsorted(codes[order], np.arange(len(groups) + 1))
         for place, group in enumerate(groups):
             mine = order[starts[place] : starts[place + 1]]
-            tally = Tally(len(mine), int(counts[mine].sum()), int(sizes[mine].sum()))
+            tally = SpanTally(len(mine), int(counts[mine].sum()), int(sizes[mine].sum()))
             found = [
-                Place(int(marks[row]), int(keys[row]), part, number, int(row))
+                RowLocation(int(marks[row]), int(keys[row]), part, number, int(row))
                 for row in mine[:num].tolist()
             ]
             yield group, tally, found
@@ -231,15 +231,17 @@ def _marks(keys: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
     return (x ^ (x >> np.uint64(33))) >> np.uint64(1)
 
 
-def _read_rows(run: RunDirectory, phase: Phase, best: dict[Group, list[Place]]) -> Iterator[Row]:
+def _read_rows(
+    run: RunDirectory, phase: Phase, best: dict[Group, list[RowLocation]]
+) -> Iterator[LedgerRow]:
     """Yield the chosen rows with all their columns; each row group is read once."""
-    wanted: defaultdict[tuple[str, int], dict[int, Place]] = defaultdict(dict)
+    wanted: defaultdict[tuple[str, int], dict[int, RowLocation]] = defaultdict(dict)
     order: dict[tuple[str, int, int], Group] = {}
     for group, places in best.items():
         for place in places:
             wanted[place.part.path, place.group][place.row] = place
             order[place.part.path, place.group, place.row] = group
-    found: defaultdict[Group, list[tuple[int, Row]]] = defaultdict(list)
+    found: defaultdict[Group, list[tuple[int, LedgerRow]]] = defaultdict(list)
     for (path, number), rows in sorted(wanted.items(), key=lambda one: one[0]):
         for row, values in _values(run, path, number, sorted(rows)):
             group = order[path, number, row]
@@ -269,9 +271,9 @@ def _values(
                 return
 
 
-def _row(phase: Phase, part: Part, group: Group, values: dict[str, Any]) -> Row:
+def _row(phase: Phase, part: Part, group: Group, values: dict[str, Any]) -> LedgerRow:
     spans = tuple((span["start"], span["end"]) for span in values["spans"] or ())
-    return Row(
+    return LedgerRow(
         phase, part.unit, group, values["doc_key"], values["doc_id"], values["rule"],
         values["value"], values["threshold"], values["survivor_id"], spans, values["text"],
     )  # fmt: skip

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from corpuskit.inspect.archive import Shards
     from corpuskit.inspect.report.clusters import Duplicates
     from corpuskit.inspect.report.excerpts import Kind, Segments
-    from corpuskit.inspect.report.ledger import Group, Row, Sampled, Scan
+    from corpuskit.inspect.report.ledger import Group, LedgerRow, Sampled, Scan
 
 
 BUDGET_BYTES = 400_000
@@ -99,7 +99,7 @@ class Shown:
 
 
 @dataclasses.dataclass
-class _Draft:
+class _SampleDraft:
     """A sample before its texts are cut to size."""
 
     sample: ShownSample
@@ -137,7 +137,9 @@ def shown_samples(
     )
 
 
-def _of_ledger(run: RunDirectory, scan: Scan, clusters: Sequence[Duplicates]) -> Iterable[_Draft]:
+def _of_ledger(
+    run: RunDirectory, scan: Scan, clusters: Sequence[Duplicates]
+) -> Iterable[_SampleDraft]:
     texts = _texts(run, scan.rows)
     survivors = {one.stage: one.survivors for one in clusters}
     others = _survivor_texts(run, scan.rows, survivors)
@@ -151,7 +153,7 @@ def _of_ledger(run: RunDirectory, scan: Scan, clusters: Sequence[Duplicates]) ->
             spans = ()
         kind: Kind = "drop" if row.group.action == "drop" else _kind(row.group.action)
         other = others.get((row.group.stage, survivors.get(row.group.stage, {}).get(row.key, -1)))
-        yield _Draft(
+        yield _SampleDraft(
             _sample(run, row, text, other),
             None if text is None else segments(text, spans, kind),
             None if other is None else segments(other, (), ""),
@@ -172,7 +174,7 @@ def _has_moved(text: str, spans: Sequence[tuple[int, int]]) -> bool:
     )
 
 
-def _sample(run: RunDirectory, row: Row, text: str | None, other: str | None) -> ShownSample:
+def _sample(run: RunDirectory, row: LedgerRow, text: str | None, other: str | None) -> ShownSample:
     ngram = getattr(run.plan.step(row.group.stage).stage, "ngram", DEFAULT_NGRAM) if other else 0
     similar = jaccard(text, other, ngram) if text is not None and other is not None else None
     survivor = None
@@ -195,7 +197,7 @@ def _sample(run: RunDirectory, row: Row, text: str | None, other: str | None) ->
     )
 
 
-def _texts(run: RunDirectory, rows: Sequence[Row]) -> dict[tuple[int, str, int], str]:
+def _texts(run: RunDirectory, rows: Sequence[LedgerRow]) -> dict[tuple[int, str, int], str]:
     """Return (phase, stage, key) -> text as the stage saw it, of the first rows of each group.
 
     Texts that the ledger has are enough, unless spans are to be marked in them.
@@ -221,7 +223,7 @@ def _texts(run: RunDirectory, rows: Sequence[Row]) -> dict[tuple[int, str, int],
 
 
 def _survivor_texts(
-    run: RunDirectory, rows: Sequence[Row], survivors: Mapping[str, Mapping[int, int]]
+    run: RunDirectory, rows: Sequence[LedgerRow], survivors: Mapping[str, Mapping[int, int]]
 ) -> dict[tuple[str, int], str]:
     """Return (stage, key) -> text of documents that were kept instead of others."""
     wanted: defaultdict[str, set[int]] = defaultdict(set)
@@ -240,16 +242,16 @@ def _survivor_texts(
     }
 
 
-def _of_kept(run: RunDirectory, finished: Sealed, num: int, seed: int) -> Iterable[_Draft]:
+def _of_kept(run: RunDirectory, finished: Sealed, num: int, seed: int) -> Iterable[_SampleDraft]:
     for one in kept_documents(run, finished, num, seed):
         sample = ShownSample(
             "keep", None, None, None, one.source, one.key, one.id, one.url, None, None, None, 0,
             None,
         )  # fmt: skip
-        yield _Draft(sample, segments(one.text, (), ""))
+        yield _SampleDraft(sample, segments(one.text, (), ""))
 
 
-def _without_silent(drafts: Sequence[_Draft]) -> list[_Draft]:
+def _without_silent(drafts: Sequence[_SampleDraft]) -> list[_SampleDraft]:
     """Return samples with a text, and one of each group that has none with a text."""
     heard = {_group(draft) for draft in drafts if draft.text is not None}
     found = []
@@ -260,12 +262,12 @@ def _without_silent(drafts: Sequence[_Draft]) -> list[_Draft]:
     return found
 
 
-def _group(draft: _Draft) -> tuple[Any, ...]:
+def _group(draft: _SampleDraft) -> tuple[Any, ...]:
     one = draft.sample
     return one.action, one.stage, one.rule, one.source
 
 
-def _in_turns(drafts: Sequence[_Draft]) -> list[int]:
+def _in_turns(drafts: Sequence[_SampleDraft]) -> list[int]:
     """Return places in an order that takes one of each stage, rule, action and source in turn."""
     seen: defaultdict[tuple[Any, ...], int] = defaultdict(int)
     turns = []
@@ -275,7 +277,7 @@ def _in_turns(drafts: Sequence[_Draft]) -> list[int]:
     return [place for _, place in sorted(turns)]
 
 
-def _limit(drafts: Sequence[_Draft], budget: int) -> tuple[int, int]:
+def _limit(drafts: Sequence[_SampleDraft], budget: int) -> tuple[int, int]:
     """Return bytes for each text, and how many drafts fit the budget with as much."""
     sizes = [
         sum(len(text.encode()) for _, text in part)
@@ -297,7 +299,7 @@ def _limit(drafts: Sequence[_Draft], budget: int) -> tuple[int, int]:
     return low, len(drafts)
 
 
-def _mask(drafts: Sequence[_Draft]) -> None:
+def _mask(drafts: Sequence[_SampleDraft]) -> None:
     """Mask personal data in what did not come from the ledger, which has masked its own."""
     texts = [(d, "text", d.text) for d in drafts if d.text is not None and d.masks]
     texts += [(d, "survivor", d.survivor) for d in drafts if d.survivor is not None]
@@ -307,7 +309,7 @@ def _mask(drafts: Sequence[_Draft]) -> None:
         setattr(draft, name, safe)
 
 
-def _cut(draft: _Draft, limit: int) -> ShownSample:
+def _cut(draft: _SampleDraft, limit: int) -> ShownSample:
     sample = draft.sample
     if draft.text is not None:
         sample = dataclasses.replace(sample, text=shortened(draft.text, limit))
@@ -326,7 +328,7 @@ def _size(sample: ShownSample) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class KeptDocument:
     """A document that is kept so far."""
 
     key: int
@@ -336,7 +338,7 @@ class Kept:
     text: str
 
 
-def kept_documents(run: RunDirectory, finished: Sealed, num: int, seed: int) -> list[Kept]:
+def kept_documents(run: RunDirectory, finished: Sealed, num: int, seed: int) -> list[KeptDocument]:
     """Return documents of each source that nothing has dropped so far.
 
     Args:
@@ -353,11 +355,11 @@ def kept_documents(run: RunDirectory, finished: Sealed, num: int, seed: int) -> 
         if run.store.exists(part.path):
             by_source[part.source].append(part)
     rng = np.random.default_rng(seed)
-    found: list[Kept] = []
+    found: list[KeptDocument] = []
     for _, parts in sorted(by_source.items()):
         chosen = parts[:: max(-(-len(parts) // PARTS_PER_SOURCE), 1)]
         each = max(-(-num // len(chosen)), 1)
-        some: list[Kept] = []
+        some: list[KeptDocument] = []
         for part in chosen:
             with contextlib.suppress(FileNotFoundError):  # a run that goes on has replaced it
                 some += _of_part(shards, part, each, rng)
@@ -365,7 +367,7 @@ def kept_documents(run: RunDirectory, finished: Sealed, num: int, seed: int) -> 
     return found
 
 
-def _of_part(shards: Shards, part: Part, num: int, rng: np.random.Generator) -> list[Kept]:
+def _of_part(shards: Shards, part: Part, num: int, rng: np.random.Generator) -> list[KeptDocument]:
     """Return documents of one row group of a shard."""
     with opened(shards.run.at(part)) as file:
         group = int(rng.integers(file.num_row_groups))
@@ -378,7 +380,7 @@ def _of_part(shards: Shards, part: Part, num: int, rng: np.random.Generator) -> 
     wanted = np.sort(rng.choice(alive, min(num, len(alive)), replace=False))
     columns = ["key", "id", "source", "origin", "text"]
     return [
-        Kept(row["key"], row["id"], row["source"], row["origin"]["url"], row["text"])
+        KeptDocument(row["key"], row["id"], row["source"], row["origin"]["url"], row["text"])
         for batch in shards.read(part, columns, wanted)
         for row in batch.filter(pc.is_in(batch.column("key"), pa.array(wanted))).to_pylist()
     ]

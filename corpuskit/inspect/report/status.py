@@ -33,7 +33,7 @@ State = Literal["finished", "changed", "running", "failed", "stopped"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Failure:
+class TaskFailure:
     """A task that failed and has not succeeded since."""
 
     phase: str
@@ -46,7 +46,7 @@ class Failure:
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """How far a run is.
 
     Attributes:
@@ -71,11 +71,11 @@ class Standing:
     phases_done: int
     phases: int
     accepted_code_change: tuple[str, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[TaskFailure, ...]
     prospects: tuple[Prospect, ...]
 
 
-def standing(run: RunDirectory, finished: Sealed) -> Standing:
+def run_status(run: RunDirectory, finished: Sealed) -> RunStatus:
     """Return how far a run is."""
     try:
         prospects = tuple(prospects_of(run, trust=True))
@@ -94,7 +94,7 @@ def standing(run: RunDirectory, finished: Sealed) -> Standing:
     is_other = bool(old) or any(one.reason != CODE for one in stale)
     state = _state(at, failures, is_open=bool(is_open), is_other=is_other, is_running=is_running)
     times = [modified(run, run.seal_name(phase)) for phase, _ in finished]
-    return Standing(
+    return RunStatus(
         name=settings.name,
         directory=run.store.address,
         pipeline=run.plan.file.path,
@@ -122,7 +122,7 @@ def outdated_phases(run: RunDirectory, finished: Sealed) -> list[Phase]:
 
 
 def _state(
-    at: str | None, failures: tuple[Failure, ...], *, is_open: bool, is_other: bool,
+    at: str | None, failures: tuple[TaskFailure, ...], *, is_open: bool, is_other: bool,
     is_running: bool,
 ) -> State:  # fmt: skip
     if at is None:
@@ -135,7 +135,7 @@ def _state(
 
 
 def _sentence(
-    run: RunDirectory, state: State, at: str | None, failures: tuple[Failure, ...], done: int
+    run: RunDirectory, state: State, at: str | None, failures: tuple[TaskFailure, ...], done: int
 ) -> str:
     num = len(run.plan.phases)
     if state == "finished":
@@ -153,12 +153,12 @@ def _sentence(
     return f"Stopped before its end: at phase {at}, {done} of {num} phases are finished."
 
 
-def _failures(run: RunDirectory, phase: Phase) -> Iterable[Failure]:
+def _failures(run: RunDirectory, phase: Phase) -> Iterable[TaskFailure]:
     times = [modified(run, name) for name in run.store.list(f"manifests/{phase.name}")
              if "/failed-" in name]  # fmt: skip
     known = [time for time in times if time is not None]
     for note in read_failures(run, phase):
-        yield Failure(
+        yield TaskFailure(
             phase.name, span(note.units), note.error, note.log, note.code, note.host,
             iso(max(known, default=None)),
         )  # fmt: skip
@@ -213,7 +213,7 @@ MAX_MANIFESTS = 512
 
 
 @dataclasses.dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """Files of one role."""
 
     role: str
@@ -250,7 +250,7 @@ class PhaseCost:
     text_bytes: int | None
     bytes_per_cpu_second: float | None
     peak_rss_bytes: float | None
-    written: tuple[Written, ...]
+    written: tuple[WrittenFiles, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -277,7 +277,7 @@ class Resources:
     peak_rss_bytes: float
     phases: tuple[PhaseCost, ...]
     stages: tuple[StageCost, ...]
-    disk: tuple[Written, ...]
+    disk: tuple[WrittenFiles, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -290,7 +290,7 @@ class Resources:
         }
 
 
-def resources(run: RunDirectory, finished: Sealed, state: Standing) -> Resources:
+def resources(run: RunDirectory, finished: Sealed, state: RunStatus) -> Resources:
     """Return what the finished phases took, and how far the open ones are."""
     seals = {phase.index: seal for phase, seal in finished}
     over = overheads(run, finished)
@@ -342,7 +342,7 @@ def _of_seal(run: RunDirectory, phase: Phase, seal: Seal) -> PhaseCost:
     )
 
 
-def _open(phase: Phase, state: Standing) -> PhaseCost:
+def _open(phase: Phase, state: RunStatus) -> PhaseCost:
     found = next((one for one in state.prospects if one.phase.name == phase.name), None)
     units = None if found is None else found.units
     left = None if found is None else found.units_left
@@ -376,14 +376,14 @@ def _rate(size: int, seconds: float) -> float | None:
     return size / seconds if size and seconds > 0 else None
 
 
-def _written(seals: Iterable[Seal]) -> list[Written]:
+def _written(seals: Iterable[Seal]) -> list[WrittenFiles]:
     """Return files by role; of several runs of one kind (`run:rows-web`) only the kind is named."""
-    found: dict[str, Written] = {}
+    found: dict[str, WrittenFiles] = {}
     for seal in seals:
         for parts in seal.parts.roles():
             role = "file" if parts.role.startswith(("file:", "copy:")) else parts.role
-            one = found.get(role, Written(role, 0, 0, 0))
-            found[role] = Written(
+            one = found.get(role, WrittenFiles(role, 0, 0, 0))
+            found[role] = WrittenFiles(
                 role,
                 one.files + len(parts),
                 one.rows + int(parts.column("rows").sum()),

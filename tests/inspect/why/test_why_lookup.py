@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from corpuskit.inspect import archive
-from corpuskit.inspect.lookup import Documents, find
+from corpuskit.inspect.lookup import RunDocuments, find
 from corpuskit.inspect.why import history, history_of
 from corpuskit.storage import LocalStore
 from tests.engine.conftest import ROOT
@@ -186,7 +186,7 @@ def forget(path):
 
 def test_documents_without_a_seal_are_found_by_place_only(whys):
     run = whys.documents().run
-    waiting = Documents(run, [])
+    waiting = RunDocuments(run, [])
     known = next(row for row in whys.rows("documents") if row["source"] == "notes")
     assert find(waiting, "id", known["id"]).keys == (known["key"],)
     from corpuskit.errors import UsageError
