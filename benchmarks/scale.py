@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from corpuskit.inspect.why.history import Histories
+from corpuskit.inspect.lookup import RunDocuments
+from corpuskit.inspect.why import history_of
 from simulated_run import HALF, U64, Sealed, build
 
 from corpuskit.engine.context import PassWork, cell_sidecars
@@ -207,7 +208,7 @@ def measure_why(folder: Path) -> Callable[[], Any]:
                 path = folder / "out" / part.path
                 path.parent.mkdir(parents=True, exist_ok=True)
                 pq.write_table(pa.table(row), path)
-    return lambda: Histories(RunDirectory.open(str(folder / "out"))).of(0)
+    return lambda: history_of(RunDocuments(RunDirectory.open(str(folder / "out"))), 0)
 
 
 def measure_rerun(folder: Path) -> Callable[[], Any]:
