@@ -34,8 +34,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from corpuskit.inspect.lookup import RunDocuments
-from corpuskit.inspect.why import history_of
 from simulated_run import HALF, U64, Sealed, build
 
 from corpuskit.engine.context import PassWork, cell_sidecars
@@ -46,6 +44,8 @@ from corpuskit.engine.pipeline import run as run_plan
 from corpuskit.engine.plan.compile import read_plan
 from corpuskit.engine.rundir import RunDirectory, manifest_name
 from corpuskit.engine.status import prospects_of, run_facts
+from corpuskit.inspect.lookup import RunDocuments
+from corpuskit.inspect.why import history_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -72,12 +72,12 @@ def opened(path: Readable) -> Iterator[pq.ParquetFile]:
 
 
 def select(
-    path: Readable, columns: Sequence[str] | None, chosen: pc.Expression, **options: Any
+    path: Readable, columns: Sequence[str] | None, chosen: pc.Expression | None, **options: Any
 ) -> pa.Table:
     """Return the rows of a Parquet part that an expression chooses.
 
     Args:
-        columns: None = all.
+        columns, chosen: None = all.
         options: of `pyarrow.parquet.read_table`.
     """
     with open_whole(path) as file:

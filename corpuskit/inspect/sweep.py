@@ -14,14 +14,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from corpuskit.engine.profile import ROLE, bins, edges
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.ledger import sampled
-from corpuskit.inspect.archive import opened, select
+from corpuskit.inspect.archive import opened
+from corpuskit.inspect.counts import read_counts
 from corpuskit.inspect.tune import (
     batches,
     check_name,
@@ -35,6 +34,7 @@ from corpuskit.inspect.tune import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from corpuskit.inspect.tune import Tunable
@@ -509,7 +509,7 @@ class Bins:
     text_bytes: NDArray[np.int64]
 
 
-class ProfileCounts(NamedTuple):
+class StageCounts(NamedTuple):
     """What the profile counted of a stage.
 
     Attributes:
@@ -650,41 +650,35 @@ def _cut(line: float, swept: Swept) -> int:
     return number if swept.side == "max" and is_kept else number - 1
 
 
-def _counts(found: Tunable) -> ProfileCounts:
+def _counts(found: Tunable) -> StageCounts:
     """Read what the profile counted.
 
     Raises:
         UsageError: nothing, as the run is of an earlier version.
     """
-    parts = list(found.seal.by_role(ROLE))
-    chosen = parts[:: max(-(-len(parts) // MOST_PARTS), 1)]
-    keys = ["what", "field", "source", "bin"]
-    columns = [*keys, "documents", "text_bytes"]
-    is_own = pc.field("at") == found.label
-    tables = [select(found.run.at(part), columns, is_own) for part in chosen]
-    if not any(len(table) for table in tables):
+    totals = read_counts(found.run, [(found.phase, found.seal)], MOST_PARTS, at=found.label)
+    if not totals.has(found.label):
         raise UsageError(without_measures(found))
-    sums = (
-        pa.concat_tables(tables)
-        .group_by(keys, use_threads=False)
-        .aggregate([("documents", "sum"), ("text_bytes", "sum")])
-        .sort_by([(key, "ascending") for key in keys])
-    )
-    seen: dict[str, tuple[int, int]] = {}
     rows: defaultdict[str, defaultdict[str, list[tuple[int, int, int]]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for row in sums.to_pylist():
-        counted = row["documents_sum"], row["text_bytes_sum"]
-        if row["what"] == "seen":
-            seen[row["source"]] = counted
-        elif row["what"] == "measure" and row["bin"] is not None:
-            rows[row["field"]][row["source"]].append((row["bin"], *counted))
+    for row in sorted(
+        (row for row in totals.rows(found.label, "measure") if row["bin"] is not None),
+        key=lambda row: (row["field"], row["source"], row["bin"]),
+    ):
+        counted = row["bin"], row["documents"], row["text_bytes"]
+        rows[row["field"]][row["source"]].append(counted)
     measures = {
         field: {source: Bins(*np.array(some, np.int64).T) for source, some in by.items()}
         for field, by in rows.items()
     }
-    return ProfileCounts(seen, measures, len(chosen), len(parts))
+    seen = {
+        source: (pair.documents, pair.text_bytes)
+        for source, pair in sorted(totals.by_source(found.label, "seen").items())
+    }
+    num = len(found.seal.by_role(ROLE))
+    sampled = totals.coverage.sampled
+    return StageCounts(seen, measures, sampled.parts_read if sampled else num, num)
 
 
 def _parameter(stage: StreamingStage, rule: str) -> str | None:

@@ -14,8 +14,8 @@ from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers, split_key
 from corpuskit.formats.exchange import read_run
 from corpuskit.inspect.archive import column_of
+from corpuskit.inspect.counts import Sampled
 from corpuskit.inspect.report.excerpts import Excerpt, masked, segments, shortened
-from corpuskit.inspect.report.ledger import Sampled
 from corpuskit.stages.dedup._cluster_stage import ClusterStage
 from corpuskit.storage import open_place
 

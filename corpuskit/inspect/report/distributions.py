@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corpuskit.engine.profile import LEFT, READ, edges
-from corpuskit.inspect.report.funnel import Pair, top_names
+from corpuskit.inspect.counts import Pair, top_names
 from corpuskit.inspect.sweep import failing, takes_whole
 from corpuskit.stage import StreamingStage
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from corpuskit.engine.config import Step
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.report.funnel import Counted, ProfileTotals
+    from corpuskit.inspect.counts import ProfileTotals
+    from corpuskit.inspect.report.funnel import Counted
 
 
 MAX_BINS = 120

@@ -24,10 +24,11 @@ from corpuskit.engine.packing import packing
 from corpuskit.engine.status import accounts, sealed
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.manifest import Seal
+from corpuskit.inspect.counts import read_counts
 from corpuskit.inspect.report import distributions, funnel
 from corpuskit.inspect.report.clusters import find_duplicates
 from corpuskit.inspect.report.excerpts import Excerpt
-from corpuskit.inspect.report.funnel import TextVolume, changed_params, flow, read_counts, total
+from corpuskit.inspect.report.funnel import TextVolume, changed_params, flow, total
 from corpuskit.inspect.report.ledger import scan_ledger
 from corpuskit.inspect.report.samples import BUDGET_BYTES, shown_samples
 from corpuskit.inspect.report.status import outdated_phases, resources, run_status
@@ -39,16 +40,10 @@ if TYPE_CHECKING:
     from corpuskit.engine.packing import PackingRow
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Account, Sealed
+    from corpuskit.inspect.counts import ProfileTotals
     from corpuskit.inspect.report.clusters import Duplicates
     from corpuskit.inspect.report.distributions import Measure
-    from corpuskit.inspect.report.funnel import (
-        Drop,
-        Flow,
-        FunnelVolumes,
-        ProfileTotals,
-        StageFact,
-        TextChange,
-    )
+    from corpuskit.inspect.report.funnel import Drop, Flow, FunnelVolumes, StageFact, TextChange
     from corpuskit.inspect.report.ledger import Scan
     from corpuskit.inspect.report.samples import Shown
     from corpuskit.inspect.report.status import Resources, RunStatus

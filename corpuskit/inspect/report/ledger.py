@@ -15,6 +15,7 @@ from corpuskit.engine.profile import rule_of
 from corpuskit.formats.batch import numbers, split_key
 from corpuskit.formats.ledger import SCHEMA, sampled
 from corpuskit.inspect.archive import opened
+from corpuskit.inspect.counts import Sampled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,14 +38,6 @@ _STEP_ROWS = 512
 """Rows in memory while texts are read."""
 
 _COLUMNS = ["doc_key", "source", "stage", "rule", "action", "spans"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Sampled:
-    """How much of something was read, where that is not all."""
-
-    parts_read: int
-    parts: int
 
 
 class Group(NamedTuple):

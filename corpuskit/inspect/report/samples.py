@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part
     from corpuskit.inspect.archive import Shards
+    from corpuskit.inspect.counts import Sampled
     from corpuskit.inspect.report.clusters import Duplicates
     from corpuskit.inspect.report.excerpts import Kind, Segments
-    from corpuskit.inspect.report.ledger import Group, LedgerRow, Sampled, Scan
+    from corpuskit.inspect.report.ledger import Group, LedgerRow, Scan
 
 
 BUDGET_BYTES = 400_000

@@ -17,9 +17,9 @@ from corpuskit.engine.status import sealed
 from corpuskit.formats.ledger import Entries, LedgerWriter
 from corpuskit.formats.manifest import Part
 from corpuskit.formats.manifest.parts import Parts
+from corpuskit.inspect.counts import read_counts
 from corpuskit.inspect.report.excerpts import segments, shortened
 from corpuskit.inspect.report.facts import gather
-from corpuskit.inspect.report.funnel import read_counts
 from corpuskit.inspect.report.ledger import scan_ledger
 from corpuskit.inspect.report.samples import LEAST_BYTES, _has_moved, kept_documents
 
