@@ -48,8 +48,8 @@ def draw(progress: Progress, width: int, height: int, *, is_unicode: bool = True
     funnel = _flow(kept(progress.funnel), width, FUNNEL_LINES, "  ", "cyan")
     tail += funnel[: max(room - len(head) - len(body) - len(tail), 0)]
     left = room - len(head) - len(body) - len(tail)
-    before, behind = _others(progress, width, left)
-    return [*head, *before, *body, *behind, *tail][:room]
+    before, later = _others(progress, width, left)
+    return [*head, *before, *body, *later, *tail][:room]
 
 
 def headline(progress: Progress) -> list[str]:
@@ -185,21 +185,21 @@ def _flow(
 
 
 def _others(progress: Progress, width: int, room: int) -> tuple[list[Text], list[Text]]:
-    """Return lines of the phases before and behind the current one, as many as there is room."""
+    """Return lines of the phases before and after the current one, as many as there is room."""
     at = len(progress.phases) if progress.current is None else _place(progress)
     before = [phase for phase in progress.phases[:at] if not phase.is_empty]
-    behind = progress.phases[at + 1 :]
+    later = progress.phases[at + 1 :]
     most = max(room, 0)
-    shown_behind = min(len(behind), most // 2 if len(before) > most // 2 else most - len(before))
-    shown_before = min(len(before), most - shown_behind)
+    shown_later = min(len(later), most // 2 if len(before) > most // 2 else most - len(before))
+    shown_before = min(len(before), most - shown_later)
     above = _rows(before, shown_before, width, "finished", is_last=True)
-    return above, _rows(behind, shown_behind, width, "to come", is_last=False)
+    return above, _rows(later, shown_later, width, "to come", is_last=False)
 
 
 def _rows(
     phases: Sequence[PhaseProgress], num: int, width: int, what: str, *, is_last: bool
 ) -> list[Text]:
-    """Return a line for each of so many phases; the others share one of these lines."""
+    """Return a line for each phase, at most `num`; the others share the last or the first one."""
     if num <= 0:
         return []
     if len(phases) <= num:
@@ -276,7 +276,6 @@ class Screen:
         self._drawn = []
 
     def _home(self) -> str:
-        """Return what moves the cursor to where the drawing began."""
         width, height = self.console.size
         # A terminal that was made narrower has wrapped what was drawn.
         rows = sum(max(-(-cell_len(line) // width), 1) for line in self._drawn)

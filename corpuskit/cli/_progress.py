@@ -351,7 +351,6 @@ class _Objects:
 
 
 def _still(value: Any) -> Any:
-    """Return values without those that change by themselves."""
     if isinstance(value, dict):
         return {name: _still(one) for name, one in value.items() if name not in MOVING}
     return [_still(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -43,7 +43,7 @@ def console(*, stderr: bool = False) -> PlainConsole:
 
 
 class Indented:
-    """Something moved to the right, without blanks behind its lines.
+    """Something moved to the right, without trailing blanks.
 
     Args:
         columns: how far.

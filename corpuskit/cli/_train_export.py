@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """A tokenizer as Hugging Face reads it, or why there is none."""
+    """A tokenizer as Hugging Face reads it, or the reason why it is missing."""
 
     files: Mapping[str, bytes]
     bos: int | None = None  # what documents begin with

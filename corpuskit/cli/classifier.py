@@ -243,7 +243,6 @@ def _table(found: Evaluation, most: int = 20) -> str:
 
 
 def _threshold(found: Threshold) -> str:
-    """Lay a threshold out as text."""
     line = f"{found.purpose}: score >= {found.min_score:.4f} keeps {found.kept_ratio:.4f}"
     if found.precision is not None and found.recall is not None:
         line += f", precision {found.precision:.4f}, recall {found.recall:.4f}"

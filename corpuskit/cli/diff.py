@@ -71,7 +71,7 @@ _TITLES = {
     "kept": "Kept in B, not in A",
     "rule": "Dropped in both, not by the same rule",
     "held_out": "Held out in one run only",
-    "survivor": "Duplicates of which another one was kept",
+    "survivor": "Duplicates where another document was kept",
     "text": "Kept in both, with another text",
     "only_a": "Documents that only A read",
     "only_b": "Documents that only B read",

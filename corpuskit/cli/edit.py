@@ -107,7 +107,7 @@ def skip_command(
     reason: str,
     dry_run: bool,
 ) -> None:
-    """Pass over the rows of some steps, for good: what comes behind them moves up."""
+    """Skip the rows of some steps for good: what comes after them moves up."""
     from corpuskit.errors import UsageError
     from corpuskit.loader import StreamingLoader
     from corpuskit.loader.editing import skip_rows

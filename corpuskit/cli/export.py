@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """Export the packed rows of the run in DIRECTORY to the folder OUT, for another trainer.
 
-    OUT must be new. After an interruption the same command goes on behind the files that are
+    OUT must be new. After an interruption the same command goes on after the files that are
     complete. OUT/export.json appears last and says what the files hold.
     """
     import json
@@ -118,7 +118,7 @@ class _Display:
         if self._is_quiet:
             return
         now = self._clock()
-        if self._first_bytes is None:  # what an earlier call has written is no speed of this one
+        if self._first_bytes is None:  # what an earlier call has written does not count
             self._first_bytes = progress.size_bytes
         rate = (progress.size_bytes - self._first_bytes) / 1e6 / max(now - self._began, 1e-9)
         note = (

@@ -253,7 +253,7 @@ MAX_WORDS = 4_000
 """Words of each text that are compared; more would take seconds."""
 
 NARROW = 60
-"""Below so many columns the texts stand one under the other."""
+"""In a console narrower than this the texts are shown one below the other."""
 
 Opcode = tuple[str, int, int, int, int]
 

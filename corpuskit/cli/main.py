@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; if whoever read its output is gone, there is no more to say."""
+        """Run a command; if the reader of its output is gone, end without a message."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

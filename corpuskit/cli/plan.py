@@ -25,7 +25,7 @@ def command(
     whether they write anything new.
 
     What is needed is compared with what there is, as `run` does before it begins. Figures with ~
-    are estimates; behind a phase that has not run they take that it drops nothing.
+    are estimates; after a phase that has not run they assume that it drops nothing.
 
     The mixture is what training would take of each source: rows, tokens and epochs, exact as soon
     as the documents are packed.

@@ -69,7 +69,7 @@ def _plain(value: object) -> object:
 
 
 def _sightings(loader: StreamingLoader, document: str) -> list[Sighting]:
-    """Look a document up by id; a number that is no id is a key."""
+    """Look a document up by id; a number that is not an id is a key."""
     from corpuskit.errors import UsageError
 
     try:

@@ -202,7 +202,6 @@ def _table(first: str, *columns: str) -> Any:
 
 
 def _part(part: float, whole: float, unit: float = 1) -> str:
-    """Return a number and its share of the whole."""
     share = f" {part / whole:6.1%}" if whole else ""
     return (f"{part:,}" if unit == 1 else f"{part / unit:,.2f}") + share
 
@@ -218,7 +217,6 @@ def _megabytes(size: int) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return a value as it stands in YAML."""
     if value is None:
         return "null"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -323,12 +321,12 @@ def _mark(found: Sweep, value: float) -> str:
     """Return the mark after a threshold."""
     names = {"now": found.now, "set": found.then}
     at = found.values.index(value) if value in found.values else -1
-    said = [
+    names_here = [
         name
         for name, line in names.items()
         if line is not None and _nearest(found.values, line) == at
     ]
-    return f" <{','.join(said)}" if said else ""
+    return f" <{','.join(names_here)}" if names_here else ""
 
 
 def _nearest(values: list[float], line: float) -> int:

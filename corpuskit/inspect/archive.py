@@ -244,7 +244,6 @@ class Shards(NamedTuple):
         return found
 
     def _gone(self, part: Part) -> pa.Array:
-        """Return the keys of the documents of a part that stages fused with packing dropped."""
         keys = [pa.array([], pa.int64())]
         for ledger in self.packing.by_role("ledger").of_unit(part.unit) if self.packing else ():
             rows = select(self.run.at(ledger), ["doc_key"], pc.field("action") == "drop")

@@ -1,7 +1,7 @@
 """What a dataset card says of a run: sources, stages, counts, limits; `card_page` writes it down.
 
 What was declared comes from `card:` in the pipeline file, everything else from the plan and the
-seals. Nothing is guessed: what nobody declared is said to be undeclared.
+seals. Nothing is guessed: what nobody declared is shown as undeclared.
 """
 
 from __future__ import annotations
@@ -204,15 +204,15 @@ def _source_facts(run: RunDirectory, finished: Sealed) -> list[SourceFacts]:
     found = []
     for step in run.plan.file.sources:
         name = step.label
-        said = run.plan.settings.card.sources.get(name)
+        declared = run.plan.settings.card.sources.get(name)
         files = [file for file in run.inputs.files if file.source == name]
         count, row = documents.get(name), packed.get(name)
         nothing = 0 if packed else None  # others are packed, so this one has no documents
         found.append(
             SourceFacts(
                 name, step.name,
-                said.license if said else None, said.origin if said else None,
-                said.url if said else None, said.description if said else None,
+                declared.license if declared else None, declared.origin if declared else None,
+                declared.url if declared else None, declared.description if declared else None,
                 run.plan.source(name).paths, len(files), sum(file.size_bytes for file in files),
                 count.num_read if count else 0, read.get(name, 0),
                 count.num_kept if count else 0, sizes.get(name, 0) if sizes is not None else None,
@@ -345,7 +345,7 @@ def find_limits(
     return found
 
 
-def duplicates_said(
+def duplicate_statements(
     steps: Sequence[Step], dropped: Mapping[str, int], changed: Mapping[str, Mapping[str, int]]
 ) -> list[str]:
     """Return what was done about duplicates, a sentence per stage.
@@ -375,7 +375,7 @@ def duplicates_said(
     return found or ["Duplicates were not looked for."]
 
 
-def benchmarks_said(
+def benchmark_statements(
     steps: Sequence[Step], dropped: Mapping[str, int], changed: Mapping[str, Mapping[str, int]]
 ) -> list[str]:
     """Return what was done about benchmark items."""
@@ -391,7 +391,7 @@ def benchmarks_said(
     return found or ["Benchmark items were not looked for."]
 
 
-def personal_said(
+def personal_data_statements(
     steps: Sequence[Step], dropped: Mapping[str, int], changed: Mapping[str, Mapping[str, int]]
 ) -> list[str]:
     """Return what was done about personal data.
@@ -403,18 +403,17 @@ def personal_said(
     for step in steps:
         if step.name == "pii":
             counts = changed.get(step.label, {})
-            said = ", ".join(f"{kind} in {num:,}" for kind, num in counts.items()) or "nothing"
+            found_in = ", ".join(f"{kind} in {num:,}" for kind, num in counts.items()) or "nothing"
             kinds = ", ".join(getattr(step.stage, "kinds", ()))
             lost = dropped.get(step.label, 0)
             also = f", and {lost:,} are gone for it" if lost else ""
             action = {"replace": "replaced", "mask": "masked", "tag": "tagged", "drop": "dropped"}
             done = action.get(getattr(step.stage, "action", ""), "replaced")
-            found.append(f"Looked for {kinds}. Found and {done}: {said} documents{also}.")
+            found.append(f"Looked for {kinds}. Found and {done}: {found_in} documents{also}.")
     return found or ["Personal data was not looked for."]
 
 
 def _came(step: Step, dropped: Mapping[str, int], changed: Mapping[str, Mapping[str, int]]) -> str:
-    """Return what came of a stage that drops or cuts."""
     lost, cut = dropped.get(step.label, 0), sum(changed.get(step.label, {}).values())
     gone = f"{lost:,} document{'s' * (lost != 1)} gone"
     if not cut:
@@ -435,7 +434,7 @@ def _language_limits(steps: Sequence[Step]) -> list[str]:
             model = getattr(step.stage, "model", EMBEDDED)
             named = "corpuskit's embedded model" if model == EMBEDDED else str(model)
             found.append(
-                f"Languages were told apart by a fastText model ({named}); it errs on short, mixed "
+                f"Languages were identified by a fastText model ({named}); it errs on short, mixed "
                 "and formulaic texts, and more often in languages that resemble others."
             )
     return found or ["Languages were not looked at."]
@@ -593,7 +592,6 @@ def _escaped(text: str) -> str:
 
 
 def _lead(text: str) -> str:
-    """Return a line that does not begin as an item of a list or as an underline would."""
     return re.sub(r"^(\d{1,9})([.)])", r"\1\\\2", re.sub(r"^([-+=:])", r"\\\1", text))
 
 
@@ -609,7 +607,7 @@ def prose(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Return inline code that may stand in a table, where even in code a bar ends the cell."""
+    """Return inline code for a table, where even in code a bar ends the cell."""
     return code(text).replace("|", "\\|")
 
 
@@ -666,11 +664,11 @@ def _counts(facts: CardFacts) -> str:
             _megabytes(None if None in kept else sum(size or 0 for size in kept)),
             *([_number(sum(one.tokens or 0 for one in facts.sources))] if has_tokens else []),
         ])  # fmt: skip
-    said = [_table(columns, rows)]
+    blocks = [_table(columns, rows)]
     if facts.languages:
-        said.append(f"Languages: {', '.join(map(code, facts.languages))}.")
+        blocks.append(f"Languages: {', '.join(map(code, facts.languages))}.")
     if facts.tokenizer and has_tokens:
-        said.append(
+        blocks.append(
             f"Tokens by {code(facts.tokenizer)} ({_number(facts.vocabulary)} entries), in rows of "
             f"{_number(facts.seq_len)} and one more; MB are millions of bytes of UTF-8."
         )
@@ -680,13 +678,13 @@ def _counts(facts: CardFacts) -> str:
              f"{row['tokens']:,}", f"{row['epochs']:.3f}"]
             for row in facts.mixture
         ]  # fmt: skip
-        said += ["What a training run takes, by the plan of the mixture:",
+        blocks += ["What a training run takes, by the plan of the mixture:",
                  _table(["stage", "source", "rows", "tokens", "epochs"], cells)]  # fmt: skip
-    return "\n\n".join(said)
+    return "\n\n".join(blocks)
 
 
 def _sources(sources: Sequence[SourceFacts]) -> str:
-    said = []
+    blocks = []
     for one in sources:
         lines = [
             f"Licence: {plain(one.license) if one.license else '**not declared**'}",
@@ -696,8 +694,8 @@ def _sources(sources: Sequence[SourceFacts]) -> str:
             f"file{'s' * (one.files != 1)}, {_megabytes(one.file_bytes)} MB on disk",
         ]
         about = [paragraphs(one.description)] if one.description else []
-        said.append("\n\n".join([f"### {plain(one.name)}", *about, _list(lines)]))
-    return "\n\n".join(said)
+        blocks.append("\n\n".join([f"### {plain(one.name)}", *about, _list(lines)]))
+    return "\n\n".join(blocks)
 
 
 def _stages(facts: CardFacts) -> str:
@@ -737,23 +735,23 @@ def _statements(facts: CardFacts, steps: Sequence[Step]) -> list[str]:
     lost = {one.label: sum(one.dropped.values()) for one in facts.stages}
     changed = {one.label: one.changed for one in facts.stages}
     return [
-        "## Duplicates", _list(map(plain, duplicates_said(steps, lost, changed))),
-        "## Benchmarks", _list(map(plain, benchmarks_said(steps, lost, changed))),
-        "## Personal data", _list(map(plain, personal_said(steps, lost, changed))),
+        "## Duplicates", _list(map(plain, duplicate_statements(steps, lost, changed))),
+        "## Benchmarks", _list(map(plain, benchmark_statements(steps, lost, changed))),
+        "## Personal data", _list(map(plain, personal_data_statements(steps, lost, changed))),
     ]  # fmt: skip
 
 
 def _loading(facts: CardFacts) -> str:
-    said = []
+    blocks = []
     for name, pattern in facts.configs.items():
         if name != "tokens":
-            said.append(
+            blocks.append(
                 f'{name} = load_dataset("parquet", data_files="{pattern}", split="train", '
                 "streaming=True)"
             )
     blocks = []
-    if said:
-        lines = "\n".join(["from datasets import load_dataset", "", *said])
+    if blocks:
+        lines = "\n".join(["from datasets import load_dataset", "", *blocks])
         blocks += ["In the folder of the run, or a copy of it:", fenced(lines, "python")]
     if facts.plan_hash is not None:
         lines = (

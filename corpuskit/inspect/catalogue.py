@@ -24,7 +24,7 @@ def stage_schema(name: str) -> dict[str, Any]:
         schema["properties"] = {
             **schema.get("properties", {}),
             MATERIALIZE: {"type": "boolean", "default": False,
-                          "description": "End a phase here, so that edits behind it reuse it."},
+                          "description": "End a phase here; edits of later stages reuse it."},
         }  # fmt: skip
     return schema
 
@@ -125,7 +125,6 @@ _FROM_CLASSES = "Made from `corpuskit/train/settings.py`; see [training](trainin
 
 
 def _section(spec: dict[str, Any]) -> str | None:
-    """Return the name of the class that a key is a section of."""
     choices = [spec, *spec.get("anyOf", []), *spec.get("allOf", [])]
     found = (one["$ref"].rpartition("/")[2] for one in choices if "$ref" in one)
     return next(found, None)

@@ -80,7 +80,7 @@ def contamination_report(
 
     A document names up to 20 items. All documents that the stage dropped are counted, but of those
     that it cut or annotated only the ones that its phase kept: what a later stage of the same phase
-    dropped left no items behind. What later phases dropped is counted.
+    dropped is not counted. What later phases dropped is.
 
     Args:
         run: the run.

@@ -38,7 +38,7 @@ FORMAT = 2
 """Of the JSON that `corpuskit diff --json` prints."""
 
 TEXT_BYTES = 4 << 30
-"""Texts of kept documents are compared by themselves up to so many bytes of both runs."""
+"""Bytes of both runs up to which texts of kept documents are compared without --texts."""
 
 Kind = Literal["dropped", "kept", "rule", "held_out", "survivor", "text", "only_a", "only_b"]
 
@@ -227,7 +227,6 @@ def _scope(run_a: RunDirectory, run_b: RunDirectory, texts: bool | None) -> _Sco
 
 
 def _unfinished(run: RunDirectory, done: Sealed) -> str:
-    """Return why stages of a run have no figures."""
     if run.plan.until is not None and len(done) == len(run.plan.phases):
         return f"was run up to {run.plan.until} only (--until), without"
     return "is not finished; to do"
@@ -292,7 +291,6 @@ def _kind(key: Key, left: RunOutcome, right: RunOutcome) -> Kind:
 
 
 def _because(stage: str, plan: Sequence[PlanChange]) -> str:
-    """Return what the plans say differently about a stage."""
     words = [change.words() for change in plan if change.label == stage]
     return f"{stage}: {', '.join(words)}" if words else ""
 
@@ -436,7 +434,6 @@ def plan_changes(run_a: RunDirectory, run_b: RunDirectory) -> list[PlanChange]:
 
 
 def _code(run: RunDirectory) -> dict[str, str]:
-    """Return the digests of the code that a run was planned with."""
     found = json.loads(run.store.read(PLAN))["code"]
     return {str(name): str(digest) for name, digest in found.items()}
 
@@ -586,7 +583,6 @@ def _side(run: RunDirectory, done: Sealed) -> dict[tuple[str, str], SideCount]:
 
 
 def _of_source(count: SideCount, source: str) -> SideCount:
-    """Return what a stage did to the documents of one source."""
     before, after = count.sources.get(source, (0, 0))
     rules = {rule: {source: by[source]} for rule, by in count.rules.items() if source in by}
     return SideCount(before, after, None, {source: (before, after)}, rules)

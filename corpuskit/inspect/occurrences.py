@@ -1,4 +1,4 @@
-"""Where the tokens of a document are, and which steps of a training see them."""
+"""Where the tokens of a document are, and which steps of a training take them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DEADLINE_SECONDS = 120.0
 
 MAX_STEPS = 1000
-"""So many sightings of a document are told; a document of a short source is seen for ever."""
+"""Steps that are listed of a document; a document of a short source is taken again and again."""
 
 _TAIL_BYTES = 1 << 20
 """Of metrics.jsonl: its last line is in here."""
@@ -35,7 +35,7 @@ class Start:
 
     Attributes:
         step: the first step of it.
-        counter: of the run, behind what steps before it have taken.
+        counter: row of the run that it begins with, after those of the steps before it.
         plan: hash of the plan that it read.
     """
 
@@ -127,7 +127,7 @@ def token_facts(
 
     Args:
         address: of the run directory.
-        global_batch_rows: count steps of so many rows.
+        global_batch_rows: count steps of this many rows.
         training: count the steps of this training instead.
 
     Returns:
@@ -201,7 +201,7 @@ def _steps(
     last = 0 if slicing is None else slicing.last_step(plan.skips.num_delivered)
     steps = []
     for one in found[:MAX_STEPS]:
-        facts = _sighting(one)
+        facts = _occurrence(one)
         if slicing is not None:
             step, row = slicing.step_of(plan.skips.delivered_before(one.counter))
             facts |= {"step": step, "row": row} if step < last else {"left_over": True}
@@ -220,10 +220,10 @@ def _training_steps(plan: MixPlan, found: Sequence[Found], training: Training) -
     for one in found[:MAX_STEPS]:
         place = _place_in(plan, one.counter, training)
         if place is None:
-            steps.append({**_sighting(one), "left_over": True, "done": False})
+            steps.append({**_occurrence(one), "left_over": True, "done": False})
         else:
             steps.append(
-                {**_sighting(one), "step": place[0], "row": place[1],
+                {**_occurrence(one), "step": place[0], "row": place[1],
                  "done": place[0] < training.done}
             )  # fmt: skip
     return {
@@ -238,7 +238,7 @@ def _training_steps(plan: MixPlan, found: Sequence[Found], training: Training) -
 def _place_in(plan: MixPlan, counter: int, training: Training) -> tuple[int, int] | None:
     """Return (step, row) of a counter; the last start that stood before it says how.
 
-    A start takes back what earlier ones did behind the state that it began with.
+    A start takes back what earlier ones did after the state that it began with.
     """
     delivered = plan.skips.delivered_before(counter)
     for start in reversed(training.starts):
@@ -250,7 +250,7 @@ def _place_in(plan: MixPlan, counter: int, training: Training) -> tuple[int, int
     return None
 
 
-def _sighting(one: Found) -> dict[str, Any]:
+def _occurrence(one: Found) -> dict[str, Any]:
     return {
         "run_row": one.counter, "source_row": one.row, "epoch": one.epoch, "masked": one.masked,
     }  # fmt: skip

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 WINDOW_ROWS = 1 << 20
-"""About so many documents of either run are in memory at a time."""
+"""Documents of either run in memory at a time, about."""
 
 ID_ROWS = 1 << 23
-"""So many, where documents are matched by their ids."""
+"""The same, where documents are matched by their ids."""
 
 SAME, OUTCOME, TEXT, SURVIVOR = 0, 1, 2, 3
 """How a document differs: in its outcome; kept with another text; another one was kept instead."""
@@ -167,7 +167,6 @@ def _source(file: InputFile | None) -> str:
 
 
 def _read(reader: OutcomeReader, file: InputFile | None, low: int, high: int) -> Outcomes:
-    """Return what became of documents at some positions of a file."""
     first = 0 if file is None else file.ordinal << POSITION_BITS
     return reader.read(first, first) if file is None else reader.read(first + low, first + high)
 
@@ -368,7 +367,7 @@ class OutcomeReader:
         ]
         stages, rules = (column.indices.to_numpy().astype(np.int64) for column in coded)
         labels, reasons = (column.dictionary.to_pylist() for column in coded)
-        # Reasons may have details behind a colon: many of them, and one rule.
+        # Reasons may have details after a colon: many of them, and one rule.
         pairs, places = np.unique(stages * len(reasons) + rules, return_inverse=True)
         found = np.empty(len(pairs), np.int32)
         for at, pair in enumerate(pairs.tolist()):
@@ -435,7 +434,7 @@ class Pairing:
 
     Attributes:
         pairs: files of the same source and name, read alike: documents are matched by where they
-            stand in them.
+            are in them.
         by_id: source -> its other files in either run, whose documents are matched by their ids.
         only_a, only_b: files that the other run has nothing for.
         notes: what had to be taken for granted.
@@ -511,7 +510,7 @@ def _notes(
     ]
     notes += [
         f"{name}: {count} files have another size or date than in the other run, and their "
-        "documents have no ids: they are matched by where they stand in the file."
+        "documents have no ids: they are matched by their position in the file."
         for name, count in changed.items()
         if name not in by_id
     ]

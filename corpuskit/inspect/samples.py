@@ -283,13 +283,11 @@ def _of_rule(rows: pa.Table, rule: str) -> pa.Table:
 
 
 def _extremes(rows: pa.Table) -> list[float]:
-    """Return the smallest and the largest value."""
     found = pc.min_max(rows.column("value")).as_py()
     return [] if found["min"] is None else [found["min"], found["max"]]
 
 
 def _nothing(stage: str, rule: str, read: int, parts: int, values: Sequence[float]) -> str:
-    """Return what to say where no row is in the band."""
     what = f"{stage}: no ledger rows" + (f" of rule {rule!r}" if rule else "")
     of_all = "" if read == parts else f" in the {read} of {parts} ledger files that were read"
     if not values:

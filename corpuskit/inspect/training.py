@@ -141,12 +141,12 @@ class TrainingHistory:
     seconds: float = 0.0  # of all steps
     not_applied: int = 0
     start: dict[str, Any] | None = None  # the last event of this kind
-    ending: dict[str, Any] | None = None  # the end or failure behind it
+    ending: dict[str, Any] | None = None  # the end or failure after it
     speeds: dict[str, Any] | None = None  # the last comparison of the ranks
     events: list[dict[str, Any]] = field(default_factory=list)  # in order, the last of each kind
     event_counts: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)  # lines that are no JSON, by file
-    endings: list[str] = field(default_factory=list)  # what ranks said when they ended in trouble
+    endings: list[str] = field(default_factory=list)  # messages of ranks that failed
     written: float | None = None  # when metrics.jsonl last changed, seconds since 1970
 
     def source(self, name: str) -> SourceHistory:
@@ -202,7 +202,7 @@ def read_losses(output: str | os.PathLike[str]) -> Curve:
 
 
 def _lines(path: Path, history: TrainingHistory) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file; a last one that is still being written is none."""
+    """Yield the lines of a file; an unfinished last one is left out."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -376,9 +376,8 @@ def _state(history: TrainingHistory) -> str:
 
 
 def _endings(history: TrainingHistory) -> list[str]:
-    """Return the last words of ranks that the state does not say already."""
-    said = str((history.ending or {}).get("message") or "\0")
-    return [line for line in history.endings if said not in line][:MOST_ENDINGS]
+    state = str((history.ending or {}).get("message") or "\0")
+    return [line for line in history.endings if state not in line][:MOST_ENDINGS]
 
 
 def _figures(history: TrainingHistory) -> str:
@@ -462,7 +461,7 @@ def _drawn(history: TrainingHistory, others: Mapping[str, Curve]) -> dict[str, A
     for event in history.events:
         place = place_of(event, history)
         if event["event"] in MARKED and place is not None:
-            marks.append({"x": place, "kind": event["event"], "text": plain(_said(event))})
+            marks.append({"x": place, "kind": event["event"], "text": plain(_summary_of(event))})
     return {"charts": [chart for chart in charts if chart["series"]], "marks": marks}
 
 
@@ -542,7 +541,8 @@ def _events(history: TrainingHistory) -> str:
         when = f"{event['time']} " if "time" in event else ""
         items.append(
             f'<li class="{"bad" if kind in MARKED[1:] else ""}"><b>{text(kind)}</b>'
-            f"{text(at)} <time>{text(when)}</time><br>{text(_said(event))}{_lists(event)}</li>"
+            f"{text(at)} <time>{text(when)}</time><br>{text(_summary_of(event))}"
+            f"{_lists(event)}</li>"
         )
     counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(history.event_counts.items()))
     return (
@@ -552,7 +552,7 @@ def _events(history: TrainingHistory) -> str:
     )
 
 
-def _said(event: Mapping[str, Any]) -> str:
+def _summary_of(event: Mapping[str, Any]) -> str:
     """Return an event's text, or its short fields."""
     if "text" in event:
         return str(event["text"])

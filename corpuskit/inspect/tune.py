@@ -441,7 +441,7 @@ def without_measures(found: Tunable) -> str:
     fused = f", with {', '.join(also)}" if also else ""
     return (
         f"{label}: stored no measures in {run.store.address}. Set `measures: true` for it and run "
-        f"again, as in --set {label}.measures=true: once, its phase is made anew "
+        f"again, as in --set {label}.measures=true: its phase is run again once "
         f"({read / 1e6:,.1f} MB of text{fused})."
     )
 

@@ -215,11 +215,9 @@ class _DocumentHistory:
         return None
 
     def _phase(self, row: dict[str, Any]) -> Phase:
-        """Return the phase that wrote a ledger row."""
         return next(phase for phase in self.run.plan.phases if phase.name == row["phase"])
 
     def _aside(self, drop: dict[str, Any]) -> Part | None:
-        """Return the part of the side output that a document was diverted to."""
         step = next((s for s in self.run.plan.file.steps if s.label == drop["stage"]), None)
         folder = step.stage.diverts if step and isinstance(step.stage, StreamingStage) else ""
         if not folder:
@@ -447,7 +445,6 @@ class _DocumentHistory:
         raise TaskError(reader.problems.get(self.key, rejected))
 
     def _input_units(self) -> set[int]:
-        """Return the units of the input that can hold the document."""
         parts = [self.all.part(0, role, self.key) for role in ("documents", "ledger")]
         return {part.unit // CELLS_PER_UNIT for part in parts if part is not None}
 
@@ -502,7 +499,6 @@ def _changes(stage: StreamingStage, view: View, outcome: Outcome) -> dict[str, A
 
 
 def _fields(row: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """Return the annotations of one stage among the columns of a row."""
     prefix = f"{label}."
     return {k.removeprefix(prefix): plain(v) for k, v in row.items() if k.startswith(prefix)}
 

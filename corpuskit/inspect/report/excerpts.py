@@ -23,7 +23,7 @@ class Excerpt:
 
     Attributes:
         pieces: (kind, text): "" is plain, `cut`, `replace` and `drop` mark a span; or ("gap",
-            bytes): so many are left out.
+            bytes): the number of bytes left out.
         size_bytes: of the whole text.
     """
 

@@ -250,7 +250,6 @@ def _totals(
 
 
 def _left(stream: Flow) -> TextVolume:
-    """Return what is left behind the last stage whose end is known."""
     known = [
         volume
         for label in (*stream.labels, "")
@@ -352,7 +351,7 @@ def begun(run: RunDirectory, finished: Sealed, state: RunStatus) -> tuple[Sealed
     """Return the finished phases or, before there are any, what the first one has done so far.
 
     Returns:
-        Phases with their seals, and what is to be said about them.
+        Phases with their seals, and notes about them.
     """
     first = state.prospects[0] if state.prospects else None
     if finished or first is None or not first.units:
@@ -405,7 +404,6 @@ def provenance(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[st
 
 
 def _planned_code(run: RunDirectory) -> dict[str, str]:
-    """Return the digests of the code that the run was planned with."""
     try:
         content = json.loads(run.store.read("plan.json"))
         return {str(name): str(digest) for name, digest in content["code"].items()}

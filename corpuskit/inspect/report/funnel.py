@@ -67,7 +67,7 @@ class Flow:
 
     Attributes:
         labels: of formats and stages, in the order of the plan.
-        volumes: label -> source -> in front of it; of "" behind the last one.
+        volumes: label -> source -> before it; of "" after the last one.
         counted: documents by action, stage, rule and source.
         notes: what figures rest on.
     """
@@ -81,14 +81,14 @@ class Flow:
         """Return what came to a stage, by source."""
         return self.volumes[label]
 
-    def behind(self, label: str) -> Mapping[str, TextVolume]:
+    def after(self, label: str) -> Mapping[str, TextVolume]:
         """Return what a stage left, by source."""
         place = self.labels.index(label) + 1
         return self.volumes[self.labels[place] if place < len(self.labels) else ""]
 
 
 def flow(run: RunDirectory, finished: Sealed, counts: ProfileTotals) -> Flow:
-    """Return documents, bytes and tokens in front of each stage, as far as they are known."""
+    """Return documents, bytes and tokens before each stage, as far as they are known."""
     formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
     steps = {step.label: step for step in run.plan.file.steps}
     labels = (*formats, *steps)
@@ -126,7 +126,7 @@ def _size(
     seen: Mapping[tuple[int, str], int], place: int, source: str, documents: int,
     size: int | None, how: How, mean: float,
 ) -> tuple[int | None, How]:  # fmt: skip
-    """Return bytes in front of a stage: as observed, as before, or from the mean size."""
+    """Return bytes before a stage: as observed, as before, or from the mean size."""
     if documents == 0:
         return 0, "exact"
     if (place, source) in seen:
@@ -212,7 +212,7 @@ def _changes(step: Step | None, source: str, counted: Counted, counts: ProfileTo
 
 
 def _reached(run: RunDirectory, done: set[int], labels: Sequence[str], num: int) -> int:
-    """Return the last place that is known: in front of the first stage with an open phase."""
+    """Return the last place that is known: before the first stage with an open phase."""
     if 0 not in done:
         return -1
     for place, label in enumerate(labels):
@@ -263,10 +263,10 @@ class _Tokens:
     def _note(self) -> str:
         if not self._ratios:
             return f"Tokens are estimated: {TOKENS_PER_BYTE} per byte of text assumed."
-        said = ", ".join(f"{name} {ratio:.3f}" for name, ratio in self._ratios.items())
+        ratios = ", ".join(f"{name} {ratio:.3f}" for name, ratio in self._ratios.items())
         return (
             f"Tokens before packing are estimated: bytes of text times the tokens per byte that "
-            f"packing counted ({said})."
+            f"packing counted ({ratios})."
         )
 
 
@@ -296,16 +296,16 @@ class FunnelVolumes:
     row: FunnelRow
     state: str
     before: Mapping[str, TextVolume]
-    behind: Mapping[str, TextVolume]
+    after: Mapping[str, TextVolume]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         sources = {
-            name: {"in": dataclasses.asdict(one), "out": dataclasses.asdict(self.behind[name])}
+            name: {"in": dataclasses.asdict(one), "out": dataclasses.asdict(self.after[name])}
             for name, one in self.before.items()
             if one.documents is not None or self.state == "done"
         }
-        ends = {"in": total(self.before.values()), "out": total(self.behind.values())}
+        ends = {"in": total(self.before.values()), "out": total(self.after.values())}
         return {
             "stage": self.row.stage, "kind": self.row.kind, "name": self.row.name,
             "state": self.state, "sources": sources,
@@ -384,11 +384,11 @@ def funnel_rows(
     rows = []
     for row in funnel(run, known):
         label = row.name if row.is_source else row.stage
-        before, behind = (
+        before, after = (
             {row.stage: sides[row.stage]} if row.is_source else sides
-            for sides in (flow.before(label), flow.behind(label))
+            for sides in (flow.before(label), flow.after(label))
         )
-        rows.append(FunnelVolumes(row, states[row.is_source, label], before, behind))
+        rows.append(FunnelVolumes(row, states[row.is_source, label], before, after))
     return rows
 
 
@@ -424,11 +424,11 @@ def _dropped_bytes(
     if num:  # of the parts that were read
         return round(sum(size for _, size in some) * documents / num), "estimated"
     before = flow.before(group.stage)[group.source]
-    behind = flow.behind(group.stage)[group.source]
+    after = flow.after(group.stage)[group.source]
     others = [key for key in flow.counted if (key[1], key[3]) == (group.stage, group.source)]
-    is_exact = before.text_bytes_how == behind.text_bytes_how == "exact"
-    if len(others) == 1 and is_exact and before.documents == (behind.documents or 0) + documents:
-        return (before.text_bytes or 0) - (behind.text_bytes or 0), "exact"
+    is_exact = before.text_bytes_how == after.text_bytes_how == "exact"
+    if len(others) == 1 and is_exact and before.documents == (after.documents or 0) + documents:
+        return (before.text_bytes or 0) - (after.text_bytes or 0), "exact"
     if before.text_bytes is None or not before.documents:
         return None, "unknown"
     return round(before.text_bytes * documents / before.documents), "estimated"

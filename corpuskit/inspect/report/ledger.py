@@ -216,7 +216,6 @@ def _spans(spans: pa.ListArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _marks(keys: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
-    """Return numbers below 2**63 that order keys by seed and key alone."""
     with np.errstate(over="ignore"):
         x = keys.astype(np.uint64) ^ np.uint64((seed * 0x9E3779B97F4A7C15) & (2**64 - 1))
         for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):

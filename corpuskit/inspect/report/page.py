@@ -104,7 +104,6 @@ def _filled(template: str, parts: Mapping[str, str]) -> str:
 
 
 def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
-    """Return a content security policy that allows these and nothing else."""
     return (
         f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; "
         "base-uri 'none'; form-action 'none'"

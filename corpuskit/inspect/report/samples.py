@@ -115,8 +115,8 @@ def shown_samples(
 ) -> Shown:  # fmt: skip
     """Return samples of every stage, rule, action and source, and of what is kept.
 
-    Personal data is masked in them, as in the samples of the ledger, unless the run was told to
-    keep texts (`ledger: {keep_text: true}`).
+    Personal data is masked in them, as in the samples of the ledger, unless the run keeps
+    texts (`ledger: {keep_text: true}`).
 
     Args:
         num: of each stage, rule, action and source, and of the kept documents of each source.

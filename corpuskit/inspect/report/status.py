@@ -55,7 +55,7 @@ class RunStatus:
         phase: that it is at; None at its end.
         sentence: the same in words.
         began, ended: times of the plan and of the last seal; None in object storage.
-        until: the stage after which the run was told to stop.
+        until: the stage after which the run stops (`--until`).
     """
 
     name: str
@@ -89,7 +89,7 @@ def run_status(run: RunDirectory, finished: Sealed) -> RunStatus:
     at = stale[0].phase.name if stale else is_open[0] if is_open else None
     is_running = at is not None and is_held(run)
     old = outdated_phases(run, finished)
-    if old and not is_open:  # it may stand behind one whose code alone has changed
+    if old and not is_open:  # it may come after one whose code alone has changed
         at = old[0].name
     is_other = bool(old) or any(one.reason != CODE for one in stale)
     state = _state(at, failures, is_open=bool(is_open), is_other=is_other, is_running=is_running)
