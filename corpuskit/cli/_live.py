@@ -241,8 +241,15 @@ def _cut(line: str, width: int) -> str:
 _UP, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[{}A", "\x1b[K", "\x1b[J"
 
 
+# ---------------------------------------------------------------- drawing in place
+
+
 class Screen:
-    """Draws lines in place.
+    """Draws lines at the bottom of a terminal in place.
+
+    The cursor stays visible and after the last line, so a process that is killed leaves a usable
+    terminal. What is above is never touched, unless the terminal was made narrower meanwhile and
+    has wrapped lines.
 
     Args:
         console: of a terminal that can move its cursor.

@@ -287,6 +287,8 @@ def ended_by_term() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+# ---------------------------------------------------------------- watching a run of somebody else
+
 MOVING = ("seconds", "quiet_seconds", "phase_seconds_left", "seconds_left", "bytes_per_second")
 """What changes by itself."""
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, or that nobody reads any more."""
+"""Printable text, and standard streams that are closed or that nobody reads any more."""
 
 from __future__ import annotations
 
@@ -52,6 +52,11 @@ def end_unread(hint: str) -> NoReturn:
     sys.exit(1)
 
 
+# ---------------------------------------------------------------- what a terminal would obey
+
+# What is shown came from anywhere: documents, ids, file names, other people's manifests. Of control
+# characters only line feeds and tabs reach a terminal; what changes the direction of text is
+# escaped, too, and so are lone surrogates, which cannot be printed.
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )

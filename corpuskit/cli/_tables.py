@@ -221,6 +221,9 @@ def _rules(row: FunnelRow) -> str:
     return "; ".join(parts)
 
 
+# ---------------------------------------------------------------- needs and packing
+
+
 def print_needs(flight: Preflight) -> None:
     """Print what the phases that would run need, what there is, and what does not fit."""
     if not flight.needs:

@@ -63,6 +63,8 @@ def command(
     show(diff_pieces(found), is_paged=pager)
 
 
+# ---------------------------------------------------------------- a comparison for people
+
 MOST_WORDS = 120
 """Characters of what plans say about a change; all of it stands above."""
 

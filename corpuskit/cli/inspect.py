@@ -146,6 +146,8 @@ def _band(between: str | None, near: str | None) -> Band | None:
     return Band(low, high, ratio)
 
 
+# ---------------------------------------------------------------- samples for people
+
 MARGIN = 80
 """Bytes shown on both sides of a span."""
 
@@ -245,6 +247,8 @@ def _spans(one: Sample, changes: int) -> Iterator[RenderableType]:
     if len(one.spans) > changes:
         yield f"  ... and {len(one.spans) - changes:,} more spans"
 
+
+# ---------------------------------------------------------------- two texts side by side
 
 CONTEXT = 6
 """Words shown on both sides of a difference; nearer differences share a row."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
 import sys
@@ -70,8 +69,8 @@ class LazyGroup(click.Group):
 
 
 def _summary(name: str) -> str:
-    doc = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text("utf-8")))
-    return (doc or "").split("\n", 1)[0]
+    with (FOLDER / f"{name}.py").open(encoding="utf-8") as file:
+        return file.readline().strip().strip('"')  # the docstring, without parsing the file
 
 
 @click.group(

@@ -183,6 +183,8 @@ def _open_held_out(settings: TrainSettings) -> HeldOut | None:
     return open_held_out(place, settings.evaluate.max_documents, settings.data)
 
 
+# ---------------------------------------------------------------- the status of a training
+
 SHOWN_RANKS = 16
 
 

@@ -222,6 +222,8 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+# ---------------------------------------------------------------- a sweep: a bar per source
+
 SWEEP_ROWS = 18
 """Thresholds shown; JSON has all."""
 

@@ -107,6 +107,8 @@ def _query(document: str | None, url: str | None, *, is_key: bool) -> tuple[Kind
     return named[0]
 
 
+# ---------------------------------------------------------------- a history for people
+
 _COLOURS = {
     "kept": "green", "dropped": "red", "held out": "yellow", "cut": "yellow", "replaced": "yellow",
     "unfinished": "yellow",

@@ -303,6 +303,8 @@ def _warnings(
     return found
 
 
+# ---------------------------------------------------------------- what was done, and known limits
+
 EXACT, NEAR, PARTS = "exact_dedup", "minhash_dedup", ("substring_dedup", "line_dedup")
 HARMFUL = ("toxicity", "bad_words", "url_filter")
 EMBEDDED = "embedded"
@@ -471,6 +473,8 @@ def _sampling(steps: Sequence[Step]) -> list[str]:
             found.append(f"Scores of {step.label} come from a classifier ({model}) and its biases.")
     return found
 
+
+# ---------------------------------------------------------------- the card as Markdown
 
 SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from corpuskit.engine.plan.compile import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
-    from corpuskit.formats.manifest import Part
+    from corpuskit.formats.manifest import Part, Seal
 
 MAX_PARTS = 1000
 """Profile parts that are read, chosen evenly: some milliseconds and kilobytes each."""
@@ -32,6 +32,10 @@ _HELD = 64
 
 _KEYS = ["phase", "at", "what", "field", "name", "source", "bin"]
 _SCHEMA = pa.schema([("phase", pa.string()), *SCHEMA])
+
+
+ACTIONS = {"dropped": "drop", "cut": "cut", "replace": "replace"}
+"""First part of the counters of ledger rows -> action in the ledger."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,6 +209,15 @@ def _read(
         table = table.filter(pc.invert(is_between))
     names = pa.repeat(pa.scalar(phase.name, pa.string()), table.num_rows)
     return table.add_column(0, "phase", names)
+
+
+def ledger_counts(seal: Seal) -> Iterator[tuple[tuple[str, str, str, str], int]]:
+    """Yield (action, stage, rule, source) of ledger rows, and how many a phase has written."""
+    for name, value in seal.counters.items():
+        kind, _, rest = name.partition("/")
+        if kind in ACTIONS and rest.count("/") >= 2:
+            stage, rule, source = rest.split("/", 2)
+            yield (ACTIONS[kind], stage, rule, source), value
 
 
 def top_names(rows: Iterable[dict[str, Any]], limit: int) -> tuple[list[str], bool]:

@@ -330,6 +330,8 @@ def _more_notes(found: Changes, pairing: Pairing) -> Iterator[str]:
 
 Name = TypeVar("Name", bound="Hashable")
 
+# ---------------------------------------------------------------- plans and funnels
+
 _SILENT = frozenset({"output", "name", "executor", "documents", "card"})
 """Settings that decide about no document."""
 

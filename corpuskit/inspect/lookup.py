@@ -203,7 +203,7 @@ def _by_id(documents: RunDocuments, name: str, note: Callable[[str], None]) -> H
     if documents.has_hashes:
         candidates = {*documents.keys_of_hash(name, ID), *derived}
     else:
-        candidates = set(derived) or _packed(documents, name)
+        candidates = set(derived)
     known = [documents.identify(one) for one in sorted(candidates)]
     keys = tuple(one.key for one in known if one.is_known and one.id == name)
     if keys or documents.has_hashes:
@@ -226,19 +226,6 @@ def _search(
     what = "id" if column == "id" else "URL"
     how = f"by {what}, searched in all documents: the run has no index of ids and URLs"
     return Hits(tuple(sorted(keys)), how)
-
-
-def _packed(documents: RunDocuments, name: str) -> set[int]:
-    """Return the keys of packed documents with this id, where the run has the loader's lookups."""
-    from corpuskit.errors import CorpuskitError
-    from corpuskit.loader.index import read_mix
-    from corpuskit.loader.lookups import Lookups
-
-    try:
-        plan = read_mix(documents.run.store.address)
-        return Lookups(plan).keys_of([name])[name]
-    except CorpuskitError:  # there is none, or not yet
-        return set()
 
 
 def _is_key(value: str) -> bool:

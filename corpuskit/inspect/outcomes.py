@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
-    from corpuskit.formats.manifest import Part, RoleParts
     from corpuskit.stage import InputFile
 
 
@@ -245,6 +244,8 @@ ABSENT, KEPT = 0, 1
 """Codes of outcomes; from 2 on they name a stage and a rule."""
 
 
+# ---------------------------------------------------------------- outcomes of a run
+
 MOST_NAMES = 100_000
 """Rules with a number of their own; other people's code may give each document a reason."""
 
@@ -309,13 +310,12 @@ class OutcomeReader:
         self.run, self.names, self.ignored = run, names, ignored
         self.with_texts, self.with_ids = with_texts, with_ids
         found = (seal.by_role("ledger") for _, seal in finished)
-        self.ledgers = [_Ordered(parts) for parts in found if len(parts)]
+        self.ledgers = [parts for parts in found if len(parts)]
         self.shards = kept_shards(run, finished)
-        self._kept = _Ordered(self.shards.parts) if self.shards else None
 
     def rows(self, low: int, high: int) -> list[tuple[int, int, int]]:
         """Return (first key, last key, rows) of the files that hold documents of a range."""
-        every = [*self.ledgers, *([self._kept] if self._kept else [])]
+        every = [*self.ledgers, *([self.shards.parts] if self.shards else [])]
         return [(p.first, p.last, p.rows) for parts in every for p in parts.within(low, high)]
 
     def read(self, low: int, high: int) -> Outcomes:
@@ -377,14 +377,14 @@ class OutcomeReader:
         return found[places]
 
     def _living(self, low: int, high: int) -> Iterator[Outcomes]:
-        if self.shards is None or self._kept is None:
+        if self.shards is None:
             return
         columns = [
             "key",
             *(["text"] if self.with_texts else []),
             *(["id"] if self.with_ids else []),
         ]
-        for part in self._kept.within(low, high):
+        for part in self.shards.parts.within(low, high):
             for batch in self.shards.read(part, columns):
                 keys = numbers(batch.column("key"))
                 mine = np.flatnonzero((keys >= low) & (keys < high))
@@ -397,26 +397,6 @@ class OutcomeReader:
                 yield Outcomes(keys, codes, texts, none, ids).take(mine)
 
 
-class _Ordered:
-    """The parts of a role, found by key without a look at all of them."""
-
-    def __init__(self, parts: RoleParts) -> None:
-        first, last = parts.column("first"), parts.column("last")
-        order = np.argsort(first, kind="stable")
-        self._parts, self._places = parts, order
-        self._first = first[order]
-        self._last = np.maximum.accumulate(last[order])
-
-    def within(self, low: int, high: int) -> Iterator[Part]:
-        """Yield the parts that may hold keys in `[low, high)`."""
-        begin = int(np.searchsorted(self._last, low, "left"))
-        end = int(np.searchsorted(self._first, high, "left"))
-        for place in self._places[begin:end].tolist():
-            part = self._parts[place]
-            if part.last >= low:
-                yield part
-
-
 def _hashed(column: pa.Array | pa.ChunkedArray) -> NDArray[np.uint64]:
     """Return 64 bits of each string, never 0."""
     from corpuskit.kernels.hashing import hash_texts  # loads numba
@@ -426,6 +406,9 @@ def _hashed(column: pa.Array | pa.ChunkedArray) -> NDArray[np.uint64]:
     high, _ = hash_texts(*utf8(column.cast(pa.large_string())))
     found: NDArray[np.uint64] = np.maximum(high, np.uint64(1))
     return found
+
+
+# ---------------------------------------------------------------- input files of both runs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,6 +29,7 @@ from corpuskit.inspect.archive import (
     select,
     texts_seen,
 )
+from corpuskit.inspect.counts import ledger_counts
 from corpuskit.stage import StreamingStage
 
 if TYPE_CHECKING:
@@ -46,9 +47,6 @@ MAX_PARTS = 200
 
 DEFAULT_NGRAM = 5
 """Words per shingle where the stage has none of its own."""
-
-COUNTERS = {"drop": "dropped", "cut": "cut", "replace": "replace"}
-"""Action in the ledger -> what counters of such rows begin with."""
 
 _NUMBERS = (pa.float64(), pa.float32(), pa.int64(), pa.int32(), pa.int8(), pa.uint8())
 """Types of columns that `inspect --kept` can choose by."""
@@ -235,14 +233,10 @@ def _place(run: RunDirectory, stage: str, rule: str, source: str, action: str) -
 def _places(run: RunDirectory) -> Iterator[StageLedger]:
     """Yield the finished phases with ledger rows, once for each of their stages that have some."""
     formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
-    actions = {name: action for action, name in COUNTERS.items()}
     for phase, seal in sealed(run):
         counts: defaultdict[str, dict[tuple[str, str, str], int]] = defaultdict(dict)
-        for name, value in seal.counters.items():
-            kind, _, rest = name.partition("/")
-            if kind in actions and rest.count("/") >= 2:
-                label, rule, source = rest.split("/", 2)
-                counts[label][actions[kind], rule, source] = value
+        for (action, label, rule, source), value in ledger_counts(seal):
+            counts[label][action, rule, source] = value
         for label in [*(formats if phase.base is None else ()), *phase.labels]:
             if label in counts and len(seal.by_role("ledger")):
                 yield StageLedger(phase, seal, label, counts[label])

@@ -314,6 +314,8 @@ def _losses(outputs: Sequence[str]) -> dict[str, Curve]:
     return {str(name): read_losses(name) for name in outputs}
 
 
+# ---------------------------------------------------------------- the page
+
 FOLDER = Path(__file__).parent / "report" / "web"
 MOST_ITEMS = 50  # of a list inside an event
 MOST_ENDINGS = 8  # ranks whose last words are shown

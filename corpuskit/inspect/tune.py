@@ -261,6 +261,9 @@ def _samples(
     return samples
 
 
+# ---------------------------------------------------------------- a stage, with other thresholds
+
+
 class Tunable(NamedTuple):
     """A stage of a run whose thresholds can be moved, and what it measured.
 
@@ -485,6 +488,8 @@ def _explained(label: str, error: ValidationError) -> str:
         return f"{name}: {message}."
     return f"{name} {message}, got {first['input']!r}."
 
+
+# ---------------------------------------------------------------- texts of documents that move
 
 SHOWN_CHARS = 200
 

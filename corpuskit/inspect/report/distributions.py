@@ -141,7 +141,7 @@ def _measure(
         sums[row["source"]][row["bin"]] += row["documents"]
     mine = [
         num for (action, label, reason, _), num in counted.items()
-        if (action, label, reason) == ("dropped", step.label, rule)
+        if (action, label, reason) == ("drop", step.label, rule)
     ]  # fmt: skip
     parameter = step.stage.bounds.get(rule) if rule is not None else None
     is_whole = takes_whole(step.stage, parameter)

@@ -233,7 +233,7 @@ def _totals(
     run: RunDirectory, known: Sealed, stream: Flow, counts: ProfileTotals,
     packed: Sequence[PackingRow], taken: Mixture | None, costs: Resources, notes: list[str],
 ) -> RunTotals:  # fmt: skip
-    dropped = [num for (kind, *_), num in stream.counted.items() if kind == "dropped"]
+    dropped = [num for (kind, *_), num in stream.counted.items() if kind == "drop"]
     return RunTotals(
         num_files=len(run.inputs.files),
         size_bytes=sum(file.size_bytes for file in run.inputs.files),
@@ -343,6 +343,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
+# ---------------------------------------------------------------- a run whose first phase goes on
+
 MAX_MANIFESTS = 5000
 """With more of them nothing is shown before the seal: half a millisecond each."""
 
@@ -368,6 +370,8 @@ def begun(run: RunDirectory, finished: Sealed, state: RunStatus) -> tuple[Sealed
     )
     return [(first.phase, seal)], [note]
 
+
+# ---------------------------------------------------------------- what made the run
 
 MAX_FILES = 50
 """Input files of a source that are named."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from corpuskit.engine import registry
 from corpuskit.engine.estimate import PACK
 from corpuskit.engine.status import funnel, kind_of, stage_states
+from corpuskit.inspect.counts import ledger_counts
 from corpuskit.inspect.report.ledger import Group, SpanTally
 from corpuskit.stage import CellStage, GlobalStage, Source
 from corpuskit.stages.sequences._rows import TOKENS_PER_BYTE
@@ -29,7 +30,7 @@ How = Literal["exact", "estimated", "unknown"]
 _ORDER: tuple[How, ...] = ("exact", "estimated", "unknown")
 
 Counted = Counter[tuple[str, str, str, str]]
-"""(dropped, cut or replace; stage; rule; source) -> documents."""
+"""(drop, cut or replace; stage; rule; source) -> documents."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ def flow(run: RunDirectory, finished: Sealed, counts: ProfileTotals) -> Flow:
     counted = _counted(finished)
     lost: Counter[tuple[str, str]] = Counter()
     for (kind, label, _, source), num in counted.items():
-        lost[label, source] += num if kind == "dropped" else 0
+        lost[label, source] += num if kind == "drop" else 0
     places = {label: place for place, label in enumerate(labels)}
     seen = _observed(run, finished, counts, places)
     tokens = _Tokens(run, finished)
@@ -137,14 +138,11 @@ def _size(
 
 
 def _counted(finished: Sealed) -> Counted:
-    found: Counted = Counter()
+    counts: Counted = Counter()
     for _, seal in finished:
-        for name, value in seal.counters.items():
-            kind, _, rest = name.partition("/")
-            if kind in ("dropped", "cut", "replace"):
-                stage, rule, source = rest.split("/", 2)
-                found[kind, stage, rule, source] += value
-    return found
+        for key, value in ledger_counts(seal):
+            counts[key] += value
+    return counts
 
 
 def _observed(
@@ -202,7 +200,7 @@ def _changes(step: Step | None, source: str, counted: Counted, counts: ProfileTo
     """Return whether a stage changed texts of a source, or may have."""
     if step is None:
         return False
-    if any(k != "dropped" and (a, c) == (step.label, source) for k, a, _, c in counted):
+    if any(k != "drop" and (a, c) == (step.label, source) for k, a, _, c in counted):
         return True
     if isinstance(step.stage, GlobalStage | CellStage):
         return False  # those that cut say so in the ledger
@@ -268,6 +266,9 @@ class _Tokens:
             f"Tokens before packing are estimated: bytes of text times the tokens per byte that "
             f"packing counted ({ratios})."
         )
+
+
+# ---------------------------------------------------------------- rows that the report shows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -398,7 +399,7 @@ def drops(flow: Flow, counts: ProfileTotals, stages: list[StageFact]) -> list[Dr
     order = {one.label: place for place, one in enumerate(stages)}
     found = []
     for (action, label, rule, source), documents in flow.counted.items():
-        if action == "dropped" and label in kinds:
+        if action == "drop" and label in kinds:
             group, is_source = Group(label, rule, "drop", source), kinds[label] == "source"
             size, how = _dropped_bytes(flow, counts, group, documents, counts_nothing=is_source)
             found.append(Drop(label, rule, source, kinds[label], documents, size, how))
@@ -439,7 +440,7 @@ def changes(flow: Flow, scan: Scan, stages: list[StageFact]) -> list[TextChange]
     order = {one.label: place for place, one in enumerate(stages)}
     found = []
     for (action, label, rule, source), documents in flow.counted.items():
-        if action == "dropped" or label not in order:
+        if action == "drop" or label not in order:
             continue
         tally = scan.tallies.get(Group(label, rule, action, source), SpanTally())
         spans, size, how = _scaled(tally, documents)
@@ -458,15 +459,15 @@ def _scaled(tally: SpanTally, documents: int) -> tuple[int | None, int | None, H
 
 def changed_documents(flow: Flow, counts: ProfileTotals) -> int | None:
     """Return how often a stage changed a document; None where nobody has counted that."""
-    labels = {label for action, label, *_ in flow.counted if action != "dropped"}
+    labels = {label for action, label, *_ in flow.counted if action != "drop"}
     num = 0
     for label in flow.labels:
         if counts.has(label):
             num += sum(one.documents for one in counts.by_source(label, "rewritten").values())
         elif label in labels:
             mine = [(key, value) for key, value in flow.counted.items() if key[1] == label]
-            rules = {key[2] for key, _ in mine if key[0] != "dropped"}
+            rules = {key[2] for key, _ in mine if key[0] != "drop"}
             if len(rules) > 1:
                 return None
-            num += sum(value for key, value in mine if key[0] != "dropped")
+            num += sum(value for key, value in mine if key[0] != "drop")
     return num if counts.is_whole or not labels else None

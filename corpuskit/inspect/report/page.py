@@ -197,6 +197,8 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]])
     )
 
 
+# ---------------------------------------------------------------- where it goes
+
 NAME = "report.html"
 MOST_TRAININGS = 4
 """So many are found without being named, the newest ones."""

@@ -208,6 +208,8 @@ def _first(run: RunDirectory, finished: Sealed) -> float | None:
     return min((time for time in times if time is not None), default=None)
 
 
+# ---------------------------------------------------------------- time, memory and disk
+
 MAX_MANIFESTS = 512
 """Of a phase; with more of them, how long it took from first to last is not worked out."""
 
