@@ -234,7 +234,7 @@ _LONGEST_BAR = 40
 _ROOMY = 80
 """Columns of a terminal that has room for the documents that move."""
 
-_MOVES = "newly - dropped + kept"
+_MOVES = "newly dropped  newly kept"
 _EXCERPT = 160
 
 
@@ -257,13 +257,14 @@ def print_sweep(out: PlainConsole, found: Sweep) -> None:
     labels = [format_number(found.values[row]) for row in rows]
     marks = [_mark(found, found.values[row]) for row in rows]
     moves = _moves(found, rows) if out.width >= _ROOMY else []
-    left = max(map(len, labels)) + max(map(len, marks)) + 1 + max(map(len, moves), default=-2) + 2
+    left = max(map(len, labels)) + max(map(len, marks)) + 1
     fits = max((out.width - left) // (_BLOCK + 2), 1)
     names = list(sources)
     for first in range(0, len(names), fits):
         some = {name: sources[name] for name in names[first : first + fits]}
+        is_last = first + fits >= len(names)
         out.print()
-        for line in _lines(some, rows, labels, marks, moves, out.width - left):
+        for line in _lines(some, rows, labels, marks, moves if is_last else [], out.width - left):
             out.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
     if found.now is None:
         out.print(f"{found.parameter} is off in this run: every threshold drops more.")
@@ -344,18 +345,18 @@ def _lines(
     width: int,
 ) -> Iterator[str]:
     """Yield the lines of one band of sources."""
-    block = width // len(sources) - 2
+    suffix = len(_MOVES) + 2 if moves else 0
+    block = (width - suffix) // len(sources) - 2
     bar = min(block - 15, _LONGEST_BAR)
     label_width, mark_width = max(map(len, labels)), max(map(len, marks))
     margin = " " * (label_width + mark_width)
-    moved = max(map(len, moves), default=0)
     titles = (f"{one_line(n)}: {s.documents:,}" for n, s in sources.items())
     head = margin + "".join(f"  {title[: bar + 14]:<{bar + 14}}" for title in titles)
-    yield head + (f"  {_MOVES:>{moved}}" if moves else "")
+    yield (head + (f"  {_MOVES}" if moves else "")).rstrip()
     for at, row in enumerate(rows):
         cells = "".join(_cell(source, row, bar) for source in sources.values())
         line = f"{labels[at]:>{label_width}}{marks[at]:<{mark_width}}{cells}"
-        yield (line + (f"  {moves[at]:>{moved}}" if moves else "")).rstrip()
+        yield (line + (f"  {moves[at]}" if moves else "")).rstrip()
 
 
 def _moves(found: Sweep, rows: list[int]) -> list[str]:
@@ -363,8 +364,7 @@ def _moves(found: Sweep, rows: list[int]) -> list[str]:
     total = found.total
     if found.how == "bins":
         return []
-    moves = [f"-{total.newly_dropped[row]:,} +{total.newly_kept[row]:,}" for row in rows]
-    return [move.rjust(len(_MOVES)) for move in moves]
+    return [f"{total.newly_dropped[row]:>13,}  {total.newly_kept[row]:>10,}" for row in rows]
 
 
 def _cell(source: SourceCurve, row: int, bar: int) -> str:
