@@ -122,7 +122,7 @@ const time = (value) => {
   return String(value).replace("T", " ").replace(/(\.\d+)?(Z|\+00:00)$/, " UTC");
 };
 
-// One figure of a unit, as it stands in tables: rounded, the exact one in its title.
+// One figure of a unit, as tables show it: rounded, the exact one in its title.
 const UNITS = {
   documents: { name: "documents", show: count },
   text_bytes: { name: "text", show: bytes },
@@ -203,7 +203,7 @@ const fill = (cell, given) => {
   } else write(cell, String(given ?? ""));
 };
 
-// A name of ours or of anybody's: it may break behind an underscore, as narrow screens need.
+// A name of ours or of anybody's: it may break after an underscore, as narrow screens need.
 const named = (parent, words) => {
   const place = add(parent, "bdi");
   String(words).split(/(?<=[_./])(?=.)/u).forEach((part, index) => {

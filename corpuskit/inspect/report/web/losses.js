@@ -45,7 +45,7 @@ const together = (a, b) => (isKnown(a) && isKnown(b) ? a + b : null);
 
 const dropsOf = () => facts.drops.filter((one) => !state.of || one.source === state.of);
 
-// Rules over sources, the greatest loss first. Tokens of rules are not counted: text stands in.
+// Rules over sources, the greatest loss first. Tokens of rules are not counted: text is shown instead.
 const byRule = (unit) => {
   const found = new Map();
   for (const one of dropsOf()) {
@@ -182,7 +182,7 @@ const drawBySource = (root) => {
     fill(cell, { text: percent(now, start), title: all });
   };
   const columns = [{ name: "Stage" }, ...facts.sources.map((source) => num(source))];
-  table(details(root, "By source: share left behind each stage"), "Share left by stage and source",
+  table(details(root, "By source: share left after each stage"), "Share left by stage and source",
     columns, rows.map((row) => [name(row.stage), ...facts.sources.map((one) => share(row, one))]));
 };
 
@@ -258,7 +258,7 @@ const drawMeasure = (grid, item) => {
   caption.append(" ");
   named(add(caption, "small"), item.stage);
   const isBound = isKnown(item.threshold);
-  const bound = isBound ? `${item.parameter ?? "bound"} ${number(item.threshold)}` : "";
+  const bound = isBound ? `${item.parameter ?? "threshold"} ${number(item.threshold)}` : "";
   const bars = histogram(one, item.edges, [counts], {
     threshold: isBound ? item.threshold : null, fails: item.fails, label: bound,
     title: `Distribution of ${item.stage} ${item.name}`,

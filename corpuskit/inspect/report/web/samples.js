@@ -161,7 +161,7 @@ const joined = (words, marked, kind) => {
   return found;
 };
 
-// Whether the end is left out: what stands there need not stand in the other text.
+// Whether the end is left out: the other text need not have it.
 const isOpen = ({ text, marks }) => marks.at(-1)?.[2] === "gap" && marks.at(-1)[0] === text.length;
 
 const sideBySide = (card, one, find) => {
