@@ -77,5 +77,5 @@ def echo(message: str, *, err: bool = False, nl: bool = True) -> None:
     click.echo(printable(message), err=err, nl=nl)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"  # as in JSON, which stays JSON
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"  # as in JSON, which stays JSON

@@ -41,7 +41,7 @@ _COSTS = {
 SHOWN_SECONDS = 0.05
 
 
-def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
+def print_prospects(run: RunDirectory, prospects: Sequence[Prospect]) -> None:
     """Print what would happen to every phase that has, or may have, something to do."""
     files, size = len(run.inputs.files), run.inputs.size_bytes()
     out = console()
@@ -52,7 +52,7 @@ def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
     for name in ("units", "tasks", "rows", "MB"):
         table.add_column(name, justify="right")
     table.add_column("")
-    for one in found:
+    for one in prospects:
         if one.units == 0:
             continue
         is_read = one.phase.base is None
@@ -69,14 +69,14 @@ def print_prospects(run: RunDirectory, found: Sequence[Prospect]) -> None:
     out.print(table)
 
 
-def print_status(found: Sequence[Prospect]) -> None:
+def print_status(prospects: Sequence[Prospect]) -> None:
     """Print how far every phase is that has something to do."""
     words = {"reuse": "finished", "run": "to do", "continue": "in progress", "later": "waits"}
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("phase")
     table.add_column("done", justify="right")
     table.add_column("")
-    for one in found:
+    for one in prospects:
         if one.units == 0:
             continue
         done = "" if one.units is None else f"{one.units - (one.units_left or 0)}/{one.units}"

@@ -40,26 +40,29 @@ def export(
 
     checkpoint = find_checkpoint(settings.output, step)
     plan = read_mix(settings.data)
-    found = find_tokenizer(settings.data, plan.tokenizer, plan.seq_len)
+    tokenizer = find_tokenizer(settings.data, plan.tokenizer, plan.seq_len)
     origin = None
-    if content := found.files.get("tokenizer.json"):
+    if content := tokenizer.files.get("tokenizer.json"):
         digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         origin = {"hash": plan.tokenizer.get("hash"), "file": digest}
     done = write(
         checkpoint,
         Path(folder),
         seq_len=plan.seq_len,
-        ids={"bos": found.bos, **{name: _id(plan.tokenizer.get(name)) for name in ("eos", "pad")}},
+        ids={
+            "bos": tokenizer.bos,
+            **{name: _id(plan.tokenizer.get(name)) for name in ("eos", "pad")},
+        },
         dtype=dtype,
-        files=found.files,
+        files=tokenizer.files,
         tokenizer=origin,
     )
     files = f"{done.files} files" if done.files > 1 else "1 file"
     files += ", and the tokenizer" if origin else ""
     size = f"{done.parameters:,} parameters, {done.size_bytes / 1e6:,.1f} MB of {done.dtype}"
     echo(f"{done.folder}: {done.architecture} of step {done.step:,}, {size} in {files}")
-    if found.note:
-        echo(found.note)
+    if tokenizer.note:
+        echo(tokenizer.note)
 
 
 def find_tokenizer(run_dir: str, tokenizer: Mapping[str, Any], seq_len: int) -> TokenizerFiles:

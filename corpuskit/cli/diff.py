@@ -54,13 +54,13 @@ def command(
     from corpuskit.inspect.diff import compare
 
     one, other = RunDirectory.open(directory_a), RunDirectory.open(directory_b)
-    found = compare(one, other, source=source, stage=stage, rule=rule, texts=texts)
+    comparison = compare(one, other, source=source, stage=stage, rule=rule, texts=texts)
     if as_json:
-        echo(json.dumps(found.to_json(), indent=1, ensure_ascii=False))
+        echo(json.dumps(comparison.to_json(), indent=1, ensure_ascii=False))
         return
     from corpuskit.cli._render import show
 
-    show(diff_pieces(found), is_paged=pager)
+    show(diff_pieces(comparison), is_paged=pager)
 
 
 # ---------------------------------------------------------------- a comparison for people
@@ -80,24 +80,24 @@ _TITLES = {
 }
 
 
-def diff_pieces(found: Comparison) -> Iterator[RenderableType]:
+def diff_pieces(comparison: Comparison) -> Iterator[RenderableType]:
     """Yield what to print of a comparison."""
-    yield Text(one_line(f"A: {found.a}"), style="bold")
-    yield Text(one_line(f"B: {found.b}"), style="bold")
-    for note in found.notes:
+    yield Text(one_line(f"A: {comparison.a}"), style="bold")
+    yield Text(one_line(f"B: {comparison.b}"), style="bold")
+    for note in comparison.notes:
         yield Text(one_line(f"note: {note}"), style="yellow")
     yield Text()
-    yield from _plan(found.plan)
+    yield from _plan(comparison.plan)
     yield Text()
     yield Text("Funnel: documents that each stage let pass, and dropped", style="bold")
-    yield _funnel(found.funnel)
+    yield _funnel(comparison.funnel)
     yield Text()
     yield Text("Sources: documents and MB of text read, and documents kept", style="bold")
-    yield _sources(found.sources)
+    yield _sources(comparison.sources)
     yield Text()
-    yield from _totals(found)
+    yield from _totals(comparison)
     kind = ""
-    for change in found.changes:
+    for change in comparison.changes:
         if change.kind != kind:
             kind = change.kind
             yield Text()
@@ -203,12 +203,12 @@ class _NumberTable:
         return table
 
 
-def _totals(found: Comparison) -> Iterator[RenderableType]:
-    every = list(found.totals.values())
+def _totals(comparison: Comparison) -> Iterator[RenderableType]:
+    every = list(comparison.totals.values())
     both, kept, changed = (
         sum(getattr(one, name) for one in every) for name in ("in_both", "kept_both", "changed")
     )
-    texts = "" if found.texts_compared else " (texts were not compared)"
+    texts = "" if comparison.texts_compared else " (texts were not compared)"
     yield Text(
         f"{both:,} documents are in both runs, {kept:,} of them kept in both. "
         f"{changed:,} are not the same{texts}."

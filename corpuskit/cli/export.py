@@ -55,13 +55,15 @@ def command(
         raise UsageError("--tokenizer-name goes with --format nanotron: Megatron stores no name.")
     request = Request(to, order, unit, sources, rows, tokenizer_name)
     with _Display(is_quiet=as_json) as display:
-        found = export(directory, out, request, display.show)
+        exported = export(directory, out, request, display.show)
     if as_json:
-        echo(json.dumps(found, indent=1))
+        echo(json.dumps(exported, indent=1))
         return
-    for entry in found["files"]:
+    for entry in exported["files"]:
         echo(_summary(entry))
-    echo(f"{out}: {found['target']}, ids as {found['dtype']}, of plan {found['plan_hash']}")
+    echo(
+        f"{out}: {exported['target']}, ids as {exported['dtype']}, of plan {exported['plan_hash']}"
+    )
 
 
 def _summary(entry: dict[str, Any]) -> str:

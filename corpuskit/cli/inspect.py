@@ -78,15 +78,15 @@ def command(
         action = "kept"
     band = _band(between, near_threshold)
     if containing is not None:
-        found = _containing(directory, containing, samples, source)
+        chosen = _containing(directory, containing, samples, source)
     else:
-        found = _find(directory, stage, rule, source, action or "", band, samples, seed)
+        chosen = _find(directory, stage, rule, source, action or "", band, samples, seed)
     if as_json:
-        echo(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False))
+        echo(json.dumps(dataclasses.asdict(chosen), indent=1, ensure_ascii=False))
         return
     from corpuskit.cli._render import show
 
-    show(sample_pieces(found, changes), is_paged=pager)
+    show(sample_pieces(chosen, changes), is_paged=pager)
 
 
 def _containing(directory: str, piece: str, samples: int, source: str) -> Samples:
@@ -160,23 +160,25 @@ _PLACES = {
 }
 
 
-def sample_pieces(found: Samples, changes: int) -> Iterator[RenderableType]:
+def sample_pieces(samples: Samples, changes: int) -> Iterator[RenderableType]:
     """Yield what to print of samples.
 
     Args:
         changes: spans or differences to show of each document.
     """
-    is_kept = list(found.rules) == ["kept"]
+    is_kept = list(samples.rules) == ["kept"]
     of_all = ""
-    if found.parts_read != found.parts:
+    if samples.parts_read != samples.parts:
         files = "files" if is_kept else "ledger files"
-        of_all = f", in {found.parts_read} of {found.parts} {files}"
-    counts = ", ".join(f"{rule} {num:,}" for rule, num in found.rules.items())
-    stage = f"{found.stage}: " if found.stage else ""
-    if list(found.rules) == ["containing"]:
-        counts = f"{len(found.rows):,} documents with this text; `why` shows what happened to each"
+        of_all = f", in {samples.parts_read} of {samples.parts} {files}"
+    counts = ", ".join(f"{rule} {num:,}" for rule, num in samples.rules.items())
+    stage = f"{samples.stage}: " if samples.stage else ""
+    if list(samples.rules) == ["containing"]:
+        counts = (
+            f"{len(samples.rows):,} documents with this text; `why` shows what happened to each"
+        )
     yield Text(one_line(f"{stage}{counts}{of_all}"), style="bold")
-    for one in found.rows:
+    for one in samples.rows:
         yield Text()
         yield Text(one_line(_headline(one)))
         yield from _pieces(one, changes)

@@ -36,9 +36,9 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        found = import_module(f"corpuskit.cli.{cmd_name}").command
-        assert isinstance(found, click.Command), f"cli/{cmd_name}.py must define `command`"
-        return found
+        command = import_module(f"corpuskit.cli.{cmd_name}").command
+        assert isinstance(command, click.Command), f"cli/{cmd_name}.py must define `command`"
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -40,18 +40,18 @@ def command(
     from corpuskit.engine.status import prospect_facts
 
     plan = read_plan(pipeline, overrides, until=until)
-    run, found = prospects(plan, accept_code=accept_code_change)
-    flight = preflight(run, found)
-    reused = ((one.phase, run.seal(one.phase.index)) for one in found if one.state == "reuse")
+    run, phases = prospects(plan, accept_code=accept_code_change)
+    flight = preflight(run, phases)
+    reused = ((one.phase, run.seal(one.phase.index)) for one in phases if one.state == "reuse")
     taken = mixture(run, reused)
     if as_json:
         needs = flight.facts()
-        rows = [{**prospect_facts(one), "need": needs.get(one.phase.name)} for one in found]
+        rows = [{**prospect_facts(one), "need": needs.get(one.phase.name)} for one in phases]
         for row in rows:
             if taken is not None and row["phase"] == MIX:
                 row["mixture"] = taken.facts()
         click.echo(json.dumps(rows, indent=1))
         return
-    print_prospects(run, found)
+    print_prospects(run, phases)
     print_mixture(taken)
     print_needs(flight)

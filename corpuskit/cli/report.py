@@ -47,14 +47,14 @@ def command(
 
     run = RunDirectory.open(directory)
     if as_json:
-        found = gather(run, samples=samples, seed=seed, training=trainings)
-        echo(json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False))
+        facts = gather(run, samples=samples, seed=seed, training=trainings)
+        echo(json.dumps(facts.to_json(), indent=1, ensure_ascii=False, allow_nan=False))
         return
     path = place_of(directory, output)
     outputs = trainings or find_trainings(directory)
     curves = "".join(training_section(one) for one in outputs)
-    found = gather(run, samples=samples, seed=seed, training=outputs)
-    size = write(path, render(found.to_json(), curves))
+    facts = gather(run, samples=samples, seed=seed, training=outputs)
+    size = write(path, render(facts.to_json(), curves))
     echo(one_line(f"{path} ({_size(size)})"))
     for one in outputs:
         echo(one_line(f"with the training in {one}"))

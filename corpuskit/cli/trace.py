@@ -45,13 +45,13 @@ def command(
 
     if (doc is not None) + (step is not None or mixture) != 1:
         raise UsageError("trace: give --step, --doc or --mixture.")
-    found: list[object]
+    entries: list[object]
     with StreamingLoader(directory, global_batch_rows, seq_len=seq_len) as loader:
         if mixture:
-            found = [*loader.mixture(loader.num_steps if step is None else step)]
+            entries = [*loader.mixture(loader.num_steps if step is None else step)]
         else:
-            found = [*(loader.which(step) if step is not None else _sightings(loader, str(doc)))]
-    rows = [dataclasses.asdict(one) for one in found]  # type: ignore[call-overload]
+            entries = [*(loader.which(step) if step is not None else _sightings(loader, str(doc)))]
+    rows = [dataclasses.asdict(one) for one in entries]  # type: ignore[call-overload]
     if as_json:
         echo(json.dumps(rows, indent=1))
         return

@@ -48,18 +48,18 @@ def command(
     from corpuskit.inspect.sweep import single_rules, sweep
     from corpuskit.inspect.tune import FORMAT, find_tunable, tune
 
-    found = find_tunable(RunDirectory.open(directory), stage)
-    if found.has_measures:
+    tunable = find_tunable(RunDirectory.open(directory), stage)
+    if tunable.has_measures:
         # Beside a sweep the documents next to its lines are shown, not those that move.
-        tuning = tune(found, changes, samples=0 if request else samples)
-        swept = sweep(found, changes, request, samples=samples) if request else None
+        tuning = tune(tunable, changes, samples=0 if request else samples)
+        swept = sweep(tunable, changes, request, samples=samples) if request else None
         facts = tuning.to_json()
     else:
-        rules = single_rules(found)
+        rules = single_rules(tunable)
         if changes and not request:
             name = changes[0].partition("=")[0]
             raise UsageError(f"{rules.advice} Or see what one rule does by itself: --sweep {name}.")
-        swept = sweep(found, changes, request) if request else None
+        swept = sweep(tunable, changes, request) if request else None
         facts = {"how": "bins", "single_rules": dataclasses.asdict(rules)}
     if as_json:
         facts |= {"format": FORMAT, "sweep": swept.to_json() if swept else None}
@@ -69,22 +69,22 @@ def command(
     if swept:
         print_sweep(out, swept)
         print_near(out, swept)
-    elif found.has_measures:
+    elif tunable.has_measures:
         _print_tuning(out, tuning)
     else:
         _print_single_rules(out, rules)
-    if found.has_measures:
-        _print_paste(out, found.run, tuning)
+    if tunable.has_measures:
+        _print_paste(out, tunable.run, tuning)
     else:
         if rules.parts_read < rules.parts:
             out.print(f"Counted in {rules.parts_read:,} of {rules.parts:,} cells.")
         out.print(rules.advice, highlight=False)
 
 
-def _print_single_rules(out: PlainConsole, found: SingleRules) -> None:
-    out.print(f"{found.stage}: documents that break a rule, whatever other rules say of them.")
+def _print_single_rules(out: PlainConsole, rules: SingleRules) -> None:
+    out.print(f"{rules.stage}: documents that break a rule, whatever other rules say of them.")
     table = _table("rule", "threshold for --sweep", "now", "break it")
-    for rule in found.rules:
+    for rule in rules.rules:
         shares = [_part(n, rule.documents) for n in (rule.at_least, rule.at_most)]
         broken = shares[0] if shares[0] == shares[1] else " to ".join(shares)
         threshold = "off" if rule.threshold is None else _plain(rule.threshold)
@@ -92,66 +92,66 @@ def _print_single_rules(out: PlainConsole, found: SingleRules) -> None:
     out.print(table)
 
 
-def _print_tuning(out: PlainConsole, found: Tuning) -> None:
-    for name, (now, then) in found.changes.items():
-        out.print(f"{found.stage}.{name}: {_plain(now)} -> {_plain(then)}")
-    if not found.changes:
-        out.print(f"{found.stage} as it ran. Thresholds to --set: {', '.join(found.tunable)}.")
+def _print_tuning(out: PlainConsole, tuning: Tuning) -> None:
+    for name, (now, then) in tuning.changes.items():
+        out.print(f"{tuning.stage}.{name}: {_plain(now)} -> {_plain(then)}")
+    if not tuning.changes:
+        out.print(f"{tuning.stage} as it ran. Thresholds to --set: {', '.join(tuning.tunable)}.")
     out.print()
-    _print_shares(out, found)
+    _print_shares(out, tuning)
     out.print()
-    _print_rules(out, found)
-    if not found.changes:
+    _print_rules(out, tuning)
+    if not tuning.changes:
         return
     out.print()
-    _print_samples(out, "newly dropped", found.newly_dropped, found.dropped_samples)
-    _print_samples(out, "newly kept", found.newly_kept, found.kept_samples)
-    if found.unsure:
+    _print_samples(out, "newly dropped", tuning.newly_dropped, tuning.dropped_samples)
+    _print_samples(out, "newly kept", tuning.newly_kept, tuning.kept_samples)
+    if tuning.unsure:
         out.print(
-            f"Of the newly kept, {found.unsure:,} may yet be dropped here: a rule that stores no "
+            f"Of the newly kept, {tuning.unsure:,} may yet be dropped here: a rule that stores no "
             "measures was never asked about them."
         )
-    if found.newly_kept.documents:
+    if tuning.newly_kept.documents:
         out.print(
             "What later stages would do with documents that come back is not known before a run."
         )
 
 
-def _print_paste(out: PlainConsole, run: RunDirectory, found: Tuning) -> None:
+def _print_paste(out: PlainConsole, run: RunDirectory, tuning: Tuning) -> None:
     """Print the change as a line of the pipeline file and as a command."""
-    if not found.changes:
+    if not tuning.changes:
         return
     out.print()
-    out.print(f"To use these, in {run.plan.step(found.stage).where}:")
-    out.print(f"  {found.yaml}", soft_wrap=True, highlight=False)
+    out.print(f"To use these, in {run.plan.step(tuning.stage).where}:")
+    out.print(f"  {tuning.yaml}", soft_wrap=True, highlight=False)
     out.print("or once, without an edit:")
-    out.print(f"  {found.command}", soft_wrap=True, highlight=False)
+    out.print(f"  {tuning.command}", soft_wrap=True, highlight=False)
 
 
-def _print_shares(out: PlainConsole, found: Tuning) -> None:
+def _print_shares(out: PlainConsole, tuning: Tuning) -> None:
     """Print what is kept, by source."""
-    rows = dict(sorted(found.sources.items()))
+    rows = dict(sorted(tuning.sources.items()))
     if len(rows) > 1:
-        rows["all"] = found.total
-    table = _table("kept of", "documents", *_pairs(found), "MB of text", *_pairs(found))
+        rows["all"] = tuning.total
+    table = _table("kept of", "documents", *_pairs(tuning), "MB of text", *_pairs(tuning))
     for name, share in rows.items():
         docs, text = share.documents, share.text_bytes
         counts = [_part(n, docs) for n in (share.documents_now, share.documents_then)]
         sizes = [_part(n, text, 1e6) for n in (share.text_bytes_now, share.text_bytes_then)]
         counts.append(_change(share.documents_then - share.documents_now))
         sizes.append(_change(share.text_bytes_then - share.text_bytes_now, 1e6))
-        num = len(_pairs(found))
+        num = len(_pairs(tuning))
         table.add_row(name, f"{docs:,}", *counts[:num], _megabytes(text), *sizes[:num])
     out.print(table)
 
 
-def _print_rules(out: PlainConsole, found: Tuning) -> None:
+def _print_rules(out: PlainConsole, tuning: Tuning) -> None:
     """Print what is dropped, by rule; unchanged rules that drop nothing are left out."""
-    names = [f"{unit} {name}".strip() for unit in ("documents", "MB") for name in _pairs(found)]
+    names = [f"{unit} {name}".strip() for unit in ("documents", "MB") for name in _pairs(tuning)]
     names = [name if name not in {"documents", "MB"} else "" for name in names]
     table = _table("dropped by", "threshold", *names)
-    for rule, share in found.rules.items():
-        now, then = found.thresholds[rule]
+    for rule, share in tuning.rules.items():
+        now, then = tuning.thresholds[rule]
         if not (share.documents_now or share.documents_then or now != then):
             continue
         bound = _plain(now) if now == then else f"{_plain(now)} -> {_plain(then)}"
@@ -159,14 +159,14 @@ def _print_rules(out: PlainConsole, found: Tuning) -> None:
         sizes = [_megabytes(n) for n in (share.text_bytes_now, share.text_bytes_then)]
         counts.append(_change(share.documents_then - share.documents_now))
         sizes.append(_change(share.text_bytes_then - share.text_bytes_now, 1e6))
-        num = len(_pairs(found))
+        num = len(_pairs(tuning))
         table.add_row(rule, bound, *counts[:num], *sizes[:num])
     out.print(table)
 
 
-def _pairs(found: Tuning) -> tuple[str, ...]:
+def _pairs(tuning: Tuning) -> tuple[str, ...]:
     """Return the columns of a figure: before and after, where something changes."""
-    return ("now", "then", "") if found.changes else ("now",)
+    return ("now", "then", "") if tuning.changes else ("now",)
 
 
 def _print_samples(
@@ -238,25 +238,25 @@ _MOVES = "newly dropped  newly kept"
 _EXCERPT = 160
 
 
-def print_sweep(out: PlainConsole, found: Sweep) -> None:
+def print_sweep(out: PlainConsole, swept: Sweep) -> None:
     """Print the curve, sources side by side as far as they fit, then documents near the lines."""
-    rule = ", ".join(found.rules)
-    way = "below" if found.side == "min" else "above"
-    out.print(f"{found.stage}.{found.parameter}: {rule} drops what is {way}")
-    if found.how == "bins":
+    rule = ", ".join(swept.rules)
+    way = "below" if swept.side == "min" else "above"
+    out.print(f"{swept.stage}.{swept.parameter}: {rule} drops what is {way}")
+    if swept.how == "bins":
         out.print(
             "Kept by this rule alone, whatever other rules do; counted by bins, so that a document "
             "may count on the wrong side of a threshold if both lie in one bin."
         )
     else:
         out.print("Kept by all rules of the stage; share of documents, share of bytes of text.")
-    sources = dict(found.sources)
+    sources = dict(swept.sources)
     if len(sources) > 1:
-        sources["all"] = found.total
-    rows = _rows(found)
-    labels = [format_number(found.values[row]) for row in rows]
-    marks = [_mark(found, found.values[row]) for row in rows]
-    moves = _moves(found, rows) if out.width >= _ROOMY else []
+        sources["all"] = swept.total
+    rows = _rows(swept)
+    labels = [format_number(swept.values[row]) for row in rows]
+    marks = [_mark(swept, swept.values[row]) for row in rows]
+    moves = _moves(swept, rows) if out.width >= _ROOMY else []
     left = max(map(len, labels)) + max(map(len, marks)) + 1
     fits = max((out.width - left) // (_BLOCK + 2), 1)
     names = list(sources)
@@ -266,9 +266,9 @@ def print_sweep(out: PlainConsole, found: Sweep) -> None:
         out.print()
         for line in _lines(some, rows, labels, marks, moves if is_last else [], out.width - left):
             out.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
-    if found.now is None:
-        out.print(f"{found.parameter} is off in this run: every threshold drops more.")
-    unsure = max(map(max, (one.unsure for one in found.sources.values())), default=0)
+    if swept.now is None:
+        out.print(f"{swept.parameter} is off in this run: every threshold drops more.")
+    unsure = max(map(max, (one.unsure for one in swept.sources.values())), default=0)
     if unsure:
         out.print(
             f"Of the kept ones, up to {unsure:,} may yet be dropped here: a rule that stores no "
@@ -276,21 +276,21 @@ def print_sweep(out: PlainConsole, found: Sweep) -> None:
         )
 
 
-def print_near(out: PlainConsole, found: Sweep) -> None:
+def print_near(out: PlainConsole, swept: Sweep) -> None:
     """Print the documents just above and below each line."""
-    for line in dict.fromkeys(near.line for near in found.near):
-        mark = _mark(found, line).strip() or "line"
+    for line in dict.fromkeys(near.line for near in swept.near):
+        mark = _mark(swept, line).strip() or "line"
         for is_kept in (True, False):
-            rows = [near for near in found.near if (near.line, near.is_kept) == (line, is_kept)]
+            rows = [near for near in swept.near if (near.line, near.is_kept) == (line, is_kept)]
             out.print()
             word = "spares" if is_kept else "drops"
-            out.print(f"{found.parameter} = {format_number(line)} ({mark}) just {word}:",
+            out.print(f"{swept.parameter} = {format_number(line)} ({mark}) just {word}:",
                       style="bold", highlight=False)  # fmt: skip
             if not rows:
                 out.print("  nothing")
             for near in rows:
                 _print_near(out, near)
-    if any(near.text is None for near in found.near):
+    if any(near.text is None for near in swept.near):
         out.print(
             "  Where no text is shown, the input files changed or are not here; "
             "`ledger: {keep_text: true}` keeps all.",
@@ -312,22 +312,22 @@ def _print_near(out: PlainConsole, near: Near) -> None:
                   highlight=False)  # fmt: skip
 
 
-def _rows(found: Sweep) -> list[int]:
+def _rows(swept: Sweep) -> list[int]:
     """Return the places of the thresholds to show: evenly spread, and those that are marked."""
-    last = len(found.values) - 1
+    last = len(swept.values) - 1
     spread = {round(i * last / (SWEEP_ROWS - 1)) for i in range(SWEEP_ROWS)} if last else {0}
-    marked = {_nearest(found.values, at) for at in (found.now, found.then) if at is not None}
+    marked = {_nearest(swept.values, at) for at in (swept.now, swept.then) if at is not None}
     return sorted(spread | marked)
 
 
-def _mark(found: Sweep, value: float) -> str:
+def _mark(swept: Sweep, value: float) -> str:
     """Return the mark after a threshold."""
-    names = {"now": found.now, "set": found.then}
-    at = found.values.index(value) if value in found.values else -1
+    names = {"now": swept.now, "set": swept.then}
+    at = swept.values.index(value) if value in swept.values else -1
     names_here = [
         name
         for name, line in names.items()
-        if line is not None and _nearest(found.values, line) == at
+        if line is not None and _nearest(swept.values, line) == at
     ]
     return f" <{','.join(names_here)}" if names_here else ""
 
@@ -359,10 +359,10 @@ def _lines(
         yield (line + (f"  {moves[at]}" if moves else "")).rstrip()
 
 
-def _moves(found: Sweep, rows: list[int]) -> list[str]:
+def _moves(swept: Sweep, rows: list[int]) -> list[str]:
     """Return how many documents each threshold newly drops and keeps, where that is known."""
-    total = found.total
-    if found.how == "bins":
+    total = swept.total
+    if swept.how == "bins":
         return []
     return [f"{total.newly_dropped[row]:>13,}  {total.newly_kept[row]:>10,}" for row in rows]
 

@@ -242,13 +242,13 @@ def _measures(measures: Sequence[dict[str, Any]], margin: str) -> Iterator[str]:
 
 
 def _excerpts(
-    found: Sequence[dict[str, str]], num_spans: int, width: int, margin: str
+    pieces: Sequence[dict[str, str]], num_spans: int, width: int, margin: str
 ) -> Iterator[str]:
-    for piece in found:
+    for piece in pieces:
         line = f"{piece['before']}[-{piece['span']}-]{piece['after']}"
         yield from _wrapped(f'"{line}"', width, margin + "  ", breaks=True)
-    if found and num_spans > len(found):
-        yield f"{margin}  and {num_spans - len(found):,} more"
+    if pieces and num_spans > len(pieces):
+        yield f"{margin}  and {num_spans - len(pieces):,} more"
 
 
 def _cluster(cluster: dict[str, Any] | None, width: int, margin: str) -> Iterator[str]:

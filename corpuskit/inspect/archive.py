@@ -235,13 +235,13 @@ class Shards(NamedTuple):
     def texts(self, keys: Iterable[int]) -> dict[int, tuple[str, str]]:
         """Return key -> (id, text) of documents that were kept, as they were kept."""
         wanted = np.array(sorted(keys), np.int64)
-        found: dict[int, tuple[str, str]] = {}
+        texts: dict[int, tuple[str, str]] = {}
         for part in self.parts.within(int(wanted[0]), int(wanted[-1]) + 1) if len(wanted) else ():
             mine = wanted[(wanted >= part.first) & (wanted <= part.last)]
             for batch in self.read(part, ["key", "id", "text"], mine) if len(mine) else ():
                 for row in batch.filter(pc.is_in(batch.column("key"), pa.array(mine))).to_pylist():
-                    found[row["key"]] = (row["id"], row["text"])
-        return found
+                    texts[row["key"]] = (row["id"], row["text"])
+        return texts
 
     def _gone(self, part: Part) -> pa.Array:
         keys = [pa.array([], pa.int64())]
@@ -589,8 +589,8 @@ def search(
                 values = values.field("url") if column == "url" else values
                 compare = pc.match_substring if column == "text" else pc.equal
                 rows = numbers(compare(values, value).fill_null(False))
-                for found in numbers(batch.column(key))[rows].tolist():
-                    yield Match(found, part)
+                for match in numbers(batch.column(key))[rows].tolist():
+                    yield Match(match, part)
 
 
 def key_at(ordinal: int, position: int) -> int:

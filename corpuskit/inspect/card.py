@@ -165,8 +165,8 @@ def card_facts(run: RunDirectory) -> CardFacts:
     tokenizer = given.get("tokenizer", {})
     plan_hash, plan_limits = _edits(run, finished)
     table = mixture(run, finished) if "mix.plan" in done else None
-    found = find_limits(steps, [one.name for one in sources if one.license is None], changed)
-    limits = [*declared.limits, *found, *plan_limits]
+    derived = find_limits(steps, [one.name for one in sources if one.license is None], changed)
+    limits = [*declared.limits, *derived, *plan_limits]
     return CardFacts(
         run.plan.settings.name, declared, unfinished, _languages(run), sources, rejected, stages,
         _configs(run, finished), _columns(run, finished), limits,
@@ -182,8 +182,8 @@ def card_facts(run: RunDirectory) -> CardFacts:
 def source_of(stage: str) -> str:
     """Return what the documentation of a stage says after `Source:`."""
     doc = inspect.getdoc(registry.load(stage)) or ""
-    found = re.search(r"^Source: (.*?)(?:\n\s*\n|\Z)", doc, re.DOTALL | re.MULTILINE)
-    return " ".join(found[1].split()) if found else ""
+    match = re.search(r"^Source: (.*?)(?:\n\s*\n|\Z)", doc, re.DOTALL | re.MULTILINE)
+    return " ".join(match[1].split()) if match else ""
 
 
 def _stage(step: Step, row: FunnelRow) -> StageFacts:
@@ -201,14 +201,14 @@ def _source_facts(run: RunDirectory, finished: Sealed) -> list[SourceFacts]:
     documents = {one.source: one for one in accounts(run, finished)}
     packed = {row.source: row for row in packing(finished) if row.band is None}
     sizes, read = kept_bytes(run, finished), read_bytes(finished)
-    found = []
+    rows = []
     for step in run.plan.file.sources:
         name = step.label
         declared = run.plan.settings.card.sources.get(name)
         files = [file for file in run.inputs.files if file.source == name]
         count, row = documents.get(name), packed.get(name)
         nothing = 0 if packed else None  # others are packed, so this one has no documents
-        found.append(
+        rows.append(
             SourceFacts(
                 name, step.name,
                 declared.license if declared else None, declared.origin if declared else None,
@@ -219,7 +219,7 @@ def _source_facts(run: RunDirectory, finished: Sealed) -> list[SourceFacts]:
                 row.tokens if row else nothing, row.rows if row else nothing,
             )
         )  # fmt: skip
-    return found
+    return rows
 
 
 def _languages(run: RunDirectory) -> list[str]:
@@ -237,14 +237,14 @@ def _configs(run: RunDirectory, finished: Sealed) -> dict[str, str]:
     """Return which files can be loaded, the best to begin with first."""
     folders = {phase.folder for phase, _ in finished if phase.is_stream}
     roles = {role for _, seal in finished for role in seal.parts.digests}
-    found = {}
+    configs = {}
     if "documents" in folders:
-        found["documents"] = "documents/*.parquet"
+        configs["documents"] = "documents/*.parquet"
     if "tokens" in roles:
-        found["tokens"] = "tokens/*/*.parquet"
+        configs["tokens"] = "tokens/*/*.parquet"
     if "aside:holdout" in roles:
-        found["holdout"] = "holdout/*.parquet"
-    return found
+        configs["holdout"] = "holdout/*.parquet"
+    return configs
 
 
 def _columns(run: RunDirectory, finished: Sealed) -> dict[str, str]:
@@ -279,28 +279,28 @@ def _tokenizer_name(steps: Sequence[Step]) -> str | None:
 def _warnings(
     declared: Card, sources: Sequence[SourceFacts], unfinished: Sequence[str]
 ) -> list[str]:  # fmt: skip
-    found = []
+    warnings = []
     if unfinished:
-        found.append(f"the run is not finished: {', '.join(unfinished)} have not run.")
+        warnings.append(f"the run is not finished: {', '.join(unfinished)} have not run.")
     here = [path for one in sources for path in one.paths if path.startswith(("/", "~"))]
     if here:
-        found.append(f"the card names paths of this machine, such as {here[0]}.")
+        warnings.append(f"the card names paths of this machine, such as {here[0]}.")
     if declared.license is None:
-        found.append("the licence of the dataset is not declared. Set card.license.")
+        warnings.append("the licence of the dataset is not declared. Set card.license.")
     missing = [one.name for one in sources if one.license is None]
     if missing:
         many = "licences of sources {} are" if len(missing) > 1 else "licence of source {} is"
-        found.append(
+        warnings.append(
             f"the {many.format(', '.join(missing))} not declared. Set "
             f"card.sources.{missing[0]}.license."
         )
     missing = [one.name for one in sources if one.origin is None and one.url is None]
     if missing:
-        found.append(
+        warnings.append(
             f"nothing says where {', '.join(missing)} came from. Set "
             f"card.sources.{missing[0]}.origin."
         )
-    return found
+    return warnings
 
 
 # ---------------------------------------------------------------- what was done, and known limits
@@ -320,31 +320,31 @@ def find_limits(
         accepted: phases that were kept although their code had changed.
     """
     names = {step.name for step in steps}
-    found = [*_language_limits(steps), *_duplicates(names)]
+    limits = [*_language_limits(steps), *_duplicates(names)]
     if "decontaminate" not in names:
-        found.append(
+        limits.append(
             "No stage looked for benchmark items: scores of models trained on it may be too high."
         )
-    found.append(
+    limits.append(
         "Only personal data that has a form (addresses, numbers, keys) was looked for; names are "
         "still there, and some of what has a form is missed."
         if "pii" in names
         else "No stage looked for personal data."
     )
     if not names & set(HARMFUL):
-        found.append("No stage looked for toxic or adult content.")
-    found += _sampling(steps)
+        limits.append("No stage looked for toxic or adult content.")
+    limits += _sampling(steps)
     if unlicensed:
-        found.append(
+        limits.append(
             f"Nobody declared the licence of {', '.join(unlicensed)}. No stage looks at licences: "
             "who uses the texts has to find out."
         )
     if accepted:
-        found.append(
+        limits.append(
             f"Phases {', '.join(accepted)} were made by code that has changed since "
             "(`--accept-code-change`): running again may decide otherwise."
         )
-    return found
+    return limits
 
 
 def duplicate_statements(
@@ -356,7 +356,7 @@ def duplicate_statements(
         dropped: label -> documents.
         changed: label -> rule -> documents that lost some of their text.
     """
-    found = []
+    lines = []
     for step in steps:
         stage = step.stage
         if step.name == EXACT:
@@ -373,24 +373,24 @@ def duplicate_statements(
             what = "Repeated " + ("passages" if step.name == PARTS[0] else "lines")
         else:
             continue
-        found.append(f"{what} were {_action(step)}: {_came(step, dropped, changed)}.")
-    return found or ["Duplicates were not looked for."]
+        lines.append(f"{what} were {_action(step)}: {_came(step, dropped, changed)}.")
+    return lines or ["Duplicates were not looked for."]
 
 
 def benchmark_statements(
     steps: Sequence[Step], dropped: Mapping[str, int], changed: Mapping[str, Mapping[str, int]]
 ) -> list[str]:
     """Return what was done about benchmark items."""
-    found = []
+    lines = []
     for step in steps:
         if step.name == "decontaminate":
             given = getattr(step.stage, "benchmarks", ())
             files = [f"{k} ({v})" for k, v in given.items()] if isinstance(given, dict) else given
-            found.append(
+            lines.append(
                 f"Items of {', '.join(files)} were looked for; what was found was "
                 f"{_action(step)}: {_came(step, dropped, changed)}."
             )
-    return found or ["Benchmark items were not looked for."]
+    return lines or ["Benchmark items were not looked for."]
 
 
 def personal_data_statements(
@@ -401,7 +401,7 @@ def personal_data_statements(
     Args:
         changed: label -> kind -> documents in which it was found.
     """
-    found = []
+    lines = []
     for step in steps:
         if step.name == "pii":
             counts = changed.get(step.label, {})
@@ -411,8 +411,8 @@ def personal_data_statements(
             also = f", and {lost:,} are gone for it" if lost else ""
             action = {"replace": "replaced", "mask": "masked", "tag": "tagged", "drop": "dropped"}
             done = action.get(getattr(step.stage, "action", ""), "replaced")
-            found.append(f"Looked for {kinds}. Found and {done}: {found_in} documents{also}.")
-    return found or ["Personal data was not looked for."]
+            lines.append(f"Looked for {kinds}. Found and {done}: {found_in} documents{also}.")
+    return lines or ["Personal data was not looked for."]
 
 
 def _came(step: Step, dropped: Mapping[str, int], changed: Mapping[str, Mapping[str, int]]) -> str:
@@ -430,16 +430,16 @@ def _action(step: Step) -> str:
 
 
 def _language_limits(steps: Sequence[Step]) -> list[str]:
-    found = []
+    lines = []
     for step in steps:
         if step.name == "language":
             model = getattr(step.stage, "model", EMBEDDED)
             named = "corpuskit's embedded model" if model == EMBEDDED else str(model)
-            found.append(
+            lines.append(
                 f"Languages were identified by a fastText model ({named}); it errs on short, mixed "
                 "and formulaic texts, and more often in languages that resemble others."
             )
-    return found or ["Languages were not looked at."]
+    return lines or ["Languages were not looked at."]
 
 
 def _duplicates(names: set[str]) -> list[str]:
@@ -454,24 +454,24 @@ def _duplicates(names: set[str]) -> list[str]:
 
 def _sampling(steps: Sequence[Step]) -> list[str]:
     """Return what is not there by choice or by chance."""
-    found = []
+    lines = []
     for step in steps:
         if step.name == "holdout":
             ratio = getattr(step.stage, "ratio", 0.0)
             share = f"{100 * ratio:.3g} %"
-            found.append(f"About {share} of the documents were set aside, by a hash of their text.")
+            lines.append(f"About {share} of the documents were set aside, by a hash of their text.")
         elif step.name == "percentile" and getattr(step.stage, "keep_top", None) is not None:
-            found.append(
+            lines.append(
                 f"Only the best {100 * getattr(step.stage, 'keep_top', 1.0):.3g} % by "
                 f"{getattr(step.stage, 'column', 'a score')} was kept: what the score is blind to "
                 "is rarer than in the sources."
             )
         elif step.name == "upsample":
-            found.append("Some documents count several times, others not at all (upsample).")
+            lines.append("Some documents count several times, others not at all (upsample).")
         elif step.name in {"quality", "toxicity"}:
             model = getattr(step.stage, "model", "")
-            found.append(f"Scores of {step.label} come from a classifier ({model}) and its biases.")
-    return found
+            lines.append(f"Scores of {step.label} come from a classifier ({model}) and its biases.")
+    return lines
 
 
 # ---------------------------------------------------------------- the card as Markdown
@@ -631,13 +631,13 @@ def fenced(text: str, language: str) -> str:
 
 def _source_datasets(sources: Sequence[SourceFacts]) -> list[str]:
     """Return datasets of the hub that went in, and `original` for everything else."""
-    found: dict[str, None] = {}
+    datasets: dict[str, None] = {}
     for one in sources:
         names = list(one.paths) if one.format == "huggingface" else [one.url or ""]
         hub = [name.removeprefix("https://huggingface.co/datasets/") for name in names]
         ids = [name for name in hub if re.fullmatch(r"[\w.-]+/[\w.-]+", name)]
-        found |= dict.fromkeys(ids or ["original"])
-    return list(found)
+        datasets |= dict.fromkeys(ids or ["original"])
+    return list(datasets)
 
 
 def _notice(facts: CardFacts) -> list[str]:

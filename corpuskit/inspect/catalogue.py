@@ -126,8 +126,8 @@ _FROM_CLASSES = "Made from `corpuskit/train/settings.py`; see [training](trainin
 
 def _section(spec: dict[str, Any]) -> str | None:
     choices = [spec, *spec.get("anyOf", []), *spec.get("allOf", [])]
-    found = (one["$ref"].rpartition("/")[2] for one in choices if "$ref" in one)
-    return next(found, None)
+    names = (one["$ref"].rpartition("/")[2] for one in choices if "$ref" in one)
+    return next(names, None)
 
 
 def _keys(properties: dict[str, Any], required: Sequence[str]) -> list[str]:

@@ -135,16 +135,16 @@ def read_counts(
         DataError: one cannot be read.
     """
     streams = [(phase, seal) for phase, seal in finished if phase.is_stream]
-    found = [(phase, seal.by_role(ROLE)) for phase, seal in streams]
-    total = sum(len(parts) for _, parts in found)
+    by_phase = [(phase, seal.by_role(ROLE)) for phase, seal in streams]
+    total = sum(len(parts) for _, parts in by_phase)
     step = max(-(-total // max_parts), 1)
-    chosen = [(phase, parts[::step]) for phase, parts in found if len(parts)]
+    chosen = [(phase, parts[::step]) for phase, parts in by_phase if len(parts)]
     missing = tuple(
         phase.name
-        for (phase, seal), (_, parts) in zip(streams, found, strict=True)
+        for (phase, seal), (_, parts) in zip(streams, by_phase, strict=True)
         if not len(parts) and any(name.startswith("read/") for name in seal.counters)
     )
-    last = streams[-1][0].name if streams and len(found[-1][1]) else ""
+    last = streams[-1][0].name if streams and len(by_phase[-1][1]) else ""
     listed = [(phase, part) for phase, parts in chosen for part in parts]
     table, num = _summed(run, listed, last, at)
     sampled = Sampled(num, total) if num < total else None
@@ -160,9 +160,9 @@ def _summed(
     for begin in range(0, len(parts), _HELD):
         some = parts[begin : begin + _HELD]
         tables = [_read(run, phase, part, last, at) for phase, part in some]
-        found = [table for table in tables if table is not None]
-        num += len(found)
-        total = _short(_grouped(pa.concat_tables([total, *found])))
+        present = [table for table in tables if table is not None]
+        num += len(present)
+        total = _short(_grouped(pa.concat_tables([total, *present])))
     return total, num
 
 

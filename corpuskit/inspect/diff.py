@@ -143,23 +143,23 @@ def compare(
         )
         for run, done in ((run_a, scope.done_a), (run_b, scope.done_b))
     )  # fmt: skip
-    found = find_changes(left, right, pairing)
-    if not any(count.in_both for count in found.sources.values()):
+    counted = find_changes(left, right, pairing)
+    if not any(count.in_both for count in counted.sources.values()):
         raise UsageError(_nothing(run_a, run_b, source))
     plan = plan_changes(run_a, run_b)
     plan += library_changes(run_a, run_b, scope.done_a, scope.done_b, plan)
-    changes = _chosen(list(_changes(run_a, run_b, found, names, plan)), stage, rule, names)
+    changes = _chosen(list(_changes(run_a, run_b, counted, names, plan)), stage, rule, names)
     changes.sort(key=lambda c: (KINDS.index(c.kind), -c.documents, c.a.rule, c.b.rule))
     return Comparison(
         run_a.store.address,
         run_b.store.address,
-        (*scope.notes, *pairing.notes, *_more_notes(found, pairing)),
+        (*scope.notes, *pairing.notes, *_more_notes(counted, pairing)),
         tuple(plan),
         tuple(funnels(run_a, run_b, scope.done_a, scope.done_b, source)),
         tuple(source_pairs(run_a, run_b, scope.done_a, scope.done_b, source)),
         scope.with_texts,
         tuple(changes),
-        dict(sorted(found.sources.items())),
+        dict(sorted(counted.sources.items())),
     )
 
 
@@ -210,14 +210,14 @@ def _scope(run_a: RunDirectory, run_b: RunDirectory, texts: bool | None) -> _Sco
         _has_last_documents(run, done) for run, done in ((run_a, done_a), (run_b, done_b))
     )
     shards = [kept_shards(run, done) for run, done in ((run_a, done_a), (run_b, done_b))]
-    size = sum(part.text_bytes for found in shards if found for part in found.parts)
+    size = sum(part.text_bytes for last in shards if last for part in last.parts)
     if not is_written:
         notes.append("Texts are not compared: not all documents are written.")
     elif texts is None and size > TEXT_BYTES:
         notes.append(f"Texts are not compared: {size / 1e9:,.1f} GB. Ask for it with --texts.")
     with_texts = is_written and texts is not False and (texts is True or size <= TEXT_BYTES)
-    for run, found in zip((run_a, run_b), shards, strict=True):
-        packed = [label for label in (found.packed_by if found else ()) if _is_stage(run, label)]
+    for run, last in zip((run_a, run_b), shards, strict=True):
+        packed = [label for label in (last.packed_by if last else ()) if _is_stage(run, label)]
         if packed and with_texts:
             notes.append(
                 f"{run.store.address}: texts are those before {', '.join(packed)}: "
@@ -251,7 +251,7 @@ def _has_last_documents(run: RunDirectory, done: Sealed) -> bool:
 
 
 def _changes(
-    run_a: RunDirectory, run_b: RunDirectory, found: Changes, names: OutcomeNames,
+    run_a: RunDirectory, run_b: RunDirectory, counted_changes: Changes, names: OutcomeNames,
     plan: Sequence[PlanChange],
 ) -> Iterator[OutcomeChange]:  # fmt: skip
     aside = {
@@ -260,7 +260,7 @@ def _changes(
         for step in run.plan.file.steps
         if isinstance(step.stage, StreamingStage) and step.stage.diverts
     }
-    for key, counted in found.counts.items():
+    for key, counted in counted_changes.counts.items():
         left, right = (_outcome(code, names, aside) for code in (key.code_a, key.code_b))
         stages = [outcome.stage for outcome in (left, right) if outcome.stage]
         because = "; ".join(dict.fromkeys(filter(None, (_because(s, plan) for s in stages))))
@@ -319,11 +319,11 @@ def _chosen(
     ]
 
 
-def _more_notes(found: Changes, pairing: Pairing) -> Iterator[str]:
+def _more_notes(changes: Changes, pairing: Pairing) -> Iterator[str]:
     for files, name in ((pairing.only_a, "A"), (pairing.only_b, "B")):
         if files:
             yield f"{len(files)} input files are in {name} only."
-    shared = sum(count.shared_ids for count in found.sources.values())
+    shared = sum(count.shared_ids for count in changes.sources.values())
     if shared:
         yield f"{shared:,} documents have the id of an earlier one and are not compared."
 
@@ -421,23 +421,23 @@ class SourcePair:
 
 def plan_changes(run_a: RunDirectory, run_b: RunDirectory) -> list[PlanChange]:
     """Return what differs: settings, sources and their files, stages, parameters, code."""
-    found = list(_settings(run_a, run_b))
-    found += _sources(run_a, run_b)
-    found += _stages(run_a, run_b)
+    changes = list(_settings(run_a, run_b))
+    changes += _sources(run_a, run_b)
+    changes += _stages(run_a, run_b)
     codes_a, codes_b = (_code(run) for run in (run_a, run_b))
     for name in sorted(codes_a.keys() & codes_b.keys()):
         labels = [step.label for step in run_b.plan.file.steps if step.name == name]
         if codes_a[name] != codes_b[name]:
-            found += [
+            changes += [
                 PlanChange(label or name, codes_a[name], codes_b[name], label, "code")
                 for label in labels or [""]
             ]
-    return found
+    return changes
 
 
 def _code(run: RunDirectory) -> dict[str, str]:
-    found = json.loads(run.store.read(PLAN))["code"]
-    return {str(name): str(digest) for name, digest in found.items()}
+    digests = json.loads(run.store.read(PLAN))["code"]
+    return {str(name): str(digest) for name, digest in digests.items()}
 
 
 def library_changes(
@@ -592,14 +592,14 @@ def _of_source(count: SideCount, source: str) -> SideCount:
 
 def _seen(done: Sealed) -> dict[str, int]:
     """Return bytes of text that came to each stage; passes of a global one read them again."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for phase, seal in done:
         for name, value in seal.timing.items():
             kind, _, label = name.partition("/")
             if kind == "text_bytes" and (label or not phase.is_stream):
                 label = label or phase.labels[0]
-                found[label] = max(found.get(label, 0), int(value))
-    return found
+                sizes[label] = max(sizes.get(label, 0), int(value))
+    return sizes
 
 
 def source_pairs(

@@ -319,12 +319,12 @@ def _around(documents: RunDocuments, key: int) -> list[str]:
     """Return the ids of the documents before and after a position in the same file."""
     if key >> POSITION_BITS > MAX_ORDINAL:
         return []
-    found: set[int] = set()
+    keys: set[int] = set()
     for role, column in (("documents", "key"), ("ledger", "doc_key")):
         part = documents.part(0, role, key)
         with contextlib.suppress(FileNotFoundError):
-            found |= set(keys_around(documents.run.at(part), key, column)) if part else set()
-    same = [other for other in found if other >> POSITION_BITS == key >> POSITION_BITS]
+            keys |= set(keys_around(documents.run.at(part), key, column)) if part else set()
+    same = [other for other in keys if other >> POSITION_BITS == key >> POSITION_BITS]
     below, above = [k for k in same if k < key], [k for k in same if k > key]
     near = [*([max(below)] if below else []), *([min(above)] if above else [])]
     return [repr(documents.identify(other).id) for other in near]

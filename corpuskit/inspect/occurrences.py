@@ -143,31 +143,31 @@ def token_facts(
         plan = read_mix(address)
         provenance = Provenance(plan, _DEADLINE_SECONDS)
         rows = _rows(plan, provenance, key)
-        found = provenance.counters_of(key) if rows else []
+        occurrences = provenance.counters_of(key) if rows else []
     except CorpuskitError as error:
         return {"missing": str(error)}
     facts: dict[str, Any] = {
         "rows": rows,
-        "taken": len(found),
-        "epochs": 1 + max((one.epoch for one in found), default=-1),
+        "taken": len(occurrences),
+        "epochs": 1 + max((one.epoch for one in occurrences), default=-1),
         "plan_rows": plan.order.num_rows,
     }
-    if rows and not found:
+    if rows and not occurrences:
         facts["why_not"] = _why_not(plan, rows)
     if training is not None:
-        facts |= _training_steps(plan, found, training)
+        facts |= _training_steps(plan, occurrences, training)
     else:
-        facts["steps"] = _steps(plan, found, global_batch_rows)
+        facts["steps"] = _steps(plan, occurrences, global_batch_rows)
     return facts
 
 
 def _rows(plan: MixPlan, provenance: Provenance, key: int) -> list[dict[str, Any]]:
     names = [source.name for source in plan.sources]
-    found = []
+    facts = []
     for source, _, row, first, count in provenance.lookups.stretches_of({key}):
         at = np.array([names.index(source)], np.int32), np.array([row], np.int64)
         place = plan.parts.locate(*at)
-        found.append(
+        facts.append(
             {
                 "source": source,
                 "row": row,
@@ -178,7 +178,7 @@ def _rows(plan: MixPlan, provenance: Provenance, key: int) -> list[dict[str, Any
                 "num_tokens": count,
             }
         )
-    return found
+    return facts
 
 
 def _why_not(plan: MixPlan, rows: list[dict[str, Any]]) -> str:
@@ -195,12 +195,12 @@ def _why_not(plan: MixPlan, rows: list[dict[str, Any]]) -> str:
 
 
 def _steps(
-    plan: MixPlan, found: Sequence[Found], batch: int | Sequence[tuple[int, int]] | None
+    plan: MixPlan, occurrences: Sequence[Found], batch: int | Sequence[tuple[int, int]] | None
 ) -> list[dict[str, Any]]:
     slicing = None if batch is None else Slicing(BatchRows(batch), 0, 0, 0, 1)
     last = 0 if slicing is None else slicing.last_step(plan.skips.num_delivered)
     steps = []
-    for one in found[:MAX_STEPS]:
+    for one in occurrences[:MAX_STEPS]:
         facts = _occurrence(one)
         if slicing is not None:
             step, row = slicing.step_of(plan.skips.delivered_before(one.counter))
@@ -209,7 +209,9 @@ def _steps(
     return steps
 
 
-def _training_steps(plan: MixPlan, found: Sequence[Found], training: Training) -> dict[str, Any]:
+def _training_steps(
+    plan: MixPlan, occurrences: Sequence[Found], training: Training
+) -> dict[str, Any]:
     known = {plan.base.hash, *(edit.after for edit in plan.edits)}
     if training.starts[-1].plan not in known:
         raise UsageError(
@@ -217,7 +219,7 @@ def _training_steps(plan: MixPlan, found: Sequence[Found], training: Training) -
             "of this run, so it says nothing about its documents. Name the run that it reads."
         )
     steps = []
-    for one in found[:MAX_STEPS]:
+    for one in occurrences[:MAX_STEPS]:
         place = _place_in(plan, one.counter, training)
         if place is None:
             steps.append({**_occurrence(one), "left_over": True, "done": False})

@@ -142,7 +142,7 @@ def find_changes(reader_a: OutcomeReader, reader_b: OutcomeReader, pairing: Pair
 
     Memory is bounded by WINDOW_ROWS, or ID_ROWS where ids are matched, not by the runs.
     """
-    found = Changes()
+    changes = Changes()
     pairs: list[tuple[InputFile | None, InputFile | None]] = [*pairing.pairs]
     pairs += [(file, None) for file in pairing.only_a]
     pairs += [(None, file) for file in pairing.only_b]
@@ -154,10 +154,10 @@ def find_changes(reader_a: OutcomeReader, reader_b: OutcomeReader, pairing: Pair
                 _read(reader_b, file_b, low, high),
             )
             values_a, values_b = (_positions(outcomes) for outcomes in (outcomes_a, outcomes_b))
-            found.add(source, join(values_a, outcomes_a, values_b, outcomes_b))
+            changes.add(source, join(values_a, outcomes_a, values_b, outcomes_b))
     for source, (files_a, files_b) in pairing.by_id.items():
-        _by_id(found, source, (reader_a, files_a), (reader_b, files_b))
-    return found
+        _by_id(changes, source, (reader_a, files_a), (reader_b, files_b))
+    return changes
 
 
 def _source(file: InputFile | None) -> str:
@@ -206,7 +206,9 @@ def _windows(
             yield low, high
 
 
-def _by_id(found: Changes, source: str, *sides: tuple[OutcomeReader, Sequence[InputFile]]) -> None:
+def _by_id(
+    changes: Changes, source: str, *sides: tuple[OutcomeReader, Sequence[InputFile]]
+) -> None:
     """Compare the documents of some files by the hashes of their ids, a share of them at a time."""
     end = 1 << POSITION_BITS
     total = sum(
@@ -218,10 +220,10 @@ def _by_id(found: Changes, source: str, *sides: tuple[OutcomeReader, Sequence[In
     shares = -(-total // ID_ROWS) or 1
     for share in range(shares):
         (ids_a, outcomes_a), (ids_b, outcomes_b) = (
-            _with_ids(found.sources[source], reader, files, share, shares)
+            _with_ids(changes.sources[source], reader, files, share, shares)
             for reader, files in sides
         )
-        found.add(source, join(ids_a, outcomes_a, ids_b, outcomes_b))
+        changes.add(source, join(ids_a, outcomes_a, ids_b, outcomes_b))
 
 
 def _with_ids(
@@ -309,8 +311,8 @@ class OutcomeReader:
     ) -> None:  # fmt: skip
         self.run, self.names, self.ignored = run, names, ignored
         self.with_texts, self.with_ids = with_texts, with_ids
-        found = (seal.by_role("ledger") for _, seal in finished)
-        self.ledgers = [parts for parts in found if len(parts)]
+        ledgers = (seal.by_role("ledger") for _, seal in finished)
+        self.ledgers = [parts for parts in ledgers if len(parts)]
         self.shards = kept_shards(run, finished)
 
     def rows(self, low: int, high: int) -> list[tuple[int, int, int]]:
@@ -369,12 +371,12 @@ class OutcomeReader:
         labels, reasons = (column.dictionary.to_pylist() for column in coded)
         # Reasons may have details after a colon: many of them, and one rule.
         pairs, places = np.unique(stages * len(reasons) + rules, return_inverse=True)
-        found = np.empty(len(pairs), np.int32)
+        codes = np.empty(len(pairs), np.int32)
         for at, pair in enumerate(pairs.tolist()):
             stage, reason = labels[pair // len(reasons)], reasons[pair % len(reasons)]
             is_ignored = stage in self.ignored
-            found[at] = KEPT if is_ignored else self.names.code(stage, reason.partition(": ")[0])
-        return found[places]
+            codes[at] = KEPT if is_ignored else self.names.code(stage, reason.partition(": ")[0])
+        return codes[places]
 
     def _living(self, low: int, high: int) -> Iterator[Outcomes]:
         if self.shards is None:
@@ -404,8 +406,8 @@ def _hashed(column: pa.Array | pa.ChunkedArray) -> NDArray[np.uint64]:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     high, _ = hash_texts(*utf8(column.cast(pa.large_string())))
-    found: NDArray[np.uint64] = np.maximum(high, np.uint64(1))
-    return found
+    hashes: NDArray[np.uint64] = np.maximum(high, np.uint64(1))
+    return hashes
 
 
 # ---------------------------------------------------------------- input files of both runs

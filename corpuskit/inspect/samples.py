@@ -119,16 +119,16 @@ class Band:
         self, values: NDArray[np.float64], thresholds: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
         """Return which values are wanted; NaN never is."""
-        found = ~np.isnan(values)
+        inside = ~np.isnan(values)
         if self.low is not None:
-            found &= values >= self.low
+            inside &= values >= self.low
         if self.high is not None:
-            found &= values <= self.high
+            inside &= values <= self.high
         if self.near_ratio is not None:
             # Decimal bounds are not exact: 0.44 lies within 10 % of 0.4.
             reach = self.near_ratio * np.abs(thresholds) * (1 + 1e-9)
-            found &= np.abs(values - thresholds) <= reach
-        return found
+            inside &= np.abs(values - thresholds) <= reach
+        return inside
 
 
 class StageLedger(NamedTuple):
@@ -179,14 +179,14 @@ def find_samples(
     wanted: dict[str, tuple[Part, list[int]]] = {}
     for _, key, part in best:
         wanted.setdefault(part.path, (part, []))[1].append(key)
-    found: list[dict[str, Any]] = []
+    ledger: list[dict[str, Any]] = []
     units: dict[int, int] = {}
     for part, keys in wanted.values():
         units |= dict.fromkeys(keys, part.unit)
         rows = _rows(run, part, place.stage, source, action, keys)
         rows = rows if band is None else rows.filter(pa.array(_in_band(rows, band)))
-        found += _of_rule(rows, rule).to_pylist()
-    shown = _with_texts(run, place, found, units, read_inputs=read_inputs)
+        ledger += _of_rule(rows, rule).to_pylist()
+    shown = _with_texts(run, place, ledger, units, read_inputs=read_inputs)
     return Samples(place.stage, tuple(shown), dict(sorted(counts.items())), len(chosen), len(parts))
 
 
@@ -277,8 +277,8 @@ def _of_rule(rows: pa.Table, rule: str) -> pa.Table:
 
 
 def _extremes(rows: pa.Table) -> list[float]:
-    found = pc.min_max(rows.column("value")).as_py()
-    return [] if found["min"] is None else [found["min"], found["max"]]
+    ends = pc.min_max(rows.column("value")).as_py()
+    return [] if ends["min"] is None else [ends["min"], ends["max"]]
 
 
 def _nothing(stage: str, rule: str, read: int, parts: int, values: Sequence[float]) -> str:
@@ -314,17 +314,17 @@ def _with_texts(
         texts = [row for row in rows if row["text"] is not None]
         held = {row["doc_key"] for row in texts if is_whole or not row["spans"]}
         wanted = {key: unit for key, unit in units.items() if key not in held}
-    found = texts_seen(
+    seen = texts_seen(
         run, phase, stage, wanted | dict.fromkeys(survivors.values(), 0), read_inputs=read_inputs
     )
     ngram = getattr(None if step is None else step.stage, "ngram", DEFAULT_NGRAM)
     samples = []
     for row in sorted(rows, key=lambda row: (row["doc_key"], row["rule"])):
         key = row["doc_key"]
-        text = found.texts.get(key)
+        text = seen.texts.get(key)
         if text is None and row["text"] is not None:
             text = ledger_text(run, row["text"])
-        other = None if row["survivor_id"] is None else found.texts.get(survivors.get(key, -1))
+        other = None if row["survivor_id"] is None else seen.texts.get(survivors.get(key, -1))
         both = None if text is None or other is None else (text.text, other.text)
         samples.append(
             Sample(
@@ -335,7 +335,7 @@ def _with_texts(
                 None if other is None else other.text,
                 None if both is None else jaccard(*both, ngram),
                 "" if text is None else text.place,
-                found.problems.get(key, "") if text is None else "",
+                seen.problems.get(key, "") if text is None else "",
             )
         )  # fmt: skip
     return samples
@@ -343,7 +343,7 @@ def _with_texts(
 
 def _survivors(run: RunDirectory, phase: Phase, stage: object, keys: set[int]) -> dict[int, int]:
     """Return the keys of the documents that were kept instead, where they are of this run."""
-    found: dict[int, int] = {}
+    survivors: dict[int, int] = {}
     named = stage.clustering() if hasattr(stage, "clustering") else ""
     for index in phase.earlier:
         if run.plan.phases[index].pass_name != named:
@@ -353,8 +353,8 @@ def _survivors(run: RunDirectory, phase: Phase, stage: object, keys: set[int]) -
             mine = rows.filter(pc.is_in(rows.column("key"), pa.array(sorted(keys), pa.int64())))
             pairs = zip(mine.column("key").to_pylist(), mine.column("survivor").to_pylist(),
                         strict=True)  # fmt: skip
-            found |= {key: survivor for key, survivor in pairs if survivor >= 0}
-    return found
+            survivors |= {key: survivor for key, survivor in pairs if survivor >= 0}
+    return survivors
 
 
 def shingles(text: str, ngram: int) -> set[tuple[str, ...]]:
@@ -447,18 +447,18 @@ def find_kept(
         of = f": values go from {min(extremes):g} to {max(extremes):g}" if extremes else ""
         raise UsageError(f"{run.store.address}: no kept document is like that{of}.")
     texts = shards.texts([key for _, key, *_ in best])
-    rows = [_sample(key, part, found, value, texts[key]) for _, key, part, found in best]
+    rows = [_sample(key, part, measured, value, texts[key]) for _, key, part, measured in best]
     rows.sort(key=lambda row: row.key)
     stage = "" if value is None else value.stage
     return Samples(stage, tuple(rows), {"kept": counted}, len(chosen), len(parts))
 
 
 def _sample(
-    key: int, part: Part, found: float | None, value: _Value | None, text: tuple[str, str]
+    key: int, part: Part, measured: float | None, value: _Value | None, text: tuple[str, str]
 ) -> Sample:
     return Sample(
         key, text[0], part.source, "" if value is None else value.name, "kept",
-        None if value is None or found is None or np.isnan(found) else found,
+        None if value is None or measured is None or np.isnan(measured) else measured,
         None if value is None else value.threshold, (), text[1], None, text_from="documents",
     )  # fmt: skip
 
@@ -476,24 +476,24 @@ def _keys_and_values(
             values.append(numbers(column))
         else:
             values.append(np.full(len(batch), np.nan))
-    found = np.concatenate(keys)
-    if value is None or value.measures is None or not len(found):
-        return found, np.concatenate(values)
-    return found, _measured(shards.run, value, found)
+    all_keys = np.concatenate(keys)
+    if value is None or value.measures is None or not len(all_keys):
+        return all_keys, np.concatenate(values)
+    return all_keys, _measured(shards.run, value, all_keys)
 
 
 def _measured(run: RunDirectory, value: _Value, keys: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return what was measured in documents; NaN where nothing was."""
     assert value.measures is not None, "the caller looked"
     low, high = int(keys[0]), int(keys[-1]) + 1
-    found = np.full(len(keys), np.nan)
+    values = np.full(len(keys), np.nan)
     for part in value.measures.within(low, high):
         for batch in read_documents(run.at(part), ["key", value.name], keys=keys):
             there = numbers(batch.column("key"))
             places = np.minimum(np.searchsorted(keys, there), len(keys) - 1)
             mine = keys[places] == there
-            found[places[mine]] = numbers(batch.column(value.name))[mine]
-    return found
+            values[places[mine]] = numbers(batch.column(value.name))[mine]
+    return values
 
 
 def _value_of(run: RunDirectory, shards: Shards, finished: Sealed, stage: str, rule: str) -> _Value:
@@ -607,10 +607,10 @@ def _containing(run: RunDirectory, part: Part, key: int, piece: str) -> Sample:
     is_ledger = part.role == "ledger"
     rows = rows_of(run.at(part), key, "doc_key" if is_ledger else "key")
     row = next(row for row in rows if piece in (row["text"] or ""))
-    data, found = row["text"].encode(), piece.encode()
-    starts = [match.start() for match in re.finditer(re.escape(found), data)]
+    data, needle = row["text"].encode(), piece.encode()
+    starts = [match.start() for match in re.finditer(re.escape(needle), data)]
     return Sample(
         key, row["doc_id" if is_ledger else "id"], row["source"], "", "contains", None, None,
-        tuple((start, start + len(found)) for start in starts), row["text"], None,
+        tuple((start, start + len(needle)) for start in starts), row["text"], None,
         text_from=ledger_text(run, "").place if is_ledger else "documents",
     )  # fmt: skip

@@ -133,7 +133,7 @@ class Sweep:
         return {**dataclasses.asdict(self), "total": dataclasses.asdict(self.total)}
 
 
-def sweep(found: Tunable, changes: Sequence[str], request: str, *, samples: int = 5) -> Sweep:
+def sweep(tunable: Tunable, changes: Sequence[str], request: str, *, samples: int = 5) -> Sweep:
     """Return what a stage keeps as one threshold moves: exactly, or by bins without measures.
 
     Args:
@@ -146,9 +146,9 @@ def sweep(found: Tunable, changes: Sequence[str], request: str, *, samples: int 
         UsageError: `request` is of another form, or its parameter is not the threshold of a rule.
         DataError: what was measured does not explain what was decided.
     """
-    if found.has_measures:
-        return _exact(found, Swept(found, changes, request), samples)
-    return _by_bins(found, changes, request)
+    if tunable.has_measures:
+        return _exact(tunable, Swept(tunable, changes, request), samples)
+    return _by_bins(tunable, changes, request)
 
 
 # ---------------------------------------------------------------- the parameter that moves
@@ -158,27 +158,27 @@ class Swept:
     """One parameter of a stage, as its threshold moves.
 
     Args:
-        found: what was measured; `names` are the rules that have measures.
+        tunable: what was measured; `names` are the rules that have measures.
         changes, request: as in `sweep`.
 
     Raises:
         UsageError: it is not the threshold of a measured rule, or the range is of another form.
     """
 
-    def __init__(self, found: Tunable, changes: Sequence[str], request: str) -> None:
-        self._found = found
-        self.target, _, span = request.removeprefix(f"{found.label}.").partition("=")
+    def __init__(self, tunable: Tunable, changes: Sequence[str], request: str) -> None:
+        self._tunable = tunable
+        self.target, _, span = request.removeprefix(f"{tunable.label}.").partition("=")
         self.name, _, self.entry = self.target.partition(".")
-        check_name(found, self.name, f"--sweep {request}")
-        self.stage, changed = with_changes(found, changes)
-        self.now = self._value_in(found.stage)
+        check_name(tunable, self.name, f"--sweep {request}")
+        self.stage, changed = with_changes(tunable, changes)
+        self.now = self._value_in(tunable.stage)
         self.then = self._value_in(self.stage) if changed else None
         if self.then == self.now:
             self.then = None
         self.range, self.given = _parsed(request, span)
         for value in (*self.given, *(self.range[:2] if self.range else ())):
             text = repr(int(value)) if self.is_whole and value == int(value) else repr(value)
-            with_changes(found, [*changes, f"{self.target}={text}"])  # refuses what cannot be set
+            with_changes(tunable, [*changes, f"{self.target}={text}"])  # refuses what cannot be set
         self.rules = self._rules()
         self.side: Side = "min" if self.name.startswith("min") else "max"
 
@@ -251,7 +251,7 @@ class Swept:
         thresholds = {
             rule: (first.threshold(rule), last.threshold(rule))
             for rule in self.stage.rules
-            if rule in self._found.names and rule in self.stage.bounds
+            if rule in self._tunable.names and rule in self.stage.bounds
         }
         # A threshold that is off is NaN, which differs from itself.
         moved = {
@@ -323,20 +323,20 @@ def quantile_values(
 # ---------------------------------------------------------------- exact, from stored measures
 
 
-def _exact(found: Tunable, swept: Swept, samples: int) -> Sweep:
-    values = _thresholds(found, swept)
+def _exact(tunable: Tunable, swept: Swept, samples: int) -> Sweep:
+    values = _thresholds(tunable, swept)
     ends = [(value, swept.at(value)) for value in (values[0], values[-1])]
     kept: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.zeros((4, len(values)), np.int64))
     totals: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.zeros(3, np.int64))
-    lines = [_Line(found, swept, line, samples) for line in swept.lines]
-    silent = found.silent | set(swept.rules)
-    for batch in batches(found):
-        was_kept = decided(found, batch) == 0
+    lines = [_Line(tunable, swept, line, samples) for line in swept.lines]
+    silent = tunable.silent | set(swept.rules)
+    for batch in batches(tunable):
+        was_kept = decided(tunable, batch) == 0
         others, unsure = decide(ends[0][1], batch, silent)
         alive, measured = others == 0, swept.values_of(batch)
         for value, stage in ends:
-            by_rules = decide(stage, batch, found.silent)[0] == 0
-            _check(found, swept, batch, by_rules, alive & keeps(measured, value, swept.side))
+            by_rules = decide(stage, batch, tunable.silent)[0] == 0
+            _check(tunable, swept, batch, by_rules, alive & keeps(measured, value, swept.side))
         sizes = numbers(batch.column("text_bytes"))
         for source, rows in _by_source(batch):
             sums = (int(rows.sum()), int(sizes[rows].sum()), int(was_kept[rows].sum()))
@@ -355,30 +355,30 @@ def _exact(found: Tunable, swept: Swept, samples: int) -> Sweep:
         )
     near = [document for line in lines for document in line.nearest()]
     return Sweep(
-        found.label, swept.target, swept.rules, swept.side, swept.now, swept.then, values, sources,
-        near=near,
+        tunable.label, swept.target, swept.rules, swept.side, swept.now, swept.then, values,
+        sources, near=near,
     )  # fmt: skip
 
 
-def _thresholds(found: Tunable, swept: Swept) -> list[float]:
+def _thresholds(tunable: Tunable, swept: Swept) -> list[float]:
     """Return the thresholds of the curve, those that are asked about among them."""
     if swept.given:
         values = swept.given
     elif swept.range is not None:
         values = even_values(*swept.range, is_whole=swept.is_whole)
     else:
-        some = _some_values(found, swept)
+        some = _some_values(tunable, swept)
         values = quantile_values(some, swept.limits(), is_whole=swept.is_whole)
     if not values and not swept.lines:
         raise UsageError(f"--sweep {swept.target}: nothing was measured. Give a range.")
     return sorted({*values, *swept.lines})
 
 
-def _some_values(found: Tunable, swept: Swept) -> NDArray[np.float64]:
+def _some_values(tunable: Tunable, swept: Swept) -> NDArray[np.float64]:
     """Return values of the rule: of one row group of many parts."""
     pieces = []
-    for part in list(found.parts)[:: -(-len(found.parts) // LOOKED_AT_PARTS)]:
-        with opened(found.run.at(part)) as file:
+    for part in list(tunable.parts)[:: -(-len(tunable.parts) // LOOKED_AT_PARTS)]:
+        with opened(tunable.run.at(part)) as file:
             table = file.read_row_group(0, columns=swept.rules)
         pieces.append(swept.values_of(table.combine_chunks().to_batches()[0]))
     return np.concatenate(pieces)
@@ -416,7 +416,7 @@ def kept_at(
 
 
 def _check(
-    found: Tunable, swept: Swept, batch: pa.RecordBatch,
+    tunable: Tunable, swept: Swept, batch: pa.RecordBatch,
     by_rules: NDArray[np.bool_], by_value: NDArray[np.bool_],
 ) -> None:  # fmt: skip
     """Check that the curve says what the rules of the stage say, at its two ends."""
@@ -424,7 +424,7 @@ def _check(
     if len(wrong):
         identity = batch.column("id")[int(wrong[0])].as_py()
         raise DataError(
-            f"{found.label}: {swept.target} does more than bound {', '.join(swept.rules)}, as in "
+            f"{tunable.label}: {swept.target} does more than bound {', '.join(swept.rules)}, as in "
             f"{identity!r}: it cannot be swept. Try values with --set."
         )
 
@@ -439,8 +439,8 @@ def _by_source(batch: pa.RecordBatch) -> list[tuple[str, NDArray[np.bool_]]]:
 class _Line:
     """The documents nearest to a threshold, on both sides and of each source."""
 
-    def __init__(self, found: Tunable, swept: Swept, value: float, wanted: int) -> None:
-        self._found, self._swept, self._value, self._wanted = found, swept, value, wanted
+    def __init__(self, tunable: Tunable, swept: Swept, value: float, wanted: int) -> None:
+        self._tunable, self._swept, self._value, self._wanted = tunable, swept, value, wanted
         self._rows: dict[tuple[bool, str], list[tuple[float, bool, int, dict[str, Any]]]] = {}
 
     def add(
@@ -451,7 +451,7 @@ class _Line:
         if not self._wanted:
             return
         keys = numbers(batch.column("key"))
-        is_costly = ~(was_kept | sampled(keys, self._found.run.plan.settings.seed))
+        is_costly = ~(was_kept | sampled(keys, self._tunable.run.plan.settings.seed))
         with np.errstate(over="ignore"):
             marks = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         distance = np.abs(measured - self._value)
@@ -482,7 +482,7 @@ class _Line:
             chosen += [(side, row) for *_, row in sorted(first, key=lambda r: r[1:3])]
         stays = [row["key"] for _, row in chosen if row["was_kept"]]
         gone = [row["key"] for _, row in chosen if not row["was_kept"]]
-        texts, drops = texts_and_drops(self._found, stays, gone)
+        texts, drops = texts_and_drops(self._tunable, stays, gone)
         return [
             Near(
                 self._value, side, row["key"], row["id"], row["source"], row["text_bytes"],
@@ -554,13 +554,13 @@ class SingleRules:
     advice: str
 
 
-def single_rules(found: Tunable) -> SingleRules:
+def single_rules(tunable: Tunable) -> SingleRules:
     """Return what each rule of a stage fails by itself, by its present threshold.
 
     Raises:
         UsageError: this run counted nothing of the stage.
     """
-    stage, counts = found.stage, _counts(found)
+    stage, counts = tunable.stage, _counts(tunable)
     total = sum(documents for documents, _ in counts.seen.values())
     rules = []
     for rule in (name for name in stage.rules if name in counts.measures):
@@ -577,21 +577,21 @@ def single_rules(found: Tunable) -> SingleRules:
         low, high = (sum(column) for column in zip(*pairs, strict=True))
         known = None if np.isnan(threshold) else threshold
         rules.append(SingleRule(rule, _parameter(stage, rule), known, low, high, total))
-    return SingleRules(found.label, rules, counts.parts_read, counts.parts, _advice(found))
+    return SingleRules(tunable.label, rules, counts.parts_read, counts.parts, _advice(tunable))
 
 
-def _by_bins(found: Tunable, changes: Sequence[str], request: str) -> Sweep:
+def _by_bins(tunable: Tunable, changes: Sequence[str], request: str) -> Sweep:
     """Return the share of documents that pass one rule, whatever other rules do.
 
     A range only says which bins are shown.
     """
-    counts = _counts(found)
-    names = tuple(rule for rule in found.stage.rules if rule in counts.measures)
-    swept = Swept(found._replace(names=names, silent=frozenset()), changes, request)
+    counts = _counts(tunable)
+    names = tuple(rule for rule in tunable.stage.rules if rule in counts.measures)
+    swept = Swept(tunable._replace(names=names, silent=frozenset()), changes, request)
     if len(swept.rules) > 1:
         raise UsageError(
             f"--sweep {swept.target} bounds {', '.join(swept.rules)}: their bins cannot be "
-            f"added up. {_advice(found)}"
+            f"added up. {_advice(tunable)}"
         )
     by_source = counts.measures[swept.rules[0]]
     present = np.unique(np.concatenate([counted.numbers for counted in by_source.values()]))
@@ -608,8 +608,8 @@ def _by_bins(found: Tunable, changes: Sequence[str], request: str) -> Sweep:
         kept = (documents - lost[0]).tolist(), (text_bytes - lost[1]).tolist()
         sources[name] = SourceCurve(documents, text_bytes, *kept, none, none, none)
     return Sweep(
-        found.label, swept.target, swept.rules, swept.side, swept.now, swept.then, values, sources,
-        "bins",
+        tunable.label, swept.target, swept.rules, swept.side, swept.now, swept.then, values,
+        sources, "bins",
     )  # fmt: skip
 
 
@@ -650,20 +650,20 @@ def _cut(line: float, swept: Swept) -> int:
     return number if swept.side == "max" and is_kept else number - 1
 
 
-def _counts(found: Tunable) -> StageCounts:
+def _counts(tunable: Tunable) -> StageCounts:
     """Read what the profile counted.
 
     Raises:
         UsageError: nothing, as the run is of an earlier version.
     """
-    totals = read_counts(found.run, [(found.phase, found.seal)], MOST_PARTS, at=found.label)
-    if not totals.has(found.label):
-        raise UsageError(without_measures(found))
+    totals = read_counts(tunable.run, [(tunable.phase, tunable.seal)], MOST_PARTS, at=tunable.label)
+    if not totals.has(tunable.label):
+        raise UsageError(without_measures(tunable))
     rows: defaultdict[str, defaultdict[str, list[tuple[int, int, int]]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for row in sorted(
-        (row for row in totals.rows(found.label, "measure") if row["bin"] is not None),
+        (row for row in totals.rows(tunable.label, "measure") if row["bin"] is not None),
         key=lambda row: (row["field"], row["source"], row["bin"]),
     ):
         counted = row["bin"], row["documents"], row["text_bytes"]
@@ -674,9 +674,9 @@ def _counts(found: Tunable) -> StageCounts:
     }
     seen = {
         source: (pair.documents, pair.text_bytes)
-        for source, pair in sorted(totals.by_source(found.label, "seen").items())
+        for source, pair in sorted(totals.by_source(tunable.label, "seen").items())
     }
-    num = len(found.seal.by_role(ROLE))
+    num = len(tunable.seal.by_role(ROLE))
     sampled = totals.coverage.sampled
     return StageCounts(seen, measures, sampled.parts_read if sampled else num, num)
 
@@ -693,8 +693,8 @@ def _parameter(stage: StreamingStage, rule: str) -> str | None:
     return name
 
 
-def _advice(found: Tunable) -> str:
-    return f"To know what all rules keep together: {without_measures(found)}"
+def _advice(tunable: Tunable) -> str:
+    return f"To know what all rules keep together: {without_measures(tunable)}"
 
 
 def takes_whole(stage: Stage, parameter: str | None) -> bool:

@@ -151,10 +151,10 @@ class TrainingHistory:
 
     def source(self, name: str) -> SourceHistory:
         """Return a source, a new one if nothing is known of it."""
-        found = self.sources.get(name)
-        if found is None:
-            found = self.sources[name] = SourceHistory()
-        return found
+        known = self.sources.get(name)
+        if known is None:
+            known = self.sources[name] = SourceHistory()
+        return known
 
     @property
     def largest_sources(self) -> list[str]:
@@ -210,11 +210,11 @@ def _lines(path: Path, history: TrainingHistory) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                found = json.loads(line)
+                value = json.loads(line)
             except ValueError:
-                found = None
-            if isinstance(found, dict):
-                yield found
+                value = None
+            if isinstance(value, dict):
+                yield value
             else:
                 history.broken[path.name] += 1
 
@@ -270,7 +270,7 @@ def _read_events(history: TrainingHistory, path: Path) -> None:
             history.speeds = line
             continue
         kinds.setdefault(kind, deque(maxlen=MOST_OF_A_KIND)).append((number, short))
-    numbered = [one for found in kinds.values() for one in found]
+    numbered = [one for events in kinds.values() for one in events]
     history.events = [line for _, line in sorted(numbered, key=lambda one: one[0])]
 
 
@@ -278,16 +278,16 @@ def place_of(event: dict[str, Any], history: TrainingHistory) -> int | None:
     """Return after how many steps an event happened, as far as it says."""
     kind = event.get("event")
     last = history.last["step"] + 1 if history.last else None
-    found = event.get("step")
-    if kind == "bad_step" and isinstance(found, int):
-        return found + 1
+    step = event.get("step")
+    if kind == "bad_step" and isinstance(step, int):
+        return step + 1
     if kind == "end":
-        found = event.get("steps_done")
+        step = event.get("steps_done")
     if kind == "rollback" and event.get("bad_steps"):
-        found = event["bad_steps"][-1] + 1
-    if not isinstance(found, int) and event is history.ending:
-        found = last
-    return found if isinstance(found, int) else None
+        step = event["bad_steps"][-1] + 1
+    if not isinstance(step, int) and event is history.ending:
+        step = last
+    return step if isinstance(step, int) else None
 
 
 def write_page(output: str | os.PathLike[str], others: Sequence[str] = ()) -> Path:
@@ -403,12 +403,12 @@ def _figures(history: TrainingHistory) -> str:
         if value is not None
     )
     speeds = (history.speeds or {}).get("text")
-    found = f"<p>{text(speeds)}</p>" if speeds and start.get("world_size") != 1 else ""
+    speed_text = f"<p>{text(speeds)}</p>" if speeds and start.get("world_size") != 1 else ""
     broken = "".join(
         f'<p class="bad">{text(name)}: {count} lines could not be read.</p>'
         for name, count in sorted(history.broken.items())
     )
-    return f'<dl class="figures">{shown}</dl>{found}{broken}'
+    return f'<dl class="figures">{shown}</dl>{speed_text}{broken}'
 
 
 def _wait(last: Mapping[str, Any]) -> str | None:

@@ -136,11 +136,11 @@ class Tuning:
         return {**dataclasses.asdict(self), "total": dataclasses.asdict(self.total), **moved}
 
 
-def tune(found: Tunable, changes: Sequence[str], *, samples: int = 5) -> Tuning:
+def tune(tunable: Tunable, changes: Sequence[str], *, samples: int = 5) -> Tuning:
     """Return what other thresholds of a stage would keep and drop.
 
     Args:
-        found: the stage, with measures.
+        tunable: the stage, with measures.
         changes: `parameter=value` each.
         samples: documents of either kind to show.
 
@@ -148,24 +148,24 @@ def tune(found: Tunable, changes: Sequence[str], *, samples: int = 5) -> Tuning:
         UsageError: a parameter is not the threshold of a measured rule.
         DataError: what was measured does not explain what was decided.
     """
-    run, label, stage = found.run, found.label, found.stage
-    other, changed = with_changes(found, changes)
-    rules = [rule for rule in stage.rules if rule not in found.silent]
+    run, label, stage = tunable.run, tunable.label, tunable.stage
+    other, changed = with_changes(tunable, changes)
+    rules = [rule for rule in stage.rules if rule not in tunable.silent]
     thresholds = {rule: (_threshold(stage, rule), _threshold(other, rule)) for rule in rules}
     pasted = to_paste(run, label, other, changed)
-    result = Tuning(label, changed, *pasted, thresholds, found.parameters)
+    result = Tuning(label, changed, *pasted, thresholds, tunable.parameters)
     result.rules = {rule: Share() for rule in rules}
     seed = run.plan.settings.seed
     lost, back = _Picks(samples, seed), _Picks(samples, seed)
-    for batch in batches(found):
-        now = decided(found, batch)
-        then, unsure = decide(other, batch, found.silent)
+    for batch in batches(tunable):
+        now = decided(tunable, batch)
+        then, unsure = decide(other, batch, tunable.silent)
         _count(result, stage.rules, batch, now, then)
         result.unsure += int(unsure.sum())
         lost.add(batch, np.flatnonzero((now == 0) & (then > 0)), then)
         back.add(batch, np.flatnonzero((now > 0) & (then == 0)), now)
-    result.dropped_samples = _samples(found, other, lost.rows(), is_kept=True)
-    result.kept_samples = _samples(found, stage, back.rows(), is_kept=False)
+    result.dropped_samples = _samples(tunable, other, lost.rows(), is_kept=True)
+    result.kept_samples = _samples(tunable, stage, back.rows(), is_kept=False)
     return result
 
 
@@ -239,7 +239,7 @@ class _Picks:
 
 
 def _samples(
-    found: Tunable, stage: StreamingStage, rows: list[dict[str, Any]], *, is_kept: bool
+    tunable: Tunable, stage: StreamingStage, rows: list[dict[str, Any]], *, is_kept: bool
 ) -> list[MovedDocument]:
     """Return documents with their texts, as far as the run has them.
 
@@ -248,7 +248,7 @@ def _samples(
         is_kept: the run kept them, so they lie in document shards or in a later stage's ledger.
     """
     keys = [row["key"] for row in rows]
-    texts, drops = texts_and_drops(found, *((keys, ()) if is_kept else ((), keys)))
+    texts, drops = texts_and_drops(tunable, *((keys, ()) if is_kept else ((), keys)))
     samples = []
     for row in rows:
         rule, key = stage.rules[row["code"] - 1], row["key"]
@@ -333,7 +333,7 @@ def find_tunable(run: RunDirectory, label: str) -> Tunable:
 
 
 def with_changes(
-    found: Tunable, changes: Sequence[str]
+    tunable: Tunable, changes: Sequence[str]
 ) -> tuple[StreamingStage, dict[str, tuple[Any, Any]]]:
     """Return the stage with changed thresholds, and parameter -> (old, new).
 
@@ -344,7 +344,7 @@ def with_changes(
         UsageError: a parameter does not exist, is not the threshold of a measured rule, or has no
             such value.
     """
-    stage, label = found.stage, found.label
+    stage, label = tunable.stage, tunable.label
     params = json.loads(stage.model_dump_json())
     changed: dict[str, tuple[Any, Any]] = {}
     for text in changes:
@@ -352,7 +352,7 @@ def with_changes(
         if not equals:
             raise UsageError(f"--set {text}: must look like parameter=value.")
         name, _, entry = target.partition(".")
-        check_name(found, name, f"--set {text}", raw)
+        check_name(tunable, name, f"--set {text}", raw)
         value = _value(raw, text)
         if not entry:
             changed[target] = (params[name], value)
@@ -368,7 +368,7 @@ def with_changes(
         other = type(stage).model_validate_json(json.dumps(params))
     except ValidationError as error:
         raise UsageError(_explained(label, error)) from None
-    for rule in set(stage.bounds) - set(found.names):
+    for rule in set(stage.bounds) - set(tunable.names):
         old, new = stage.threshold(rule), other.threshold(rule)
         if old != new and not (isnan(old) and isnan(new)):
             raise UsageError(
@@ -377,29 +377,29 @@ def with_changes(
     return other, changed
 
 
-def batches(found: Tunable) -> Iterator[pa.RecordBatch]:
+def batches(tunable: Tunable) -> Iterator[pa.RecordBatch]:
     """Yield what was measured, one row group at a time.
 
     Raises:
         DataError: a part is not whole.
     """
-    for part in found.parts:
-        yield from read_documents(found.run.at(part))
+    for part in tunable.parts:
+        yield from read_documents(tunable.run.at(part))
 
 
-def decided(found: Tunable, batch: pa.RecordBatch) -> NDArray[np.uint8]:
+def decided(tunable: Tunable, batch: pa.RecordBatch) -> NDArray[np.uint8]:
     """Return what was decided, after checking that the measures say the same.
 
     Raises:
         DataError: they do not.
     """
     made: NDArray[np.uint8] = numbers(batch.column("code"))
-    again, _ = decide(found.stage, batch, found.silent)
+    again, _ = decide(tunable.stage, batch, tunable.silent)
     wrong = np.flatnonzero(again != made)
     if len(wrong):
         identity = batch.column("id")[int(wrong[0])].as_py()
         raise DataError(
-            f"{found.label}: what it measured in {identity!r} does not explain what it decided. "
+            f"{tunable.label}: what it measured in {identity!r} does not explain what it decided. "
             "Either its thresholds differ from document to document, and it cannot be tuned; or it "
             "ran with other parameters than the plan now has: run the pipeline again."
         )
@@ -434,13 +434,13 @@ def decide(
     return codes, unsure & (codes == 0)
 
 
-def without_measures(found: Tunable) -> str:
+def without_measures(tunable: Tunable) -> str:
     """Return what to say where there are no measures."""
-    run, label, seal = found.run, found.label, found.seal
-    if getattr(found.stage, "measures", False):
+    run, label, seal = tunable.run, tunable.label, tunable.seal
+    if getattr(tunable.stage, "measures", False):
         return f"{label}: measured nothing in this run: it saw no documents, or its rules are off."
     read = sum(v for name, v in seal.counters.items() if name.startswith("read_bytes/"))
-    also = [other for other in found.phase.labels if other != label]
+    also = [other for other in tunable.phase.labels if other != label]
     fused = f", with {', '.join(also)}" if also else ""
     return (
         f"{label}: stored no measures in {run.store.address}. Set `measures: true` for it and run "
@@ -449,21 +449,21 @@ def without_measures(found: Tunable) -> str:
     )
 
 
-def check_name(found: Tunable, name: str, option: str, raw: str = "...") -> None:
+def check_name(tunable: Tunable, name: str, option: str, raw: str = "...") -> None:
     """Refuse a parameter that cannot be tuned.
 
     Args:
         option: that names it.
         raw: the value that was asked for.
     """
-    if name not in type(found.stage).model_fields:
-        hint = suggest(name, found.parameters)
-        raise UsageError(f"{option}: {found.label} has no parameter {name!r}. {hint}")
-    if name not in found.parameters:
+    if name not in type(tunable.stage).model_fields:
+        hint = suggest(name, tunable.parameters)
+        raise UsageError(f"{option}: {tunable.label} has no parameter {name!r}. {hint}")
+    if name not in tunable.parameters:
         raise UsageError(
             f"{option}: {name} is not the threshold of a measured rule, so another value takes "
-            f"another run, with --set {found.label}.{name}={raw}. Thresholds: "
-            f"{', '.join(found.parameters)}."
+            f"another run, with --set {tunable.label}.{name}={raw}. Thresholds: "
+            f"{', '.join(tunable.parameters)}."
         )
 
 
@@ -495,7 +495,7 @@ SHOWN_CHARS = 200
 
 
 def texts_and_drops(
-    found: Tunable, kept: Sequence[int], dropped: Sequence[int]
+    tunable: Tunable, kept: Sequence[int], dropped: Sequence[int]
 ) -> tuple[dict[int, str], dict[int, str]]:
     """Return key -> beginning of the text, and key -> `stage: rule` that dropped it afterwards.
 
@@ -509,21 +509,21 @@ def texts_and_drops(
     drops: dict[int, str] = {}
     keys = [*kept, *dropped]
     stays = set(kept)
-    for phase, seal in found.finished:
+    for phase, seal in tunable.finished:
         shards = seal.by_role("documents") if phase.is_stream else ()
-        for row in _rows_of(found.run, shards, "key", kept):
+        for row in _rows_of(tunable.run, shards, "key", kept):
             texts.setdefault(row["key"], row["text"])
-        for row in _rows_of(found.run, seal.by_role("ledger"), "doc_key", keys):
-            key, is_own = row["doc_key"], row["stage"] == found.label
+        for row in _rows_of(tunable.run, seal.by_role("ledger"), "doc_key", keys):
+            key, is_own = row["doc_key"], row["stage"] == tunable.label
             if row["text"] is not None and (key in stays or is_own):
                 texts.setdefault(key, row["text"])
             if row["action"] == "drop" and key in stays:
                 drops.setdefault(key, f"{row['stage']}: {row['rule']}")
     missing = [key for key in keys if key not in texts]
-    units = {key: part.unit for key in missing for part in found.parts.within(key, key + 1)}
+    units = {key: part.unit for key in missing for part in tunable.parts.within(key, key + 1)}
     if units:
-        phase = next(phase for phase, _ in found.finished if found.label in phase.labels)
-        seen = texts_seen(found.run, phase, found.label, units, read_inputs=True)
+        phase = next(phase for phase, _ in tunable.finished if tunable.label in phase.labels)
+        seen = texts_seen(tunable.run, phase, tunable.label, units, read_inputs=True)
         texts |= {key: one.text for key, one in seen.texts.items()}
     return {key: text[:SHOWN_CHARS] for key, text in texts.items()}, drops
 

@@ -116,13 +116,13 @@ def find_duplicates(
         DataError: a run of clusters cannot be read.
     """
     seals = {phase.index: (phase, seal) for phase, seal in finished}
-    found = []
+    duplicates = []
     for phase, seal in finished:
         clustering = _clustering(run, phase)
         last = max(p.index for p in run.plan.phases if p.labels == phase.labels)
         if clustering and phase.pass_name == clustering and last in seals:
-            found.append(_of_stage(run, phase, seal, seals[last], wanted))
-    return found
+            duplicates.append(_of_stage(run, phase, seal, seals[last], wanted))
+    return duplicates
 
 
 def _clustering(run: RunDirectory, phase: Phase) -> str:
@@ -252,9 +252,9 @@ def _similarity(row: dict[str, Any]) -> float | None:
 
 def _text(run: RunDirectory, phase: Phase, keys: list[int]) -> Excerpt | None:
     """Return the beginning of a text, with personal data masked."""
-    found = column_of(run, phase, keys, "text")
-    if not found:
+    texts = column_of(run, phase, keys, "text")
+    if not texts:
         return None
-    whole = segments(next(iter(found.values())), (), "")
+    whole = segments(next(iter(texts.values())), (), "")
     [safe] = [whole] if run.plan.settings.ledger.keep_text else masked([whole])
     return shortened(safe, TEXT_BYTES)

@@ -82,10 +82,10 @@ class Measure:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        found.pop("histogram")
+        facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        facts.pop("histogram")
         failing = dataclasses.asdict(self.failing)
-        return {**found, **dataclasses.asdict(self.histogram), "failing": failing}
+        return {**facts, **dataclasses.asdict(self.histogram), "failing": failing}
 
 
 def measures(
@@ -96,7 +96,7 @@ def measures(
     Args:
         outdated: labels of stages that ran with other bounds than those of the plan.
     """
-    found = []
+    rows = []
     for step in run.plan.file.steps:
         if not isinstance(step.stage, StreamingStage):
             continue
@@ -109,7 +109,7 @@ def measures(
             for row in counts.rows(step.label, kind):
                 by_name[row["field"]].append(row)
             ordered = sorted(by_name, key=lambda name: (_place(step.stage.rules, name), name))
-            found += [
+            rows += [
                 _measure(
                     step,
                     kind,
@@ -123,7 +123,7 @@ def measures(
                 if name not in names  # a score that a rule bounds is a measure, too
             ]
             names.update(by_name)
-    return found
+    return rows
 
 
 def _place(rules: Sequence[str], name: str) -> int:
@@ -236,13 +236,13 @@ def lengths(counts: ProfileTotals) -> dict[str, Any]:
     for at in (READ, LEFT):
         for row in counts.rows(at, "length"):
             sums[f"{at}/{row['source']}"][row["bin"]] += row["documents"]
-    found = histogram(sums)
-    none = [0] * len(found.edges)
-    names = sorted({name.partition("/")[2] for name in found.sources})
+    bins = histogram(sums)
+    none = [0] * len(bins.edges)
+    names = sorted({name.partition("/")[2] for name in bins.sources})
     sources = {
-        name: {at: found.sources.get(f"{at}/{name}", none) for at in (READ, LEFT)} for name in names
+        name: {at: bins.sources.get(f"{at}/{name}", none) for at in (READ, LEFT)} for name in names
     }
-    return {**counts.coverage.to_json(), "edges": found.edges, "sources": sources}
+    return {**counts.coverage.to_json(), "edges": bins.edges, "sources": sources}
 
 
 def domains(counts: ProfileTotals) -> dict[str, Any]:

@@ -49,16 +49,16 @@ def segments(text: str, spans: Sequence[tuple[int, int]], kind: Kind) -> Segment
     Spans outside of the text are left out; those that meet become one.
     """
     content = text.encode()
-    found: Segments = []
+    pieces: Segments = []
     place = 0
     for start, end in _united(content, spans):
         if start > place:
-            found.append(("", content[place:start].decode()))
-        found.append((kind, content[start:end].decode()))
+            pieces.append(("", content[place:start].decode()))
+        pieces.append((kind, content[start:end].decode()))
         place = end
     if place < len(content):
-        found.append(("", content[place:].decode()))
-    return found
+        pieces.append(("", content[place:].decode()))
+    return pieces
 
 
 def masked(texts: Iterable[Segments]) -> list[Segments]:
@@ -70,36 +70,36 @@ def masked(texts: Iterable[Segments]) -> list[Segments]:
 
     given = list(texts)
     pieces = pa.array([text for one in given for _, text in one], pa.large_string())
-    found = iter(mask_texts(pieces).to_pylist() if len(pieces) else [])
-    return [[(kind, next(found)) for kind, _ in one] for one in given]
+    safe = iter(mask_texts(pieces).to_pylist() if len(pieces) else [])
+    return [[(kind, next(safe)) for kind, _ in one] for one in given]
 
 
-def shortened(found: Segments, max_bytes: int) -> Excerpt:
+def shortened(parts: Segments, max_bytes: int) -> Excerpt:
     """Return segments in at most about `max_bytes`: the beginning, or what is around the spans."""
-    size = sum(len(text.encode()) for _, text in found)
+    size = sum(len(text.encode()) for _, text in parts)
     if size <= max_bytes:
-        return Excerpt(tuple(found), size)
-    if all(kind == "" for kind, _ in found):
+        return Excerpt(tuple(parts), size)
+    if all(kind == "" for kind, _ in parts):
         pieces: list[tuple[Kind, str | int]] = []
-        _take(pieces, "", "".join(text for _, text in found), max_bytes, 0)
+        _take(pieces, "", "".join(text for _, text in parts), max_bytes, 0)
         return Excerpt(tuple(pieces), size)
-    return Excerpt(_around(found, max_bytes), size)
+    return Excerpt(_around(parts, max_bytes), size)
 
 
-def _around(found: Segments, max_bytes: int) -> tuple[tuple[Kind, str | int], ...]:
+def _around(parts: Segments, max_bytes: int) -> tuple[tuple[Kind, str | int], ...]:
     """Return marked spans with some text around each, as many as there is room for."""
     most = max(max_bytes * 2 // 3, 1)
     margin = min(MARGIN_BYTES, max_bytes // 6)
     shown: set[int] = set()
     left = max_bytes
-    for place, (kind, text) in enumerate(found):
+    for place, (kind, text) in enumerate(parts):
         if kind:
             left -= min(len(text.encode()), most) + 2 * margin
             if left < 0 and shown:
                 break
             shown.add(place)
     pieces: list[tuple[Kind, str | int]] = []
-    for place, (kind, text) in enumerate(found):
+    for place, (kind, text) in enumerate(parts):
         if not kind:
             head, tail = (margin if beside in shown else 0 for beside in (place - 1, place + 1))
             _take(pieces, kind, text, head, tail)
@@ -138,7 +138,7 @@ def _skip(pieces: list[tuple[Kind, str | int]], size: int) -> None:
 
 def _united(content: bytes, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return spans in order, on whole characters, disjoint, not empty."""
-    found: list[tuple[int, int]] = []
+    united: list[tuple[int, int]] = []
     for begin, finish in sorted(spans):
         start, end = max(begin, 0), min(finish, len(content))
         if end <= start:
@@ -147,8 +147,8 @@ def _united(content: bytes, spans: Sequence[tuple[int, int]]) -> list[tuple[int,
             start -= 1
         while end < len(content) and content[end] & 0xC0 == 0x80:
             end += 1
-        if found and start <= found[-1][1]:
-            before = found.pop()
+        if united and start <= united[-1][1]:
+            before = united.pop()
             start, end = before[0], max(before[1], end)
-        found.append((start, end))
-    return found
+        united.append((start, end))
+    return united

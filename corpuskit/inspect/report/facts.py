@@ -103,7 +103,7 @@ class ReportFacts:
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON values; numbers that JSON lacks are null."""
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "format": FORMAT,
             "made": self.made,
             "run": _run_json(self.run),
@@ -134,7 +134,7 @@ class ReportFacts:
             "plan": self.plan,
             "training": self.training,
         }  # fmt: skip
-        return {name: _plain(value) for name, value in found.items()}
+        return {name: _plain(value) for name, value in facts.items()}
 
 
 def gather(
@@ -168,7 +168,7 @@ def gather(
     taken, notes = _mixture(run, finished)
     old, earlier = _outdated(run, finished)
     packed = tuple(packing(finished))
-    found = ReportFacts(
+    facts = ReportFacts(
         made={},
         run=state,
         sources=tuple(step.label for step in run.plan.file.sources),
@@ -194,7 +194,7 @@ def gather(
         plan=plan_facts(run),
         training=tuple(training),
     )
-    return dataclasses.replace(found, made=_made(time.process_time() - began))
+    return dataclasses.replace(facts, made=_made(time.process_time() - began))
 
 
 def _clusters(run: RunDirectory, finished: Sealed, scan: Scan, samples: int) -> list[Duplicates]:
@@ -203,12 +203,13 @@ def _clusters(run: RunDirectory, finished: Sealed, scan: Scan, samples: int) -> 
     for row in scan.rows:
         if row.survivor_id is not None:
             wanted.setdefault(row.group.stage, set()).add(row.key)
-    found = find_duplicates(run, finished, wanted)
+    duplicates = find_duplicates(run, finished, wanted)
     if samples:
-        return found
-    bare = [tuple(dataclasses.replace(c, text=None) for c in one.largest) for one in found]
+        return duplicates
+    bare = [tuple(dataclasses.replace(c, text=None) for c in one.largest) for one in duplicates]
     return [
-        dataclasses.replace(one, largest=largest) for one, largest in zip(found, bare, strict=True)
+        dataclasses.replace(one, largest=largest)
+        for one, largest in zip(duplicates, bare, strict=True)
     ]
 
 
@@ -288,19 +289,19 @@ def _run_json(state: RunStatus) -> dict[str, Any]:
 
 
 def _totals_json(totals: RunTotals) -> dict[str, Any]:
-    found = {field.name: getattr(totals, field.name) for field in dataclasses.fields(totals)}
-    found["input"] = {"files": found.pop("num_files"), "size_bytes": found.pop("size_bytes")}
-    found["accounts"] = [
+    facts = {field.name: getattr(totals, field.name) for field in dataclasses.fields(totals)}
+    facts["input"] = {"files": facts.pop("num_files"), "size_bytes": facts.pop("size_bytes")}
+    facts["accounts"] = [
         {**dataclasses.asdict(one), "num_missing": one.num_missing} for one in totals.accounts
     ]
-    return found
+    return facts
 
 
 def _duplicates_json(one: Duplicates) -> dict[str, Any]:
-    found = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
-    found.pop("survivors")
-    found["state"] = "done"
-    found["largest"] = [
+    facts = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+    facts.pop("survivors")
+    facts["state"] = "done"
+    facts["largest"] = [
         {
             "cluster": str(cluster.cluster), "size": cluster.size, "text": cluster.text,
             "members": [
@@ -310,19 +311,19 @@ def _duplicates_json(one: Duplicates) -> dict[str, Any]:
         }
         for cluster in one.largest
     ]  # fmt: skip
-    return found
+    return facts
 
 
 def _samples_json(shown: Shown) -> dict[str, Any]:
-    found = {field.name: getattr(shown, field.name) for field in dataclasses.fields(shown)}
-    found["items"] = [
+    facts = {field.name: getattr(shown, field.name) for field in dataclasses.fields(shown)}
+    facts["items"] = [
         {
             **{field.name: getattr(one, field.name) for field in dataclasses.fields(one)},
             "key": str(one.key),
         }
         for one in shown.items
     ]
-    return found
+    return facts
 
 
 def _plain(value: Any) -> Any:
@@ -419,21 +420,21 @@ def _mix_plan(run: RunDirectory) -> dict[str, Any]:
     if not run.store.exists("mix/plan.json"):
         return {}
     try:
-        found = json.loads(run.store.read("mix/plan.json"))
+        plan = json.loads(run.store.read("mix/plan.json"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return plan if isinstance(plan, dict) else {}
 
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    found = {"corpuskit": corpuskit.__version__, "python": platform.python_version()}
+    versions = {"corpuskit": corpuskit.__version__, "python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def plan_facts(run: RunDirectory) -> dict[str, Any]:

@@ -46,12 +46,12 @@ class TextVolume:
 
 def total(volumes: Iterable[TextVolume]) -> TextVolume:
     """Return the sum of volumes, as exact as the least exact one that has documents."""
-    found = [one for one in volumes if one.documents != 0]
-    if any(one.documents is None for one in found):
+    counted = [one for one in volumes if one.documents != 0]
+    if any(one.documents is None for one in counted):
         return TextVolume()
-    documents = sum(one.documents or 0 for one in found)
-    text, text_how = _sum([(one.text_bytes, one.text_bytes_how) for one in found])
-    tokens, tokens_how = _sum([(one.tokens, one.tokens_how) for one in found])
+    documents = sum(one.documents or 0 for one in counted)
+    text, text_how = _sum([(one.text_bytes, one.text_bytes_how) for one in counted])
+    tokens, tokens_how = _sum([(one.tokens, one.tokens_how) for one in counted])
     return TextVolume(documents, text, text_how, tokens, tokens_how)
 
 
@@ -149,7 +149,7 @@ def _observed(
     run: RunDirectory, finished: Sealed, counts: ProfileTotals, places: Mapping[str, int]
 ) -> dict[tuple[int, str], int]:
     """Return (place, source) -> bytes of text, where somebody has counted all of them."""
-    found: dict[tuple[int, str], int] = {}
+    observed: dict[tuple[int, str], int] = {}
     cursor = len({step.name for step in run.plan.file.sources})
     for phase, seal in finished:
         mine = [places[label] for label in phase.labels if label in places]
@@ -157,25 +157,25 @@ def _observed(
             first = mine[0] if mine else cursor
             begin = 0 if phase.base is None else first  # what a source rejects has no bytes
             for place in range(begin, first + 1):
-                _note(found, place, _by_source(seal.counters, "read_bytes/"))
+                _note(observed, place, _by_source(seal.counters, "read_bytes/"))
             cursor = mine[-1] + 1 if mine else cursor
-            _note(found, cursor, _by_source(seal.counters, "kept_bytes/"))
+            _note(observed, cursor, _by_source(seal.counters, "kept_bytes/"))
             if phase.name not in counts.coverage.missing and counts.coverage.sampled is None:
-                _note(found, cursor, _sizes(counts.left_of(phase.name)))
+                _note(observed, cursor, _sizes(counts.left_of(phase.name)))
                 for label in phase.labels:
-                    _note(found, places[label], _sizes(counts.by_source(label, "seen")))
+                    _note(observed, places[label], _sizes(counts.by_source(label, "seen")))
         elif _reads_all(run, phase) and mine:
             timing = {name: round(value) for name, value in seal.timing.items()}
-            _note(found, mine[0], _by_source(timing, "source_bytes/"))
+            _note(observed, mine[0], _by_source(timing, "source_bytes/"))
             cursor = max(cursor, mine[0] + 1)
         elif mine and _has_documents(run, phase):
             cursor = max(cursor, mine[0] + 1)
-    return found
+    return observed
 
 
-def _note(found: dict[tuple[int, str], int], place: int, sizes: Mapping[str, int]) -> None:
+def _note(observed: dict[tuple[int, str], int], place: int, sizes: Mapping[str, int]) -> None:
     for source, size in sizes.items():
-        found.setdefault((place, source), size)
+        observed.setdefault((place, source), size)
 
 
 def _sizes(pairs: Mapping[str, Any]) -> dict[str, int]:
@@ -397,13 +397,13 @@ def drops(flow: Flow, counts: ProfileTotals, stages: list[StageFact]) -> list[Dr
     """Return what every rule dropped of every source, in plan order, most documents first."""
     kinds = {one.label: one.kind for one in stages}
     order = {one.label: place for place, one in enumerate(stages)}
-    found = []
+    rows = []
     for (action, label, rule, source), documents in flow.counted.items():
         if action == "drop" and label in kinds:
             group, is_source = Group(label, rule, "drop", source), kinds[label] == "source"
             size, how = _dropped_bytes(flow, counts, group, documents, counts_nothing=is_source)
-            found.append(Drop(label, rule, source, kinds[label], documents, size, how))
-    return sorted(found, key=lambda one: (order[one.stage], -one.documents, one.rule, one.source))
+            rows.append(Drop(label, rule, source, kinds[label], documents, size, how))
+    return sorted(rows, key=lambda one: (order[one.stage], -one.documents, one.rule, one.source))
 
 
 def _dropped_bytes(
@@ -438,14 +438,14 @@ def _dropped_bytes(
 def changes(flow: Flow, scan: Scan, stages: list[StageFact]) -> list[TextChange]:
     """Return what was cut and replaced; spans are estimates where not all of the ledger is read."""
     order = {one.label: place for place, one in enumerate(stages)}
-    found = []
+    rows = []
     for (action, label, rule, source), documents in flow.counted.items():
         if action == "drop" or label not in order:
             continue
         tally = scan.tallies.get(Group(label, rule, action, source), SpanTally())
         spans, size, how = _scaled(tally, documents)
-        found.append(TextChange(label, rule, action, source, documents, spans, size, how))
-    return sorted(found, key=lambda one: (order[one.stage], -one.documents, one.rule, one.source))
+        rows.append(TextChange(label, rule, action, source, documents, spans, size, how))
+    return sorted(rows, key=lambda one: (order[one.stage], -one.documents, one.rule, one.source))
 
 
 def _scaled(tally: SpanTally, documents: int) -> tuple[int | None, int | None, How]:

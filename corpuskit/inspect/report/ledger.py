@@ -125,12 +125,12 @@ def scan_ledger(
             except FileNotFoundError:  # a run that goes on has replaced it
                 continue
             num_read += 1
-            for found, tally, places in seen:
-                total = tallies[found]
+            for group, tally, places in seen:
+                total = tallies[group]
                 total.rows += tally.rows
                 total.spans += tally.spans
                 total.span_bytes += tally.span_bytes
-                best[found] = sorted([*best[found], *places])[:num]
+                best[group] = sorted([*best[group], *places])[:num]
         with contextlib.suppress(FileNotFoundError):
             rows += _read_rows(run, phases[index], best)
     is_all = step == 1 and num_read == len(parts)
@@ -167,11 +167,11 @@ def _look(
         for place, group in enumerate(groups):
             mine = order[starts[place] : starts[place + 1]]
             tally = SpanTally(len(mine), int(counts[mine].sum()), int(sizes[mine].sum()))
-            found = [
+            locations = [
                 RowLocation(int(marks[row]), int(keys[row]), part, number, int(row))
                 for row in mine[:num].tolist()
             ]
-            yield group, tally, found
+            yield group, tally, locations
 
 
 def _row_groups(run: RunDirectory, part: Part, step: int) -> Iterator[tuple[int, pa.Table]]:
@@ -194,9 +194,9 @@ def _grouped(table: pa.Table) -> tuple[list[Group], NDArray[np.int64]]:
             places = np.array([known.index(value) for value in short], np.int64)[places]
         codes = codes * max(len(known), 1) + places
         values.append(known)
-    found, inverse = np.unique(codes, return_inverse=True)
+    present, inverse = np.unique(codes, return_inverse=True)
     groups = []
-    for code in found.tolist():
+    for code in present.tolist():
         names: list[str] = []
         for known in reversed(values):
             code, place = divmod(code, max(len(known), 1))
@@ -233,14 +233,14 @@ def _read_rows(
         for place in places:
             wanted[place.part.path, place.group][place.row] = place
             order[place.part.path, place.group, place.row] = group
-    found: defaultdict[Group, list[tuple[int, LedgerRow]]] = defaultdict(list)
+    by_group: defaultdict[Group, list[tuple[int, LedgerRow]]] = defaultdict(list)
     for (path, number), rows in sorted(wanted.items(), key=lambda one: one[0]):
         for row, values in _values(run, path, number, sorted(rows)):
             group = order[path, number, row]
             one = _row(phase, rows[row].part, group, values)
-            found[group].append((rows[row].mark, one))
+            by_group[group].append((rows[row].mark, one))
     for group in best:
-        for _, one in sorted(found[group], key=lambda pair: (pair[0], pair[1].key)):
+        for _, one in sorted(by_group[group], key=lambda pair: (pair[0], pair[1].key)):
             yield one
 
 

@@ -91,7 +91,7 @@ def to_json(value: object) -> str:
         ValueError: a number is not finite.
     """
     written = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
 
 
 def _read(name: str) -> str:
@@ -100,7 +100,7 @@ def _read(name: str) -> str:
 
 def _filled(template: str, parts: Mapping[str, str]) -> str:
     """Fill the places of the template in one pass: what is put in is not looked at again."""
-    return _PLACE.sub(lambda found: parts[found[1]], template)
+    return _PLACE.sub(lambda match: parts[match[1]], template)
 
 
 def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
@@ -111,8 +111,8 @@ def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
 
 
 def _hashes(contents: Iterable[str]) -> str:
-    found = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in contents)
-    return " ".join(f"'sha256-{one}'" for one in dict.fromkeys(found))
+    digests = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in contents)
+    return " ".join(f"'sha256-{one}'" for one in dict.fromkeys(digests))
 
 
 def _training(html: str) -> str:
@@ -234,7 +234,7 @@ def find_trainings(directory: str) -> list[str]:
     if is_remote(directory):
         return []
     run = _local(directory).resolve()
-    found: list[tuple[float, str]] = []
+    trainings: list[tuple[float, str]] = []
     for folder in sorted(run.parent.glob("*")):
         metrics = folder / "metrics.jsonl"
         if folder != run and folder.name.startswith(run.name) and metrics.is_file():
@@ -243,8 +243,8 @@ def find_trainings(directory: str) -> list[str]:
             except CorpuskitError:
                 continue  # unfinished or damaged, and nobody asked for it
             if Path(trained_on).name == run.name:
-                found.append((metrics.stat().st_mtime, os.path.relpath(folder)))
-    return [name for _, name in sorted(found)[-MOST_TRAININGS:]]
+                trainings.append((metrics.stat().st_mtime, os.path.relpath(folder)))
+    return [name for _, name in sorted(trainings)[-MOST_TRAININGS:]]
 
 
 def write(path: Path, content: str) -> int:

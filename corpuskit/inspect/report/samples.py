@@ -146,9 +146,9 @@ def _of_ledger(
     others = _survivor_texts(run, scan.rows, survivors)
     keeps_text = run.plan.settings.ledger.keep_text
     for row in scan.rows:
-        found = texts.get((row.phase.index, row.group.stage, row.key))
-        is_ledger = found is None
-        text = row.text if found is None else found
+        seen = texts.get((row.phase.index, row.group.stage, row.key))
+        is_ledger = seen is None
+        text = row.text if seen is None else seen
         spans = row.spans
         if is_ledger and text is not None and not keeps_text and _has_moved(text, spans):
             spans = ()
@@ -213,14 +213,14 @@ def _texts(run: RunDirectory, rows: Sequence[LedgerRow]) -> dict[tuple[int, str,
             wanted[row.phase.index, row.group.stage][row.key] = row.unit
             phases[row.phase.index] = row.phase
     size = sum(file.size_bytes for file in run.inputs.files)
-    found: dict[tuple[int, str, int], str] = {}
+    texts: dict[tuple[int, str, int], str] = {}
     for (index, stage), units in wanted.items():
         with contextlib.suppress(DataError, OSError):  # somebody has deleted `work/`
             seen = texts_seen(
                 run, phases[index], stage, units, read_inputs=size <= SMALL_INPUT_BYTES
             ).texts
-            found |= {(index, stage, key): text.text for key, text in seen.items()}
-    return found
+            texts |= {(index, stage, key): text.text for key, text in seen.items()}
+    return texts
 
 
 def _survivor_texts(
@@ -255,12 +255,12 @@ def _of_kept(run: RunDirectory, finished: Sealed, num: int, seed: int) -> Iterab
 def _without_silent(drafts: Sequence[_SampleDraft]) -> list[_SampleDraft]:
     """Return samples with a text, and one of each group that has none with a text."""
     heard = {_group(draft) for draft in drafts if draft.text is not None}
-    found = []
+    chosen = []
     for draft in drafts:
         if draft.text is not None or _group(draft) not in heard:
-            found.append(draft)
+            chosen.append(draft)
             heard.add(_group(draft))
-    return found
+    return chosen
 
 
 def _group(draft: _SampleDraft) -> tuple[Any, ...]:
@@ -356,7 +356,7 @@ def kept_documents(run: RunDirectory, finished: Sealed, num: int, seed: int) -> 
         if run.store.exists(part.path):
             by_source[part.source].append(part)
     rng = np.random.default_rng(seed)
-    found: list[KeptDocument] = []
+    documents: list[KeptDocument] = []
     for _, parts in sorted(by_source.items()):
         chosen = parts[:: max(-(-len(parts) // PARTS_PER_SOURCE), 1)]
         each = max(-(-num // len(chosen)), 1)
@@ -364,8 +364,8 @@ def kept_documents(run: RunDirectory, finished: Sealed, num: int, seed: int) -> 
         for part in chosen:
             with contextlib.suppress(FileNotFoundError):  # a run that goes on has replaced it
                 some += _of_part(shards, part, each, rng)
-        found += some[:num]
-    return found
+        documents += some[:num]
+    return documents
 
 
 def _of_part(shards: Shards, part: Part, num: int, rng: np.random.Generator) -> list[KeptDocument]:

@@ -256,8 +256,8 @@ class PhaseCost:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        found = dataclasses.asdict(self)
-        return {"pass": found.pop("pass_name"), **found}
+        facts = dataclasses.asdict(self)
+        return {"pass": facts.pop("pass_name"), **facts}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -345,9 +345,9 @@ def _of_seal(run: RunDirectory, phase: Phase, seal: Seal) -> PhaseCost:
 
 
 def _open(phase: Phase, state: RunStatus) -> PhaseCost:
-    found = next((one for one in state.prospects if one.phase.name == phase.name), None)
-    units = None if found is None else found.units
-    left = None if found is None else found.units_left
+    prospect = next((one for one in state.prospects if one.phase.name == phase.name), None)
+    units = None if prospect is None else prospect.units
+    left = None if prospect is None else prospect.units_left
     done = None if units is None or left is None else units - left
     word = "running" if state.state == "running" and state.phase == phase.name else "waiting"
     return PhaseCost(
@@ -380,15 +380,15 @@ def _rate(size: int, seconds: float) -> float | None:
 
 def _written(seals: Iterable[Seal]) -> list[WrittenFiles]:
     """Return files by role; of several runs of one kind (`run:rows-web`) only the kind is named."""
-    found: dict[str, WrittenFiles] = {}
+    by_role: dict[str, WrittenFiles] = {}
     for seal in seals:
         for parts in seal.parts.roles():
             role = "file" if parts.role.startswith(("file:", "copy:")) else parts.role
-            one = found.get(role, WrittenFiles(role, 0, 0, 0))
-            found[role] = WrittenFiles(
+            one = by_role.get(role, WrittenFiles(role, 0, 0, 0))
+            by_role[role] = WrittenFiles(
                 role,
                 one.files + len(parts),
                 one.rows + int(parts.column("rows").sum()),
                 one.size_bytes + int(parts.column("size_bytes").sum()),
             )
-    return sorted(found.values(), key=lambda one: (-one.size_bytes, one.role))
+    return sorted(by_role.values(), key=lambda one: (-one.size_bytes, one.role))
