@@ -54,7 +54,7 @@ def draw(progress: Progress, width: int, height: int, *, is_unicode: bool = True
 
 def headline(progress: Progress) -> list[str]:
     """Return what there is to say in one line, the most important first."""
-    names = [one.name for one in progress.phases]
+    names = [phase.name for phase in progress.phases]
     pieces = [progress.name or "run"]
     if progress.current is not None:
         pieces[0] += f": phase {names.index(progress.current.name) + 1} of {len(names)}"
@@ -226,7 +226,7 @@ def _row(phase: PhaseProgress, width: int) -> Text:
 
 def _place(progress: Progress) -> int:
     assert progress.current is not None, "asked while there is one"
-    return [one.name for one in progress.phases].index(progress.current.name)
+    return [phase.name for phase in progress.phases].index(progress.current.name)
 
 
 def _text(line: str, width: int, style: str = "") -> Text:

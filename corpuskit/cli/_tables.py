@@ -52,20 +52,22 @@ def print_prospects(run: RunDirectory, prospects: Sequence[Prospect]) -> None:
     for name in ("units", "tasks", "rows", "MB"):
         table.add_column(name, justify="right")
     table.add_column("")
-    for one in prospects:
-        if one.units == 0:
+    for prospect in prospects:
+        if prospect.units == 0:
             continue
-        is_read = one.phase.base is None
-        rows = "" if is_read or not one.rows else f"{one.rows:,}"
+        is_read = prospect.phase.base is None
+        rows = "" if is_read or not prospect.rows else f"{prospect.rows:,}"
         mark = "~" if is_read else ""  # sizes of unread files are those on disk
-        size_mb = f"{mark}{one.size_bytes / 1e6:,.1f}" if one.size_bytes else ""
-        units = "" if one.units is None else f"{one.units_left}/{one.units}"
-        tasks = "" if one.tasks is None else str(one.tasks)
+        size_mb = f"{mark}{prospect.size_bytes / 1e6:,.1f}" if prospect.size_bytes else ""
+        units = "" if prospect.units is None else f"{prospect.units_left}/{prospect.units}"
+        tasks = "" if prospect.tasks is None else str(prospect.tasks)
         # Why phases wait is always the same: those before them come first.
-        what = _WORDS[one.state]
-        what += f" again: {one.reason}" if one.reason and one.state != "later" else ""
-        stages = " ".join(one.phase.labels) or "-"
-        table.add_row(one.phase.name, stages, units, tasks, rows, size_mb, what)
+        what = _WORDS[prospect.state]
+        what += (
+            f" again: {prospect.reason}" if prospect.reason and prospect.state != "later" else ""
+        )
+        stages = " ".join(prospect.phase.labels) or "-"
+        table.add_row(prospect.phase.name, stages, units, tasks, rows, size_mb, what)
     out.print(table)
 
 
@@ -76,12 +78,20 @@ def print_status(prospects: Sequence[Prospect]) -> None:
     table.add_column("phase")
     table.add_column("done", justify="right")
     table.add_column("")
-    for one in prospects:
-        if one.units == 0:
+    for prospect in prospects:
+        if prospect.units == 0:
             continue
-        done = "" if one.units is None else f"{one.units - (one.units_left or 0)}/{one.units}"
-        why = f" again: {one.reason}" if one.reason and one.state in ("run", "continue") else ""
-        table.add_row(one.phase.name, done, f"{words[one.state]}{why}")
+        done = (
+            ""
+            if prospect.units is None
+            else f"{prospect.units - (prospect.units_left or 0)}/{prospect.units}"
+        )
+        why = (
+            f" again: {prospect.reason}"
+            if prospect.reason and prospect.state in ("run", "continue")
+            else ""
+        )
+        table.add_row(prospect.phase.name, done, f"{words[prospect.state]}{why}")
     console().print(table)
 
 

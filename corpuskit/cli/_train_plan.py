@@ -111,9 +111,9 @@ def _sources(figures: Estimate) -> Table:
     table.add_column("source", overflow="fold", min_width=18)
     for name in ("rows", "epochs", "tokens of a document"):
         table.add_column(name, justify="right")
-    for one in figures.length.sources:
-        mean = "" if one.document_tokens is None else f"{one.document_tokens:,.0f}"
-        table.add_row(one.name, f"{one.rows:,}", f"{one.epochs:.3f}", mean)
+    for source in figures.length.sources:
+        mean = "" if source.document_tokens is None else f"{source.document_tokens:,.0f}"
+        table.add_row(source.name, f"{source.rows:,}", f"{source.epochs:.3f}", mean)
     return table
 
 

@@ -275,7 +275,7 @@ class TrainingScreen:
             slow = self._speeds.fields
             figures.append(f"slowest rank {slow['slowest']} ({slow['host']}) x{slow['ratio']:.2f}")
         if self._evaluation and width < HELD_OUT_WIDTH:
-            held = (f"{name} {_bits(one)}" for name, one in self._evaluation.sources.items())
+            held = (f"{name} {_bits(source)}" for name, source in self._evaluation.sources.items())
             figures.append(one_line(f"held out @{self._evaluation.step} {' '.join(held)}"))
         return [
             *(Text(line, style="bold") for line in _filled(place, width)),

@@ -181,15 +181,15 @@ def eval_command(
     )
     evaluation = evaluate(judged)
     if as_json:
-        extra = [dataclasses.asdict(one) for one in thresholds]
+        extra = [dataclasses.asdict(threshold) for threshold in thresholds]
         click.echo(
             json.dumps({**dataclasses.asdict(evaluation), "thresholds": extra}, ensure_ascii=False)
         )
         return
     click.echo(_table(evaluation))
-    for one in thresholds:
-        click.echo(_threshold(one))
-        click.echo(f"  {stage_snippet(stage, str(model), positive, one)}")
+    for threshold in thresholds:
+        click.echo(_threshold(threshold))
+        click.echo(f"  {stage_snippet(stage, str(model), positive, threshold)}")
 
 
 def _rows(given: dict[str, Any]) -> tuple[Labelled, Split]:

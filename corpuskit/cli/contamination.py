@@ -57,16 +57,16 @@ def _print(report: Contamination, most: int) -> None:
     table.add_column("items", justify="right")
     table.add_column("documents", justify="right")
     for name, documents in sorted(report.benchmarks.items(), key=lambda pair: (-pair[1], pair[0])):
-        num = sum(one.item.partition("/")[0] == name for one in report.items)
+        num = sum(item.item.partition("/")[0] == name for item in report.items)
         if num:
             table.add_row(name, f"{num:,}", f"{documents:,}")
     out.print(table)
-    for one in report.items[:most]:
-        order = sorted(one.rules.items(), key=lambda pair: (-pair[1], pair[0]))
+    for item in report.items[:most]:
+        order = sorted(item.rules.items(), key=lambda pair: (-pair[1], pair[0]))
         rules = ", ".join(f"{rule} {num:,}" for rule, num in order)
         out.print()
-        out.print(f"{one.item}  {one.documents:,} documents: {rules}", style="bold")
-        for hit in one.examples:
+        out.print(f"{item.item}  {item.documents:,} documents: {rules}", style="bold")
+        for hit in item.examples:
             value = "" if hit.value is None else f" {hit.value:.3g}"
             spans = ", ".join(f"{start}-{end}" for start, end in hit.spans)
             rule = hit.rule or ""

@@ -178,10 +178,10 @@ def sample_pieces(samples: Samples, changes: int) -> Iterator[RenderableType]:
             f"{len(samples.rows):,} documents with this text; `why` shows what happened to each"
         )
     yield Text(one_line(f"{stage}{counts}{of_all}"), style="bold")
-    for one in samples.rows:
+    for row in samples.rows:
         yield Text()
-        yield Text(one_line(_headline(one)))
-        yield from _pieces(one, changes)
+        yield Text(one_line(_headline(row)))
+        yield from _pieces(row, changes)
 
 
 def excerpt(text: str, chars: int = SHOWN_CHARS) -> RenderableType:
@@ -195,59 +195,59 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
 
 
-def _headline(one: Sample) -> str:
-    if one.action == "contains":
-        line = f"{one.id} ({one.source})"
-    elif one.action == "kept":
-        line = f"{one.id} ({one.source}): kept"
-        line += f", {one.rule}" if one.rule else ""
+def _headline(sample: Sample) -> str:
+    if sample.action == "contains":
+        line = f"{sample.id} ({sample.source})"
+    elif sample.action == "kept":
+        line = f"{sample.id} ({sample.source}): kept"
+        line += f", {sample.rule}" if sample.rule else ""
     else:
-        line = f"{one.id} ({one.source}): {one.action} by {one.rule}"
-    if one.value is not None:
-        places = f" place{'s' * (one.value != 1)}" if one.action in ("cut", "replace") else ""
-        comma = "" if one.action == "kept" else ","
-        line += f"{comma} {number(one.value)}{places}"
-    if one.threshold is not None:
-        line += f" against {number(one.threshold)}"
-    if one.survivor_id is not None:
-        line += f"; kept instead: {one.survivor_id}"
-    if one.jaccard is not None:
-        line += f"; Jaccard {one.jaccard:.3f}"
+        line = f"{sample.id} ({sample.source}): {sample.action} by {sample.rule}"
+    if sample.value is not None:
+        places = f" place{'s' * (sample.value != 1)}" if sample.action in ("cut", "replace") else ""
+        comma = "" if sample.action == "kept" else ","
+        line += f"{comma} {number(sample.value)}{places}"
+    if sample.threshold is not None:
+        line += f" against {number(sample.threshold)}"
+    if sample.survivor_id is not None:
+        line += f"; kept instead: {sample.survivor_id}"
+    if sample.jaccard is not None:
+        line += f"; Jaccard {sample.jaccard:.3f}"
     return line
 
 
-def _pieces(one: Sample, changes: int) -> Iterator[RenderableType]:
-    if one.text is None:
-        why = f": {one.problem}" if one.problem else ""
-        hint = " Set ledger: {keep_text: true} to keep texts." if one.problem else ""
+def _pieces(sample: Sample, changes: int) -> Iterator[RenderableType]:
+    if sample.text is None:
+        why = f": {sample.problem}" if sample.problem else ""
+        hint = " Set ledger: {keep_text: true} to keep texts." if sample.problem else ""
         yield Indented(Text(one_line(f"(no text{why}.{hint})"), style="dim"), 2)
         return
-    if one.text_from in _PLACES:
-        yield Indented(Text(f"({_PLACES[one.text_from]})", style="dim"), 2)
-    if one.survivor_text is not None:
-        yield from sides(one.text, one.survivor_text, ("removed", "kept"), changes)
-    elif one.survivor_id is not None:
-        yield excerpt(one.text)
+    if sample.text_from in _PLACES:
+        yield Indented(Text(f"({_PLACES[sample.text_from]})", style="dim"), 2)
+    if sample.survivor_text is not None:
+        yield from sides(sample.text, sample.survivor_text, ("removed", "kept"), changes)
+    elif sample.survivor_id is not None:
+        yield excerpt(sample.text)
         yield "  (the text that was kept is not in this run)"
-    elif one.spans and one.text_from != "sample":
-        yield from _spans(one, changes)
+    elif sample.spans and sample.text_from != "sample":
+        yield from _spans(sample, changes)
     else:
-        yield excerpt(one.text)
+        yield excerpt(sample.text)
 
 
-def _spans(one: Sample, changes: int) -> Iterator[RenderableType]:
+def _spans(sample: Sample, changes: int) -> Iterator[RenderableType]:
     from corpuskit.inspect.samples import excerpts
 
-    assert one.text is not None, "asked for documents with a text"
-    for before, inside, after in excerpts(one.text, one.spans[:changes], MARGIN):
+    assert sample.text is not None, "asked for documents with a text"
+    for before, inside, after in excerpts(sample.text, sample.spans[:changes], MARGIN):
         if len(inside) > 300:
             inside = f"{inside[:150]} ... ({len(inside):,} characters) ... {inside[-100:]}"
         line = Text(one_line(before), style="dim")
         line.append(f"[-{one_line(inside)}-]", style="not dim red")
         line.append(one_line(after))
         yield Indented(line, 2)
-    if len(one.spans) > changes:
-        yield f"  ... and {len(one.spans) - changes:,} more spans"
+    if len(sample.spans) > changes:
+        yield f"  ... and {len(sample.spans) - changes:,} more spans"
 
 
 # ---------------------------------------------------------------- two texts side by side

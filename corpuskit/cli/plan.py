@@ -42,11 +42,13 @@ def command(
     plan = read_plan(pipeline, overrides, until=until)
     run, phases = prospects(plan, accept_code=accept_code_change)
     flight = preflight(run, phases)
-    reused = ((one.phase, run.seal(one.phase.index)) for one in phases if one.state == "reuse")
+    reused = (
+        (phase.phase, run.seal(phase.phase.index)) for phase in phases if phase.state == "reuse"
+    )
     taken = mixture(run, reused)
     if as_json:
         needs = flight.facts()
-        rows = [{**prospect_facts(one), "need": needs.get(one.phase.name)} for one in phases]
+        rows = [{**prospect_facts(phase), "need": needs.get(phase.phase.name)} for phase in phases]
         for row in rows:
             if taken is not None and row["phase"] == MIX:
                 row["mixture"] = taken.facts()

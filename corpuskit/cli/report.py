@@ -52,12 +52,12 @@ def command(
         return
     path = place_of(directory, output)
     outputs = trainings or find_trainings(directory)
-    curves = "".join(training_section(one) for one in outputs)
+    curves = "".join(training_section(folder) for folder in outputs)
     facts = gather(run, samples=samples, seed=seed, training=outputs)
     size = write(path, render(facts.to_json(), curves))
     echo(one_line(f"{path} ({_size(size)})"))
-    for one in outputs:
-        echo(one_line(f"with the training in {one}"))
+    for folder in outputs:
+        echo(one_line(f"with the training in {folder}"))
 
 
 def _size(num: int) -> str:

@@ -51,7 +51,7 @@ def command(
             entries = [*loader.mixture(loader.num_steps if step is None else step)]
         else:
             entries = [*(loader.which(step) if step is not None else _sightings(loader, str(doc)))]
-    rows = [dataclasses.asdict(one) for one in entries]  # type: ignore[call-overload]
+    rows = [dataclasses.asdict(entry) for entry in entries]  # type: ignore[call-overload]
     if as_json:
         echo(json.dumps(rows, indent=1))
         return

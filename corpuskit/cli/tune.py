@@ -268,7 +268,7 @@ def print_sweep(out: PlainConsole, swept: Sweep) -> None:
             out.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
     if swept.now is None:
         out.print(f"{swept.parameter} is off in this run: every threshold drops more.")
-    unsure = max(map(max, (one.unsure for one in swept.sources.values())), default=0)
+    unsure = max(map(max, (source.unsure for source in swept.sources.values())), default=0)
     if unsure:
         out.print(
             f"Of the kept ones, up to {unsure:,} may yet be dropped here: a rule that stores no "

@@ -77,10 +77,10 @@ def command(
     hits = find(documents, kind, value, note=lambda line: echo(line, err=True))
     histories = [
         history_of(
-            documents, one, recompute=recompute, global_batch_rows=global_batch_rows,
+            documents, match, recompute=recompute, global_batch_rows=global_batch_rows,
             training=trained,
         )
-        for one in hits.keys[:most]
+        for match in hits.keys[:most]
     ]  # fmt: skip
     if as_json:
         facts = {
@@ -230,15 +230,17 @@ def _value(entry: dict[str, Any], name: str) -> str:
 
 def _measures(measures: Sequence[dict[str, Any]], margin: str) -> Iterator[str]:
     """Yield a table: rule, value, parameter and bound."""
-    names = [_plain(one["rule"]) for one in measures]
-    values = ["-" if one["value"] is None else _number(one["value"]) for one in measures]
+    names = [_plain(measure["rule"]) for measure in measures]
+    values = [
+        "-" if measure["value"] is None else _number(measure["value"]) for measure in measures
+    ]
     first, second = (max(map(len, column), default=0) for column in (names, values))
-    for name, value, one in zip(names, values, measures, strict=True):
+    for name, value, measure in zip(names, values, measures, strict=True):
         line = f"{margin}{name:<{first}}  {value:>{second}}"
-        if one["threshold"] is not None:
-            bound = f"  {_plain(one['parameter'])} {_number(one['threshold'])}"
+        if measure["threshold"] is not None:
+            bound = f"  {_plain(measure['parameter'])} {_number(measure['threshold'])}"
             line += click.style(bound, dim=True)
-        yield line + (click.style("  <- fails", fg="red", bold=True) if one["fails"] else "")
+        yield line + (click.style("  <- fails", fg="red", bold=True) if measure["fails"] else "")
 
 
 def _excerpts(
@@ -338,28 +340,28 @@ def _steps(tokens: dict[str, Any], width: int) -> Iterator[str]:
         )  # fmt: skip
         yield from _wrapped(f"steps that saw it: {_listed(done)}", width, "  ")
         yield from _wrapped(f"steps that will: {_listed(later)}", width, "  ")
-    elif any("step" in one for one in steps):
+    elif any("step" in step for step in steps):
         seen = [step for step in steps if "step" in step]
         yield from _wrapped(f"steps that see it: {_listed(seen)}", width, "  ")
     elif steps:
-        counters = ", ".join(f"{one['run_row']:,}" for one in steps[:_STEPS])
+        counters = ", ".join(f"{step['run_row']:,}" for step in steps[:_STEPS])
         more = f" and {tokens['taken'] - _STEPS:,} more" if tokens["taken"] > _STEPS else ""
         yield from _wrapped(
             f"rows of the run: {counters}{more} (-b or --training shows the steps)", width, "  "
         )
-    left = sum("left_over" in one for one in steps)
+    left = sum("left_over" in step for step in steps)
     if left:
         yield from _wrapped(f"{left:,} time{'s' if left > 1 else ''} after the last step", width,
                             "  ")  # fmt: skip
-    masked = sum(one["masked"] for one in steps)
+    masked = sum(step["masked"] for step in steps)
     if masked:
         yield from _wrapped(f"taken down: masked in {masked:,} of these", width, "  ")
 
 
 def _listed(steps: Sequence[dict[str, Any]]) -> str:
     shown = [
-        f"{one['step']:,}" + (f" (epoch {one['epoch'] + 1})" if one["epoch"] else "")
-        for one in steps[:_STEPS]
+        f"{step['step']:,}" + (f" (epoch {step['epoch'] + 1})" if step["epoch"] else "")
+        for step in steps[:_STEPS]
     ]
     more = f" and {len(steps) - _STEPS:,} more" if len(steps) > _STEPS else ""
     return (", ".join(shown) or "none") + more

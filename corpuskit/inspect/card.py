@@ -125,8 +125,8 @@ class CardFacts:
         return {
             **facts,
             "declared": self.declared.model_dump(mode="json", exclude_defaults=True),
-            "sources": [dataclasses.asdict(one) for one in self.sources],
-            "stages": [dataclasses.asdict(one) for one in self.stages],
+            "sources": [dataclasses.asdict(row) for row in self.sources],
+            "stages": [dataclasses.asdict(row) for row in self.stages],
         }
 
 
@@ -165,7 +165,9 @@ def card_facts(run: RunDirectory) -> CardFacts:
     tokenizer = given.get("tokenizer", {})
     plan_hash, plan_limits = _edits(run, finished)
     table = mixture(run, finished) if "mix.plan" in done else None
-    derived = find_limits(steps, [one.name for one in sources if one.license is None], changed)
+    derived = find_limits(
+        steps, [source.name for source in sources if source.license is None], changed
+    )
     limits = [*declared.limits, *derived, *plan_limits]
     return CardFacts(
         run.plan.settings.name, declared, unfinished, _languages(run), sources, rejected, stages,
@@ -282,19 +284,19 @@ def _warnings(
     warnings = []
     if unfinished:
         warnings.append(f"the run is not finished: {', '.join(unfinished)} have not run.")
-    here = [path for one in sources for path in one.paths if path.startswith(("/", "~"))]
+    here = [path for source in sources for path in source.paths if path.startswith(("/", "~"))]
     if here:
         warnings.append(f"the card names paths of this machine, such as {here[0]}.")
     if declared.license is None:
         warnings.append("the licence of the dataset is not declared. Set card.license.")
-    missing = [one.name for one in sources if one.license is None]
+    missing = [source.name for source in sources if source.license is None]
     if missing:
         many = "licences of sources {} are" if len(missing) > 1 else "licence of source {} is"
         warnings.append(
             f"the {many.format(', '.join(missing))} not declared. Set "
             f"card.sources.{missing[0]}.license."
         )
-    missing = [one.name for one in sources if one.origin is None and one.url is None]
+    missing = [source.name for source in sources if source.origin is None and source.url is None]
     if missing:
         warnings.append(
             f"nothing says where {', '.join(missing)} came from. Set "
@@ -518,7 +520,7 @@ def card_page(facts: CardFacts, steps: Sequence[Step]) -> str:
         "## Stages", "In this order; documents in and out where the stage looks at documents.",
         _stages(facts), *_drops(facts), *_statements(facts, steps),
         *_fields(facts),
-        "## Known limits", _list(plain(one) for one in facts.limits),
+        "## Known limits", _list(plain(limit) for limit in facts.limits),
         "## How to load", _loading(facts),
         "## How to make it again", *_again(facts),
     ]  # fmt: skip
@@ -534,7 +536,9 @@ def metadata(facts: CardFacts) -> dict[str, Any]:
     head |= license_fields(declared.license, declared.license_link)
     if facts.languages:
         head["language"] = list(facts.languages)
-    head["size_categories"] = [size_category(sum(one.kept_documents for one in facts.sources))]
+    head["size_categories"] = [
+        size_category(sum(source.kept_documents for source in facts.sources))
+    ]
     head["task_categories"] = ["text-generation"]
     tags = ["corpuskit", "pretraining", *map(clean, declared.tags)]
     head["tags"] = list(dict.fromkeys(tags))
@@ -601,13 +605,15 @@ def _lead(text: str) -> str:
 
 def paragraphs(text: str) -> str:
     """Return plain text in paragraphs, as blank lines divide it."""
-    return "\n\n".join(plain(one) for one in re.split(r"\n\s*\n", clean_lines(text)) if one.strip())
+    return "\n\n".join(
+        plain(block) for block in re.split(r"\n\s*\n", clean_lines(text)) if block.strip()
+    )
 
 
 def prose(text: str) -> str:
     """Return a line of a docstring, whose only markup is code in backticks; tables may have it."""
     pieces = re.split(r"`([^`]+)`", clean(text))
-    return "".join(cell(one) if at % 2 else _escaped(one) for at, one in enumerate(pieces))
+    return "".join(cell(piece) if at % 2 else _escaped(piece) for at, piece in enumerate(pieces))
 
 
 def cell(text: str) -> str:
@@ -632,8 +638,8 @@ def fenced(text: str, language: str) -> str:
 def _source_datasets(sources: Sequence[SourceFacts]) -> list[str]:
     """Return datasets of the hub that went in, and `original` for everything else."""
     datasets: dict[str, None] = {}
-    for one in sources:
-        names = list(one.paths) if one.format == "huggingface" else [one.url or ""]
+    for source in sources:
+        names = list(source.paths) if source.format == "huggingface" else [source.url or ""]
         hub = [name.removeprefix("https://huggingface.co/datasets/") for name in names]
         ids = [name for name in hub if re.fullmatch(r"[\w.-]+/[\w.-]+", name)]
         datasets |= dict.fromkeys(ids or ["original"])
@@ -648,25 +654,25 @@ def _notice(facts: CardFacts) -> list[str]:
 
 
 def _counts(facts: CardFacts) -> str:
-    has_tokens = any(one.tokens is not None for one in facts.sources)
+    has_tokens = any(source.tokens is not None for source in facts.sources)
     columns = ["source", "documents read", "MB read", "documents kept", "MB kept"]
     columns += ["tokens"] if has_tokens else []
     rows = [
         [
-            cell(one.name), f"{one.read_documents:,}", _megabytes(one.read_bytes),
-            f"{one.kept_documents:,}", _megabytes(one.kept_bytes),
-            *([_number(one.tokens)] if has_tokens else []),
+            cell(source.name), f"{source.read_documents:,}", _megabytes(source.read_bytes),
+            f"{source.kept_documents:,}", _megabytes(source.kept_bytes),
+            *([_number(source.tokens)] if has_tokens else []),
         ]
-        for one in facts.sources
+        for source in facts.sources
     ]  # fmt: skip
     if len(rows) > 1:
-        kept = [one.kept_bytes for one in facts.sources]
+        kept = [source.kept_bytes for source in facts.sources]
         rows.append([
-            "all", f"{sum(one.read_documents for one in facts.sources):,}",
-            _megabytes(sum(one.read_bytes for one in facts.sources)),
-            f"{sum(one.kept_documents for one in facts.sources):,}",
+            "all", f"{sum(source.read_documents for source in facts.sources):,}",
+            _megabytes(sum(source.read_bytes for source in facts.sources)),
+            f"{sum(source.kept_documents for source in facts.sources):,}",
             _megabytes(None if None in kept else sum(size or 0 for size in kept)),
-            *([_number(sum(one.tokens or 0 for one in facts.sources))] if has_tokens else []),
+            *([_number(sum(source.tokens or 0 for source in facts.sources))] if has_tokens else []),
         ])  # fmt: skip
     blocks = [_table(columns, rows)]
     if facts.languages:
@@ -689,37 +695,42 @@ def _counts(facts: CardFacts) -> str:
 
 def _sources(sources: Sequence[SourceFacts]) -> str:
     blocks = []
-    for one in sources:
+    for source in sources:
         lines = [
-            f"Licence: {plain(one.license) if one.license else '**not declared**'}",
-            f"Origin: {plain(one.origin) if one.origin else 'not declared'}",
-            *([f"Where: {plain(one.url)}"] if one.url else []),
-            f"Read from: {', '.join(map(code, one.paths))} ({one.format}), {one.files:,} "
-            f"file{'s' * (one.files != 1)}, {_megabytes(one.file_bytes)} MB on disk",
+            f"Licence: {plain(source.license) if source.license else '**not declared**'}",
+            f"Origin: {plain(source.origin) if source.origin else 'not declared'}",
+            *([f"Where: {plain(source.url)}"] if source.url else []),
+            f"Read from: {', '.join(map(code, source.paths))} ({source.format}), {source.files:,} "
+            f"file{'s' * (source.files != 1)}, {_megabytes(source.file_bytes)} MB on disk",
         ]
-        about = [paragraphs(one.description)] if one.description else []
-        blocks.append("\n\n".join([f"### {plain(one.name)}", *about, _list(lines)]))
+        about = [paragraphs(source.description)] if source.description else []
+        blocks.append("\n\n".join([f"### {plain(source.name)}", *about, _list(lines)]))
     return "\n\n".join(blocks)
 
 
 def _stages(facts: CardFacts) -> str:
     rows = [
         [
-            cell(one.label), prose(one.summary), cell(json.dumps(one.params)) if one.params else "",
-            "" if one.num_in is None else f"{one.num_in:,}",
-            "" if one.num_out is None else f"{one.num_out:,}",
+            cell(stage.label), prose(stage.summary),
+            cell(json.dumps(stage.params)) if stage.params else "",
+            "" if stage.num_in is None else f"{stage.num_in:,}",
+            "" if stage.num_out is None else f"{stage.num_out:,}",
         ]
-        for one in facts.stages
+        for stage in facts.stages
     ]  # fmt: skip
     columns = ["stage", "purpose", "parameters (others have their defaults)", "in", "out"]
-    where = [f"{code(one.label)}: {prose(one.source)}" for one in facts.stages if one.source]
+    where = [
+        f"{code(stage.label)}: {prose(stage.source)}" for stage in facts.stages if stage.source
+    ]
     return "\n\n".join([_table(columns, rows), "Sources of the methods:", _list(where)])
 
 
 def _drops(facts: CardFacts) -> list[str]:
     rows = [[cell(name), f"{num:,}"] for name, num in facts.rejected.items()]
-    for one in facts.stages:
-        rows += [[cell(f"{one.label}: {rule}"), f"{num:,}"] for rule, num in one.dropped.items()]
+    for stage in facts.stages:
+        rows += [
+            [cell(f"{stage.label}: {rule}"), f"{num:,}"] for rule, num in stage.dropped.items()
+        ]
     if not rows:
         return ["Nothing was dropped."]
     return ["What left, by the rule that dropped it:", _table(["rule", "documents"], rows)]
@@ -736,8 +747,8 @@ def _fields(facts: CardFacts) -> list[str]:
 
 
 def _statements(facts: CardFacts, steps: Sequence[Step]) -> list[str]:
-    lost = {one.label: sum(one.dropped.values()) for one in facts.stages}
-    changed = {one.label: one.changed for one in facts.stages}
+    lost = {stage.label: sum(stage.dropped.values()) for stage in facts.stages}
+    changed = {stage.label: stage.changed for stage in facts.stages}
     return [
         "## Duplicates", _list(map(plain, duplicate_statements(steps, lost, changed))),
         "## Benchmarks", _list(map(plain, benchmark_statements(steps, lost, changed))),

@@ -83,7 +83,7 @@ def stage_page(name: str) -> str:
         title = "Rules (reasons in the ledger, with the parameter that bounds them):"
         parts.append("\n\n".join([title, "\n".join(lines)]))
     if stage.examples:
-        parts.append("Examples:\n\n" + "\n".join(_example(one) for one in stage.examples))
+        parts.append("Examples:\n\n" + "\n".join(_example(example) for example in stage.examples))
     return "\n\n".join(parts) + "\n"
 
 
@@ -126,7 +126,7 @@ _FROM_CLASSES = "Made from `corpuskit/train/settings.py`; see [training](trainin
 
 def _section(spec: dict[str, Any]) -> str | None:
     choices = [spec, *spec.get("anyOf", []), *spec.get("allOf", [])]
-    names = (one["$ref"].rpartition("/")[2] for one in choices if "$ref" in one)
+    names = (choice["$ref"].rpartition("/")[2] for choice in choices if "$ref" in choice)
     return next(names, None)
 
 

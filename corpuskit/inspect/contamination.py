@@ -116,12 +116,12 @@ def contamination_report(
     return Contamination(documents, dict(sorted(benchmarks.items())), order)
 
 
-def _count(one: ItemHits, hit: Hit, examples: int) -> None:
-    one.documents += 1
+def _count(item: ItemHits, hit: Hit, examples: int) -> None:
+    item.documents += 1
     rule = hit.rule or hit.action
-    one.rules[rule] = one.rules.get(rule, 0) + 1
-    if len(one.examples) < examples:
-        one.examples.append(hit)
+    item.rules[rule] = item.rules.get(rule, 0) + 1
+    if len(item.examples) < examples:
+        item.examples.append(hit)
 
 
 def _hits(

@@ -149,7 +149,7 @@ def token_facts(
     facts: dict[str, Any] = {
         "rows": rows,
         "taken": len(occurrences),
-        "epochs": 1 + max((one.epoch for one in occurrences), default=-1),
+        "epochs": 1 + max((occurrence.epoch for occurrence in occurrences), default=-1),
         "plan_rows": plan.order.num_rows,
     }
     if rows and not occurrences:
@@ -200,10 +200,10 @@ def _steps(
     slicing = None if batch is None else Slicing(BatchRows(batch), 0, 0, 0, 1)
     last = 0 if slicing is None else slicing.last_step(plan.skips.num_delivered)
     steps = []
-    for one in occurrences[:MAX_STEPS]:
-        facts = _occurrence(one)
+    for occurrence in occurrences[:MAX_STEPS]:
+        facts = _occurrence(occurrence)
         if slicing is not None:
-            step, row = slicing.step_of(plan.skips.delivered_before(one.counter))
+            step, row = slicing.step_of(plan.skips.delivered_before(occurrence.counter))
             facts |= {"step": step, "row": row} if step < last else {"left_over": True}
         steps.append(facts)
     return steps
@@ -219,13 +219,13 @@ def _training_steps(
             "of this run, so it says nothing about its documents. Name the run that it reads."
         )
     steps = []
-    for one in occurrences[:MAX_STEPS]:
-        place = _place_in(plan, one.counter, training)
+    for occurrence in occurrences[:MAX_STEPS]:
+        place = _place_in(plan, occurrence.counter, training)
         if place is None:
-            steps.append({**_occurrence(one), "left_over": True, "done": False})
+            steps.append({**_occurrence(occurrence), "left_over": True, "done": False})
         else:
             steps.append(
-                {**_occurrence(one), "step": place[0], "row": place[1],
+                {**_occurrence(occurrence), "step": place[0], "row": place[1],
                  "done": place[0] < training.done}
             )  # fmt: skip
     return {

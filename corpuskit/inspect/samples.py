@@ -305,7 +305,7 @@ def _with_texts(
 ) -> list[Sample]:  # fmt: skip
     """Return samples with texts: as the stage read them, or those that the ledger keeps."""
     phase, stage = place.phase, place.stage
-    step = next((one for one in run.plan.file.steps if one.label == stage), None)
+    step = next((known for known in run.plan.file.steps if known.label == stage), None)
     survivors = {} if step is None else _survivors(run, phase, step.stage, set(units))
     wanted = dict(units)
     if phase.base is None:

@@ -568,7 +568,7 @@ def _lists(event: Mapping[str, Any]) -> str:
     shown = []
     for name, values in event.items():
         if isinstance(values, list) and values:
-            items = "".join(f"<li>{text(_item(one))}</li>" for one in values[:MOST_ITEMS])
+            items = "".join(f"<li>{text(_item(value))}</li>" for value in values[:MOST_ITEMS])
             more = len(values) - MOST_ITEMS
             items += f"<li>and {more:,} more in events.jsonl</li>" if more > 0 else ""
             opened = " open" if name == "documents" else ""

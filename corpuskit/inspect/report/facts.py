@@ -115,11 +115,11 @@ class ReportFacts:
             "drops": self.drops,
             "changes": self.changes,
             "rewritten": self.rewritten,
-            "measures": {**self.coverage, "items": [one.to_json() for one in self.measures]},
+            "measures": {**self.coverage, "items": [row.to_json() for row in self.measures]},
             "values": self.values,
             "domains": self.domains,
             "lengths": self.lengths,
-            "duplicates": [_duplicates_json(one) for one in self.duplicates],
+            "duplicates": [_duplicates_json(row) for row in self.duplicates],
             "samples": _samples_json(self.samples),
             "mixture": None if self.mixture is None else self.mixture.facts(),
             "packing": [
@@ -292,13 +292,14 @@ def _totals_json(totals: RunTotals) -> dict[str, Any]:
     facts = {field.name: getattr(totals, field.name) for field in dataclasses.fields(totals)}
     facts["input"] = {"files": facts.pop("num_files"), "size_bytes": facts.pop("size_bytes")}
     facts["accounts"] = [
-        {**dataclasses.asdict(one), "num_missing": one.num_missing} for one in totals.accounts
+        {**dataclasses.asdict(account), "num_missing": account.num_missing}
+        for account in totals.accounts
     ]
     return facts
 
 
-def _duplicates_json(one: Duplicates) -> dict[str, Any]:
-    facts = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+def _duplicates_json(stage: Duplicates) -> dict[str, Any]:
+    facts = {field.name: getattr(stage, field.name) for field in dataclasses.fields(stage)}
     facts.pop("survivors")
     facts["state"] = "done"
     facts["largest"] = [
@@ -309,7 +310,7 @@ def _duplicates_json(one: Duplicates) -> dict[str, Any]:
                 for member in cluster.members
             ],
         }
-        for cluster in one.largest
+        for cluster in stage.largest
     ]  # fmt: skip
     return facts
 
@@ -318,10 +319,10 @@ def _samples_json(shown: Shown) -> dict[str, Any]:
     facts = {field.name: getattr(shown, field.name) for field in dataclasses.fields(shown)}
     facts["items"] = [
         {
-            **{field.name: getattr(one, field.name) for field in dataclasses.fields(one)},
-            "key": str(one.key),
+            **{field.name: getattr(item, field.name) for field in dataclasses.fields(item)},
+            "key": str(item.key),
         }
-        for one in shown.items
+        for item in shown.items
     ]
     return facts
 
@@ -334,9 +335,9 @@ def _plain(value: Any) -> Any:
         fields = dataclasses.fields(value)
         return {field.name: _plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, str) and not value.isascii():  # names of files may be no UTF-8
@@ -389,7 +390,7 @@ def provenance(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[st
     Libraries whose version decides are part of the fingerprints; runs do not store versions by
     name, so the versions are those that are installed where the report is made.
     """
-    current = {one.phase.name: one.state == "reuse" for one in state.prospects}
+    current = {prospect.phase.name: prospect.state == "reuse" for prospect in state.prospects}
     phases = [
         {
             "phase": phase.name, "fingerprint": seal.fingerprint, "content": seal.content(),

@@ -381,7 +381,7 @@ def funnel_rows(
         known: finished phases, or what the first one has done so far.
         stages: which say how far they are.
     """
-    states = {(one.kind == "source", one.label): one.state for one in stages}
+    states = {(stage.kind == "source", stage.label): stage.state for stage in stages}
     rows = []
     for row in funnel(run, known):
         label = row.name if row.is_source else row.stage

@@ -111,8 +111,10 @@ def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
 
 
 def _hashes(contents: Iterable[str]) -> str:
-    digests = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in contents)
-    return " ".join(f"'sha256-{one}'" for one in dict.fromkeys(digests))
+    digests = (
+        base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() for content in contents
+    )
+    return " ".join(f"'sha256-{content}'" for content in dict.fromkeys(digests))
 
 
 def _training(html: str) -> str:
@@ -128,18 +130,24 @@ def _training(html: str) -> str:
 def _grouped(failures: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return one failure for each error of a phase; `more` is how many others are like it."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in failures:
-        group = groups.setdefault((str(one["phase"]), str(one["error"])), {**one, "more": -1})
+    for failure in failures:
+        group = groups.setdefault(
+            (str(failure["phase"]), str(failure["error"])), {**failure, "more": -1}
+        )
         group["more"] += 1
     return list(groups.values())
 
 
-def _failure(one: Mapping[str, Any]) -> str:
-    where = ", ".join(str(one[key]) for key in ("phase", "units", "host", "at") if one.get(key))
-    if one["more"]:
-        where += f", and {one['more']:,} more tasks with the same error"
-    log = f'<p class="note">Log: <bdi>{text(one["log"])}</bdi></p>' if one.get("log") else ""
-    lines = "\n".join(text(line) for line in str(one["error"]).split("\n"))
+def _failure(failure: Mapping[str, Any]) -> str:
+    where = ", ".join(
+        str(failure[key]) for key in ("phase", "units", "host", "at") if failure.get(key)
+    )
+    if failure["more"]:
+        where += f", and {failure['more']:,} more tasks with the same error"
+    log = (
+        f'<p class="note">Log: <bdi>{text(failure["log"])}</bdi></p>' if failure.get("log") else ""
+    )
+    lines = "\n".join(text(line) for line in str(failure["error"]).split("\n"))
     return f'<div class="failure"><b>{text(where)}</b><pre dir="auto">{lines}</pre>{log}</div>\n'
 
 

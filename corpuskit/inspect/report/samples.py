@@ -132,7 +132,7 @@ def shown_samples(
         _mask(chosen)
     items = [_cut(draft, limit) for draft in chosen]
     back = sorted(range(len(items)), key=lambda place: order[place])
-    used = sum(_size(one) for one in items)
+    used = sum(_size(item) for item in items)
     return Shown(
         budget_bytes, used, seed, has_mask, scan.sampled, tuple(items[place] for place in back)
     )
@@ -142,7 +142,7 @@ def _of_ledger(
     run: RunDirectory, scan: Scan, clusters: Sequence[Duplicates]
 ) -> Iterable[_SampleDraft]:
     texts = _texts(run, scan.rows)
-    survivors = {one.stage: one.survivors for one in clusters}
+    survivors = {cluster.stage: cluster.survivors for cluster in clusters}
     others = _survivor_texts(run, scan.rows, survivors)
     keeps_text = run.plan.settings.ledger.keep_text
     for row in scan.rows:
@@ -322,7 +322,7 @@ def _cut(draft: _SampleDraft, limit: int) -> ShownSample:
 
 def _size(sample: ShownSample) -> int:
     texts = [sample.text, None if sample.survivor is None else sample.survivor.text]
-    return sum(one.shown_bytes for one in texts if one is not None)
+    return sum(text.shown_bytes for text in texts if text is not None)
 
 
 # ---------------------------------------------------------------- documents that are kept

@@ -171,7 +171,7 @@ def is_held(run: RunDirectory) -> bool:
     killed holder lies there until another one takes it. Jobs that wait in Slurm count.
     """
     jobs = jobs_of(run)
-    if any(one.is_alive for one in jobs.states) and not jobs.problem:
+    if any(state.is_alive for state in jobs.states) and not jobs.problem:
         return True
     if run.store.is_remote:
         return run.store.exists(LOCK)
@@ -286,9 +286,9 @@ class Resources:
         return {
             "cpu_seconds": self.cpu_seconds,
             "peak_rss_bytes": self.peak_rss_bytes,
-            "phases": [one.to_json() for one in self.phases],
-            "stages": [dataclasses.asdict(one) for one in self.stages],
-            "disk": [dataclasses.asdict(one) for one in self.disk],
+            "phases": [row.to_json() for row in self.phases],
+            "stages": [dataclasses.asdict(row) for row in self.stages],
+            "disk": [dataclasses.asdict(row) for row in self.disk],
         }
 
 
@@ -345,7 +345,9 @@ def _of_seal(run: RunDirectory, phase: Phase, seal: Seal) -> PhaseCost:
 
 
 def _open(phase: Phase, state: RunStatus) -> PhaseCost:
-    prospect = next((one for one in state.prospects if one.phase.name == phase.name), None)
+    prospect = next(
+        (open_phase for open_phase in state.prospects if open_phase.phase.name == phase.name), None
+    )
     units = None if prospect is None else prospect.units
     left = None if prospect is None else prospect.units_left
     done = None if units is None or left is None else units - left
