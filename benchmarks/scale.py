@@ -44,7 +44,8 @@ from corpuskit.engine.pipeline import run as run_plan
 from corpuskit.engine.plan import read_plan
 from corpuskit.engine.rundir import RunDirectory, manifest_name
 from corpuskit.engine.status import run_facts
-from corpuskit.inspect.why.history import Histories
+from corpuskit.inspect.lookup import RunDocuments
+from corpuskit.inspect.why import history_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,7 +208,7 @@ def measure_why(folder: Path) -> Callable[[], Any]:
                 path = folder / "out" / part.path
                 path.parent.mkdir(parents=True, exist_ok=True)
                 pq.write_table(pa.table(row), path)
-    return lambda: Histories(RunDirectory.open(str(folder / "out"))).of(0)
+    return lambda: history_of(RunDocuments(RunDirectory.open(str(folder / "out"))), 0)
 
 
 def measure_rerun(folder: Path) -> Callable[[], Any]:

@@ -30,7 +30,7 @@ PROCESSES = (
     "train/",
     "test_one_file_stage.py",
     "test_docs.py",
-    "test_sample_command.py",
+    "test_sample_gather.py",
 )
 """Below tests/: what starts processes, gathers files or makes bombs; no part of the unit suite."""
 

@@ -17,7 +17,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from corpuskit.cli._train_view import BLOCKS, KEPT_LOSSES, LineView, Screen, sparkline
+from corpuskit.cli._train_view import BLOCKS, KEPT_LOSSES, LineView, TrainingScreen, sparkline
 from corpuskit.train.metrics import (
     Evaluation,
     Event,
@@ -70,7 +70,7 @@ def whole_run(names: tuple[str, ...] = ("web", "books")) -> list[Told]:
 
 def shown(told: list[Told], width: int, height: int = 40, name: str = "demo") -> list[str]:
     console = Console(record=True, width=width, height=height, file=io.StringIO())
-    screen = Screen(name)
+    screen = TrainingScreen(name)
     for number, one in enumerate(told):
         screen.add(one, now=5.0 * number, clock=NOON)
     console.print(screen.region(console))
@@ -118,7 +118,7 @@ def test_going_back_does_not_confuse_the_time_left() -> None:
 
 
 def test_a_long_run_keeps_a_short_curve() -> None:
-    screen = Screen("demo")
+    screen = TrainingScreen("demo")
     for step in range(10 * KEPT_LOSSES + 3):
         screen.add(progress(step, loss=math.nan if step == 7 else float(step)), step, NOON)
     assert len(screen._losses) <= KEPT_LOSSES

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import UsageError
-from corpuskit.inspect.training.training import (
+from corpuskit.inspect.training import (
     MOST_BUCKETS,
     MOST_SOURCES,
     Curve,

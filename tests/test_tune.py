@@ -26,12 +26,18 @@ from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.settings import PipelineSettings
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.manifest import Part, dump_checked, load_checked
-from corpuskit.inspect.binned import failing
-from corpuskit.inspect.tune.curve import Curve, SourceCurve, curve, curve_of, kept_at
-from corpuskit.inspect.tune.measured import Measured, decide, with_changes
-from corpuskit.inspect.tune.near import Near
-from corpuskit.inspect.tune.swept import Swept, even_values, quantile_values
-from corpuskit.inspect.tune.tune import to_paste
+from corpuskit.inspect.sweep import (
+    Near,
+    SourceCurve,
+    Sweep,
+    Swept,
+    even_values,
+    failing,
+    kept_at,
+    quantile_values,
+    sweep,
+)
+from corpuskit.inspect.tune import Tunable, decide, find_tunable, to_paste, with_changes
 from corpuskit.stage import Outcome, StreamingStage
 from tests.contract.strategies import _numeric, _ties, make, of_kind, texts, view
 from tests.engine.conftest import Lab, corpus
@@ -160,9 +166,9 @@ def test_measures_and_bounds_decide_as_the_stage_does(cls, documents, data):
 
 
 def with_measures(stage, *names):
-    """Return what `find_measured` would, for a stage that measured these rules."""
+    """Return what `find_tunable` would, for a stage that measured these rules."""
     silent = frozenset(stage.rules) - set(names)
-    return Measured(None, "between", stage, (), names, silent, [])
+    return Tunable(None, "between", stage, None, None, [], (), names, silent)
 
 
 def test_an_entry_of_a_mapping_can_be_changed_alone():
@@ -264,7 +270,7 @@ def test_samples_show_texts_values_and_fates(measured):
     originals = {document["id"]: document["text"] for document in corpus()}
     assert len(found["dropped_samples"]) == found["newly_dropped"]["documents"] > 50
     for one in found["dropped_samples"]:
-        assert one["value"] < one["bound"] == 2000
+        assert one["value"] < one["threshold"] == 2000
         assert originals[one["id"]].startswith(one["text"])
     fates = {one["later"] for one in found["dropped_samples"]}
     assert fates == {None, "exact_dedup: exact_duplicate"}
@@ -285,13 +291,27 @@ def test_sources_and_totals_agree(measured):
 
 
 @pytest.mark.slow
-def test_a_sweep_says_what_each_value_does_alone(measured):
-    found = json.loads(tuned(measured, "--sweep", "min_words=10:90:5", "--json"))["sweep"]
-    assert [row["value"] for row in found] == [10, 30, 50, 70, 90]
-    assert found[1]["newly_dropped"] == found[1]["newly_kept"] == 0
+@pytest.mark.parametrize("values", ["10:90:5", "10,30,50,70,90"])
+def test_a_sweep_says_what_each_value_does(measured, values):
+    found = json.loads(tuned(measured, "--sweep", f"min_words={values}", "--json"))["sweep"]
+    total = found["total"]
+    assert found["values"] == [10, 30, 50, 70, 90]
+    assert total["newly_dropped"][1] == total["newly_kept"][1] == 0
     one = json.loads(tuned(measured, "--set", "min_words=70", "--json"))
-    assert found[3]["documents"] == one["total"]["documents_then"]
-    assert found[3]["newly_dropped"] == one["newly_dropped"]["documents"]
+    assert total["kept_documents"][3] == one["total"]["documents_then"]
+    assert total["kept_bytes"][3] == one["total"]["text_bytes_then"]
+    assert total["newly_dropped"][3] == one["newly_dropped"]["documents"] > 0
+
+
+@pytest.mark.slow
+def test_a_sweep_keeps_other_changes(measured):
+    other = ["--set", "max_symbol_ratio=50"]
+    found = json.loads(tuned(measured, *other, "--sweep", "min_words=10:90:5", "--json"))["sweep"]
+    changes = [*other, "--set", "min_words=10"]
+    one = json.loads(tuned(measured, *changes, "--json"))
+    total = {name: column[0] for name, column in found["total"].items() if name.startswith("newly")}
+    assert total["newly_kept"] == one["newly_kept"]["documents"] > 0
+    assert total["newly_dropped"] == one["newly_dropped"]["documents"]
 
 
 @pytest.mark.slow
@@ -302,7 +322,7 @@ def test_people_read_a_table(measured):
     assert "newly dropped: " in said
     assert "--set gopher_quality.min_words=70" in said
     said = tuned(measured)
-    assert "Bounds to --set: " in said
+    assert "Thresholds to --set: " in said
     assert "then" not in said
 
 
@@ -311,11 +331,11 @@ def test_people_read_a_table(measured):
     ("arguments", "answer"),
     [
         (["--set", "min_word=3"], "no parameter 'min_word'. Did you mean 'min_words'?"),
-        (["--set", "stop_words=3"], "stop_words is no bound of what was measured"),
+        (["--set", "stop_words=3"], "stop_words is not the threshold of a measured rule"),
         (["--set", "min_words=x"], "must be a number or null, got 'x'."),
         (["--set", "min_words.2=1"], "min_words is a single value."),
         (["--set", "max_symbol_ratio=-1"], "gopher_quality.max_symbol_ratio must be greater"),
-        (["--sweep", "min_words=1:2"], "must look like parameter=first:last:count"),
+        (["--sweep", "min_words=2:1"], "must look like parameter, parameter=first:last[:count]"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(measured, arguments, answer):
@@ -327,7 +347,7 @@ def test_other_stages_are_refused(measured):
     done = measured.cli("tune", str(measured.out), "gopher_qualities", code=2)
     assert "Did you mean 'gopher_quality'?" in done.stderr
     done = measured.cli("tune", str(measured.out), "exact_dedup", code=2)
-    assert "exact_dedup has no bounds to tune." in done.stderr
+    assert "exact_dedup has no thresholds to tune." in done.stderr
 
 
 @pytest.mark.slow
@@ -353,7 +373,7 @@ def test_measures_of_other_parameters_are_refused(measured):
         (measured.out / "plan.json").write_bytes(plan)
 
 
-# Curves.
+# Sweeps.
 
 
 @given(
@@ -365,7 +385,7 @@ def test_measures_of_other_parameters_are_refused(measured):
 def test_a_curve_counts_what_each_threshold_keeps(measured, values, side):
     values, sizes = sorted(values), np.arange(len(measured)) * 10
     unsure = np.arange(len(measured)) % 3 == 0
-    found = kept_at(values, np.array(measured, np.float64), sizes, unsure, side=side)
+    found = kept_at(values, np.array(measured, np.float64), [sizes, unsure], side=side)
     for place, line in enumerate(values):
         fails = [v < line if side == "min" else v > line for v in measured]
         stays = [row for row, is_out in enumerate(fails) if not is_out]
@@ -404,10 +424,10 @@ def test_a_swept_parameter_knows_its_rules_and_its_side():
     ("asked", "answer"),
     [
         ("min_sizes", "no parameter 'min_sizes'. Did you mean 'min_size'?"),
-        ("top_n_grams", "has several bounds. Name one: top_n_grams.2."),
-        ("top_n_grams.9", "has several bounds. Did you mean 'top_n_grams.2'?"),
+        ("top_n_grams", "has several thresholds. Name one: top_n_grams.2."),
+        ("top_n_grams.9", "has several thresholds. Did you mean 'top_n_grams.2'?"),
         ("min_size.2", "min_size is a single value."),
-        ("min_size=3:2", "must look like parameter, parameter=first:last"),
+        ("min_size=3:2", "must look like parameter, parameter=first:last[:count]"),
         ("min_size=1:inf", "must look like"),
         ("min_size=1:2:x", "must look like"),
     ],
@@ -419,7 +439,7 @@ def test_a_curve_of_nothing_is_refused(asked, answer):
 
 
 def test_a_bound_that_is_not_the_parameter_itself_has_no_curve():
-    with pytest.raises(UsageError, match="is not the bound of long_line"):
+    with pytest.raises(UsageError, match="is not the threshold of long_line"):
         swept_of(Both(lines=3), "size", names=("small", "long_line"))
 
 
@@ -448,7 +468,7 @@ def recounted(lab, parameter, line, source):
     "parameter", ["min_words", "max_symbol_ratio", "min_alpha_words_ratio", "min_stop_words"]
 )
 def test_a_curve_is_what_a_recount_says_at_every_threshold(measured, parameter):
-    found = json.loads(tuned(measured, "--curve", parameter, "--json"))["curve"]
+    found = json.loads(tuned(measured, "--sweep", parameter, "--json"))["sweep"]
     assert len(found["values"]) > 2
     assert found["now"] in found["values"]
     for place in range(0, len(found["values"]), 7):
@@ -458,20 +478,9 @@ def test_a_curve_is_what_a_recount_says_at_every_threshold(measured, parameter):
 
 
 @pytest.mark.slow
-def test_a_curve_agrees_with_the_sweep_and_keeps_other_changes(measured):
-    span, other = "min_words=10:90:5", ["--set", "max_symbol_ratio=50"]
-    rows = json.loads(tuned(measured, *other, "--sweep", span, "--json"))["sweep"]
-    found = json.loads(tuned(measured, *other, "--curve", span, "--json"))["curve"]
-    swept = {row["value"]: (row["documents"], row["text_bytes"]) for row in rows}
-    drawn = zip(found["values"], found["total"]["kept_documents"], found["total"]["kept_bytes"],
-                strict=True)  # fmt: skip
-    assert {value: tuple(kept) for value, *kept in drawn} == swept
-
-
-@pytest.mark.slow
 def test_documents_next_to_the_line_are_the_nearest_of_both_sources(measured):
-    asked = ["--set", "min_words=70", "--curve", "min_words", "-n", "4", "--json"]
-    near = json.loads(tuned(measured, *asked))["curve"]["near"]
+    asked = ["--set", "min_words=70", "--sweep", "min_words", "-n", "4", "--json"]
+    near = json.loads(tuned(measured, *asked))["sweep"]["near"]
     stage = RunDirectory.open(str(measured.out)).plan.step("gopher_quality").stage
     rows = pq.read_table(measured.out / "measures" / "gopher_quality").to_pylist()
     rows = [row for row in rows if not breaks(stage, row, leave_out="min_words")]
@@ -489,7 +498,11 @@ def test_documents_next_to_the_line_are_the_nearest_of_both_sources(measured):
     assert all(originals[one["id"]].startswith(one["text"] or "?") for one in near)
 
 
-def stored(tmp_path, stage, **columns) -> Measured:
+def drawn_of(found, changes, request):
+    return sweep(found, changes, request, samples=0)
+
+
+def stored(tmp_path, stage, **columns) -> Tunable:
     """Return measures that lie in two files, as a run would have stored them."""
     plan = Plan(PipelineFile("p.yaml", PipelineSettings(output=str(tmp_path)), (), ()), (), {})
     run = RunDirectory(plan, Inputs((), (), ()))
@@ -508,12 +521,12 @@ def stored(tmp_path, stage, **columns) -> Measured:
         parts.append(Part(number, "measures:between", path.name, "", len(piece)))
     dropped = {stage.rules[code - 1] for code in fixed["code"].to_pylist() if code}
     silent = frozenset(stage.rules) - set(columns) - dropped
-    return Measured(run, "between", stage, parts, tuple(columns), silent, [])
+    return Tunable(run, "between", stage, None, None, [], parts, tuple(columns), silent)
 
 
 def test_a_rule_without_measures_makes_a_part_of_a_curve_unsure(tmp_path):
     found = stored(tmp_path, Between(max_size=None), code=[1, 2, 0, 1], small=[1, 5, 5, 0])
-    drawn = curve_of(found, [], "min_size=0:2:3")
+    drawn = drawn_of(found, [], "min_size=0:2:3")
     assert drawn.values == [0, 1, 2]
     assert drawn.total.kept_documents == [3, 2, 1]  # `odd` dropped one, whatever the bound
     assert drawn.total.unsure == [2, 1, 0]  # and was never asked about those that were too small
@@ -523,7 +536,7 @@ def test_a_rule_without_measures_makes_a_part_of_a_curve_unsure(tmp_path):
 def test_ties_and_what_is_no_number_are_kept_on_the_line(tmp_path):
     sizes = [np.nan, 8, 8, 9, np.inf, -1]
     found = stored(tmp_path, Between(min_size=None), code=[0, 0, 0, 3, 3, 0], large=sizes)
-    drawn = curve_of(found, ["max_size=9"], "max_size=7:9:3")
+    drawn = drawn_of(found, ["max_size=9"], "max_size=7:9:3")
     assert (drawn.now, drawn.then, drawn.values) == (8, 9, [7, 8, 9])
     assert drawn.total.kept_documents == [2, 4, 5]
 
@@ -540,23 +553,25 @@ def test_a_curve_of_what_does_more_than_bound_is_refused(tmp_path):
 
     found = stored(tmp_path, Moody(max_size=None), code=[0, 0], small=[5, 6])
     with pytest.raises(DataError, match="does more than bound small, as in '0'"):
-        curve_of(found, [], "min_size=1:5:3")
+        drawn_of(found, [], "min_size=1:5:3")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_a_curve_fits_its_terminal(measured, columns, monkeypatch):
-    from corpuskit.cli import _curve, _tables
+    from corpuskit.cli import _render
+    from corpuskit.cli import tune as command
 
-    drawn = curve(RunDirectory.open(str(measured.out)), "gopher_quality", ["min_words=70"],
-                  "min_words")  # fmt: skip
-    out = _tables.PlainConsole(width=columns, record=True, file=io.StringIO())
-    _curve.print_curve(out, drawn)
+    found = find_tunable(RunDirectory.open(str(measured.out)), "gopher_quality")
+    drawn = sweep(found, ["min_words=70"], "min_words")
+    out = _render.PlainConsole(width=columns, record=True, file=io.StringIO())
+    command.print_sweep(out, drawn)
     shown = out.export_text().splitlines()
     assert max(map(len, shown)) <= columns
     assert sum(" <now" in line for line in shown) == sum(" <set" in line for line in shown) >= 1
     assert all(any(f"{name}: " in line for line in shown) for name in ("web", "books", "all"))
-    bars = [line for line in shown if line.endswith("#")]
+    bars = [line for line in shown if "#" in line]
+    assert sum("newly dropped  newly kept" in line for line in shown) == (columns >= 80)
     assert bars
     assert all(line.isascii() for line in shown)
 
@@ -566,20 +581,20 @@ def test_without_measures_each_rule_is_told_alone_by_bins(measured, tmp_path):
     other = copied(measured, tmp_path)
     other.stage("gopher_quality")["measures"] = False
     other.run()
-    found = json.loads(tuned(other, "--curve", "min_words", "--json"))
-    assert found["curve"]["how"] == "bins"
+    found = json.loads(tuned(other, "--sweep", "min_words", "--json"))
+    assert found["sweep"]["how"] == "bins"
     rows = pq.read_table(measured.out / "measures" / "gopher_quality").to_pylist()
     words = {"web": [], "books": []}
     for row in rows:
         words[row["source"]].append(row["gopher_short_doc"])
-    for source, share in found["curve"]["sources"].items():
+    for source, share in found["sweep"]["sources"].items():
         assert share["documents"] == len(words[source])
-        for line, kept in zip(found["curve"]["values"], share["kept_documents"], strict=True):
+        for line, kept in zip(found["sweep"]["values"], share["kept_documents"], strict=True):
             most = sum(value >= (line / 1.05 if line == 30 else line) for value in words[source])
             assert sum(value >= line for value in words[source]) <= kept <= most
-    asked = json.loads(tuned(other, "--curve", "min_words=1:20", "--set", "min_words=70", "--json"))
-    assert {30, 70} <= set(asked["curve"]["values"])
-    alone = {rule["rule"]: rule for rule in found["alone"]["rules"]}
+    asked = json.loads(tuned(other, "--sweep", "min_words=1:20", "--set", "min_words=70", "--json"))
+    assert {30, 70} <= set(asked["sweep"]["values"])
+    alone = {rule["rule"]: rule for rule in found["single_rules"]["rules"]}
     short = sum(value < 30 for values in words.values() for value in values)
     one = alone["gopher_short_doc"]
     assert one["at_least"] <= short <= one["at_most"]
@@ -587,18 +602,18 @@ def test_without_measures_each_rule_is_told_alone_by_bins(measured, tmp_path):
     few = sum(row["gopher_enough_stop_words"] < 2 for row in rows)
     one = alone["gopher_enough_stop_words"]  # whole numbers up to 16 are told apart
     assert one["at_least"] == one["at_most"] == few > 0
-    found = json.loads(tuned(other, "--curve", "max_mean_word_length", "--json"))["curve"]
+    found = json.loads(tuned(other, "--sweep", "max_mean_word_length", "--json"))["sweep"]
     lengths = [row["gopher_above_avg_threshold"] for row in rows]
     kept = [sum(value <= line for value in lengths) for line in found["values"]]
     near = [sum(value <= line * 1.05 for value in lengths) for line in found["values"]]
     drawn = found["total"]["kept_documents"]
     assert all(a <= b <= c for a, b, c in zip(kept, drawn, near, strict=True))
-    assert "their bins cannot be added up" in tuned(other, "--curve", "max_symbol_ratio", code=2)
+    assert "their bins cannot be added up" in tuned(other, "--sweep", "max_symbol_ratio", code=2)
     said = tuned(other)
     assert "min_words" in said
     assert "--set gopher_quality.measures=true" in said
     said = tuned(other, "--set", "min_words=50", code=2)
-    assert "--curve min_words" in said
+    assert "--sweep min_words" in said
 
 
 @given(
@@ -680,15 +695,16 @@ def test_a_mapping_is_given_whole_on_the_command_line(tmp_path):
 
 
 def test_ids_and_texts_reach_the_terminal_escaped():
-    from corpuskit.cli import _curve, _tables
+    from corpuskit.cli import _render
+    from corpuskit.cli import tune as command
 
     evil = "\x1b[2J\u202e\r\nfake: 100%"
     near = [Near(1.0, True, 1, evil, evil, 3, 2.0, evil, evil)]
-    shares = {evil: SourceCurve(1, 1, [1], [1], [0])}
-    drawn = Curve("s", "min_size", ["small"], "min", 1.0, None, [1.0], shares, near=near)
-    out = _tables.PlainConsole(width=60, record=True, file=io.StringIO())
-    _curve.print_curve(out, drawn)
-    _curve.print_near(out, drawn)
+    shares = {evil: SourceCurve(1, 1, [1], [1], [0], [0], [0])}
+    drawn = Sweep("s", "min_size", ["small"], "min", 1.0, None, [1.0], shares, near=near)
+    out = _render.PlainConsole(width=60, record=True, file=io.StringIO())
+    command.print_sweep(out, drawn)
+    command.print_near(out, drawn)
     shown = out.export_text()
     assert "\\u001b" in shown
     assert not {"\x1b", "\r", "\u202e"} & set(shown)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.text import Text
 
-from corpuskit.cli._plain import one_line
+from corpuskit.cli._streams import one_line
 from corpuskit.engine.eta import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import Console
+
     from corpuskit.engine.progress import PhaseProgress, RunProgress, StageSoFar
+
 
 BAR_WIDTH = 32
 FUNNEL_LINES, NUMBER_LINES = 3, 2
@@ -43,13 +47,13 @@ def draw(progress: RunProgress, width: int, height: int, *, is_unicode: bool = T
     funnel = _flow(kept(progress.funnel), width, FUNNEL_LINES, "  ", "cyan")
     tail += funnel[: max(room - len(head) - len(body) - len(tail), 0)]
     left = room - len(head) - len(body) - len(tail)
-    before, behind = _others(progress, width, left)
-    return [*head, *before, *body, *behind, *tail][:room]
+    before, later = _others(progress, width, left)
+    return [*head, *before, *body, *later, *tail][:room]
 
 
 def headline(progress: RunProgress) -> list[str]:
     """Return what there is to say in one line, the most important first."""
-    names = [one.name for one in progress.phases]
+    names = [phase.name for phase in progress.phases]
     pieces = [progress.name or "run"]
     if progress.current is not None:
         pieces[0] += f": phase {names.index(progress.current.name) + 1} of {len(names)}"
@@ -180,21 +184,21 @@ def _flow(
 
 
 def _others(progress: RunProgress, width: int, room: int) -> tuple[list[Text], list[Text]]:
-    """Return lines of the phases before and behind the current one, as many as there is room."""
+    """Return lines of the phases before and after the current one, as many as there is room."""
     at = len(progress.phases) if progress.current is None else _place(progress)
     before = [phase for phase in progress.phases[:at] if not phase.is_empty]
-    behind = progress.phases[at + 1 :]
+    later = progress.phases[at + 1 :]
     most = max(room, 0)
-    shown_behind = min(len(behind), most // 2 if len(before) > most // 2 else most - len(before))
-    shown_before = min(len(before), most - shown_behind)
+    shown_later = min(len(later), most // 2 if len(before) > most // 2 else most - len(before))
+    shown_before = min(len(before), most - shown_later)
     above = _rows(before, shown_before, width, "finished", is_last=True)
-    return above, _rows(behind, shown_behind, width, "to come", is_last=False)
+    return above, _rows(later, shown_later, width, "to come", is_last=False)
 
 
 def _rows(
     phases: Sequence[PhaseProgress], num: int, width: int, what: str, *, is_last: bool
 ) -> list[Text]:
-    """Return a line for each of so many phases; the others share one of these lines."""
+    """Return a line for each phase, at most `num`; the others share the last or the first one."""
     if num <= 0:
         return []
     if len(phases) <= num:
@@ -221,7 +225,7 @@ def _row(phase: PhaseProgress, width: int) -> Text:
 
 def _place(progress: RunProgress) -> int:
     assert progress.current is not None, "asked while there is one"
-    return [one.name for one in progress.phases].index(progress.current.name)
+    return [phase.name for phase in progress.phases].index(progress.current.name)
 
 
 def _text(line: str, width: int, style: str = "") -> Text:
@@ -231,3 +235,65 @@ def _text(line: str, width: int, style: str = "") -> Text:
 def _cut(line: str, width: int) -> str:
     line = one_line(line).replace("\t", " ")
     return line if len(line) <= width else line[: max(width - 3, 0)] + "..."
+
+
+_UP, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[{}A", "\x1b[K", "\x1b[J"
+
+
+# ---------------------------------------------------------------- drawing in place
+
+
+class Screen:
+    """Draws lines at the bottom of a terminal in place.
+
+    The cursor stays visible and after the last line, so a process that is killed leaves a usable
+    terminal. What is above is never touched, unless the terminal was made narrower meanwhile and
+    has wrapped lines.
+
+    Args:
+        console: of a terminal that can move its cursor.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._drawn: list[str] = []
+
+    def draw(self, lines: Sequence[Text]) -> None:
+        """Put lines in the place of those drawn before."""
+        width = self.console.width
+        for line in lines:
+            line.truncate(width - 1, overflow="ellipsis")  # the last column would wrap
+        home = self._home()
+        self._drawn = [line.plain for line in lines]  # before: what interrupts it must close it
+        self._write(lines, home)
+
+    def above(self, text: Text) -> None:
+        """Print text that stays, and forget what was drawn: the next drawing comes below."""
+        self._write([text], self._home())
+        self.console.file.write("\n")
+        self.console.file.flush()
+        self._drawn = []
+
+    def close(self) -> None:
+        """Leave what is drawn where it is, and go to the next line."""
+        if self._drawn:
+            self.console.file.write("\n")
+            self.console.file.flush()
+        self._drawn = []
+
+    def _home(self) -> str:
+        width, height = self.console.size
+        # A terminal that was made narrower has wrapped what was drawn.
+        rows = sum(max(-(-cell_len(line) // width), 1) for line in self._drawn)
+        up = min(rows, height) - 1
+        return "\r" + (_UP.format(up) if up > 0 else "")
+
+    def _write(self, lines: Sequence[Text], before: str) -> None:
+        shown = []
+        for line in lines:
+            with self.console.capture() as captured:
+                self.console.print(line, end="", soft_wrap=True)
+            shown.append(captured.get())
+        end = _CLEAR_LINE + "\r\n"
+        self.console.file.write(before + end.join(shown) + _CLEAR_LINE + _CLEAR_BELOW)
+        self.console.file.flush()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
-from corpuskit.cli._plain import one_line
+from corpuskit.cli._render import console
+from corpuskit.engine.resources import all_memory, format_size, peak_disk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rich.text import Text
-
-    from corpuskit.engine.mixture import Mixture, MixtureRow
+    from corpuskit.engine.mixture import Mixture, MixtureRow, PackingRow
     from corpuskit.engine.phase import FailureRecord, PhaseStatus
+    from corpuskit.engine.resources import AvailableResources, Preflight, ResourceEstimate
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import FunnelRow, Jobs
+
 
 _WORDS = {"reuse": "reuse", "run": "RUN", "continue": "CONTINUE", "later": "later"}
 
@@ -36,30 +36,7 @@ _COSTS = {
 SHOWN_SECONDS = 0.05
 
 
-class PlainConsole(Console):
-    """A console that takes nothing in what it prints for a command: no markup, no controls."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Return a line, or the cell of a table."""
-        return super().render_str(one_line(text), **{**options, "markup": False, "emoji": False})
-
-    def on_broken_pipe(self) -> None:
-        """Leave it to the command line how to end; rich would end the process here."""
-        raise  # noqa: PLE0704 - rich calls this where it has caught the BrokenPipeError
-
-
-def console(*, stderr: bool = False) -> PlainConsole:
-    """Return a console that never wraps below 100 columns when the output is piped."""
-    plain = PlainConsole(stderr=stderr)
-    if plain.is_terminal:
-        return plain
-    return PlainConsole(stderr=stderr, width=max(plain.width, 120))
-
-
-def print_prospects(run: RunDirectory, found: Sequence[PhaseStatus]) -> None:
+def print_prospects(run: RunDirectory, prospects: Sequence[PhaseStatus]) -> None:
     """Print what would happen to every phase that has, or may have, something to do."""
     files, size = len(run.inputs.files), run.inputs.size_bytes()
     out = console()
@@ -70,36 +47,46 @@ def print_prospects(run: RunDirectory, found: Sequence[PhaseStatus]) -> None:
     for name in ("units", "tasks", "rows", "MB"):
         table.add_column(name, justify="right")
     table.add_column("")
-    for one in found:
-        if one.units == 0:
+    for prospect in prospects:
+        if prospect.units == 0:
             continue
-        is_read = one.phase.base is None
-        rows = "" if is_read or not one.rows else f"{one.rows:,}"
+        is_read = prospect.phase.base is None
+        rows = "" if is_read or not prospect.rows else f"{prospect.rows:,}"
         mark = "~" if is_read else ""  # sizes of unread files are those on disk
-        size_mb = f"{mark}{one.size_bytes / 1e6:,.1f}" if one.size_bytes else ""
-        units = "" if one.units is None else f"{one.units_left}/{one.units}"
-        tasks = "" if one.tasks is None else str(one.tasks)
+        size_mb = f"{mark}{prospect.size_bytes / 1e6:,.1f}" if prospect.size_bytes else ""
+        units = "" if prospect.units is None else f"{prospect.units_left}/{prospect.units}"
+        tasks = "" if prospect.tasks is None else str(prospect.tasks)
         # Why phases wait is always the same: those before them come first.
-        what = _WORDS[one.state]
-        what += f" again: {one.reason}" if one.reason and one.state != "later" else ""
-        stages = " ".join(one.phase.labels) or "-"
-        table.add_row(one.phase.name, stages, units, tasks, rows, size_mb, what)
+        what = _WORDS[prospect.state]
+        what += (
+            f" again: {prospect.reason}" if prospect.reason and prospect.state != "later" else ""
+        )
+        stages = " ".join(prospect.phase.labels) or "-"
+        table.add_row(prospect.phase.name, stages, units, tasks, rows, size_mb, what)
     out.print(table)
 
 
-def print_status(found: Sequence[PhaseStatus]) -> None:
+def print_status(prospects: Sequence[PhaseStatus]) -> None:
     """Print how far every phase is that has something to do."""
     words = {"reuse": "finished", "run": "to do", "continue": "in progress", "later": "waits"}
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("phase")
     table.add_column("done", justify="right")
     table.add_column("")
-    for one in found:
-        if one.units == 0:
+    for prospect in prospects:
+        if prospect.units == 0:
             continue
-        done = "" if one.units is None else f"{one.units - (one.units_left or 0)}/{one.units}"
-        why = f" again: {one.reason}" if one.reason and one.state in ("run", "continue") else ""
-        table.add_row(one.phase.name, done, f"{words[one.state]}{why}")
+        done = (
+            ""
+            if prospect.units is None
+            else f"{prospect.units - (prospect.units_left or 0)}/{prospect.units}"
+        )
+        why = (
+            f" again: {prospect.reason}"
+            if prospect.reason and prospect.state in ("run", "continue")
+            else ""
+        )
+        table.add_row(prospect.phase.name, done, f"{words[prospect.state]}{why}")
     console().print(table)
 
 
@@ -237,3 +224,101 @@ def _rules(row: FunnelRow) -> str:
         parts.append(f"{rule} {sum(by.values()):,}{of}")
     parts += [f"{rule} in {num:,} document{'s' * (num != 1)}" for rule, num in row.changed.items()]
     return "; ".join(parts)
+
+
+# ---------------------------------------------------------------- needs and packing
+
+
+def print_needs(flight: Preflight) -> None:
+    """Print what the phases that would run need, what there is, and what does not fit."""
+    if not flight.estimates:
+        return
+    table = Table(
+        box=None, header_style="bold", pad_edge=False, title="Needs", title_justify="left"
+    )
+    table.add_column("phase")
+    for name in ("documents", "text", "memory of a worker", "disk", "scratch", "CPU time"):
+        table.add_column(name, justify="right")
+    for need in flight.estimates:
+        if need.units:
+            table.add_row(*_row(need))
+    out = console()
+    out.print()
+    out.print(table)
+    if any(need.is_measured for need in flight.estimates):
+        out.print("* as an earlier run in this directory measured")
+    for line in _totals(flight.estimates, flight.available, flight.compile_seconds):
+        out.print(line)
+    for problem in flight.problems:
+        out.print(f"Would be refused: {problem}")
+
+
+def _row(need: ResourceEstimate) -> tuple[str, ...]:
+    counted, exact = ("" if known else "~" for known in (need.is_counted, need.is_exact))
+    star = "*" if need.is_measured else ""
+    return (
+        need.phase,
+        f"{counted}{need.documents:,}",
+        f"{exact}{format_size(need.text_bytes)}",
+        f"~{format_size(need.memory_bytes)}",
+        f"~{format_size(need.disk_bytes)}{star}",
+        f"~{format_size(need.scratch_bytes)}",
+        f"{_time_words(need.cpu_seconds)}{star}",
+    )
+
+
+def _totals(
+    needs: tuple[ResourceEstimate, ...], room: AvailableResources, compile_seconds: float
+) -> list[str]:
+    worst = max(needs, key=lambda need: all_memory(need, room.workers))
+    wanted = format_size(all_memory(worst, room.workers))
+    workers = f"{room.workers} workers" if room.workers > 1 else "a worker"
+    disk, _ = peak_disk(needs)
+    lines = [
+        f"memory: {workers}, ~{wanted} at most (in {worst.phase}); {room.memory_place}: "
+        f"{_left(room.memory_bytes)}",
+        f"disk: ~{format_size(disk)}; {room.disk_place}: {_left(room.disk_bytes)}",
+    ]
+    if room.scratch_place:
+        scratch = max(need.scratch_bytes for need in needs)
+        left = _left(room.scratch_bytes)
+        lines.append(f"scratch: ~{format_size(scratch)} at a time; {room.scratch_place}: {left}")
+    total = sum(need.cpu_seconds for need in needs) + compile_seconds
+    cold = f", {_time_words(compile_seconds)} of it to compile kernels (first run on this machine)"
+    return [*lines, f"CPU time: {_time_words(total)} in all{cold * (compile_seconds > 0)}"]
+
+
+def _left(size: int | None) -> str:
+    return "not known, not checked" if size is None else f"{format_size(size)} available"
+
+
+def _time_words(seconds: float) -> str:
+    if seconds < 100:
+        return f"~{seconds:.0f} s" if seconds >= 1 else "<1 s"
+    if seconds < 100 * 60:
+        return f"~{seconds / 60:.0f} min"
+    return f"~{seconds / 3600:,.0f} h"
+
+
+def print_packing(rows: Sequence[PackingRow]) -> None:
+    """Print documents, cuts and fill per source; nothing when nothing is packed yet."""
+    if not rows:
+        return
+    out = console()
+    table = Table(
+        box=None, header_style="bold", pad_edge=False, title="Packing", title_justify="left"
+    )
+    table.add_column("source", overflow="fold")
+    for name in ("documents", "copies", "cut", "though they fit", "rows", "padding", "fill"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        fill = f"{100 * row.fill_ratio:.2f} %"
+        sizes = (f"{row.rows:,}", f"{row.padding:,}", fill)
+        if row.band is not None:
+            table.add_row(f"  band {row.band}", "", "", "", "", *sizes)
+            continue
+        cut = f"{row.num_cut:,} ({100 * row.cut_ratio:.2f} %)"
+        counts = (f"{row.documents:,}", f"{row.copies:,}", cut, f"{row.num_cut_fitting:,}")
+        table.add_row(row.source, *counts, *sizes)
+    out.print()
+    out.print(table)

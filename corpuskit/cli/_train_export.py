@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.cli._plain import echo
-from corpuskit.cli._torch import needs_torch
+from corpuskit.cli._streams import echo
+from corpuskit.distribution import install_command
 from corpuskit.errors import CorpuskitError, UsageError, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from corpuskit.stages.sequences.tokenize import Tokenize
     from corpuskit.train.settings import TrainSettings
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """A tokenizer as Hugging Face reads it, or why there is none."""
+    """A tokenizer as Hugging Face reads it, or the reason why it is missing."""
 
     files: Mapping[str, bytes]
     bos: int | None = None  # what documents begin with
@@ -39,26 +40,29 @@ def export(
 
     checkpoint = find_checkpoint(settings.output, step)
     plan = read_mix(settings.data)
-    found = find_tokenizer(settings.data, plan.tokenizer, plan.seq_len)
+    tokenizer = find_tokenizer(settings.data, plan.tokenizer, plan.seq_len)
     origin = None
-    if content := found.files.get("tokenizer.json"):
+    if content := tokenizer.files.get("tokenizer.json"):
         digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         origin = {"hash": plan.tokenizer.get("hash"), "file": digest}
     done = write(
         checkpoint,
         Path(folder),
         seq_len=plan.seq_len,
-        ids={"bos": found.bos, **{name: _id(plan.tokenizer.get(name)) for name in ("eos", "pad")}},
+        ids={
+            "bos": tokenizer.bos,
+            **{name: _id(plan.tokenizer.get(name)) for name in ("eos", "pad")},
+        },
         dtype=dtype,
-        files=found.files,
+        files=tokenizer.files,
         tokenizer=origin,
     )
     files = f"{done.files} files" if done.files > 1 else "1 file"
     files += ", and the tokenizer" if origin else ""
     size = f"{done.parameters:,} parameters, {done.size_bytes / 1e6:,.1f} MB of {done.dtype}"
     echo(f"{done.folder}: {done.architecture} of step {done.step:,}, {size} in {files}")
-    if found.note:
-        echo(found.note)
+    if tokenizer.note:
+        echo(tokenizer.note)
 
 
 def find_tokenizer(run_dir: str, tokenizer: Mapping[str, Any], seq_len: int) -> TokenizerFiles:
@@ -162,3 +166,20 @@ def _as_trained(
 
 def _id(value: object) -> int | None:
     return value if isinstance(value, int) else None
+
+
+@contextlib.contextmanager
+def needs_torch() -> Iterator[None]:
+    """Turn a failed import of torch into advice.
+
+    Raises:
+        UsageError: torch is absent.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError(
+            f"corpuskit train needs torch. Install it with: {install_command('train')}"
+        ) from None

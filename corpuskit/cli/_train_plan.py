@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from corpuskit.cli._tables import console
+from corpuskit.cli._render import console
 from corpuskit.train.estimates.estimate import COPY_RATE, FILLED, WRITE_RATE, estimate
 from corpuskit.train.estimates.flops import token_flops
 
@@ -34,18 +34,24 @@ def print_plan(
     Raises:
         UsageError: the settings don't fit the ranks or the plan, or too little is known.
     """
-    found = estimate(
+    figures = estimate(
         settings, ranks=ranks, device_name=device_name, mfu=mfu, price=price,
         mtbf_hours=mtbf_hours, seq_len=seq_len,
     )  # fmt: skip
     out = console()
-    tables = [_model(found), _length(found), _sources(found), _memory(found), _time(found)]
-    for table in (*tables, _checkpoints(found, settings)):
+    tables = [
+        _model(figures),
+        _length(figures),
+        _sources(figures),
+        _memory(figures),
+        _time(figures),
+    ]
+    for table in (*tables, _checkpoints(figures, settings)):
         if table.row_count:
             out.print(table)
             out.print()
-    out.print(_fit(found))
-    for line in found.advice:
+    out.print(_fit(figures))
+    for line in figures.advice:
         out.print(f"! {line}")
 
 
@@ -63,8 +69,8 @@ def _facts(title: str, *rows: tuple[str, str, str]) -> Table:
     return table
 
 
-def _model(found: Estimate) -> Table:
-    shape, count = found.length.shape, found.parameters
+def _model(figures: Estimate) -> Table:
+    shape, count = figures.length.shape, figures.parameters
     head = "the norm; weights are those of the embedding" if shape.tied else "and the norm"
     kv = "" if shape.kv_heads == shape.heads else f", {shape.kv_heads} for keys and values"
     return _facts(
@@ -81,59 +87,59 @@ def _model(found: Estimate) -> Table:
     )  # fmt: skip
 
 
-def _length(found: Estimate) -> Table:
-    length, total = found.length, found.parameters.total
+def _length(figures: Estimate) -> Table:
+    length, total = figures.length, figures.parameters.total
     ratio = f"{length.tokens / total:.3g} per parameter ({CHINCHILLA} is Chinchilla)"
     per_step = length.tokens // length.steps
     possible = "" if length.plan_steps is None else f"of {length.plan_steps:,} in the plan; "
-    share = 1 - token_flops(length.shape) / found.token_flops
+    share = 1 - token_flops(length.shape) / figures.token_flops
     return _facts(
         "Training",
         ("tokens", _count(length.tokens), ratio),
         ("steps", f"{length.steps:,}", f"{possible}{_count(per_step)} tokens each"),
         (
-            "FLOPs per token", _count(found.token_flops),
+            "FLOPs per token", _count(figures.token_flops),
             f"forward and backward; attention {100 * share:.1f} %, counted in {length.visible_from}"
             f" ({length.visible_tokens:,.0f} tokens seen by each)",
         ),
-        ("FLOPs", f"{found.flops:.3g}", "of the run; nothing computed twice"),
+        ("FLOPs", f"{figures.flops:.3g}", "of the run; nothing computed twice"),
     )  # fmt: skip
 
 
-def _sources(found: Estimate) -> Table:
+def _sources(figures: Estimate) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("source", overflow="fold", min_width=18)
     for name in ("rows", "epochs", "tokens of a document"):
         table.add_column(name, justify="right")
-    for one in found.length.sources:
-        mean = "" if one.document_tokens is None else f"{one.document_tokens:,.0f}"
-        table.add_row(one.name, f"{one.rows:,}", f"{one.epochs:.3f}", mean)
+    for source in figures.length.sources:
+        mean = "" if source.document_tokens is None else f"{source.document_tokens:,.0f}"
+        table.add_row(source.name, f"{source.rows:,}", f"{source.epochs:.3f}", mean)
     return table
 
 
-def _memory(found: Estimate) -> Table:
-    work, peak = found.work, found.peak
-    where = found.device.name if found.device else ("CUDA" if work.is_cuda else "CPU")
+def _memory(figures: Estimate) -> Table:
+    work, peak = figures.work, figures.peak
+    where = figures.device.name if figures.device else ("CUDA" if work.is_cuda else "CPU")
     table = Table(
         box=None, header_style="bold", pad_edge=False, title_justify="left", title_style="bold",
-        title=f"Memory per rank, {found.ranks} x {where}",
+        title=f"Memory per rank, {figures.ranks} x {where}",
     )  # fmt: skip
     table.add_column("part", min_width=18)
     table.add_column("at most", justify="right", min_width=10)
     table.add_column("at the peak", justify="right")
     table.add_column("", overflow="fold")
-    parts = dict.fromkeys(part for moment in found.moments for part in moment.parts)
+    parts = dict.fromkeys(part for moment in figures.moments for part in moment.parts)
     for part in parts:
-        most = max(moment.parts.get(part, 0.0) for moment in found.moments)
+        most = max(moment.parts.get(part, 0.0) for moment in figures.moments)
         if most:
             there = peak.parts.get(part, 0.0)
-            table.add_row(part, _size(most), _size(there), _explain(part, found))
+            table.add_row(part, _size(most), _size(there), _explain(part, figures))
     table.add_row("total", "", _size(peak.total), f"peak: {peak.name}")
     return table
 
 
-def _explain(part: str, found: Estimate) -> str:
-    work, shape = found.work, found.length.shape
+def _explain(part: str, figures: Estimate) -> str:
+    work, shape = figures.work, figures.length.shape
     cut = f"cut over {work.shards} ranks" if work.shards > 1 else "whole"
     if work.tensor > 1:
         cut += f", matrices over {work.tensor}"
@@ -142,7 +148,7 @@ def _explain(part: str, found: Estimate) -> str:
     return {
         "weights": f"float32, {cut}",
         "optimizer": f"two moments, float32, {cut}",
-        "gradients": "float32" + (", whole until the last micro-batch" * _keeps_whole(found)),
+        "gradients": "float32" + (", whole until the last micro-batch" * _keeps_whole(figures)),
         "gathered weights": f"{dtype}, zero: {work.zero}",
         "reduction": "gradients as made and as sent over the ranks",
         "activations": f"{rows}, {dtype}, recompute: {work.recompute}",
@@ -153,31 +159,30 @@ def _explain(part: str, found: Estimate) -> str:
     }[part]
 
 
-def _keeps_whole(found: Estimate) -> bool:
-    return found.work.accumulates and found.work.zero == 1 and found.work.is_wrapped
+def _keeps_whole(figures: Estimate) -> bool:
+    return figures.work.accumulates and figures.work.zero == 1 and figures.work.is_wrapped
 
 
-def _time(found: Estimate) -> Table:
-    if found.seconds is None:
+def _time(figures: Estimate) -> Table:
+    if figures.seconds is None:
         return _facts("")
-    step = found.seconds / found.length.steps
+    step = figures.seconds / figures.length.steps
     source = "as the last steps of this run"
-    if not found.is_measured and found.peak_flops:
-        source = (
-            f"at {100 * found.mfu:g} % of {found.ranks} x {found.peak_flops / 1e12:,.6g} TFLOP/s"
-        )
+    if not figures.is_measured and figures.peak_flops:
+        peak = f"{figures.peak_flops / 1e12:,.6g} TFLOP/s"
+        source = f"at {100 * figures.mfu:g} % of {figures.ranks} x {peak}"
     rows = [
-        ("time", _duration(found.seconds), source),
-        ("step", _duration(step), f"{_count(found.length.tokens / found.seconds)} tokens/s"),
-        ("device hours", f"{found.seconds / 3600 * found.ranks:,.1f}", ""),
+        ("time", _duration(figures.seconds), source),
+        ("step", _duration(step), f"{_count(figures.length.tokens / figures.seconds)} tokens/s"),
+        ("device hours", f"{figures.seconds / 3600 * figures.ranks:,.1f}", ""),
     ]
-    if found.cost is not None:
-        rows.append(("cost", f"{found.cost:,.2f}", "at the price given, without restarts"))
+    if figures.cost is not None:
+        rows.append(("cost", f"{figures.cost:,.2f}", "at the price given, without restarts"))
     return _facts("Time", *rows)
 
 
-def _checkpoints(found: Estimate, settings: TrainSettings) -> Table:
-    cost = found.checkpoint
+def _checkpoints(figures: Estimate, settings: TrainSettings) -> Table:
+    cost = figures.checkpoint
     how = f"{COPY_RATE / 1e9:g} GB/s a rank to host memory, then in the background"
     if not settings.checkpoint.background:
         how = "training waits until they are written"
@@ -195,12 +200,12 @@ def _checkpoints(found: Estimate, settings: TrainSettings) -> Table:
     )  # fmt: skip
 
 
-def _fit(found: Estimate) -> str:
-    need = found.peak.total
-    if found.device is None:
+def _fit(figures: Estimate) -> str:
+    need = figures.peak.total
+    if figures.device is None:
         return f"A rank needs {_size(need)}, and what libraries take. --device says if that fits."
-    room = found.device.memory_bytes
-    share = f"{_size(need)} of {_size(room)} on {found.device.name}, {100 * need / room:.0f} %"
+    room = figures.device.memory_bytes
+    share = f"{_size(need)} of {_size(room)} on {figures.device.name}, {100 * need / room:.0f} %"
     if need > room:
         return f"DOES NOT FIT: {share}."
     if need > FILLED * room:

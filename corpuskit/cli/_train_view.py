@@ -21,8 +21,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from corpuskit.cli._plain import echo, one_line
-from corpuskit.cli._streams import end_unread
+from corpuskit.cli._streams import echo, end_unread, one_line
 from corpuskit.train.metrics import Evaluation, Event, Mixture, Progress, TrainResult
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ KEPT_LOSSES = 512  # of the curve; neighbours are averaged beyond
 RECENT_LINES = 50  # of progress, which the time left is reckoned from
 KEPT_EVENTS = 5
 NEWEST_LINES = 4  # of the region, for the newest event
-UNEVEN = 1.2  # a slowest rank of so many times the median is worth a line
+UNEVEN = 1.2  # times the median: from here on the slowest rank is worth a line
 HELD_OUT_WIDTH = 56  # of a terminal whose table of sources has a column for it
 BLOCKS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 ASCII_BLOCKS = "_.-=*#"
@@ -65,7 +64,7 @@ def observer(settings: TrainSettings) -> Iterator[Observer]:
             yield LineView() if is_first else _say_nothing
 
 
-def _say_nothing(told: Told) -> None:
+def _say_nothing(update: Told) -> None:
     """Show nothing."""
 
 
@@ -111,19 +110,19 @@ def _interruptible(settings: TrainSettings, is_first: bool) -> Iterator[None]:
 
 
 class LineView:
-    """Prints a line per step told of, per evaluation and per event; the mixture at the end."""
+    """Prints a line per reported step, per evaluation and per event; the mixture at the end."""
 
     def __init__(self) -> None:
         self._mixture: Mixture | None = None
 
-    def __call__(self, told: Told) -> None:
-        if isinstance(told, Mixture):
-            self._mixture = told
+    def __call__(self, update: Told) -> None:
+        if isinstance(update, Mixture):
+            self._mixture = update
             return
-        if isinstance(told, TrainResult) and self._mixture:
+        if isinstance(update, TrainResult) and self._mixture:
             click.echo(one_line(str(self._mixture)))
-        if not isinstance(told, Event) or is_news(told):
-            click.echo(one_line(str(told)))
+        if not isinstance(update, Event) or is_news(update):
+            click.echo(one_line(str(update)))
             sys.stdout.flush()
 
 
@@ -141,7 +140,7 @@ class LiveView:
     """
 
     def __init__(self, name: str, console: Console) -> None:
-        self.screen = Screen(name)
+        self.screen = TrainingScreen(name)
         self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
         self._drawn = 0.0
 
@@ -157,24 +156,24 @@ class LiveView:
             self._draw()
         self._live.stop()
 
-    def __call__(self, told: Told) -> None:
-        self.screen.add(told, time.monotonic(), datetime.now())
-        is_end = isinstance(told, TrainResult)
-        is_rare = not isinstance(told, Progress | Mixture)
+    def __call__(self, update: Told) -> None:
+        self.screen.add(update, time.monotonic(), datetime.now())
+        is_end = isinstance(update, TrainResult)
+        is_rare = not isinstance(update, Progress | Mixture)
         if is_rare or time.monotonic() - self._drawn >= REDRAW_SECONDS:
             self._draw()
         if is_end:
             # Under torchrun the process ends before this view is left.
             self._live.stop()
-            echo(one_line(str(told)))
+            echo(one_line(str(update)))
 
     def _draw(self) -> None:
         self._drawn = time.monotonic()
         self._live.update(self.screen.region(self._live.console), refresh=True)
 
 
-class Screen:
-    """What was told so far, and the region that shows it."""
+class TrainingScreen:
+    """The updates so far, and the region that shows it."""
 
     def __init__(self, name: str) -> None:
         self._name = one_line(name)
@@ -188,31 +187,30 @@ class Screen:
         self._losses, self._group = list[tuple[float, int]](), 1
         self._recent = deque[tuple[float, int]](maxlen=RECENT_LINES)
 
-    def add(self, told: Told, now: float, clock: datetime) -> None:
-        """Note something.
+    def add(self, update: Told, now: float, clock: datetime) -> None:
+        """Take an update.
 
         Args:
-            told: what.
             now: seconds of a clock that never goes back.
             clock: the time of day.
         """
-        if isinstance(told, Progress):
-            if self._last and told.step <= self._last.step:
+        if isinstance(update, Progress):
+            if self._last and update.step <= self._last.step:
                 self._recent.clear()  # the run went back
-            self._recent.append((now, told.step))
-            self._last = told
-            self._sources |= told.sources
-            self._add_loss(told.loss)
-        elif isinstance(told, Mixture):
-            self._mixture = told
-        elif isinstance(told, Evaluation):
-            self._evaluation = told
-        elif isinstance(told, TrainResult):
+            self._recent.append((now, update.step))
+            self._last = update
+            self._sources |= update.sources
+            self._add_loss(update.loss)
+        elif isinstance(update, Mixture):
+            self._mixture = update
+        elif isinstance(update, Evaluation):
+            self._evaluation = update
+        elif isinstance(update, TrainResult):
             self.is_ended = True
-        elif told.kind == "speeds":
-            self._speeds = told
+        elif update.kind == "speeds":
+            self._speeds = update
         else:
-            self._events.append((f"{clock:%H:%M:%S}", told))
+            self._events.append((f"{clock:%H:%M:%S}", update))
 
     def _add_loss(self, loss: float) -> None:
         if not math.isfinite(loss):
@@ -237,9 +235,9 @@ class Screen:
             text = Text(f" {clock} {one_line(str(event))}", style=_style(event.kind))
             # The newest in full, if there is room: what comes last names the documents.
             whole = text.wrap(console, width)[:NEWEST_LINES] if number == 0 else [text]
-            told = [*whole] if len(lines) + len(events) + len(whole) + 7 < height else [text]
-            if len(lines) + len(events) + len(told) + 3 < height:
-                events = [*told, *events]
+            shown = [*whole] if len(lines) + len(events) + len(whole) + 7 < height else [text]
+            if len(lines) + len(events) + len(shown) + 3 < height:
+                events = [*shown, *events]
         room = height - 1 - len(lines) - len(events)
         body: list[RenderableType] = [*lines]
         if self._last and room >= 3:
@@ -277,7 +275,7 @@ class Screen:
             slow = self._speeds.fields
             figures.append(f"slowest rank {slow['slowest']} ({slow['host']}) x{slow['ratio']:.2f}")
         if self._evaluation and width < HELD_OUT_WIDTH:
-            held = (f"{name} {_bits(one)}" for name, one in self._evaluation.sources.items())
+            held = (f"{name} {_bits(source)}" for name, source in self._evaluation.sources.items())
             figures.append(one_line(f"held out @{self._evaluation.step} {' '.join(held)}"))
         return [
             *(Text(line, style="bold") for line in _filled(place, width)),

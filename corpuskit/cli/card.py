@@ -20,10 +20,9 @@ def command(directory: str, output: str | None, as_json: bool) -> None:
     import json
     from pathlib import Path
 
-    from corpuskit.cli._plain import echo
+    from corpuskit.cli._streams import echo
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.card.card import card_facts
-    from corpuskit.inspect.card.page import card_page, metadata
+    from corpuskit.inspect.card import card_facts, card_page, metadata
 
     run = RunDirectory.open(directory)
     facts = card_facts(run)

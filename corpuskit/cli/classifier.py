@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corpuskit.stages.annotators._labelled import Labelled, Split
 
 
-class Source(click.ParamType):  # type: ignore[type-arg]
+class LabelledFile(click.ParamType):  # type: ignore[type-arg]
     """`LABEL=FILE`."""
 
     name = "label=file"
@@ -46,7 +46,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 ROWS = (
     click.argument("inputs", nargs=-1, type=click.Path(path_type=Path), metavar="[INPUT]..."),
     click.option(
-        "--source", "sources", multiple=True, type=Source(), metavar="LABEL=FILE",
+        "--source", "sources", multiple=True, type=LabelledFile(), metavar="LABEL=FILE",
         help="A file whose texts all have this label; may be repeated. Also .txt, a text a line.",
     ),
     click.option("--text-column", default="text", show_default=True, help="Column of the texts."),
@@ -181,17 +181,17 @@ def eval_command(
     thresholds = choose_thresholds(
         judged, keep_rate=keep_rate, precision=precision, model=model, among=texts
     )
-    found = evaluate(judged)
+    evaluation = evaluate(judged)
     if as_json:
-        extra = [dataclasses.asdict(one) for one in thresholds]
+        extra = [dataclasses.asdict(threshold) for threshold in thresholds]
         click.echo(
-            json.dumps({**dataclasses.asdict(found), "thresholds": extra}, ensure_ascii=False)
+            json.dumps({**dataclasses.asdict(evaluation), "thresholds": extra}, ensure_ascii=False)
         )
         return
-    click.echo(_table(found))
-    for one in thresholds:
-        click.echo(_threshold(one))
-        click.echo(f"  {stage_snippet(stage, str(model), positive, one)}")
+    click.echo(_table(evaluation))
+    for threshold in thresholds:
+        click.echo(_threshold(threshold))
+        click.echo(f"  {stage_snippet(stage, str(model), positive, threshold)}")
 
 
 def _rows(given: dict[str, Any]) -> tuple[Labelled, Split]:
@@ -209,44 +209,47 @@ def _rows(given: dict[str, Any]) -> tuple[Labelled, Split]:
     return rows, Split(given["holdout"], by_group, given["holdout_groups"])
 
 
-def _table(found: ClassifierEvaluation, most: int = 20) -> str:
+def _table(evaluation: ClassifierEvaluation, most: int = 20) -> str:
     """Lay an evaluation out as text: figures, a line per label, confusions, groups, calibration."""
-    width = max([len(score.label) for score in found.labels] + [len("label")])
-    area = "" if found.auc is None else f", ROC area {found.auc:.4f}"
+    width = max([len(score.label) for score in evaluation.labels] + [len("label")])
+    area = "" if evaluation.auc is None else f", ROC area {evaluation.auc:.4f}"
     lines = [
-        f"accuracy {found.accuracy:.4f}, macro F1 {found.macro_f1:.4f}{area}, "
-        f"{found.num_docs:,} texts",
+        f"accuracy {evaluation.accuracy:.4f}, macro F1 {evaluation.macro_f1:.4f}{area}, "
+        f"{evaluation.num_docs:,} texts",
         f"{'label':<{width}}  {'texts':>8}  precision  recall      f1",
     ]
     lines += [
         f"{score.label:<{width}}  {score.num_docs:>8,}  {score.precision:>9.4f}"
         f"  {score.recall:.4f}  {score.f1:.4f}"
-        for score in found.labels
+        for score in evaluation.labels
     ]
-    if found.confusions:
+    if evaluation.confusions:
         lines.append("taken for another label, most often:")
         lines += [
             f"  {true} -> {guess or '(nothing)'}  {count:,}"
-            for true, guess, count in found.confusions[:most]
+            for true, guess, count in evaluation.confusions[:most]
         ]
-    if found.groups:
+    if evaluation.groups:
         lines.append("accuracy by group:")
-        lines += [f"  {g.accuracy:.4f}  {g.num_docs:>8,}  {g.group}" for g in found.groups[:most]]
-    if found.calibration is not None:
-        of = found.calibration.label or "the best label"
-        lines.append(f"calibration of {of}, expected error {found.calibration.error:.4f}:")
+        lines += [
+            f"  {g.accuracy:.4f}  {g.num_docs:>8,}  {g.group}" for g in evaluation.groups[:most]
+        ]
+    if evaluation.calibration is not None:
+        of = evaluation.calibration.label or "the best label"
+        lines.append(f"calibration of {of}, expected error {evaluation.calibration.error:.4f}:")
         lines.append("  score        texts  mean score  right")
         lines += [
             f"  {b.low:.1f}-{b.high:.1f}  {b.num_docs:>10,}  {b.mean_score:>10.4f}"
             f"  {b.right_ratio:.4f}"
-            for b in found.calibration.bins
+            for b in evaluation.calibration.bins
         ]
     return "\n".join(lines)
 
 
-def _threshold(found: ScoreThreshold) -> str:
-    """Lay a threshold out as text."""
-    line = f"{found.purpose}: score >= {found.min_score:.4f} keeps {found.kept_ratio:.4f}"
-    if found.precision is not None and found.recall is not None:
-        line += f", precision {found.precision:.4f}, recall {found.recall:.4f}"
+def _threshold(threshold: ScoreThreshold) -> str:
+    line = (
+        f"{threshold.purpose}: score >= {threshold.min_score:.4f} keeps {threshold.kept_ratio:.4f}"
+    )
+    if threshold.precision is not None and threshold.recall is not None:
+        line += f", precision {threshold.precision:.4f}, recall {threshold.recall:.4f}"
     return line

@@ -29,48 +29,48 @@ def command(
     """
     import json
 
-    from corpuskit.cli._plain import echo
+    from corpuskit.cli._streams import echo
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.inspect.contamination import contamination_report
 
     run = RunDirectory.open(directory)
-    found = contamination_report(run, benchmark=benchmark, examples=examples)
+    report = contamination_report(run, benchmark=benchmark, examples=examples)
     if as_json:
-        facts = found.to_json()
+        facts = report.to_json()
         facts["items"] = facts["items"][:items]
         echo(json.dumps(facts, indent=1, ensure_ascii=False))
         return
-    _print(found, items)
+    _print(report, items)
 
 
-def _print(found: Contamination, most: int) -> None:
+def _print(report: Contamination, most: int) -> None:
     from rich.table import Table
 
-    from corpuskit.cli._tables import console
+    from corpuskit.cli._render import console
 
     out = console()
-    out.print(f"{found.documents:,} documents hold something of {len(found.items):,} items")
-    if not found.documents:
+    out.print(f"{report.documents:,} documents hold something of {len(report.items):,} items")
+    if not report.documents:
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("benchmark")
     table.add_column("items", justify="right")
     table.add_column("documents", justify="right")
-    for name, documents in sorted(found.benchmarks.items(), key=lambda pair: (-pair[1], pair[0])):
-        num = sum(one.item.partition("/")[0] == name for one in found.items)
+    for name, documents in sorted(report.benchmarks.items(), key=lambda pair: (-pair[1], pair[0])):
+        num = sum(item.item.partition("/")[0] == name for item in report.items)
         if num:
             table.add_row(name, f"{num:,}", f"{documents:,}")
     out.print(table)
-    for one in found.items[:most]:
-        order = sorted(one.rules.items(), key=lambda pair: (-pair[1], pair[0]))
+    for item in report.items[:most]:
+        order = sorted(item.rules.items(), key=lambda pair: (-pair[1], pair[0]))
         rules = ", ".join(f"{rule} {num:,}" for rule, num in order)
         out.print()
-        out.print(f"{one.item}  {one.documents:,} documents: {rules}", style="bold")
-        for hit in one.examples:
+        out.print(f"{item.item}  {item.documents:,} documents: {rules}", style="bold")
+        for hit in item.examples:
             value = "" if hit.value is None else f" {hit.value:.3g}"
             spans = ", ".join(f"{start}-{end}" for start, end in hit.spans)
             rule = hit.rule or ""
             out.print(f"  {hit.id}  {hit.action} {rule}{value}  bytes {spans or 'not noted'}")
-    if len(found.items) > most:
+    if len(report.items) > most:
         out.print()
-        out.print(f"{len(found.items) - most:,} more items; -n {len(found.items)} shows all")
+        out.print(f"{len(report.items) - most:,} more items; -n {len(report.items)} shows all")

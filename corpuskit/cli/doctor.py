@@ -29,12 +29,12 @@ def command() -> None:
     click.echo(f"python {platform.python_version()} on {platform.platform()}")
     click.echo(f"cores {os.cpu_count()}, disk free {shutil.disk_usage('.').free / 1e9:.1f} GB here")
     for name in CORE:
-        found = version(name)
-        click.echo(f"  {name:12} {found or f'MISSING: {install_command()}'}")
+        release = version(name)
+        click.echo(f"  {name:12} {release or f'MISSING: {install_command()}'}")
     for name, extra in EXTRAS.items():
-        found = version(name)
+        release = version(name)
         advice = f"not installed ({install_command(extra)})"
-        click.echo(f"  {name:12} {found or advice}")
+        click.echo(f"  {name:12} {release or advice}")
     installed = importlib.metadata.packages_distributions()
     owners = set(installed.get("fasttext", ()))
     if len(owners) > 1:

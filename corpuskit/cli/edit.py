@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corpuskit.cli._plain import echo
 from corpuskit.cli._ramp import batch_size_option, seq_len_option
+from corpuskit.cli._streams import echo
 
 if TYPE_CHECKING:
     from corpuskit.cli._ramp import BatchSize
@@ -107,7 +107,7 @@ def skip_command(
     reason: str,
     dry_run: bool,
 ) -> None:
-    """Pass over the rows of some steps, for good: what comes behind them moves up."""
+    """Skip the rows of some steps for good: what comes after them moves up."""
     from corpuskit.errors import UsageError
     from corpuskit.loader import StreamingLoader
     from corpuskit.loader.editing import skip_rows

@@ -42,12 +42,12 @@ def command(
 ) -> None:
     """Export the packed rows of the run in DIRECTORY to the folder OUT, for another trainer.
 
-    OUT must be new. After an interruption the same command goes on behind the files that are
+    OUT must be new. After an interruption the same command goes on after the files that are
     complete. OUT/export.json appears last and says what the files hold.
     """
     import json
 
-    from corpuskit.cli._plain import echo
+    from corpuskit.cli._streams import echo
     from corpuskit.errors import UsageError
     from corpuskit.integrations.export import Request, export
 
@@ -55,13 +55,15 @@ def command(
         raise UsageError("--tokenizer-name goes with --format nanotron: Megatron stores no name.")
     request = Request(to, order, unit, sources, rows, tokenizer_name)
     with _Display(is_quiet=as_json) as display:
-        found = export(directory, out, request, display.show)
+        exported = export(directory, out, request, display.show)
     if as_json:
-        echo(json.dumps(found, indent=1))
+        echo(json.dumps(exported, indent=1))
         return
-    for entry in found["files"]:
+    for entry in exported["files"]:
         echo(_summary(entry))
-    echo(f"{out}: {found['target']}, ids as {found['dtype']}, of plan {found['plan_hash']}")
+    echo(
+        f"{out}: {exported['target']}, ids as {exported['dtype']}, of plan {exported['plan_hash']}"
+    )
 
 
 def _summary(entry: dict[str, Any]) -> str:
@@ -118,7 +120,7 @@ class _Display:
         if self._is_quiet:
             return
         now = self._clock()
-        if self._first_bytes is None:  # what an earlier call has written is no speed of this one
+        if self._first_bytes is None:  # what an earlier call has written does not count
             self._first_bytes = progress.size_bytes
         rate = (progress.size_bytes - self._first_bytes) / 1e6 / max(now - self._began, 1e-9)
         note = (

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import json
 from typing import TYPE_CHECKING
 
 import click
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from corpuskit.cli._render import Indented
+from corpuskit.cli._streams import echo, one_line
+from corpuskit.errors import UsageError
 
 if TYPE_CHECKING:
-    from corpuskit.inspect.samples.samples import Band, Samples
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+    from corpuskit.inspect.samples import Band, Sample, Samples
+
 
 ACTIONS = ("drop", "cut", "replace", "kept")
 
@@ -19,6 +34,8 @@ ACTIONS = ("drop", "cut", "replace", "kept")
 @click.option("--source", default="", help="Documents of one source.")
 @click.option("--action", type=click.Choice(ACTIONS), help="What was done to them.")
 @click.option("--kept", is_flag=True, help="Documents that were kept: --action kept.")
+@click.option("--containing", metavar="PIECE", help="Documents with this piece of text, letter for "
+              "letter; looks through all texts that the run stores.")  # fmt: skip
 @click.option("--between", metavar="LOW:HIGH", help="Measured values of the rule; either end may "
               "be left out.")  # fmt: skip
 @click.option("--near-threshold", metavar="N%", help="Values no further than this from the "
@@ -37,39 +54,50 @@ ACTIONS = ("drop", "cut", "replace", "kept")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with whole texts.")
 def command(
     directory: str, stage: str, rule: str, source: str, action: str | None, kept: bool,
-    between: str | None, near_threshold: str | None, samples: int, seed: int, changes: int,
-    pager: bool, as_json: bool,
+    containing: str | None, between: str | None, near_threshold: str | None, samples: int,
+    seed: int, changes: int, pager: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Show documents that a stage dropped, or what it cut out of them, in the run in DIRECTORY.
 
-    Of duplicates, the removed document stands beside the one that was kept, with what differs and
-    their Jaccard similarity. Texts come from the run directory, or from the input files if they
-    still are what the run read; else from the ledger, which keeps those of one document in 256
-    unless `ledger: {keep_text: true}` is set.
+    The removed document of a pair of duplicates is shown beside the one that was kept, with what
+    differs and their Jaccard similarity. Texts come from the run directory, or from the input files
+    if they still are what the run read; else from the ledger, which keeps those of one document in
+    256 unless `ledger: {keep_text: true}` is set.
+
+    With --containing: any documents with this text; `corpuskit why` shows what happened to them.
 
     With --kept: documents that came through. --stage and --rule then name a value to show and to
     choose by: a column of numbers that the stage added, or a rule that it measured
     (`measures: true`).
     """
-    import dataclasses
-    import json
-
-    from corpuskit.cli._plain import echo
-    from corpuskit.errors import UsageError
-
+    if containing is not None and (stage or rule or action or kept or between or near_threshold):
+        raise UsageError("--containing searches all documents: only --source and -n go with it.")
     if kept and action not in (None, "kept"):
         raise UsageError(f"--kept and --action {action}: choose one.")
     if kept:
         action = "kept"
     band = _band(between, near_threshold)
-    found = _find(directory, stage, rule, source, action or "", band, samples, seed)
+    if containing is not None:
+        chosen = _containing(directory, containing, samples, source)
+    else:
+        chosen = _find(directory, stage, rule, source, action or "", band, samples, seed)
     if as_json:
-        echo(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False))
+        echo(json.dumps(dataclasses.asdict(chosen), indent=1, ensure_ascii=False))
         return
-    from corpuskit.cli._pager import show
-    from corpuskit.cli._samples import sample_pieces
+    from corpuskit.cli._render import show
 
-    show(sample_pieces(found, changes), is_paged=pager)
+    show(sample_pieces(chosen, changes), is_paged=pager)
+
+
+def _containing(directory: str, piece: str, samples: int, source: str) -> Samples:
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.inspect.samples import find_containing
+
+    try:
+        piece.encode()
+    except UnicodeEncodeError:
+        raise UsageError("--containing: the text is not UTF-8, so no document has it.") from None
+    return find_containing(RunDirectory.open(directory), piece, samples, source=source)
 
 
 def _find(
@@ -77,8 +105,7 @@ def _find(
     samples: int, seed: int,
 ) -> Samples:  # fmt: skip
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.samples.kept import find_kept
-    from corpuskit.inspect.samples.samples import find_samples
+    from corpuskit.inspect.samples import find_kept, find_samples
 
     run = RunDirectory.open(directory)
     if action == "kept":
@@ -91,7 +118,7 @@ def _find(
 def _band(between: str | None, near: str | None) -> Band | None:
     """Return the band that two options name together, None without them."""
     from corpuskit.errors import UsageError
-    from corpuskit.inspect.samples.samples import Band
+    from corpuskit.inspect.samples import Band
 
     if between is None and near is None:
         return None
@@ -117,3 +144,193 @@ def _band(between: str | None, near: str | None) -> Band | None:
             f"--near-threshold {near}: must be a share in percent, as in 10%."
         ) from None
     return Band(low, high, ratio)
+
+
+# ---------------------------------------------------------------- samples for people
+
+MARGIN = 80
+"""Bytes shown on both sides of a span."""
+
+SHOWN_CHARS = 600
+"""Characters of a text that are shown."""
+
+_PLACES = {
+    "input": "text from the input file",
+    "sample": "as the ledger samples it: personal data masked",
+}
+
+
+def sample_pieces(samples: Samples, changes: int) -> Iterator[RenderableType]:
+    """Yield what to print of samples.
+
+    Args:
+        changes: spans or differences to show of each document.
+    """
+    is_kept = list(samples.rules) == ["kept"]
+    of_all = ""
+    if samples.parts_read != samples.parts:
+        files = "files" if is_kept else "ledger files"
+        of_all = f", in {samples.parts_read} of {samples.parts} {files}"
+    counts = ", ".join(f"{rule} {num:,}" for rule, num in samples.rules.items())
+    stage = f"{samples.stage}: " if samples.stage else ""
+    if list(samples.rules) == ["containing"]:
+        counts = (
+            f"{len(samples.rows):,} documents with this text; `why` shows what happened to each"
+        )
+    yield Text(one_line(f"{stage}{counts}{of_all}"), style="bold")
+    for row in samples.rows:
+        yield Text()
+        yield Text(one_line(_headline(row)))
+        yield from _pieces(row, changes)
+
+
+def excerpt(text: str, chars: int = SHOWN_CHARS) -> RenderableType:
+    """Return the beginning of a text."""
+    more = f" ... ({len(text):,} characters)" if len(text) > chars else ""
+    return Indented(Text(one_line(text[:chars]) + more), 2)
+
+
+def number(value: float) -> str:
+    """Return a measured value, short but to four digits."""
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def _headline(sample: Sample) -> str:
+    if sample.action == "contains":
+        line = f"{sample.id} ({sample.source})"
+    elif sample.action == "kept":
+        line = f"{sample.id} ({sample.source}): kept"
+        line += f", {sample.rule}" if sample.rule else ""
+    else:
+        line = f"{sample.id} ({sample.source}): {sample.action} by {sample.rule}"
+    if sample.value is not None:
+        places = f" place{'s' * (sample.value != 1)}" if sample.action in ("cut", "replace") else ""
+        comma = "" if sample.action == "kept" else ","
+        line += f"{comma} {number(sample.value)}{places}"
+    if sample.threshold is not None:
+        line += f" against {number(sample.threshold)}"
+    if sample.survivor_id is not None:
+        line += f"; kept instead: {sample.survivor_id}"
+    if sample.jaccard is not None:
+        line += f"; Jaccard {sample.jaccard:.3f}"
+    return line
+
+
+def _pieces(sample: Sample, changes: int) -> Iterator[RenderableType]:
+    if sample.text is None:
+        why = f": {sample.problem}" if sample.problem else ""
+        hint = " Set ledger: {keep_text: true} to keep texts." if sample.problem else ""
+        yield Indented(Text(one_line(f"(no text{why}.{hint})"), style="dim"), 2)
+        return
+    if sample.text_from in _PLACES:
+        yield Indented(Text(f"({_PLACES[sample.text_from]})", style="dim"), 2)
+    if sample.survivor_text is not None:
+        yield from sides(sample.text, sample.survivor_text, ("removed", "kept"), changes)
+    elif sample.survivor_id is not None:
+        yield excerpt(sample.text)
+        yield "  (the text that was kept is not in this run)"
+    elif sample.spans and sample.text_from != "sample":
+        yield from _spans(sample, changes)
+    else:
+        yield excerpt(sample.text)
+
+
+def _spans(sample: Sample, changes: int) -> Iterator[RenderableType]:
+    from corpuskit.inspect.samples import excerpts
+
+    assert sample.text is not None, "asked for documents with a text"
+    for before, inside, after in excerpts(sample.text, sample.spans[:changes], MARGIN):
+        if len(inside) > 300:
+            inside = f"{inside[:150]} ... ({len(inside):,} characters) ... {inside[-100:]}"
+        line = Text(one_line(before), style="dim")
+        line.append(f"[-{one_line(inside)}-]", style="not dim red")
+        line.append(one_line(after))
+        yield Indented(line, 2)
+    if len(sample.spans) > changes:
+        yield f"  ... and {len(sample.spans) - changes:,} more spans"
+
+
+# ---------------------------------------------------------------- two texts side by side
+
+CONTEXT = 6
+"""Words shown on both sides of a difference; nearer differences share a row."""
+
+MAX_WORDS = 4_000
+"""Words of each text that are compared; more would take seconds."""
+
+NARROW = 60
+"""In a console narrower than this the texts are shown one below the other."""
+
+Opcode = tuple[str, int, int, int, int]
+
+
+def sides(left: str, right: str, names: tuple[str, str], most: int) -> Iterator[RenderableType]:
+    """Yield what differs between two texts, the first `most` places of it.
+
+    Args:
+        names: what the texts are called.
+    """
+    words = left.split()[:MAX_WORDS], right.split()[:MAX_WORDS]
+    matcher = difflib.SequenceMatcher(None, *words, autojunk=False)
+    places = list(matcher.get_grouped_opcodes(CONTEXT))
+    if not places:
+        is_all = max(len(left.split()), len(right.split())) <= MAX_WORDS
+        same = "the same words" if is_all else f"the first {MAX_WORDS:,} words are the same"
+        yield f"  {same}; {len(left):,} and {len(right):,} characters"
+        return
+    titles = [f"{n}, {len(t):,} characters" for n, t in zip(names, (left, right), strict=True)]
+    yield _Sides(titles, [_row(*words, place) for place in places[:most]])
+    if len(places) > most:
+        yield f"  ... and they differ in {len(places) - most:,} more"
+
+
+class _Sides:
+    """Rows of two cells, which a narrow console shows one under the other."""
+
+    def __init__(self, titles: Sequence[str], rows: Sequence[tuple[Text, Text]]) -> None:
+        self.titles, self.rows = titles, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._stacked() if options.max_width < NARROW else self._table()
+
+    def _table(self) -> RenderableType:
+        table = Table(show_lines=True, pad_edge=False, expand=True, header_style="bold")
+        for title in self.titles:
+            table.add_column(one_line(title), ratio=1, overflow="fold")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def _stacked(self) -> RenderableType:
+        lines: list[RenderableType] = []
+        for number, row in enumerate(self.rows):
+            for title, cell in zip(self.titles, row, strict=True):
+                name = title.partition(",")[0] if number else title
+                lines += [Text(f"  {one_line(name)}", style="bold"), Indented(cell, 4)]
+            lines.append(Text())
+        return Group(*lines[:-1])
+
+
+def _row(left: Sequence[str], right: Sequence[str], place: Sequence[Opcode]) -> tuple[Text, Text]:
+    """Return the cells of a place where texts differ."""
+    cells = Text(), Text()
+    for kind, begin, end, first, last in place:
+        ranges = ((left, begin, end, "-", "red"), (right, first, last, "+", "green"))
+        for cell, (words, low, high, mark, style) in zip(cells, ranges, strict=True):
+            if low == high:
+                continue
+            shown = one_line(" ".join(_shortened(words[low:high])))
+            if kind == "equal":
+                cell.append(shown, style="dim")
+            else:
+                cell.append(f"[{mark}{shown}{mark}]", style=style)
+            cell.append(" ")
+    for cell in cells:
+        cell.rstrip()
+    return cells
+
+
+def _shortened(words: Sequence[str]) -> Sequence[str]:
+    if len(words) <= 40:
+        return words
+    return [*words[:20], f"({len(words) - 35} words)", *words[-15:]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
 import sys
@@ -13,8 +12,7 @@ from typing import Any, NoReturn
 import click
 
 import corpuskit
-from corpuskit.cli._plain import echo
-from corpuskit.cli._streams import discard_output, open_streams
+from corpuskit.cli._streams import discard_output, echo, open_streams
 from corpuskit.errors import CorpuskitError, suggest
 
 FOLDER = Path(__file__).parent
@@ -23,7 +21,7 @@ SECTIONS = {
     "See what happened": ("report", "why", "inspect", "tune", "diff", "card", "contamination"),
     "Train on it": ("train", "trace", "edit", "export"),
     "Look things up": ("stages", "schema", "doctor"),
-    "Prepare": ("tokenizer", "classifier", "sample", "warmup"),
+    "Prepare": ("tokenizer", "classifier", "warmup"),
 }
 
 
@@ -38,9 +36,9 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        found = import_module(f"corpuskit.cli.{cmd_name}").command
-        assert isinstance(found, click.Command), f"cli/{cmd_name}.py must define `command`"
-        return found
+        command = import_module(f"corpuskit.cli.{cmd_name}").command
+        assert isinstance(command, click.Command), f"cli/{cmd_name}.py must define `command`"
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -52,7 +50,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; if whoever read its output is gone, there is no more to say."""
+        """Run a command; if the reader of its output is gone, end without a message."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -71,8 +69,8 @@ class LazyGroup(click.Group):
 
 
 def _summary(name: str) -> str:
-    doc = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text("utf-8")))
-    return (doc or "").split("\n", 1)[0]
+    with (FOLDER / f"{name}.py").open(encoding="utf-8") as file:
+        return file.readline().strip().strip('"')  # the docstring, without parsing the file
 
 
 @click.group(

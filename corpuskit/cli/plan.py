@@ -25,33 +25,34 @@ def command(
     whether they write anything new.
 
     What is needed is compared with what there is, as `run` does before it begins. Figures with ~
-    are estimates; behind a phase that has not run they take that it drops nothing.
+    are estimates; after a phase that has not run they assume that it drops nothing.
 
     The mixture is what training would take of each source: rows, tokens and epochs, exact as soon
     as the documents are packed.
     """
     import json
 
-    from corpuskit.cli._needs import print_needs
-    from corpuskit.cli._tables import print_mixture, print_prospects
+    from corpuskit.cli._tables import print_mixture, print_needs, print_prospects
     from corpuskit.engine.mixture import MIX, mixture
     from corpuskit.engine.pipeline import preview
     from corpuskit.engine.plan import read_plan
     from corpuskit.engine.resources import preflight
 
     plan = read_plan(pipeline, overrides, until=until)
-    run, found = preview(plan, accept_code=accept_code_change)
-    flight = preflight(run, found)
-    reused = ((one.phase, run.seal(one.phase.index)) for one in found if one.state == "reuse")
+    run, phases = preview(plan, accept_code=accept_code_change)
+    flight = preflight(run, phases)
+    reused = (
+        (phase.phase, run.seal(phase.phase.index)) for phase in phases if phase.state == "reuse"
+    )
     taken = mixture(run, reused)
     if as_json:
         needs = flight.facts()
-        rows = [{**one.to_json(), "need": needs.get(one.phase.name)} for one in found]
+        rows = [{**phase.to_json(), "need": needs.get(phase.phase.name)} for phase in phases]
         for row in rows:
             if taken is not None and row["phase"] == MIX:
                 row["mixture"] = taken.facts()
         click.echo(json.dumps(rows, indent=1))
         return
-    print_prospects(run, found)
+    print_prospects(run, phases)
     print_mixture(taken)
     print_needs(flight)

@@ -39,25 +39,25 @@ def command(
     """
     import json
 
-    from corpuskit.cli._plain import echo, one_line
+    from corpuskit.cli._streams import echo, one_line
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.facts import gather
-    from corpuskit.inspect.page.place import find_trainings, place_of, write
-    from corpuskit.inspect.training.training import training_section
+    from corpuskit.inspect.report.facts import gather
+    from corpuskit.inspect.report.page import find_trainings, place_of, render, write
+    from corpuskit.inspect.training import training_section
 
     run = RunDirectory.open(directory)
     if as_json:
-        found = gather(run, samples=samples, seed=seed, training=trainings)
-        echo(json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False))
+        facts = gather(run, samples=samples, seed=seed, training=trainings)
+        echo(json.dumps(facts.to_json(), indent=1, ensure_ascii=False, allow_nan=False))
         return
     path = place_of(directory, output)
     outputs = trainings or find_trainings(directory)
-    curves = "".join(training_section(one) for one in outputs)
-    found = gather(run, samples=samples, seed=seed, training=outputs)
-    size = write(path, found.to_json(), curves)
+    curves = "".join(training_section(folder) for folder in outputs)
+    facts = gather(run, samples=samples, seed=seed, training=outputs)
+    size = write(path, render(facts.to_json(), curves))
     echo(one_line(f"{path} ({_size(size)})"))
-    for one in outputs:
-        echo(one_line(f"with the training in {one}"))
+    for folder in outputs:
+        echo(one_line(f"with the training in {folder}"))
 
 
 def _size(num: int) -> str:

@@ -93,8 +93,7 @@ def command(
 
 def _print_results(result: RunResult) -> None:
     """Print the funnel, what packing did, and the mixture."""
-    from corpuskit.cli._packing import print_packing
-    from corpuskit.cli._tables import print_funnel, print_mixture
+    from corpuskit.cli._tables import print_funnel, print_mixture, print_packing
     from corpuskit.engine.mixture import mixture, packing
     from corpuskit.engine.status import funnel, overheads
 

@@ -57,9 +57,9 @@ def _watch(directory: str, seconds: float, *, as_json: bool) -> None:
     """Show the run until it ends; then what came of it."""
     import sys
 
-    from corpuskit.cli._plain import echo
+    from corpuskit.cli._progress import watch
+    from corpuskit.cli._streams import echo
     from corpuskit.cli._tables import print_failures
-    from corpuskit.cli._watch import watch
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import failures_of
 
@@ -98,8 +98,7 @@ def _print_all(run: RunDirectory) -> None:
 
 def _print_results(run: RunDirectory) -> None:
     """Print funnel, packing and mixture, as far as there are any."""
-    from corpuskit.cli._packing import print_packing
-    from corpuskit.cli._tables import print_funnel, print_mixture
+    from corpuskit.cli._tables import print_funnel, print_mixture, print_packing
     from corpuskit.engine.mixture import mixture, packing
     from corpuskit.engine.status import funnel, overheads, sealed
 

@@ -99,25 +99,25 @@ def show_command(
     """Show what the tokenizer at PATH is, and what `tokenize` makes of a text with it."""
     from corpuskit.stages.sequences.tokenize.tools import describe
 
-    found = describe(_named(path, pattern, special), text)
+    described = describe(_named(path, pattern, special), text)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(found)))
+        click.echo(json.dumps(dataclasses.asdict(described)))
         return
-    specials = [f"{name} {number}" for name, number in found.specials.items()]
+    specials = [f"{name} {number}" for name, number in described.specials.items()]
     more = f" and {len(specials) - 8} more" if len(specials) > 8 else ""
     rows = {
-        "kind": found.kind,
-        "files": ", ".join(found.files),
-        "vocabulary": f"{found.vocab_size:,} ({found.dtype})",
+        "kind": described.kind,
+        "files": ", ".join(described.files),
+        "vocabulary": f"{described.vocab_size:,} ({described.dtype})",
         "special tokens": (", ".join(specials[:8]) or "none") + more,
-        "eos": " or ".join(found.eos) or "set it",
-        "bos": " or ".join(found.bos) or "none",
-        "words": found.regex or "as the file says",
-        "engine": found.engine,
-        "hash": found.hash,
-        "text": repr(found.text),
-        "ids": " ".join(str(number) for number, _ in found.tokens),
-        "tokens": " ".join(name for _, name in found.tokens),
+        "eos": " or ".join(described.eos) or "set it",
+        "bos": " or ".join(described.bos) or "none",
+        "words": described.regex or "as the file says",
+        "engine": described.engine,
+        "hash": described.hash,
+        "text": repr(described.text),
+        "ids": " ".join(str(number) for number, _ in described.tokens),
+        "tokens": " ".join(name for _, name in described.tokens),
     }
     for name, value in rows.items():
         click.echo(f"{name:15s} {value}")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corpuskit.cli._plain import echo
 from corpuskit.cli._ramp import batch_size_option, seq_len_option
+from corpuskit.cli._streams import echo
 
 if TYPE_CHECKING:
     from corpuskit.cli._ramp import BatchSize
@@ -45,13 +45,13 @@ def command(
 
     if (doc is not None) + (step is not None or mixture) != 1:
         raise UsageError("trace: give --step, --doc or --mixture.")
-    found: list[object]
+    entries: list[object]
     with StreamingLoader(directory, global_batch_rows, seq_len=seq_len) as loader:
         if mixture:
-            found = [*loader.mixture(loader.num_steps if step is None else step)]
+            entries = [*loader.mixture(loader.num_steps if step is None else step)]
         else:
-            found = [*(loader.which(step) if step is not None else _sightings(loader, str(doc)))]
-    rows = [dataclasses.asdict(one) for one in found]  # type: ignore[call-overload]
+            entries = [*(loader.which(step) if step is not None else _sightings(loader, str(doc)))]
+    rows = [dataclasses.asdict(entry) for entry in entries]  # type: ignore[call-overload]
     if as_json:
         echo(json.dumps(rows, indent=1))
         return
@@ -69,7 +69,7 @@ def _plain(value: object) -> object:
 
 
 def _sightings(loader: StreamingLoader, document: str) -> list[Sighting]:
-    """Look a document up by id; a number that is no id is a key."""
+    """Look a document up by id; a number that is not an id is a key."""
     from corpuskit.errors import UsageError
 
     try:

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from corpuskit.cli._plain import echo
+from corpuskit.cli._streams import echo
 
 
 @click.command("verify")
@@ -22,13 +22,13 @@ def command(directory: str, as_json: bool) -> None:
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import verify
 
-    found = verify(RunDirectory.open(directory))
+    result = verify(RunDirectory.open(directory))
     if as_json:
-        click.echo(json.dumps(found.__dict__, indent=1))
+        click.echo(json.dumps(result.__dict__, indent=1))
     else:
-        click.echo(f"{found.num_files} files, {found.size_bytes / 1e6:.1f} MB checked.")
-        for problem in found.problems:
+        click.echo(f"{result.num_files} files, {result.size_bytes / 1e6:.1f} MB checked.")
+        for problem in result.problems:
             echo(f"  {problem}")
-        for note in found.notes:
+        for note in result.notes:
             echo(f"  note: {note}")
-    sys.exit(3 if found.problems else 0)
+    sys.exit(3 if result.problems else 0)

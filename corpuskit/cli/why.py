@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from typing import TYPE_CHECKING
+import textwrap
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from corpuskit.cli._ramp import RampType
+from corpuskit.cli._streams import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from corpuskit.cli._ramp import BatchSize
-    from corpuskit.inspect.why.lookup import Kind
+    from corpuskit.inspect.lookup import Hits, Kind
+
 
 _SHOWN = 5
-"""Documents told of where several have the id, URL or text."""
+"""Documents shown where several have the id or URL."""
 
 
 @click.command("why")
@@ -22,23 +28,16 @@ _SHOWN = 5
 @click.argument("document", required=False)
 @click.option("--key", is_flag=True, help="DOCUMENT is a key, even if a document has this id.")
 @click.option("--url", help="Find documents by their URL instead.")
-@click.option("--text", help="Find documents that have this whole text; looks through all.")
-@click.option("--text-file", type=click.Path(dir_okay=False, allow_dash=True),
-              help="The same, with the text in a file; - is standard input.")  # fmt: skip
-@click.option(
-    "--containing", metavar="PIECE",
-    help="Find documents with this piece, letter for letter; looks through all.",
-)  # fmt: skip
 @click.option("-n", "--most", type=click.IntRange(1, 1000), default=_SHOWN, show_default=True,
-              help="Documents to show, where several are found.")  # fmt: skip
+              help="Documents to show, if several match.")  # fmt: skip
 @click.option(
-    "--measure", is_flag=True,
-    help="Apply the stages to the document anew, for the values of all their rules.",
+    "--recompute", is_flag=True,
+    help="Apply the stages to the document again, for the values of all their rules.",
 )  # fmt: skip
-@click.option("--training", metavar="OUTPUT", help="Show the steps of this training that see it.")
+@click.option("--training", metavar="OUTPUT", help="Show the steps of this training that take it.")
 @click.option(
     "--global-batch-rows", "-b", type=RampType(), metavar="ROWS",
-    help="Show the steps that see it, of so many rows each; a ramp as STEP:ROWS,STEP:ROWS.",
+    help="Show the steps that take it, of ROWS rows each; a ramp as STEP:ROWS,STEP:ROWS.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -46,79 +45,61 @@ def command(
     document: str | None,
     key: bool,
     url: str | None,
-    text: str | None,
-    text_file: str | None,
-    containing: str | None,
     most: int,
-    measure: bool,
+    recompute: bool,
     training: str | None,
     global_batch_rows: BatchSize | None,
     as_json: bool,
 ) -> None:
     """Show all that happened to DOCUMENT in the run in DIRECTORY: why it was kept, or why not.
 
-    DOCUMENT is an id, else the number of a key or a URL; one that begins with - goes behind --:
-    corpuskit why DIRECTORY -- -5. Every stage has its say, in order, with the values
-    and thresholds that are stored; of a duplicate, the document that was kept instead; of one that
-    was kept, the rows that hold its tokens and the training steps that see it.
+    DOCUMENT is an id, else a key or a URL; one that begins with - goes after --: corpuskit why
+    DIRECTORY -- -5. Shows what every stage did, in order, with the values and thresholds that are
+    stored; for a duplicate, the document that was kept instead; for a document that was kept, the
+    rows that hold its tokens and the training steps that take it. `corpuskit inspect DIRECTORY
+    --containing PIECE` finds documents by their text.
     """
     import json
 
-    from corpuskit.cli._plain import echo
+    from corpuskit.cli._streams import echo
     from corpuskit.errors import UsageError
 
-    kind, value = _asked(document, key, url, text, text_file, containing)
+    kind, value = _query(document, url, is_key=key)
     if training is not None and global_batch_rows is not None:
         raise UsageError("why: --training knows its batch size. Leave --global-batch-rows out.")
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.why.history import Histories
-    from corpuskit.inspect.why.lookup import find
-    from corpuskit.inspect.why.sightings import read_training
+    from corpuskit.inspect.lookup import RunDocuments, find
+    from corpuskit.inspect.occurrences import read_training
+    from corpuskit.inspect.why import FORMAT, history_of
 
     trained = None if training is None else read_training(training)
-    histories = Histories(RunDirectory.open(directory))
-    with _Progress() as progress:
-        limit = most + 1 if kind == "containing" else 1000
-        hits = find(histories.documents, kind, value, limit=limit, progress=progress.show)
-    told = [
-        histories.of(one, measure=measure, global_batch_rows=global_batch_rows, training=trained)
-        for one in hits.keys[:most]
-    ]
+    documents = RunDocuments(RunDirectory.open(directory))
+    hits = find(documents, kind, value, note=lambda line: echo(line, err=True))
+    histories = [
+        history_of(
+            documents, match, recompute=recompute, global_batch_rows=global_batch_rows,
+            training=trained,
+        )
+        for match in hits.keys[:most]
+    ]  # fmt: skip
     if as_json:
-        found = {
-            "directory": directory, "asked": {"by": kind, "value": value}, "found": hits.how,
-            "is_partial": hits.is_partial, "keys": list(hits.keys), "documents": told,
+        facts = {
+            "format": FORMAT, "directory": directory, "query": {"by": kind, "value": value},
+            "found": hits.how, "keys": list(hits.keys), "documents": histories,
         }  # fmt: skip
-        echo(json.dumps(found, indent=1, ensure_ascii=False))
+        echo(json.dumps(facts, indent=1, ensure_ascii=False))
         return
-    from corpuskit.cli._history import print_histories
-
-    print_histories(hits, told)
+    print_histories(hits, histories)
 
 
-def _asked(
-    document: str | None,
-    key: bool,
-    url: str | None,
-    text: str | None,
-    text_file: str | None,
-    containing: str | None,
-) -> tuple[Kind, str]:
+def _query(document: str | None, url: str | None, *, is_key: bool) -> tuple[Kind, str]:
     """Return what is looked for."""
     from corpuskit.errors import UsageError
 
-    if text_file is not None:
-        content = _content(text_file)
-    given: list[tuple[Kind, str | None]] = [
-        ("key" if key else "id", document), ("url", url), ("text", text),
-        ("text", None if text_file is None else content), ("containing", containing),
-    ]  # fmt: skip
+    given: list[tuple[Kind, str | None]] = [("key" if is_key else "id", document), ("url", url)]
     named = [(kind, value) for kind, value in given if value is not None]
     if len(named) != 1:
-        raise UsageError(
-            "why: name one thing to look for: an id (or key), --url, --text, --text-file or "
-            f"--containing; got {len(named)}."
-        )
+        raise UsageError(f"why: name one document, by id (or key) or by --url; got {len(named)}.")
     try:
         named[0][1].encode()
     except UnicodeEncodeError:
@@ -126,39 +107,287 @@ def _asked(
     return named[0]
 
 
-def _content(path: str) -> str:
-    from corpuskit.errors import UsageError, describe
+# ---------------------------------------------------------------- a history for people
 
-    try:
-        with click.open_file(path, "rb") as file:
-            content: bytes = file.read()
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: byte {error.start} is not UTF-8.") from None
-    except OSError as error:
-        raise UsageError(f"--text-file: {describe(error)}") from None
+_COLOURS = {
+    "kept": "green", "dropped": "red", "held out": "yellow", "cut": "yellow", "replaced": "yellow",
+    "unfinished": "yellow",
+}  # fmt: skip
+_OUTCOMES = {
+    "kept": "kept", "dropped": "dropped", "held out": "held out",
+    "unfinished": "not dropped so far; the run is not finished",
+}  # fmt: skip
+_OPEN = ("not finished", "not run")
+"""Outcomes of stages that have not seen the document."""
+
+_CLUSTER = ("cluster_id", "cluster_size", "cluster_rank")
+"""Columns of a clustering stage that are shown as a sentence."""
+
+_STEPS = 12
+"""Steps in a list; the rest are counted."""
+
+_NARROWEST, _PIPED = 40, 120
+"""Columns at least, and where the output is no terminal."""
 
 
-class _Progress:
-    """Says on standard error how far a search is: one line that is written over, on a terminal."""
+def print_histories(hits: Hits, histories: Sequence[dict[str, Any]]) -> None:
+    """Print histories, one below the other; colours are for terminals only."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED
+    for line in _all(hits, histories, max(columns, _NARROWEST)):
+        click.echo(line)
 
-    def __init__(self) -> None:
-        self._is_live = sys.stderr.isatty()
-        self._last = -1
 
-    def __enter__(self) -> _Progress:
-        return self
+def _all(hits: Hits, histories: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
+    if len(hits.keys) > 1 or hits.how != "by id":
+        plural = "" if len(hits.keys) == 1 else "s"
+        yield from _wrapped(f"{len(hits.keys):,} document{plural}: {hits.how}.", width, "")
+        yield ""
+    for number, document in enumerate(histories):
+        if number:
+            yield ""
+        yield from _lines(document, width)
+    if len(histories) < len(hits.keys):
+        rest = ", ".join(map(str, hits.keys[len(histories) : len(histories) + 20]))
+        yield ""
+        yield from _wrapped(f"Others, by key: {rest}", width, "")
 
-    def __exit__(self, *_: object) -> None:
-        if self._is_live and self._last >= 0:
-            click.echo("\r" + " " * 60 + "\r", err=True, nl=False)
 
-    def show(self, done: int, total: int, what: str) -> None:
-        """Tell of a search, at most a hundred times on a terminal, else at its beginning."""
-        percent = 100 * done // max(total, 1)
-        if self._is_live and percent != self._last:
-            line = f"looking through {total:,} files {what}: {percent} %"
-            click.echo(f"\r{line[:60]:<60}", err=True, nl=False)
-        elif not self._is_live and done == 0:
-            click.echo(f"looking through {total:,} files {what}", err=True)
-        self._last = percent
+def _lines(document: dict[str, Any], width: int) -> Iterator[str]:
+    stages, outcome = document["stages"], document["outcome"]
+    yield click.style(_plain(document["id"]), bold=True)
+    yield from _wrapped(_origin(document), width, "  ")
+    words = _OUTCOMES[outcome]
+    if outcome == "unfinished" and stages and stages[0]["outcome"] == "not finished":
+        words = "not known yet: the phase that reads the documents is not finished"
+    yield "  " + click.style(words, fg=_COLOURS[outcome], bold=True)
+    yield ""
+    labels = [_plain(entry["stage"]) for entry in stages]
+    indent = min(max(map(len, labels), default=0), 20) + 2
+    for label, entry in zip(labels, stages, strict=True):
+        yield from _stage(label, entry, indent, width)
+    yield from _now(document, width)
+    if outcome == "dropped" and not any("recomputed" in entry for entry in stages):
+        yield ""
+        hint = "--recompute applies the stages to it again and shows the values of all rules"
+        yield from _wrapped(hint, width, "")
+    for note in document["notes"]:
+        yield from _wrapped(f"Note: {note}", width, "")
+
+
+def _origin(document: dict[str, Any]) -> str:
+    origin = document["origin"]
+    file = origin["file"] or "an input file that this run no longer has"
+    parts = [f"source {document['source']}, {file} at {origin['position']:,}"]
+    parts += [f"URL {origin['url']}"] if origin["url"] else []
+    parts += [f"date {origin['date']}"] if origin["date"] else []
+    return ", ".join([*parts, f"key {document['key']}"])
+
+
+def _stage(label: str, entry: dict[str, Any], indent: int, width: int) -> Iterator[str]:
+    """Yield what a stage did: a line with its name, and the details below each other."""
+    outcome = entry["outcome"]
+    now = entry.get("recomputed", {}).get("outcome")
+    words = f"{outcome}, but now {now}" if now and outcome in _OPEN else outcome
+    colour = _COLOURS.get(words)
+    yield f"{label:<{indent - 1}} " + click.style(words, fg=colour, dim=colour is None)
+    margin = "    "
+    for row in entry["rows"]:
+        yield from _wrapped(_row(row, bool(entry.get("cluster"))), width, margin)
+        if row["survivor_id"] is not None:
+            yield f"{margin}kept instead: {_plain(row['survivor_id'])}"
+        yield from _excerpts(row["excerpts"], row["num_spans"], width, margin)
+    yield from _cluster(entry.get("cluster"), width, margin)
+    given = entry.get("annotations", {}).items()
+    shown = {k: v for k, v in given if k not in _CLUSTER and v is not None}
+    if shown:
+        values = ", ".join(f"{k} {_number(v)}" for k, v in shown.items())
+        yield from _wrapped(values, width, margin)
+    yield from _measures(entry.get("measures", ()), margin)
+    yield from _recomputed(entry, width, margin)
+
+
+def _row(row: dict[str, Any], is_clustered: bool) -> str:
+    line = f"{row['action']} by {row['rule']}"
+    if row["action"] != "drop" and row["num_spans"]:
+        line += f": {row['num_spans']:,} span{'s' if row['num_spans'] > 1 else ''}"
+        return line
+    # What was found with a cluster has its size as value, unless it was compared.
+    return line if row["threshold"] is None and is_clustered else _value(row, line)
+
+
+def _value(entry: dict[str, Any], name: str) -> str:
+    """Return `name value against threshold (parameter: meaning)`."""
+    line = name
+    if entry["value"] is not None:
+        line += f": {_number(entry['value'])}"
+    if entry["threshold"] is not None:
+        line += f" against {_number(entry['threshold'])}"
+        if entry.get("parameter"):
+            sentence = (entry.get("meaning") or "").partition(". ")[0].removesuffix(".")
+            line += f" ({entry['parameter']}{': ' if sentence else ''}{sentence})"
+    return line
+
+
+def _measures(measures: Sequence[dict[str, Any]], margin: str) -> Iterator[str]:
+    """Yield a table: rule, value, parameter and bound."""
+    names = [_plain(measure["rule"]) for measure in measures]
+    values = [
+        "-" if measure["value"] is None else _number(measure["value"]) for measure in measures
+    ]
+    first, second = (max(map(len, column), default=0) for column in (names, values))
+    for name, value, measure in zip(names, values, measures, strict=True):
+        line = f"{margin}{name:<{first}}  {value:>{second}}"
+        if measure["threshold"] is not None:
+            bound = f"  {_plain(measure['parameter'])} {_number(measure['threshold'])}"
+            line += click.style(bound, dim=True)
+        yield line + (click.style("  <- fails", fg="red", bold=True) if measure["fails"] else "")
+
+
+def _excerpts(
+    pieces: Sequence[dict[str, str]], num_spans: int, width: int, margin: str
+) -> Iterator[str]:
+    for piece in pieces:
+        line = f"{piece['before']}[-{piece['span']}-]{piece['after']}"
+        yield from _wrapped(f'"{line}"', width, margin + "  ", breaks=True)
+    if pieces and num_spans > len(pieces):
+        yield f"{margin}  and {num_spans - len(pieces):,} more"
+
+
+def _cluster(cluster: dict[str, Any] | None, width: int, margin: str) -> Iterator[str]:
+    if not cluster:
+        return
+    line = f"number {cluster['rank'] + 1} of a cluster of {cluster['size']:,}"
+    names = []
+    for member in cluster["members"]:
+        alike = member["similarity"]
+        is_kept = member["rank"] == 0
+        names.append(
+            str(member["id"]) + (f" ({alike:.3g})" if alike is not None and not is_kept else "")
+        )
+    if names:
+        more = cluster["size"] - 1 - len(names)
+        line += f", with {', '.join(names)}" + (f" and {more:,} more" if more > 0 else "")
+    elif cluster.get("unknown"):
+        line += f"; the others are not known: {cluster['unknown']}"
+    yield from _wrapped(line, width, margin)
+
+
+def _recomputed(entry: dict[str, Any], width: int, margin: str) -> Iterator[str]:
+    """Yield what the stage does now, where it was applied again."""
+    recomputed = entry.get("recomputed")
+    if recomputed is None:
+        return
+    if "error" in recomputed:
+        yield from _wrapped(f"not recomputed: {recomputed['error']}", width, margin)
+        return
+    before = "dropped" if entry["outcome"] in ("dropped", "held out") else "kept"
+    if recomputed["outcome"] != before and entry["outcome"] not in _OPEN:
+        yield from _wrapped(f"recomputed: {recomputed['outcome']}", width, margin)
+    if "rule" in recomputed and (not entry["rows"] or entry["rows"][-1]["action"] != "drop"):
+        yield from _wrapped(_value(recomputed, recomputed["rule"]), width, margin)
+    if "bytes_after" in recomputed:
+        sizes = recomputed["bytes_before"], recomputed["bytes_after"]
+        yield from _wrapped("text of {:,} bytes became {:,}".format(*sizes), width, margin)
+    for spans in recomputed.get("spans", ()):
+        if not any(row["excerpts"] for row in entry["rows"] if row["rule"] == spans["rule"]):
+            yield from _wrapped(f"{spans['rule']}:", width, margin)
+            yield from _excerpts(spans["excerpts"], spans["num_spans"], width, margin)
+
+
+def _now(document: dict[str, Any], width: int) -> Iterator[str]:
+    """Yield where the document is now, its tokens and the steps that see them."""
+    now, tokens = document["now"], document["tokens"]
+    if now is not None:
+        yield ""
+        yield from _wrapped(f"now in {now['part']}, row {now['row']:,}", width, "")
+    if tokens is not None:
+        yield from _wrapped(_tokens(tokens), width, "")
+        for row in tokens.get("rows", ())[:_STEPS]:
+            place = f"{row['part']}, row group {row['row_group']:,}, row {row['row_in_group']}"
+            what = f"tokens {row['first_token']}-{row['first_token'] + row['num_tokens'] - 1}"
+            yield from _wrapped(f"row {row['row']:,} of {row['source']}: {what} ({place})",
+                                width, "  ")  # fmt: skip
+        yield from _steps(tokens, width)
+    if document["text"]:
+        more = " ..." if document["text_bytes"] > len(document["text"].encode()) else ""
+        yield ""
+        yield from _wrapped(f'"{document["text"]}{more}"', width, "", most=6, breaks=True)
+
+
+def _tokens(tokens: dict[str, Any]) -> str:
+    if "missing" in tokens:
+        return f"tokens: {tokens['missing']}"
+    if not tokens["rows"]:
+        return "not packed: no row of tokens holds it"
+    num = sum(row["num_tokens"] for row in tokens["rows"])
+    rows, taken, epochs = len(tokens["rows"]), tokens["taken"], tokens["epochs"]
+    where = f"{num:,} tokens in {rows:,} row{'s' if rows > 1 else ''}"
+    if not taken:
+        return f"{where}, which no step takes: {tokens['why_not']}"
+    often = f"{taken:,} time{'s' if taken > 1 else ''}"
+    return f"{where}, which are taken {often} in {epochs} epoch{'s' if epochs > 1 else ''}"
+
+
+def _steps(tokens: dict[str, Any], width: int) -> Iterator[str]:
+    steps = tokens.get("steps", ())
+    training = tokens.get("training")
+    if training is not None:
+        done = [step for step in steps if step["done"]]
+        later = [step for step in steps if not step["done"] and "step" in step]
+        yield from _wrapped(
+            f"training {training['output']}: {training['steps_done']:,} of {training['steps']:,} "
+            f"steps done, {training['global_batch_rows']:,} rows each", width, "",
+        )  # fmt: skip
+        yield from _wrapped(f"steps that saw it: {_listed(done)}", width, "  ")
+        yield from _wrapped(f"steps that will: {_listed(later)}", width, "  ")
+    elif any("step" in step for step in steps):
+        seen = [step for step in steps if "step" in step]
+        yield from _wrapped(f"steps that see it: {_listed(seen)}", width, "  ")
+    elif steps:
+        counters = ", ".join(f"{step['run_row']:,}" for step in steps[:_STEPS])
+        more = f" and {tokens['taken'] - _STEPS:,} more" if tokens["taken"] > _STEPS else ""
+        yield from _wrapped(
+            f"rows of the run: {counters}{more} (-b or --training shows the steps)", width, "  "
+        )
+    left = sum("left_over" in step for step in steps)
+    if left:
+        yield from _wrapped(f"{left:,} time{'s' if left > 1 else ''} after the last step", width,
+                            "  ")  # fmt: skip
+    masked = sum(step["masked"] for step in steps)
+    if masked:
+        yield from _wrapped(f"taken down: masked in {masked:,} of these", width, "  ")
+
+
+def _listed(steps: Sequence[dict[str, Any]]) -> str:
+    shown = [
+        f"{step['step']:,}" + (f" (epoch {step['epoch'] + 1})" if step["epoch"] else "")
+        for step in steps[:_STEPS]
+    ]
+    more = f" and {len(steps) - _STEPS:,} more" if len(steps) > _STEPS else ""
+    return (", ".join(shown) or "none") + more
+
+
+def _wrapped(
+    text: str, width: int, margin: str, *, most: int = 0, breaks: bool = False
+) -> list[str]:
+    """Return a text as printable lines that fit; names stay whole unless it `breaks`."""
+    lines = textwrap.wrap(
+        _plain(text), width - len(margin), break_long_words=breaks, break_on_hyphens=False
+    )
+    if most and len(lines) > most:
+        lines = [*lines[: most - 1], lines[most - 1][: width - len(margin) - 4] + " ..."]
+    return [margin + line for line in lines]
+
+
+def _plain(text: object) -> str:
+    return one_line(str(text))
+
+
+def _number(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_number, value)) or "none"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _plain(value)
+    if isinstance(value, float) and not (value.is_integer() and abs(value) < 1e15):
+        return f"{value:.4g}"
+    return f"{int(value):,}"

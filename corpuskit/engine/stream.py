@@ -214,20 +214,20 @@ class StreamWork:
     def _ingest(self, work: UnitWork, batches: Iterator[SourceBatch]) -> Iterator[pa.RecordBatch]:
         """Give documents their ids; rejected ones go to the ledger."""
         source = self.run.plan.source(work.unit.source)
-        names = _FileNames(self.run.inputs.units[self.unit.number])
+        names = FileNames(self.run.inputs.units[self.unit.number])
         for read in batches:
             num, rejected = len(read.positions), len(read.rejects)
             size = _text_bytes(read)
             work.count(f"read/{work.unit.source}", num + rejected)
             work.count(f"read_bytes/{work.unit.source}", size)
-            batch = _identified(work.unit.source, names, read, self.run.plan.declared)
+            batch = identified(work.unit.source, names, read, self.run.plan.declared)
             _note_rejects(work, source, names, read, batch)
             self.progress(num + rejected, size)
             if num:
                 yield batch
 
 
-class _FileNames:
+class FileNames:
     """The names of the input files of a unit, by the ordinals in keys."""
 
     def __init__(self, pieces: Iterable[tuple[InputFile, Slice]]) -> None:
@@ -241,8 +241,8 @@ class _FileNames:
         return self._names.take(pa.array(places))
 
 
-def _identified(
-    source: str, names: _FileNames, read: SourceBatch, declared: Mapping[str, pa.DataType]
+def identified(
+    source: str, names: FileNames, read: SourceBatch, declared: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
     """Return documents as a phase of the input has them.
 
@@ -329,7 +329,7 @@ def _derived_ids(source: str, files: pa.Array, positions: NDArray[np.int64]) -> 
 
 
 def _note_rejects(
-    work: UnitWork, source: Source, names: _FileNames, read: SourceBatch, batch: pa.RecordBatch
+    work: UnitWork, source: Source, names: FileNames, read: SourceBatch, batch: pa.RecordBatch
 ) -> None:
     """Write what a source rejected or repaired to the ledger."""
     stage, rejects = source.stage_name(), read.rejects

@@ -24,7 +24,7 @@ def stage_schema(name: str) -> dict[str, Any]:
         schema["properties"] = {
             **schema.get("properties", {}),
             MATERIALIZE: {"type": "boolean", "default": False,
-                          "description": "End a phase here, so that edits behind it reuse it."},
+                          "description": "End a phase here; edits of later stages reuse it."},
         }  # fmt: skip
     return schema
 
@@ -83,7 +83,7 @@ def stage_page(name: str) -> str:
         title = "Rules (reasons in the ledger, with the parameter that bounds them):"
         parts.append("\n\n".join([title, "\n".join(lines)]))
     if stage.examples:
-        parts.append("Examples:\n\n" + "\n".join(_example(one) for one in stage.examples))
+        parts.append("Examples:\n\n" + "\n".join(_example(example) for example in stage.examples))
     return "\n\n".join(parts) + "\n"
 
 
@@ -125,10 +125,9 @@ _FROM_CLASSES = "Made from `corpuskit/train/settings.py`; see [training](trainin
 
 
 def _section(spec: dict[str, Any]) -> str | None:
-    """Return the name of the class that a key is a section of."""
     choices = [spec, *spec.get("anyOf", []), *spec.get("allOf", [])]
-    found = (one["$ref"].rpartition("/")[2] for one in choices if "$ref" in one)
-    return next(found, None)
+    names = (choice["$ref"].rpartition("/")[2] for choice in choices if "$ref" in choice)
+    return next(names, None)
 
 
 def _keys(properties: dict[str, Any], required: Sequence[str]) -> list[str]:

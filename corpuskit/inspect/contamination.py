@@ -80,7 +80,7 @@ def contamination_report(
 
     A document names up to 20 items. All documents that the stage dropped are counted, but of those
     that it cut or annotated only the ones that its phase kept: what a later stage of the same phase
-    dropped left no items behind. What later phases dropped is counted.
+    dropped is not counted. What later phases dropped is.
 
     Args:
         run: the run.
@@ -93,7 +93,7 @@ def contamination_report(
     labels = [s.label for s in run.plan.file.steps if isinstance(s.stage, Decontaminate)]
     if not labels:
         raise UsageError(f"{run.store.address} has no stage `decontaminate`.")
-    found: dict[str, ItemHits] = {}
+    by_item: dict[str, ItemHits] = {}
     benchmarks: Counter[str] = Counter()
     documents = 0
     is_finished = False
@@ -104,24 +104,24 @@ def contamination_report(
                 documents += 1
                 benchmarks.update({item.partition("/")[0] for item in items})
                 for item in items:
-                    _count(found.setdefault(item, ItemHits(item)), hit, examples)
+                    _count(by_item.setdefault(item, ItemHits(item)), hit, examples)
     if not is_finished:
         raise UsageError(f"{labels[0]}: its phase is not finished. Run the pipeline first.")
     if benchmark is not None:
         if benchmark not in benchmarks:
             known = suggest(benchmark, benchmarks) if benchmarks else "Nothing was found at all."
             raise UsageError(f"nothing was found of a benchmark {benchmark!r}. {known}")
-        found = {k: v for k, v in found.items() if k.partition("/")[0] == benchmark}
-    order = sorted(found.values(), key=lambda one: (-one.documents, one.item))
+        by_item = {k: v for k, v in by_item.items() if k.partition("/")[0] == benchmark}
+    order = sorted(by_item.values(), key=lambda one: (-one.documents, one.item))
     return Contamination(documents, dict(sorted(benchmarks.items())), order)
 
 
-def _count(one: ItemHits, hit: Hit, examples: int) -> None:
-    one.documents += 1
+def _count(item: ItemHits, hit: Hit, examples: int) -> None:
+    item.documents += 1
     rule = hit.rule or hit.action
-    one.rules[rule] = one.rules.get(rule, 0) + 1
-    if len(one.examples) < examples:
-        one.examples.append(hit)
+    item.rules[rule] = item.rules.get(rule, 0) + 1
+    if len(item.examples) < examples:
+        item.examples.append(hit)
 
 
 def _hits(

@@ -18,19 +18,17 @@ from markdown_it import MarkdownIt
 from corpuskit.engine.config import read_pipeline
 from corpuskit.engine.plan import read_plan
 from corpuskit.formats.manifest import dump_checked, load_checked
-from corpuskit.inspect.card.limits import (
-    benchmarks_said,
-    duplicates_said,
-    find_limits,
-    personal_said,
-)
-from corpuskit.inspect.card.page import (
+from corpuskit.inspect.card import (
+    benchmark_statements,
     cell,
     clean,
     code,
+    duplicate_statements,
     fenced,
+    find_limits,
     license_fields,
     paragraphs,
+    personal_data_statements,
     plain,
     size_category,
 )
@@ -221,15 +219,15 @@ def test_statements_name_what_was_done(tmp_path):
         tmp_path, "minhash_dedup", {"exact_dedup": {"action": "annotate"}},
         {"decontaminate": {"benchmarks": ["b.jsonl"], "action": "cut"}}, "pii",
     )  # fmt: skip
-    near, exact = duplicates_said(steps, {"minhash_dedup": 7}, {})
+    near, exact = duplicate_statements(steps, {"minhash_dedup": 7}, {})
     assert "14 bands of 8 rows" in near
     assert "were dropped: 7 documents gone." in near
     assert "noted, not removed" in exact
-    cut = benchmarks_said(steps, {}, {"decontaminate": {"contaminated": 3}})[0]
+    cut = benchmark_statements(steps, {}, {"decontaminate": {"contaminated": 3}})[0]
     assert "b.jsonl" in cut
     assert cut.endswith("cut out: 3 documents shortened.")
-    assert "email in 3" in personal_said(steps, {}, {"pii": {"email": 3}})[0]
-    assert personal_said((), {}, {}) == ["Personal data was not looked for."]
+    assert "email in 3" in personal_data_statements(steps, {}, {"pii": {"email": 3}})[0]
+    assert personal_data_statements((), {}, {}) == ["Personal data was not looked for."]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -302,5 +300,5 @@ def test_no_card_tells_of_parameters_that_did_not_make_the_data(finished, tmp_pa
     assert facts["run"]["state"] == "changed"
     assert {one["threshold"] for one in facts["measures"]["items"]} == {None}
     assert "no longer those that made" in facts["totals"]["notes"][0]
-    said = finished.cli("why", out, "doc3", "--measure").stdout
+    said = finished.cli("why", out, "doc3", "--recompute").stdout
     assert "made with other parameters" in " ".join(said.split())

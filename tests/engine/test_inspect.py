@@ -11,9 +11,9 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
-from corpuskit.cli._sides import sides
-from corpuskit.cli._tables import PlainConsole
-from corpuskit.inspect.samples.samples import excerpts, jaccard
+from corpuskit.cli._render import PlainConsole
+from corpuskit.cli.inspect import sides
+from corpuskit.inspect.samples import excerpts, jaccard
 from tests.engine.conftest import ROOT, Lab, corpus
 from tests.patience import HANG_SECONDS
 
@@ -236,7 +236,7 @@ def test_wrong_choices_are_told_what_to_do(rewritten, options, said):
 
 
 def test_a_narrow_terminal_has_the_texts_one_under_the_other(finished, monkeypatch):
-    monkeypatch.setattr("corpuskit.cli._tables.console", lambda: PlainConsole(width=40))
+    monkeypatch.setattr("corpuskit.cli._render.console", lambda: PlainConsole(width=40))
     shown = finished.cli("inspect", str(finished.out), "--stage", "minhash_dedup", "-n", "9").stdout
     assert max(map(len, shown.splitlines())) <= 40
     assert "[-changed-]" in shown or "[+changed+]" in shown

@@ -13,10 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import UsageError
-from corpuskit.inspect.page import render
-from corpuskit.inspect.page.assemble import to_json
-from corpuskit.inspect.page.place import MOST_TRAININGS, find_trainings, place_of, write
-from corpuskit.inspect.training.training import training_section
+from corpuskit.inspect.report.page import (
+    MOST_TRAININGS,
+    find_trainings,
+    place_of,
+    render,
+    to_json,
+    write,
+)
+from corpuskit.inspect.training import training_section
 from tests.inspect.example import facts, hostile
 from tests.test_training_page import Page, write_run
 
@@ -78,11 +83,11 @@ def test_headings_of_a_training_are_below_those_of_the_page(tmp_path: Path) -> N
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    size = write(path, facts())
+    size = write(path, render(facts()))
     before = path.read_bytes()
     assert len(before) == size
     with pytest.raises(ValueError, match="JSON"):
-        write(path, {**facts(), "more": float("nan")})
+        write(path, render({**facts(), "more": float("nan")}))
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
 

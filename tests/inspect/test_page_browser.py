@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from corpuskit.inspect.page import render
-from corpuskit.inspect.training.training import training_section
+from corpuskit.inspect.report.page import render
+from corpuskit.inspect.training import training_section
 from tests.inspect.example import facts, hostile, sample, text
 from tests.test_training_page import write_run
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from corpuskit.cli._plain import one_line, printable
-from corpuskit.cli._tables import PlainConsole
+from corpuskit.cli._render import PlainConsole
+from corpuskit.cli._streams import one_line, printable
 from corpuskit.cli.main import main
 
 TITLE = "a\x1b]0;owned\x07b"

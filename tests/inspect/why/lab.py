@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corpuskit.engine.rundir import RunDirectory
-from corpuskit.inspect.why.history import Histories
+from corpuskit.inspect.lookup import RunDocuments
 from tests.engine.conftest import Lab, article, tokenizer
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def documents() -> list[dict[str, Any]]:
 class WhyLab(Lab):
     """A lab that tells histories."""
 
-    def histories(self) -> Histories:
-        return Histories(RunDirectory.open(str(self.out)))
+    def documents(self) -> RunDocuments:
+        return RunDocuments(RunDirectory.open(str(self.out)))
 
     def why(self, *arguments: str, code: int = 0) -> Any:
         """Return what `why --json` says."""

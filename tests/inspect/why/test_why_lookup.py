@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from corpuskit.inspect.why import keyed
-from corpuskit.inspect.why.history import history
-from corpuskit.inspect.why.lookup import Documents, find
+from corpuskit.inspect import archive
+from corpuskit.inspect.lookup import RunDocuments, find
+from corpuskit.inspect.why import history, history_of
 from corpuskit.storage import LocalStore
 from tests.engine.conftest import ROOT
 from tests.inspect.why.lab import HOSTILE, NOTES, PASSAGE, documents
@@ -22,34 +22,33 @@ def keys(whys, *arguments):
     return whys.why(*arguments)["keys"]
 
 
-def test_a_document_is_found_by_id_key_url_and_text(whys):
+def test_a_document_is_found_by_id_key_and_url(whys):
     (key,) = keys(whys, "mail")
     (one,) = [one for one in documents() if one["id"] == "mail"]
     assert keys(whys, str(key)) == [key]
     assert keys(whys, "--key", str(key)) == [key]
     assert keys(whys, "--url", one["url"]) == keys(whys, one["url"]) == [key]
-    assert keys(whys, "--text", one["text"]) == [key]
-    assert keys(whys, "--text", f"  {one['text']}\r\n") == [key]
-    assert keys(whys, "--containing", "Write to jo@") == [key]
 
 
-def test_a_text_comes_from_a_file_too(whys, tmp_path):
-    text = next(one["text"] for one in documents() if one["id"] == "short")
-    (tmp_path / "t.txt").write_text(text)
-    assert keys(whys, "--text-file", str(tmp_path / "t.txt")) == keys(whys, "short")
+def test_inspect_finds_documents_by_a_piece_of_their_text(whys):
+    def containing(piece, *more, code=0):
+        done = whys.cli("inspect", str(whys.out), "--containing", piece, *more, "--json", code=code)
+        return done.stderr if code else json.loads(done.stdout)["rows"]
 
-
-def test_a_text_that_only_the_input_has_is_found_there(whys):
-    found = whys.why("--containing", "short to keep")
-    assert found["keys"] == keys(whys, "short")
-    assert "in the input files" in found["found"]
-
-
-def test_a_search_says_so_on_standard_error(whys):
-    done = whys.cli("why", str(whys.out), "--containing", PASSAGE, "--json")
-    assert "looking through" in done.stderr
-    assert len(json.loads(done.stdout)["keys"]) == 2
-    assert whys.cli("why", str(whys.out), "mail").stderr == ""
+    (row,) = containing("Write to jo@")  # replaced later, so an earlier phase has it
+    assert row["key"] == keys(whys, "mail")[0]
+    ((start, end),) = row["spans"]
+    assert row["text"].encode()[start:end] == b"Write to jo@"
+    assert {row["id"] for row in containing(PASSAGE)} == {"quoted", "quoting"}
+    assert len(containing("the", "-n", "3")) == 3
+    assert {row["source"] for row in containing("the", "--source", "notes")} == {"notes"}
+    assert "no stored text" in containing("nobody wrote this", code=2)
+    assert "is empty" in containing(" ", code=2)
+    assert "not UTF-8" in containing("\udcff", code=2)
+    assert "only --source and -n" in containing("the", "--kept", code=2)
+    shown = whys.cli("inspect", str(whys.out), "--containing", PASSAGE).stdout
+    assert "quoted (web)" in shown
+    assert "[-This passage" in shown
 
 
 def test_a_derived_id_is_parsed_and_must_be_a_document(whys):
@@ -72,14 +71,14 @@ def test_an_id_that_two_documents_have_finds_both(whys):
 
 
 def test_programs_get_the_history_of_the_first_document(whys):
-    run = whys.histories().run
+    run = whys.documents().run
     assert history(run, "twice")["key"] == keys(whys, "twice")[0]
     assert history(run, str(keys(whys, "mail")[0]))["id"] == "mail"
 
 
 def test_a_number_is_an_id_first_and_a_key_if_asked(whys):
     assert whys.told("5")["id"] == "5"
-    first = min(one.first for one in whys.histories().seal(0).by_role("documents"))
+    first = min(one.first for one in whys.documents().seal.by_role("documents"))
     assert whys.told("--key", str(first))["key"] == first
 
 
@@ -89,12 +88,10 @@ def test_a_number_is_an_id_first_and_a_key_if_asked(whys):
         (["no-such-document"], "Ids here look like"),
         (["quotin"], "Did you mean 'quoting'?"),
         (["web/web0.json#12"], "Did you mean a document of 'web/web0.jsonl'?"),
-        (["--key", "7x"], "is no key"),
+        (["--key", "7x"], "is not a key"),
         (["--key", str((1 << 63) - 1)], "no document with the key"),
         (["--url", "https://site.example/none"], "URLs here look like 'https://site.example/"),
-        (["--text", " "], "is empty"),
-        (["--containing", "nobody wrote this"], "in the input files"),
-        ([], "name one thing"),
+        ([], "name one document"),
         (["a", "--url", "b"], "got 2"),
         (["\udcff"], "not UTF-8"),
         (["mail", "--training", "nowhere"], "not the output of a training"),
@@ -106,7 +103,7 @@ def test_what_is_not_there_is_said_with_what_to_do(whys, asked, said):
 
 
 def test_hostile_ids_are_found_and_never_reach_the_terminal_raw(whys):
-    done = whys.cli("why", str(whys.out), HOSTILE, "--measure")
+    done = whys.cli("why", str(whys.out), HOSTILE, "--recompute")
     assert "jsonl" in done.stdout
     assert not set("\x1b\x07\u202e\u2066\x00") & set(done.stdout + done.stderr)
     found = json.loads(whys.cli("why", str(whys.out), HOSTILE, "--json").stdout)
@@ -131,16 +128,16 @@ def test_few_files_are_opened_and_none_is_scanned(whys, monkeypatch):
         return real(self, name)
 
     monkeypatch.setattr(LocalStore, "open", counted)
-    histories = whys.histories()
-    cells = len(histories.seal(0).by_role("documents"))
+    known = whys.documents()
+    cells = len(known.seal.by_role("documents"))
     assert cells > 3
-    hits = find(histories.documents, "id", "mail")
-    histories.of(hits.keys[0])
+    hits = find(known, "id", "mail")
+    history_of(known, hits.keys[0])
     ids = [name for name in opened if name.startswith("ids/")]
     parts = [name for name in opened if name.endswith(".parquet")]
-    assert len(ids) == len(histories.seal(0).by_role("ids"))
+    assert len(ids) == len(known.seal.by_role("ids"))
     ledger = [name for name in parts if name.startswith("ledger/")]
-    assert len(set(ledger)) <= len([p for p, s in histories.finished if s.by_role("ledger")])
+    assert len(set(ledger)) <= len([p for p, s in known.finished if s.by_role("ledger")])
     units = {name.split("part-")[1][:11] for name in parts if not name.startswith("tokens/")}
     assert len(units) == 1  # one cell, in every phase
 
@@ -152,14 +149,14 @@ def test_a_key_reads_only_the_row_groups_that_can_hold_it(tmp_path):
 
     table = pa.table({"key": np.arange(0, 4000, 2), "text": [f"t{i}" for i in range(2000)]})
     pq.write_table(table, tmp_path / "p.parquet", row_group_size=100)
-    (row,) = keyed.rows_of(tmp_path / "p.parquet", 2468)
+    (row,) = archive.rows_of(tmp_path / "p.parquet", 2468)
     assert row == {"row": 1234, "key": 2468, "text": "t1234"}
-    assert keyed.rows_of(tmp_path / "p.parquet", 2469) == []
-    assert keyed.keys_around(tmp_path / "p.parquet", 2469) == [2468, 2470]
-    assert keyed.keys_around(tmp_path / "p.parquet", 9999) == [3998]
+    assert archive.rows_of(tmp_path / "p.parquet", 2469) == []
+    assert archive.keys_around(tmp_path / "p.parquet", 2469) == [2468, 2470]
+    assert archive.keys_around(tmp_path / "p.parquet", 9999) == [3998]
 
 
-def test_runs_of_before_ids_were_looked_up_are_searched_and_say_so(whys, tmp_path):
+def test_runs_without_an_index_of_ids_are_searched_and_say_so(whys, tmp_path):
     old = tmp_path / "old"
     shutil.copytree(whys.out, old)
     for seal in old.glob("manifests/*/seal.json"):
@@ -168,10 +165,8 @@ def test_runs_of_before_ids_were_looked_up_are_searched_and_say_so(whys, tmp_pat
         done = whys.cli("why", str(old), *asked, "--json")
         found = json.loads(done.stdout)
         assert found["keys"] == keys(whys, *asked)
-        assert "of before they were looked up" in found["found"]
+        assert "no index of ids" in found["found"]
         assert "looking through" in done.stderr
-    packed = json.loads(whys.cli("why", str(old), "mail", "--json").stdout)
-    assert packed["found"] == "by id"  # the loader's lookups have it
     assert "no document with the id" in whys.cli("why", str(old), "none", code=2).stderr
 
 
@@ -187,8 +182,8 @@ def forget(path):
 
 
 def test_documents_without_a_seal_are_found_by_place_only(whys):
-    run = whys.histories().run
-    waiting = Documents(run, [])
+    run = whys.documents().run
+    waiting = RunDocuments(run, [])
     known = next(row for row in whys.rows("documents") if row["source"] == "notes")
     assert find(waiting, "id", known["id"]).keys == (known["key"],)
     from corpuskit.errors import UsageError

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from corpuskit.inspect.why.sightings import read_training, token_facts
+from corpuskit.inspect.occurrences import read_training, token_facts
 from corpuskit.loader import StreamingLoader
 from corpuskit.loader.editing import append, skip_rows, take_down
 from corpuskit.loader.index import read_mix
@@ -19,8 +19,8 @@ def told(whys, folder, *arguments):
     return json.loads(done.stdout)["documents"][0]
 
 
-def said(found):
-    return {one["stage"]: one["said"] for one in found["stages"]}
+def outcomes(found):
+    return {one["stage"]: one["outcome"] for one in found["stages"]}
 
 
 @pytest.fixture
@@ -32,21 +32,21 @@ def copy(whys, tmp_path):
 def test_stages_whose_phase_is_not_finished_have_no_word_yet(whys, copy):
     (copy / "manifests" / "minhash_dedup.verify" / "seal.json").unlink()
     found = told(whys, copy, "mail")
-    assert found["fate"] == "unfinished"
-    assert said(found)["exact_dedup"] == "kept"
-    assert {said(found)[label] for label in ("minhash_dedup", "pii", "mix")} == {"not yet"}
+    assert found["outcome"] == "unfinished"
+    assert outcomes(found)["exact_dedup"] == "kept"
+    assert {outcomes(found)[label] for label in ("minhash_dedup", "pii", "mix")} == {"not finished"}
     assert "missing" not in found
     shown = whys.cli("why", str(copy), "mail").stdout
     assert "the run is not finished" in shown
-    assert said(told(whys, copy, "short"))["pii"] == "not reached"
+    assert outcomes(told(whys, copy, "short"))["pii"] == "not reached"
 
 
 def test_stages_of_unfinished_phases_can_be_asked_anew(whys, copy):
     (copy / "manifests" / "pii" / "seal.json").unlink()
-    found = told(whys, copy, "mail", "--measure")
+    found = told(whys, copy, "mail", "--recompute")
     (one,) = [one for one in found["stages"] if one["stage"] == "pii"]
-    assert one["said"] == "not yet"
-    assert one["anew"]["spans"][0]["excerpts"][0]["span"] == "jo@mail.example.org"
+    assert one["outcome"] == "not finished"
+    assert one["recomputed"]["spans"][0]["excerpts"][0]["span"] == "jo@mail.example.org"
 
 
 def test_stages_behind_until_are_not_run(whys, tmp_path, tokenizer):
@@ -55,15 +55,15 @@ def test_stages_behind_until_are_not_run(whys, tmp_path, tokenizer):
     (tmp_path / "until").mkdir()
     lab = make_lab(tmp_path / "until", tokenizer)
     lab.run("--until", "gopher_quality")
-    assert said(lab.told("mail"))["gopher_quality"] == "kept"
-    assert said(lab.told("mail"))["pii"] == "not run"
+    assert outcomes(lab.told("mail"))["gopher_quality"] == "kept"
+    assert outcomes(lab.told("mail"))["pii"] == "not run"
     assert lab.told("mail")["tokens"] is None
 
 
 def test_files_that_are_gone_are_noted_and_the_rest_is_told(whys, copy):
     shutil.rmtree(copy / "work")
     found = told(whys, copy, "copy-2")
-    assert said(found)["exact_dedup"] == "dropped"
+    assert outcomes(found)["exact_dedup"] == "dropped"
     assert any("is gone" in line for line in found["notes"])
     assert "missing" in told(whys, copy, "mail")["tokens"]
 

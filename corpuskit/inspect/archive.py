@@ -1,0 +1,598 @@
+"""A finished run read by key: documents, ledger rows, sidecars, and texts as a stage saw them.
+
+Parts of a role have disjoint ranges of keys, which the seal names, and statistics name those of row
+groups. So a document is found in a corpus of any size by reading one row group of each file that
+can hold it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from corpuskit.engine.context import cell_sidecars
+from corpuskit.engine.inputs import check_unchanged
+from corpuskit.engine.records import PROFILE
+from corpuskit.engine.rundir import CELLS_PER_UNIT
+from corpuskit.engine.status import sealed
+from corpuskit.errors import CorpuskitError, DataError, describe
+from corpuskit.formats.batch import make_keys, numbers, split_key
+from corpuskit.formats.shards import open_parquet, read_documents
+from corpuskit.stage import StreamingStage, View
+from corpuskit.storage import is_remote, open_place, open_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from corpuskit.engine.config import Step
+    from corpuskit.engine.plan import Phase
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import Sealed
+    from corpuskit.formats.manifest import Part, RoleParts, Seal
+    from corpuskit.stage import InputFile, Outcome, Slice, SourceBatch
+    from corpuskit.storage import Readable
+
+ROW = "row"
+"""Name under which `rows_of` returns the index of a row in its part."""
+
+INPUT_BYTES = 256 << 20
+"""Text and files of the input that are read to find texts, at most."""
+
+INPUT_SECONDS = 10.0
+"""CPU time for it: sources that extract text out of HTML are slow."""
+
+_READABLE = ("s3://", "file://")
+
+
+@contextlib.contextmanager
+def opened(path: Readable) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet part.
+
+    Raises:
+        DataError: the file is not a Parquet file, or lacks a column that is asked for.
+    """
+    try:
+        with open_place(path) as source, open_parquet(source, path) as file:
+            yield file
+    except (pa.ArrowException, KeyError) as error:
+        raise DataError(f"{path}: cannot be read: {error}. Run again.") from None
+
+
+def select(
+    path: Readable, columns: Sequence[str] | None, chosen: pc.Expression | None, **options: Any
+) -> pa.Table:
+    """Return the rows of a Parquet part that an expression chooses.
+
+    Args:
+        columns, chosen: None = all.
+        options: of `pyarrow.parquet.read_table`.
+    """
+    with open_whole(path) as file:
+        return pq.read_table(file, columns=columns, filters=chosen, partitioning=None, **options)
+
+
+# ---------------------------------------------------------------- one document, file by file
+
+
+def rows_of(
+    path: Readable, key: int, column: str = "key", without: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the rows of a part whose key is `key`, each with its index in the part as `row`.
+
+    Args:
+        path: Parquet, sorted by `column`.
+        without: columns that are left out.
+
+    Raises:
+        DataError: the file is not a Parquet file, or has no such column.
+    """
+    with opened(path) as file:
+        names = [name for name in file.schema_arrow.names if name not in without]
+        return [
+            {ROW: first + index, **_row(file, group, index, names)}
+            for group, first, keys in _groups(file, column, key, key + 1)
+            for index in np.flatnonzero(keys == key).tolist()
+        ]
+
+
+def keys_around(path: Readable, key: int, column: str = "key") -> list[int]:
+    """Return the keys of a part next to `key`: the last one below it and the first one above."""
+    below: list[int] = []
+    with opened(path) as file:
+        for _, _, keys in _groups(file, column, None, None):
+            index = int(np.searchsorted(keys, key))
+            below = keys[max(index - 1, 0) : index].tolist() or below
+            if index < len(keys):
+                return [*below, int(keys[index])]
+    return below
+
+
+def first_values(path: Readable, column: str, num: int) -> list[Any]:
+    """Return a column of the first row group of a part, at most `num` values."""
+    with opened(path) as file:
+        if not file.num_row_groups:
+            return []
+        table = file.read_row_group(0, columns=[column], use_threads=False)
+        return table.column(column).slice(0, num).to_pylist()  # type: ignore[no-any-return]
+
+
+def sidecar_row(path: Readable, row: int) -> dict[str, Any]:
+    """Return what a sidecar says about a row of its part.
+
+    Raises:
+        DataError: it is not a sidecar, or has no such row.
+    """
+    try:
+        with open_place(path) as source:
+            reader = pa.ipc.open_file(source)
+            begin = 0
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                if row < begin + len(batch):
+                    return batch.slice(row - begin, 1).to_pylist()[0]  # type: ignore[no-any-return]
+                begin += len(batch)
+    except pa.ArrowException as error:
+        raise DataError(f"{path}: not a sidecar: {error}. Run again.") from None
+    raise DataError(f"{path}: has no row {row}. Run again.")
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a row as JSON has it."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return str(value)
+    return value
+
+
+def _groups(
+    file: pq.ParquetFile, column: str, low: int | None, high: int | None
+) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """Yield (number, first row, keys) of the row groups that may hold keys in `[low, high)`."""
+    metadata, first = file.metadata, 0
+    index = file.schema_arrow.names.index(column)  # no nested column comes before keys
+    for group in range(metadata.num_row_groups):
+        stored = metadata.row_group(group)
+        bounds = stored.column(index).statistics
+        is_known = bounds is not None and bounds.has_min_max
+        misses = is_known and (
+            (high is not None and bounds.min >= high) or (low is not None and bounds.max < low)
+        )
+        if not misses:
+            table = file.read_row_group(group, columns=[column], use_threads=False)
+            yield group, first, numbers(table.column(column))
+        first += stored.num_rows
+
+
+def _row(file: pq.ParquetFile, group: int, index: int, names: list[str]) -> dict[str, Any]:
+    seen = 0
+    # Texts are read in small steps, up to the one that is wanted: a row group may hold 64 MB.
+    step = 256 if "text" in names else 1 << 16
+    for batch in file.iter_batches(
+        batch_size=step, row_groups=[group], columns=names, use_threads=False
+    ):
+        if index < seen + len(batch):
+            return batch.slice(index - seen, 1).to_pylist()[0]  # type: ignore[no-any-return]
+        seen += len(batch)
+    raise DataError(f"row group {group} has no row {index}.")
+
+
+# ---------------------------------------------------------------- documents that were kept
+
+
+class Shards(NamedTuple):
+    """The last document shards of a run, and what finished phases say about them.
+
+    Attributes:
+        phase: that wrote them.
+        masks: seals whose sidecars apply to them, oldest first.
+        packing: seal of the phase that packed them, or None; its ledger names what it dropped.
+        packed_by: stages of that phase; what they rewrote is not in the shards.
+    """
+
+    run: RunDirectory
+    phase: Phase
+    parts: RoleParts
+    masks: tuple[Seal, ...]
+    packing: Seal | None
+    packed_by: tuple[str, ...]
+
+    def sidecars(self, part: Part) -> list[Readable]:
+        """Return the sidecars of a part."""
+        of_part = (seal.by_role("sidecar").of_unit(part.unit) for seal in self.masks)
+        return [self.run.at(sidecar) for sidecars in of_part for sidecar in sidecars]
+
+    def read(
+        self, part: Part, columns: Sequence[str], keys: NDArray[np.int64] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the documents of a part that were kept.
+
+        Args:
+            columns: `key` must be one of them.
+            keys: as in `read_documents`.
+        """
+        gone = self._gone(part)
+        path, sidecars = self.run.at(part), self.sidecars(part)
+        for batch in read_documents(path, columns, sidecars=sidecars, keys=keys):
+            if len(gone):
+                batch = batch.filter(pc.invert(pc.is_in(batch.column("key"), gone)))
+            if len(batch):
+                yield batch
+
+    def texts(self, keys: Iterable[int]) -> dict[int, tuple[str, str]]:
+        """Return key -> (id, text) of documents that were kept, as they were kept."""
+        wanted = np.array(sorted(keys), np.int64)
+        texts: dict[int, tuple[str, str]] = {}
+        for part in self.parts.within(int(wanted[0]), int(wanted[-1]) + 1) if len(wanted) else ():
+            mine = wanted[(wanted >= part.first) & (wanted <= part.last)]
+            for batch in self.read(part, ["key", "id", "text"], mine) if len(mine) else ():
+                for row in batch.filter(pc.is_in(batch.column("key"), pa.array(mine))).to_pylist():
+                    texts[row["key"]] = (row["id"], row["text"])
+        return texts
+
+    def _gone(self, part: Part) -> pa.Array:
+        keys = [pa.array([], pa.int64())]
+        for ledger in self.packing.by_role("ledger").of_unit(part.unit) if self.packing else ():
+            rows = select(self.run.at(ledger), ["doc_key"], pc.field("action") == "drop")
+            keys += rows.column("doc_key").chunks
+        return pa.concat_arrays(keys)
+
+
+def kept_shards(run: RunDirectory, finished: Sealed | None = None) -> Shards | None:
+    """Return the last document shards of the finished phases; None if there are none.
+
+    Args:
+        finished: what `sealed` returned, where it is at hand.
+    """
+    finished = sealed(run) if finished is None else finished
+    shards: Shards | None = None
+    for phase, seal in finished:
+        if phase.is_stream and len(seal.by_role("documents")):
+            shards = Shards(run, phase, seal.by_role("documents"), (), None, ())
+        elif shards is None or phase.base != shards.phase.index:
+            continue
+        elif phase.is_stream:
+            shards = shards._replace(packing=seal, packed_by=phase.labels[:-1])
+        elif len(seal.by_role("sidecar")):
+            shards = shards._replace(masks=(*shards.masks, seal))
+    return shards
+
+
+def read_bytes(finished: Sealed) -> dict[str, int]:
+    """Return source -> bytes of text that the phase that reads the input has read."""
+    prefix = "read_bytes/"
+    return {
+        name.removeprefix(prefix): value
+        for phase, seal in finished
+        if phase.base is None
+        for name, value in seal.counters.items()
+        if name.startswith(prefix)
+    }
+
+
+def kept_bytes(run: RunDirectory, finished: Sealed) -> dict[str, int] | None:
+    """Return source -> bytes of text of what is kept; None while masks wait to be applied."""
+    sizes: dict[str, int] | None = None
+    for phase, seal in finished:
+        if phase.is_stream:
+            parts = seal.by_role("documents")
+            sizes = {}
+            for part in parts:
+                sizes[part.source] = sizes.get(part.source, 0) + part.text_bytes
+            if not len(parts):  # packed
+                names = [step.label for step in run.plan.file.sources]
+                sizes = {name: seal.counters.get(f"text_bytes/{name}", 0) for name in names}
+        elif any(name.startswith("dropped/") for name in seal.counters):
+            sizes = None
+    return sizes
+
+
+# ---------------------------------------------------------------- documents as a phase read them
+
+
+def documents_of(
+    run: RunDirectory, phase: Phase, keys: Collection[int], columns: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the documents with these keys as a phase read them, masks and cuts applied.
+
+    Those of the phase that reads the input, and of parts that somebody has deleted, are left out.
+
+    Args:
+        columns: `key` must be among them; None = all.
+    """
+    if phase.base is None or not keys:
+        return
+    cells = run.cells(phase)
+    lows = np.array([cell.low for cell in cells], np.int64)
+    by_cell: defaultdict[int, list[int]] = defaultdict(list)
+    for key in keys:
+        index = int(np.searchsorted(lows, key, "right")) - 1
+        if index >= 0 and key < cells[index].high:
+            by_cell[index].append(key)
+    for index, mine in sorted(by_cell.items()):
+        cell = cells[index]
+        assert cell.part is not None, "cells have parts"
+        if not run.store.exists(cell.part.path):
+            continue
+        wanted = np.array(sorted(mine), np.int64)
+        sidecars = cell_sidecars(run, phase, cell)
+        for batch in read_documents(run.at(cell.part), columns, sidecars=sidecars, keys=wanted):
+            matches = batch.filter(pc.is_in(batch.column("key"), pa.array(wanted)))
+            if len(matches):
+                yield matches
+
+
+def column_of(run: RunDirectory, phase: Phase, keys: Sequence[int], name: str) -> dict[int, str]:
+    """Return key -> value of a column (`id`, `text`) of documents as a phase read them."""
+    values: dict[int, str] = {}
+    for batch in documents_of(run, phase, keys, ["key", name]):
+        pairs = (batch.column("key").to_pylist(), batch.column(name).to_pylist())
+        values |= dict(zip(*pairs, strict=True))
+    return values
+
+
+class SeenText(NamedTuple):
+    """A text and where it was found.
+
+    Attributes:
+        place: `documents`, `input`, `ledger`, or `sample`: what the ledger keeps of some documents,
+            personal data masked and cut at 20,000 bytes, so that spans may not fit it.
+    """
+
+    text: str
+    place: str
+
+
+@dataclasses.dataclass
+class Texts:
+    """Texts by key, and why others could not be had."""
+
+    texts: dict[int, SeenText] = dataclasses.field(default_factory=dict)
+    problems: dict[int, str] = dataclasses.field(default_factory=dict)
+
+
+def ledger_text(run: RunDirectory, text: str) -> SeenText:
+    """Return a text that the ledger has, with the word for how complete it is."""
+    return SeenText(text, "ledger" if run.plan.settings.ledger.keep_text else "sample")
+
+
+def texts_seen(
+    run: RunDirectory, phase: Phase, label: str, units: Mapping[int, int], *, read_inputs: bool
+) -> Texts:
+    """Return texts as a stage saw them.
+
+    The stages before it in the same phase are applied to a text again. Input files are read only
+    where size and modification time are those of the run, and within INPUT_BYTES and INPUT_SECONDS;
+    each slice is read from its beginning to the document.
+
+    Args:
+        phase: a finished one that ran the stage.
+        label: of the stage, or the name of a source's format.
+        units: key -> number of the unit that its ledger row is of.
+        read_inputs: open the input files, for what the phase that reads them saw.
+    """
+    seen = Texts()
+    if phase.base is not None:
+        steps = _steps_before(run, phase, label, set(units.values()))
+        for batch in documents_of(run, phase, units.keys(), None if steps else ["key", "text"]):
+            _replay(run, batch, steps, "documents", seen)
+    elif read_inputs:
+        reader = InputReader(run)
+        by_file: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for key, unit in units.items():
+            by_file[unit // CELLS_PER_UNIT, split_key(key)[0]].append(key)
+        for (number, _), keys in sorted(by_file.items()):
+            steps = _steps_before(run, phase, label, {units[key] for key in keys})
+            for batch in reader.read(number, keys):
+                _replay(run, batch, steps, "input", seen)
+        seen.texts |= {key: SeenText(text, "input") for key, text in reader.rejected.items()}
+        seen.problems |= {k: why for k, why in reader.problems.items() if k not in seen.texts}
+    else:
+        seen.problems = dict.fromkeys(units, "the input was not read")
+    for key in units:
+        if key not in seen.texts:
+            seen.problems.setdefault(key, "the document is not where the run read it")
+    return seen
+
+
+def view_after(label: str, view: View, outcome: Outcome) -> View:
+    """Return documents as a stage leaves them, those that it drops included."""
+    changed = view if outcome.text is None else view.with_text(outcome.text, outcome.facts)
+    if not outcome.columns:
+        return changed
+    return changed.with_columns({f"{label}.{k}": values for k, values in outcome.columns.items()})
+
+
+@contextlib.contextmanager
+def folder_of(run: RunDirectory) -> Iterator[None]:
+    """Work where the run was planned: paths of its inputs, models and lists are relative to it."""
+    with contextlib.chdir(run.folder if os.path.isdir(run.folder) else "."):
+        yield
+
+
+def _steps_before(
+    run: RunDirectory, phase: Phase, label: str, units: Collection[int]
+) -> list[tuple[Step, StreamingStage]]:
+    """Return the streaming stages before one, if any of them may have changed a text."""
+    if label not in phase.labels:
+        return []
+    labels = phase.labels[: phase.labels.index(label)]
+    steps = [(step, step.stage) for step in map(run.plan.step, labels)]
+    streaming = [(step, stage) for step, stage in steps if isinstance(stage, StreamingStage)]
+    return streaming if _rewrites(run, run.seal(phase.index), labels, units) else []
+
+
+def _rewrites(run: RunDirectory, seal: Seal, labels: Sequence[str], units: Collection[int]) -> bool:
+    """Return whether stages changed texts in some units, as far as the profile counted that."""
+    chosen = (pc.field("what") == "rewritten") & pc.field("at").isin(list(labels))
+    for unit in units if labels else ():
+        parts = seal.by_role(PROFILE).of_unit(unit)
+        if not len(parts) or any(select(run.at(p), ["at"], chosen).num_rows for p in parts):
+            return True
+    return False
+
+
+def _replay(
+    run: RunDirectory, batch: pa.RecordBatch, steps: Sequence[tuple[Step, StreamingStage]],
+    place: str, seen: Texts,
+) -> None:  # fmt: skip
+    """Note the texts of a batch after some stages."""
+    view = View(batch)
+    try:
+        for step, stage in steps:
+            with folder_of(run):
+                outcome = stage.apply(view)
+            view = view_after(step.label, view, outcome)
+            if outcome.codes is not None and outcome.codes.any():
+                gone = view.keys[outcome.codes != 0].tolist()
+                why = f"{step.label} does not let it pass any more"
+                seen.problems.update(dict.fromkeys(gone, why))
+                view = view.select(np.flatnonzero(outcome.codes == 0))
+            if view.num_docs == 0:
+                return
+    except (CorpuskitError, OSError) as error:  # a model is gone
+        seen.problems.update(dict.fromkeys(view.keys.tolist(), _reason(error)))
+        return
+    texts = view.batch.column("text").to_pylist()
+    for key, text in zip(view.keys.tolist(), texts, strict=True):
+        seen.texts[key] = SeenText(text, place)
+
+
+def _reason(error: CorpuskitError | OSError) -> str:
+    return str(error) if isinstance(error, CorpuskitError) else describe(error)
+
+
+class InputReader:
+    """Reads documents from the input files of a run, as its first phase read them.
+
+    All calls together read at most INPUT_BYTES in INPUT_SECONDS.
+
+    Attributes:
+        rejected: key -> text of what the source rejects.
+        problems: key -> why the document cannot be read.
+    """
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.rejected: dict[int, str] = {}
+        self.problems: dict[int, str] = {}
+        self._left_bytes = INPUT_BYTES
+        self._end = time.process_time() + INPUT_SECONDS
+
+    def read(self, unit: int, keys: Sequence[int]) -> list[pa.RecordBatch]:
+        """Return documents of one file in a unit; those that cannot be read get a problem.
+
+        Args:
+            unit: number of the unit of input slices.
+            keys: of one input file.
+        """
+        ordinal = split_key(keys[0])[0]
+        pieces = [pair for pair in self.run.inputs.units[unit] if pair[0].ordinal == ordinal]
+        wanted, batches, reason = set(keys), list[pa.RecordBatch](), ""
+        try:
+            for file, piece in pieces:
+                if wanted:
+                    reason = self._from_slice(unit, file, piece, wanted, batches)
+        except (CorpuskitError, OSError) as error:
+            reason = _reason(error)
+        missing = reason or "the input file does not have it there"
+        self.problems |= dict.fromkeys(wanted, missing)
+        return batches
+
+    def _from_slice(
+        self, unit: int, file: InputFile, piece: Slice, wanted: set[int],
+        batches: list[pa.RecordBatch],
+    ) -> str:  # fmt: skip
+        """Read a slice up to the last wanted document; return why some were not reached."""
+        if "://" in file.path and not file.path.startswith(_READABLE):
+            return f"{file.path}: is not fetched again"
+        path = file.path if is_remote(file.path) else file.path.removeprefix("file://")
+        here = dataclasses.replace(file, path=path, state=file.state or file.stamp)
+        most = self.run.plan.settings.max_document_bytes
+        with folder_of(self.run), contextlib.ExitStack() as stack:
+            check_unchanged(here)
+            source = self.run.plan.source(file.source).read(here, piece, most)
+            if isinstance(source, Generator):
+                stack.callback(source.close)  # the rest of the slice is not read
+            while wanted:
+                if self._left_bytes <= 0 or time.process_time() > self._end:
+                    size = f"{INPUT_BYTES >> 20} MiB or {INPUT_SECONDS:.0f} CPU seconds"
+                    return f"the input holds it, after more than {size} of other documents"
+                batch = next(source, None)
+                if batch is None:
+                    return ""
+                self._take(unit, batch.keyed(file.ordinal), file, wanted, batches)
+        return ""
+
+    def _take(
+        self, unit: int, batch: SourceBatch, file: InputFile, wanted: set[int],
+        batches: list[pa.RecordBatch],
+    ) -> None:  # fmt: skip
+        from corpuskit.engine.stream import FileNames, identified  # loads what runs stages
+
+        self._left_bytes -= max(batch.size_bytes, batch.texts.nbytes)
+        for reject in batch.rejects:
+            if reject.position in wanted:
+                wanted.discard(reject.position)
+                if reject.text is None:
+                    self.problems[reject.position] = "the source rejects it, so no stage sees it"
+                else:
+                    self.rejected[reject.position] = reject.text
+        rows = np.flatnonzero(np.isin(batch.positions, np.array(sorted(wanted), np.int64)))
+        if len(rows):
+            wanted.difference_update(batch.positions[rows].tolist())
+            names = FileNames(self.run.inputs.units[unit])
+            documents = identified(file.source, names, batch, self.run.plan.declared)
+            batches.append(documents.take(pa.array(rows)))
+
+
+# ---------------------------------------------------------------- searches through all documents
+
+
+class Match(NamedTuple):
+    """A document that a search found, with the part that holds it."""
+
+    key: int
+    part: Part
+
+
+def search(
+    run: RunDirectory, parts: Iterable[Part], column: Literal["id", "url", "text"], value: str
+) -> Iterator[Match]:
+    """Yield the documents of parts with this id or URL, or with this piece of text in them.
+
+    Memory does not grow with the run; a part that is gone has no documents.
+
+    Args:
+        parts: of documents, or of the ledger, which has no URLs.
+    """
+    for part in parts:
+        is_ledger = part.role == "ledger"
+        key = "doc_key" if is_ledger else "key"
+        name = {"id": "doc_id" if is_ledger else "id", "url": "origin", "text": "text"}[column]
+        with contextlib.suppress(FileNotFoundError), opened(run.at(part)) as file:
+            for batch in file.iter_batches(batch_size=4096, columns=[key, name], use_threads=False):
+                values = batch.column(name)
+                values = values.field("url") if column == "url" else values
+                compare = pc.match_substring if column == "text" else pc.equal
+                rows = numbers(compare(values, value).fill_null(False))
+                for match in numbers(batch.column(key))[rows].tolist():
+                    yield Match(match, part)
+
+
+def key_at(ordinal: int, position: int) -> int:
+    """Return the key of the document at a position of an input file."""
+    return int(make_keys(ordinal, np.array([position]))[0])

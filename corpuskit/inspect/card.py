@@ -1,0 +1,808 @@
+"""What a dataset card says of a run: sources, stages, counts, limits; `card_page` writes it down.
+
+What was declared comes from `card:` in the pipeline file, everything else from the plan and the
+seals. Nothing is guessed: what nobody declared is shown as undeclared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+import corpuskit
+from corpuskit.engine import registry
+from corpuskit.engine.config import dump_yaml, pipeline_yaml
+from corpuskit.engine.mixture import mixture, packing
+from corpuskit.engine.status import accounts, funnel, outdated, sealed
+from corpuskit.errors import DataError, UsageError
+from corpuskit.inspect.archive import kept_bytes, read_bytes
+from corpuskit.loader.edits import read_edits
+from corpuskit.loader.files import open_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from corpuskit.engine.config import Step
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.settings import Card
+    from corpuskit.engine.status import FunnelRow, Sealed
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceFacts:
+    """A source: as declared, as read, as kept.
+
+    Attributes:
+        format: `jsonl`, `parquet`, ...
+        files, file_bytes: input files.
+        kept_bytes, tokens, rows: None = not known, or not made.
+    """
+
+    name: str
+    format: str
+    license: str | None
+    origin: str | None
+    url: str | None
+    description: str | None
+    paths: tuple[str, ...]
+    files: int
+    file_bytes: int
+    read_documents: int
+    read_bytes: int
+    kept_documents: int
+    kept_bytes: int | None
+    tokens: int | None
+    rows: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class StageFacts:
+    """A stage: what it is, and what it did.
+
+    Attributes:
+        params: those that are no defaults.
+        source: where the method comes from, as its documentation says.
+        dropped, changed: rule -> documents.
+        num_in, num_out: documents before and after; None = it has not run, or sees no documents.
+    """
+
+    label: str
+    name: str
+    kind: str
+    summary: str
+    source: str
+    params: dict[str, Any]
+    dropped: dict[str, int]
+    changed: dict[str, int]
+    num_in: int | None
+    num_out: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class CardFacts:
+    """All that a card says.
+
+    Attributes:
+        unfinished: phases that have not run.
+        languages: ISO 639 codes, declared or those that a stage keeps.
+        configs: name -> pattern of the files.
+        columns: of the documents, name -> type.
+        limits: what a reader should know; declared ones first.
+        warnings: what is missing from the declaration.
+        mixture: stage, source, rows, tokens, epochs; empty without a plan of the mixture.
+        fingerprints: phase -> fingerprint.
+        pipeline: the pipeline file, without what are defaults.
+    """
+
+    name: str
+    declared: Card
+    unfinished: list[str]
+    languages: list[str]
+    sources: list[SourceFacts]
+    rejected: dict[str, int]
+    stages: list[StageFacts]
+    configs: dict[str, str]
+    columns: dict[str, str]
+    limits: list[str]
+    warnings: list[str]
+    tokenizer: str | None
+    vocabulary: int | None
+    seq_len: int | None
+    mixture: list[dict[str, Any]]
+    plan_hash: str | None
+    fingerprints: dict[str, str]
+    version: str
+    pipeline: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        facts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {
+            **facts,
+            "declared": self.declared.model_dump(mode="json", exclude_defaults=True),
+            "sources": [dataclasses.asdict(row) for row in self.sources],
+            "stages": [dataclasses.asdict(row) for row in self.stages],
+        }
+
+
+def card_facts(run: RunDirectory) -> CardFacts:
+    """Return what a card says of a run, as far as the run is.
+
+    Raises:
+        UsageError: no phase is finished, or one was made with other parameters.
+    """
+    finished = sealed(run)
+    if not finished:
+        raise UsageError(f"{run.store.address}: no phase is finished. Run the pipeline first.")
+    old = [phase.name for phase in outdated(run, finished)]
+    if old:
+        raise UsageError(
+            f"{run.store.address}: phases {', '.join(old)} were made with other parameters, files "
+            "or inputs than the plan now has, so a card would tell of what did not make the data. "
+            "Run the pipeline again."
+        )
+    done = {phase.name for phase, _ in finished}
+    declared = run.plan.settings.card
+    rows = funnel(run, finished)
+    steps = run.plan.file.steps
+    by_label = {row.stage: row for row in rows if not row.is_source}
+    stages = [_stage(step, by_label[step.label]) for step in steps]
+    sources = _source_facts(run, finished)
+    rejected = {
+        f"{row.stage}: {rule}": sum(by.values())
+        for row in rows
+        if row.is_source
+        for rule, by in row.dropped.items()
+    }
+    unfinished = [phase.name for phase in run.plan.phases if phase.name not in done]
+    changed = [phase.name for phase, seal in finished if seal.accepted_code_change]
+    given = {key: value for facts in run.plan.given.values() for key, value in facts.items()}
+    tokenizer = given.get("tokenizer", {})
+    plan_hash, plan_limits = _edits(run, finished)
+    table = mixture(run, finished) if "mix.plan" in done else None
+    derived = find_limits(
+        steps, [source.name for source in sources if source.license is None], changed
+    )
+    limits = [*declared.limits, *derived, *plan_limits]
+    return CardFacts(
+        run.plan.settings.name, declared, unfinished, _languages(run), sources, rejected, stages,
+        _configs(run, finished), _columns(run, finished), limits,
+        _warnings(declared, sources, unfinished),
+        _tokenizer_name(steps), tokenizer.get("vocab_size"),
+        given.get("packing", {}).get("seq_len"),
+        [dataclasses.asdict(row) for row in table.rows] if table else [],
+        plan_hash, {phase.name: seal.fingerprint for phase, seal in finished},
+        corpuskit.__version__, pipeline_yaml(run.plan.file),
+    )  # fmt: skip
+
+
+def source_of(stage: str) -> str:
+    """Return what the documentation of a stage says after `Source:`."""
+    doc = inspect.getdoc(registry.load(stage)) or ""
+    match = re.search(r"^Source: (.*?)(?:\n\s*\n|\Z)", doc, re.DOTALL | re.MULTILINE)
+    return " ".join(match[1].split()) if match else ""
+
+
+def _stage(step: Step, row: FunnelRow) -> StageFacts:
+    params = step.stage.model_dump(mode="json", exclude_defaults=True)
+    kind = registry.kind_of(step.name)
+    has_counts = kind not in {"mixing", "sequences"} or bool(row.dropped)
+    return StageFacts(
+        step.label, step.name, kind, registry.summary(step.name), source_of(step.name), params,
+        {rule: sum(by.values()) for rule, by in row.dropped.items()}, dict(row.changed),
+        row.num_in if has_counts else None, row.num_out if has_counts else None,
+    )  # fmt: skip
+
+
+def _source_facts(run: RunDirectory, finished: Sealed) -> list[SourceFacts]:
+    documents = {one.source: one for one in accounts(run, finished)}
+    packed = {row.source: row for row in packing(finished) if row.band is None}
+    sizes, read = kept_bytes(run, finished), read_bytes(finished)
+    rows = []
+    for step in run.plan.file.sources:
+        name = step.label
+        declared = run.plan.settings.card.sources.get(name)
+        files = [file for file in run.inputs.files if file.source == name]
+        count, row = documents.get(name), packed.get(name)
+        nothing = 0 if packed else None  # others are packed, so this one has no documents
+        rows.append(
+            SourceFacts(
+                name, step.name,
+                declared.license if declared else None, declared.origin if declared else None,
+                declared.url if declared else None, declared.description if declared else None,
+                run.plan.source(name).paths, len(files), sum(file.size_bytes for file in files),
+                count.num_read if count else 0, read.get(name, 0),
+                count.num_kept if count else 0, sizes.get(name, 0) if sizes is not None else None,
+                row.tokens if row else nothing, row.rows if row else nothing,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _languages(run: RunDirectory) -> list[str]:
+    declared = run.plan.settings.card.languages
+    if declared:
+        return list(declared)
+    for step in run.plan.file.steps:
+        codes = getattr(step.stage, "keep", None) if step.name == "language" else None
+        if codes:
+            return list(dict.fromkeys(code.partition("_")[0].lower() for code in codes))
+    return []
+
+
+def _configs(run: RunDirectory, finished: Sealed) -> dict[str, str]:
+    """Return which files can be loaded, the best to begin with first."""
+    folders = {phase.folder for phase, _ in finished if phase.is_stream}
+    roles = {role for _, seal in finished for role in seal.parts.digests}
+    configs = {}
+    if "documents" in folders:
+        configs["documents"] = "documents/*.parquet"
+    if "tokens" in roles:
+        configs["tokens"] = "tokens/*/*.parquet"
+    if "aside:holdout" in roles:
+        configs["holdout"] = "holdout/*.parquet"
+    return configs
+
+
+def _columns(run: RunDirectory, finished: Sealed) -> dict[str, str]:
+    for phase, _ in finished:
+        if phase.is_stream and phase.folder == "documents":
+            return {field.name: str(field.type) for field in run.plan.schema(phase)}
+    return {}
+
+
+def _edits(run: RunDirectory, finished: Sealed) -> tuple[str | None, list[str]]:
+    """Return the hash of the mix plan, and what its edits mean for a reader."""
+    if not any(phase.name == "mix.plan" for phase, _ in finished):
+        return None, []
+    plan_hash = str(json.loads(run.read_file("mix.plan", "mix/plan.json"))["plan_hash"])
+    try:
+        edits = read_edits(open_files(run.store.address), plan_hash)
+    except (UsageError, DataError) as error:
+        return plan_hash, [f"The chain of edits cannot be read: {error}"]
+    gone = sum(len(edit.fields["documents"]) for edit in edits if edit.kind == "takedown")
+    if not gone:
+        return plan_hash, []
+    return plan_hash, [
+        f"{gone:,} documents were taken down after packing: corpuskit's loader leaves them out, "
+        "but they still lie in the files."
+    ]
+
+
+def _tokenizer_name(steps: Sequence[Step]) -> str | None:
+    return next((str(s.stage.tokenizer) for s in steps if hasattr(s.stage, "tokenizer")), None)
+
+
+def _warnings(
+    declared: Card, sources: Sequence[SourceFacts], unfinished: Sequence[str]
+) -> list[str]:  # fmt: skip
+    warnings = []
+    if unfinished:
+        warnings.append(f"the run is not finished: {', '.join(unfinished)} have not run.")
+    here = [path for source in sources for path in source.paths if path.startswith(("/", "~"))]
+    if here:
+        warnings.append(f"the card names paths of this machine, such as {here[0]}.")
+    if declared.license is None:
+        warnings.append("the licence of the dataset is not declared. Set card.license.")
+    missing = [source.name for source in sources if source.license is None]
+    if missing:
+        many = "licences of sources {} are" if len(missing) > 1 else "licence of source {} is"
+        warnings.append(
+            f"the {many.format(', '.join(missing))} not declared. Set "
+            f"card.sources.{missing[0]}.license."
+        )
+    missing = [source.name for source in sources if source.origin is None and source.url is None]
+    if missing:
+        warnings.append(
+            f"nothing says where {', '.join(missing)} came from. Set "
+            f"card.sources.{missing[0]}.origin."
+        )
+    return warnings
+
+
+# ---------------------------------------------------------------- what was done, and known limits
+
+EXACT, NEAR, PARTS = "exact_dedup", "minhash_dedup", ("substring_dedup", "line_dedup")
+HARMFUL = ("toxicity", "bad_words", "url_filter")
+EMBEDDED = "embedded"
+
+
+def find_limits(
+    steps: Sequence[Step], unlicensed: Sequence[str], accepted: Sequence[str]
+) -> list[str]:
+    """Return what a reader of the dataset should know, from the plan alone.
+
+    Args:
+        unlicensed: sources whose licence nobody declared.
+        accepted: phases that were kept although their code had changed.
+    """
+    names = {step.name for step in steps}
+    limits = [*_language_limits(steps), *_duplicates(names)]
+    if "decontaminate" not in names:
+        limits.append(
+            "No stage looked for benchmark items: scores of models trained on it may be too high."
+        )
+    limits.append(
+        "Only personal data that has a form (addresses, numbers, keys) was looked for; names are "
+        "still there, and some of what has a form is missed."
+        if "pii" in names
+        else "No stage looked for personal data."
+    )
+    if not names & set(HARMFUL):
+        limits.append("No stage looked for toxic or adult content.")
+    limits += _sampling(steps)
+    if unlicensed:
+        limits.append(
+            f"Nobody declared the licence of {', '.join(unlicensed)}. No stage looks at licences: "
+            "who uses the texts has to find out."
+        )
+    if accepted:
+        limits.append(
+            f"Phases {', '.join(accepted)} were made by code that has changed since "
+            "(`--accept-code-change`): running again may decide otherwise."
+        )
+    return limits
+
+
+def duplicate_statements(
+    steps: Sequence[Step], dropped: Mapping[str, int], changed: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """Return what was done about duplicates, a sentence per stage.
+
+    Args:
+        dropped: label -> documents.
+        changed: label -> rule -> documents that lost some of their text.
+    """
+    lines = []
+    for step in steps:
+        stage = step.stage
+        if step.name == EXACT:
+            what = "Documents with the same text"
+        elif step.name == NEAR:
+            least = getattr(stage, "verify", None)
+            sure = "" if least is None else f", checked to share {least:.0%} of them"
+            what = (
+                f"Near duplicates, by MinHash over {getattr(stage, 'ngram', '?')}-word shingles in "
+                f"{getattr(stage, 'bands', '?')} bands of {getattr(stage, 'rows', '?')} "
+                f"rows{sure},"
+            )
+        elif step.name in PARTS:
+            what = "Repeated " + ("passages" if step.name == PARTS[0] else "lines")
+        else:
+            continue
+        lines.append(f"{what} were {_action(step)}: {_came(step, dropped, changed)}.")
+    return lines or ["Duplicates were not looked for."]
+
+
+def benchmark_statements(
+    steps: Sequence[Step], dropped: Mapping[str, int], changed: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """Return what was done about benchmark items."""
+    lines = []
+    for step in steps:
+        if step.name == "decontaminate":
+            given = getattr(step.stage, "benchmarks", ())
+            files = [f"{k} ({v})" for k, v in given.items()] if isinstance(given, dict) else given
+            lines.append(
+                f"Items of {', '.join(files)} were looked for; what was found was "
+                f"{_action(step)}: {_came(step, dropped, changed)}."
+            )
+    return lines or ["Benchmark items were not looked for."]
+
+
+def personal_data_statements(
+    steps: Sequence[Step], dropped: Mapping[str, int], changed: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """Return what was done about personal data.
+
+    Args:
+        changed: label -> kind -> documents in which it was found.
+    """
+    lines = []
+    for step in steps:
+        if step.name == "pii":
+            counts = changed.get(step.label, {})
+            found_in = ", ".join(f"{kind} in {num:,}" for kind, num in counts.items()) or "nothing"
+            kinds = ", ".join(getattr(step.stage, "kinds", ()))
+            lost = dropped.get(step.label, 0)
+            also = f", and {lost:,} are gone for it" if lost else ""
+            action = {"replace": "replaced", "mask": "masked", "tag": "tagged", "drop": "dropped"}
+            done = action.get(getattr(step.stage, "action", ""), "replaced")
+            lines.append(f"Looked for {kinds}. Found and {done}: {found_in} documents{also}.")
+    return lines or ["Personal data was not looked for."]
+
+
+def _came(step: Step, dropped: Mapping[str, int], changed: Mapping[str, Mapping[str, int]]) -> str:
+    lost, cut = dropped.get(step.label, 0), sum(changed.get(step.label, {}).values())
+    gone = f"{lost:,} document{'s' * (lost != 1)} gone"
+    if not cut:
+        return gone
+    also = f"; {gone}" if lost else ""
+    return f"{cut:,} document{'s' * (cut != 1)} shortened{also}"
+
+
+def _action(step: Step) -> str:
+    words = {"drop": "dropped", "cut": "cut out", "annotate": "noted, not removed"}
+    return words.get(getattr(step.stage, "action", "drop"), "dropped")
+
+
+def _language_limits(steps: Sequence[Step]) -> list[str]:
+    lines = []
+    for step in steps:
+        if step.name == "language":
+            model = getattr(step.stage, "model", EMBEDDED)
+            named = "corpuskit's embedded model" if model == EMBEDDED else str(model)
+            lines.append(
+                f"Languages were identified by a fastText model ({named}); it errs on short, mixed "
+                "and formulaic texts, and more often in languages that resemble others."
+            )
+    return lines or ["Languages were not looked at."]
+
+
+def _duplicates(names: set[str]) -> list[str]:
+    if NEAR in names:
+        return []
+    if EXACT in names:
+        return ["Only exact copies were looked for: near duplicates are still there."]
+    if names & set(PARTS):
+        return ["Documents as a whole were not compared: duplicates may still be there."]
+    return ["Duplicates were not looked for: they are still there."]
+
+
+def _sampling(steps: Sequence[Step]) -> list[str]:
+    """Return what is not there by choice or by chance."""
+    lines = []
+    for step in steps:
+        if step.name == "holdout":
+            ratio = getattr(step.stage, "ratio", 0.0)
+            share = f"{100 * ratio:.3g} %"
+            lines.append(f"About {share} of the documents were set aside, by a hash of their text.")
+        elif step.name == "percentile" and getattr(step.stage, "keep_top", None) is not None:
+            lines.append(
+                f"Only the best {100 * getattr(step.stage, 'keep_top', 1.0):.3g} % by "
+                f"{getattr(step.stage, 'column', 'a score')} was kept: what the score is blind to "
+                "is rarer than in the sources."
+            )
+        elif step.name == "upsample":
+            lines.append("Some documents count several times, others not at all (upsample).")
+        elif step.name in {"quality", "toxicity"}:
+            model = getattr(step.stage, "model", "")
+            lines.append(f"Scores of {step.label} come from a classifier ({model}) and its biases.")
+    return lines
+
+
+# ---------------------------------------------------------------- the card as Markdown
+
+SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+
+LICENSES = frozenset(
+    """apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0
+    bigcode-openrail-m afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear
+    c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0
+    cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0
+    cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0 cdla-permissive-1.0 cdla-permissive-2.0
+    wtfpl ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0
+    lgpl lgpl-2.1 lgpl-3.0 isc lppl-1.3c ms-pl mpl-2.0 odc-by odbl osl-3.0 postgresql ofl-1.1 ncsa
+    unlicense zlib pddl gemma llama2 llama3 llama3.1 llama3.2 llama3.3 unknown other""".split()
+)
+"""Identifiers that the hub knows (huggingface.co/docs/hub/repositories-licenses, 2025)."""
+
+_COLUMNS = {
+    "key": "position: number of the input file, and row or byte in it; joins with the ledger",
+    "id": "the source's own id, or source, file and position",
+    "text": "valid UTF-8",
+    "source": "which of the sources above",
+    "origin": "file, position, and URL and date where the source has them",
+    "extra": "other columns of the input, as JSON",
+}
+
+_SPDX = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "cc0": "cc0-1.0"}
+
+
+def card_page(facts: CardFacts, steps: Sequence[Step]) -> str:
+    """Return the card; ends in a line feed."""
+    declared = facts.declared
+    title = clean(declared.pretty_name or facts.name)
+    parts = [
+        f"---\n{dump_yaml(metadata(facts))}---",
+        f"# {plain(title)}",
+        *([paragraphs(declared.description)] if declared.description else []),
+        *_notice(facts),
+        "Made with corpuskit: every document that left is in the ledger of the run, with the rule "
+        "that dropped it.",
+        "## Contents", _counts(facts),
+        "## Sources", _sources(facts.sources),
+        "## Stages", "In this order; documents in and out where the stage looks at documents.",
+        _stages(facts), *_drops(facts), *_statements(facts, steps),
+        *_fields(facts),
+        "## Known limits", _list(plain(limit) for limit in facts.limits),
+        "## How to load", _loading(facts),
+        "## How to make it again", *_again(facts),
+    ]  # fmt: skip
+    if declared.citation:
+        parts += ["## Citation", fenced(clean_lines(declared.citation), "")]
+    return "\n\n".join(parts).rstrip() + "\n"
+
+
+def metadata(facts: CardFacts) -> dict[str, Any]:
+    """Return the YAML head as plain values."""
+    declared = facts.declared
+    head: dict[str, Any] = {"pretty_name": clean(declared.pretty_name or facts.name)}
+    head |= license_fields(declared.license, declared.license_link)
+    if facts.languages:
+        head["language"] = list(facts.languages)
+    head["size_categories"] = [
+        size_category(sum(source.kept_documents for source in facts.sources))
+    ]
+    head["task_categories"] = ["text-generation"]
+    tags = ["corpuskit", "pretraining", *map(clean, declared.tags)]
+    head["tags"] = list(dict.fromkeys(tags))
+    head["source_datasets"] = _source_datasets(facts.sources)
+    if facts.configs:
+        head["configs"] = [
+            {
+                "config_name": name,
+                **({"default": True} if place == 0 else {}),
+                "data_files": [
+                    {"split": "test" if name == "holdout" else "train", "path": pattern}
+                ],
+            }
+            for place, (name, pattern) in enumerate(facts.configs.items())
+        ]
+    return head
+
+
+def license_fields(name: str | None, link: str | None) -> dict[str, str]:
+    """Return a licence as the hub wants it: an identifier, or `other` with a name."""
+    if name is None:
+        return {"license": "unknown"}
+    known = re.sub(r"\s+", "-", name.strip().lower())
+    known = _SPDX.get(known, known.removesuffix("-only").removesuffix("-or-later"))
+    if known in LICENSES:
+        return {"license": known}
+    fields = {"license": "other", "license_name": re.sub(r"[^a-z0-9.]+", "-", known).strip("-")}
+    return fields | ({"license_link": link} if link else {})
+
+
+def size_category(documents: int) -> str:
+    """Return the size as the hub names it."""
+    bounds = [10 ** (3 + place) for place in range(len(SIZES))]
+    place = sum(documents >= bound for bound in bounds)
+    if place == 0:
+        return f"n<{SIZES[0]}"
+    return f"n>{SIZES[-1]}" if place == len(SIZES) else f"{SIZES[place - 1]}<n<{SIZES[place]}"
+
+
+def clean(text: str) -> str:
+    """Return text on one line, without characters that a terminal or a browser would obey."""
+    return " ".join(clean_lines(text).split())
+
+
+def clean_lines(text: str) -> str:
+    """Return text without characters that a terminal or a browser would obey; lines stay."""
+    kept = (c for c in text if c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cf", "Cs"})
+    return "".join("\n" if c in "\u2028\u2029" else c for c in kept)
+
+
+def plain(text: str) -> str:
+    """Return text for a line of Markdown, with nothing in it that is markup."""
+    return _lead(_escaped(clean(text)))
+
+
+def _escaped(text: str) -> str:
+    text = re.sub(r"([\\`*_{}\[\]|~$#!])", r"\\\1", text)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _lead(text: str) -> str:
+    return re.sub(r"^(\d{1,9})([.)])", r"\1\\\2", re.sub(r"^([-+=:])", r"\\\1", text))
+
+
+def paragraphs(text: str) -> str:
+    """Return plain text in paragraphs, as blank lines divide it."""
+    return "\n\n".join(
+        plain(block) for block in re.split(r"\n\s*\n", clean_lines(text)) if block.strip()
+    )
+
+
+def prose(text: str) -> str:
+    """Return a line of a docstring, whose only markup is code in backticks; tables may have it."""
+    pieces = re.split(r"`([^`]+)`", clean(text))
+    return "".join(cell(piece) if at % 2 else _escaped(piece) for at, piece in enumerate(pieces))
+
+
+def cell(text: str) -> str:
+    """Return inline code for a table, where even in code a bar ends the cell."""
+    return code(text).replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Return inline code."""
+    text = clean(text)
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    pad = " " if "`" in text else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def fenced(text: str, language: str) -> str:
+    """Return a block of code; nothing in it ends the block."""
+    fence = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _source_datasets(sources: Sequence[SourceFacts]) -> list[str]:
+    """Return datasets of the hub that went in, and `original` for everything else."""
+    datasets: dict[str, None] = {}
+    for source in sources:
+        names = list(source.paths) if source.format == "huggingface" else [source.url or ""]
+        hub = [name.removeprefix("https://huggingface.co/datasets/") for name in names]
+        ids = [name for name in hub if re.fullmatch(r"[\w.-]+/[\w.-]+", name)]
+        datasets |= dict.fromkeys(ids or ["original"])
+    return list(datasets)
+
+
+def _notice(facts: CardFacts) -> list[str]:
+    if not facts.unfinished:
+        return []
+    names = ", ".join(code(name) for name in facts.unfinished)
+    return [f"**The run is not finished**: {names} have not run. Figures are of what has."]
+
+
+def _counts(facts: CardFacts) -> str:
+    has_tokens = any(source.tokens is not None for source in facts.sources)
+    columns = ["source", "documents read", "MB read", "documents kept", "MB kept"]
+    columns += ["tokens"] if has_tokens else []
+    rows = [
+        [
+            cell(source.name), f"{source.read_documents:,}", _megabytes(source.read_bytes),
+            f"{source.kept_documents:,}", _megabytes(source.kept_bytes),
+            *([_number(source.tokens)] if has_tokens else []),
+        ]
+        for source in facts.sources
+    ]  # fmt: skip
+    if len(rows) > 1:
+        kept = [source.kept_bytes for source in facts.sources]
+        rows.append([
+            "all", f"{sum(source.read_documents for source in facts.sources):,}",
+            _megabytes(sum(source.read_bytes for source in facts.sources)),
+            f"{sum(source.kept_documents for source in facts.sources):,}",
+            _megabytes(None if None in kept else sum(size or 0 for size in kept)),
+            *([_number(sum(source.tokens or 0 for source in facts.sources))] if has_tokens else []),
+        ])  # fmt: skip
+    blocks = [_table(columns, rows)]
+    if facts.languages:
+        blocks.append(f"Languages: {', '.join(map(code, facts.languages))}.")
+    if facts.tokenizer and has_tokens:
+        blocks.append(
+            f"Tokens by {code(facts.tokenizer)} ({_number(facts.vocabulary)} entries), in rows of "
+            f"{_number(facts.seq_len)} and one more; MB are millions of bytes of UTF-8."
+        )
+    if facts.mixture:
+        cells = [
+            [cell(row["stage"] or "all"), cell(row["source"]), f"{row['rows']:,}",
+             f"{row['tokens']:,}", f"{row['epochs']:.3f}"]
+            for row in facts.mixture
+        ]  # fmt: skip
+        blocks += ["What a training run takes, by the plan of the mixture:",
+                 _table(["stage", "source", "rows", "tokens", "epochs"], cells)]  # fmt: skip
+    return "\n\n".join(blocks)
+
+
+def _sources(sources: Sequence[SourceFacts]) -> str:
+    blocks = []
+    for source in sources:
+        lines = [
+            f"Licence: {plain(source.license) if source.license else '**not declared**'}",
+            f"Origin: {plain(source.origin) if source.origin else 'not declared'}",
+            *([f"Where: {plain(source.url)}"] if source.url else []),
+            f"Read from: {', '.join(map(code, source.paths))} ({source.format}), {source.files:,} "
+            f"file{'s' * (source.files != 1)}, {_megabytes(source.file_bytes)} MB on disk",
+        ]
+        about = [paragraphs(source.description)] if source.description else []
+        blocks.append("\n\n".join([f"### {plain(source.name)}", *about, _list(lines)]))
+    return "\n\n".join(blocks)
+
+
+def _stages(facts: CardFacts) -> str:
+    rows = [
+        [
+            cell(stage.label), prose(stage.summary),
+            cell(json.dumps(stage.params)) if stage.params else "",
+            "" if stage.num_in is None else f"{stage.num_in:,}",
+            "" if stage.num_out is None else f"{stage.num_out:,}",
+        ]
+        for stage in facts.stages
+    ]  # fmt: skip
+    columns = ["stage", "purpose", "parameters (others have their defaults)", "in", "out"]
+    where = [
+        f"{code(stage.label)}: {prose(stage.source)}" for stage in facts.stages if stage.source
+    ]
+    return "\n\n".join([_table(columns, rows), "Sources of the methods:", _list(where)])
+
+
+def _drops(facts: CardFacts) -> list[str]:
+    rows = [[cell(name), f"{num:,}"] for name, num in facts.rejected.items()]
+    for stage in facts.stages:
+        rows += [
+            [cell(f"{stage.label}: {rule}"), f"{num:,}"] for rule, num in stage.dropped.items()
+        ]
+    if not rows:
+        return ["Nothing was dropped."]
+    return ["What left, by the rule that dropped it:", _table(["rule", "documents"], rows)]
+
+
+def _fields(facts: CardFacts) -> list[str]:
+    if not facts.columns:
+        return []
+    rows = [
+        [cell(name), cell(kind), plain(_COLUMNS.get(name, ""))]
+        for name, kind in facts.columns.items()
+    ]
+    return ["## Fields", _table(["column", "type", "what"], rows)]
+
+
+def _statements(facts: CardFacts, steps: Sequence[Step]) -> list[str]:
+    lost = {stage.label: sum(stage.dropped.values()) for stage in facts.stages}
+    changed = {stage.label: stage.changed for stage in facts.stages}
+    return [
+        "## Duplicates", _list(map(plain, duplicate_statements(steps, lost, changed))),
+        "## Benchmarks", _list(map(plain, benchmark_statements(steps, lost, changed))),
+        "## Personal data", _list(map(plain, personal_data_statements(steps, lost, changed))),
+    ]  # fmt: skip
+
+
+def _loading(facts: CardFacts) -> str:
+    blocks = []
+    for name, pattern in facts.configs.items():
+        if name != "tokens":
+            blocks.append(
+                f'{name} = load_dataset("parquet", data_files="{pattern}", split="train", '
+                "streaming=True)"
+            )
+    blocks = []
+    if blocks:
+        lines = "\n".join(["from datasets import load_dataset", "", *blocks])
+        blocks += ["In the folder of the run, or a copy of it:", fenced(lines, "python")]
+    if facts.plan_hash is not None:
+        lines = (
+            "from corpuskit.loader import StreamingLoader\n\n"
+            'loader = StreamingLoader(".", global_batch_rows=8)'
+            "  # needs `tokens/` and `mix/`\nfor batch in loader:\n    ..."
+        )
+        blocks += ["Packed tokens, in the order of the plan:", fenced(lines, "python")]
+    return "\n\n".join(blocks) or "There is nothing to load yet."
+
+
+def _again(facts: CardFacts) -> list[str]:
+    rows = [[cell(phase), cell(mark)] for phase, mark in facts.fingerprints.items()]
+    plan = [f"Hash of the mixture's plan: {code(facts.plan_hash)}."] if facts.plan_hash else []
+    return [
+        f"With corpuskit {facts.version} (this card's; fingerprints below tell whether the code is "
+        "the same), from the same input files: save this as `pipeline.yaml` and run "
+        "`corpuskit run pipeline.yaml`. Decisions do not depend on the machine, nor on the number "
+        "of workers.",
+        fenced(facts.pipeline, "yaml"),
+        *plan,
+        _table(["phase", "fingerprint"], rows),
+    ]
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(columns), ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _list(items: Iterable[str]) -> str:
+    return "\n".join(f"- {item}" for item in items)
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _megabytes(size: int | None) -> str:
+    return "?" if size is None else f"{size / 1e6:,.2f}"

@@ -1,1 +1,0 @@
-"""The dataset card of a run: `corpuskit card`."""

@@ -1,0 +1,626 @@
+"""Two runs compared: plans, funnels, and documents whose outcome is not the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
+
+from corpuskit.engine.plan import PLAN
+from corpuskit.engine.status import accounts, funnel, sealed, stage_states
+from corpuskit.errors import UsageError, suggest
+from corpuskit.inspect.archive import kept_bytes, kept_shards, read_bytes
+from corpuskit.inspect.outcomes import (
+    ABSENT,
+    KEPT,
+    OUTCOME,
+    TEXT,
+    Key,
+    OutcomeNames,
+    OutcomeReader,
+    find_changes,
+    pair_files,
+)
+from corpuskit.stage import CellStage, StreamingStage
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Sequence
+
+    from corpuskit.engine.config import Step
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import Sealed
+    from corpuskit.inspect.outcomes import Changes, Pairing, SourceCount
+
+
+FORMAT = 2
+"""Of the JSON that `corpuskit diff --json` prints."""
+
+TEXT_BYTES = 4 << 30
+"""Bytes of both runs up to which texts of kept documents are compared without --texts."""
+
+Kind = Literal["dropped", "kept", "rule", "held_out", "survivor", "text", "only_a", "only_b"]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOutcome:
+    """What became of documents: `kept`, `dropped`, `held_out` or `absent`."""
+
+    outcome: str
+    stage: str = ""
+    rule: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class OutcomeChange:
+    """Documents that changed in the same way.
+
+    Attributes:
+        kind: `dropped` (kept in A only), `kept` (in B only), `rule` (dropped by another rule),
+            `held_out` (in one run only), `survivor` (another duplicate was kept), `text` (kept in
+            both, not the same text), `only_a`, `only_b` (the other run did not read it).
+        because: what the plans say about the stages that decided; empty where they are the same:
+            then something before them is not.
+        sources: source -> documents.
+    """
+
+    kind: Kind
+    a: RunOutcome
+    b: RunOutcome
+    because: str
+    documents: int
+    sources: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two runs.
+
+    Attributes:
+        a, b: addresses.
+        notes: what is not finished, taken for granted or was not compared.
+        texts_compared: whether the texts of documents that both kept were.
+        changes: kind by kind, those of most documents first.
+        totals: source -> documents in either run, kept, changed.
+    """
+
+    a: str
+    b: str
+    notes: tuple[str, ...]
+    plan: tuple[PlanChange, ...]
+    funnel: tuple[FunnelPair, ...]
+    sources: tuple[SourcePair, ...]
+    texts_compared: bool
+    changes: tuple[OutcomeChange, ...]
+    totals: dict[str, SourceCount]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"format": FORMAT, **dataclasses.asdict(self)}
+
+
+class _Scope(NamedTuple):
+    """What is compared of two runs: phases, stages whose drops don't count, and texts or not."""
+
+    done_a: Sealed
+    done_b: Sealed
+    ignored: frozenset[str]
+    with_texts: bool
+    notes: list[str]
+
+
+def compare(
+    run_a: RunDirectory, run_b: RunDirectory, *, source: str = "",
+    stage: str = "", rule: str = "", texts: bool | None = None,
+) -> Comparison:  # fmt: skip
+    """Compare two runs, as far as their phases are finished.
+
+    Documents are matched by file and place, or by their ids where files are not the same.
+
+    Args:
+        source: compare the documents of one source only.
+        stage, rule: show the changes that one of them decided in either run.
+        texts: compare the texts of documents that both kept; None = if they have TEXT_BYTES or
+            fewer.
+
+    Raises:
+        UsageError: it is one run, they have no documents in common, nothing is finished, or there
+            is no such source, stage or rule.
+    """
+    _check(run_a, run_b, source, stage)
+    pairing = pair_files(run_a, run_b, source)
+    if not pairing.pairs and not pairing.by_id:
+        raise UsageError(_nothing(run_a, run_b, source))
+    scope = _scope(run_a, run_b, texts)
+    names = OutcomeNames()
+    left, right = (
+        OutcomeReader(
+            run, done, names, ignored=scope.ignored, with_texts=scope.with_texts,
+            with_ids=bool(pairing.by_id),
+        )
+        for run, done in ((run_a, scope.done_a), (run_b, scope.done_b))
+    )  # fmt: skip
+    counted = find_changes(left, right, pairing)
+    if not any(count.in_both for count in counted.sources.values()):
+        raise UsageError(_nothing(run_a, run_b, source))
+    plan = plan_changes(run_a, run_b)
+    plan += library_changes(run_a, run_b, scope.done_a, scope.done_b, plan)
+    changes = _chosen(list(_changes(run_a, run_b, counted, names, plan)), stage, rule, names)
+    changes.sort(key=lambda c: (KINDS.index(c.kind), -c.documents, c.a.rule, c.b.rule))
+    return Comparison(
+        run_a.store.address,
+        run_b.store.address,
+        (*scope.notes, *pairing.notes, *_more_notes(counted, pairing)),
+        tuple(plan),
+        tuple(funnels(run_a, run_b, scope.done_a, scope.done_b, source)),
+        tuple(source_pairs(run_a, run_b, scope.done_a, scope.done_b, source)),
+        scope.with_texts,
+        tuple(changes),
+        dict(sorted(counted.sources.items())),
+    )
+
+
+def _nothing(run_a: RunDirectory, run_b: RunDirectory, source: str) -> str:
+    where = f" in source {source}" if source else ""
+    return (
+        f"{run_a.store.address} and {run_b.store.address} have no documents in common{where}: "
+        "neither by source and name of input files, nor by the ids of a source that both have."
+    )
+
+
+def _check(run_a: RunDirectory, run_b: RunDirectory, source: str, stage: str) -> None:
+    places = [os.path.realpath(run.store.address) for run in (run_a, run_b)]
+    if run_a.store.address == run_b.store.address or places[0] == places[1]:
+        raise UsageError(f"{run_a.store.address}: is the same run twice. Name two run directories.")
+    labels = {step.label for run in (run_a, run_b) for step in run.plan.file.sources}
+    if source and source not in labels:
+        raise UsageError(f"no source {source!r} in either run. {suggest(source, labels)}")
+    steps = {step.label for run in (run_a, run_b) for step in run.plan.file.steps}
+    steps |= {step.name for run in (run_a, run_b) for step in run.plan.file.sources}
+    if stage and stage not in steps:
+        raise UsageError(f"no stage {stage!r} in either run. {suggest(stage, steps)}")
+
+
+def _scope(run_a: RunDirectory, run_b: RunDirectory, texts: bool | None) -> _Scope:
+    """Return what can be compared, and notes about the rest.
+
+    Raises:
+        UsageError: a run has not read its inputs yet.
+    """
+    done_a, done_b = sealed(run_a), sealed(run_b)
+    for run, done in ((run_a, done_a), (run_b, done_b)):
+        if not done:
+            raise UsageError(f"{run.store.address}: nothing is finished yet. Run it first.")
+    notes: list[str] = []
+    left_a, left_b = (
+        [step.label for step, state in stage_states(run, done) if state != "done"]
+        for run, done in ((run_a, done_a), (run_b, done_b))
+    )
+    ignored = frozenset(left_a) | frozenset(left_b)
+    for run, done, left in ((run_a, done_a, left_a), (run_b, done_b, left_b)):
+        if left:
+            notes.append(
+                f"{run.store.address} {_unfinished(run, done)}: {', '.join(left)}. What these drop "
+                "in the other run counts as kept here."
+            )
+    is_written = all(
+        _has_last_documents(run, done) for run, done in ((run_a, done_a), (run_b, done_b))
+    )
+    shards = [kept_shards(run, done) for run, done in ((run_a, done_a), (run_b, done_b))]
+    size = sum(part.text_bytes for last in shards if last for part in last.parts)
+    if not is_written:
+        notes.append("Texts are not compared: not all documents are written.")
+    elif texts is None and size > TEXT_BYTES:
+        notes.append(f"Texts are not compared: {size / 1e9:,.1f} GB. Ask for it with --texts.")
+    with_texts = is_written and texts is not False and (texts is True or size <= TEXT_BYTES)
+    for run, last in zip((run_a, run_b), shards, strict=True):
+        packed = [label for label in (last.packed_by if last else ()) if _is_stage(run, label)]
+        if packed and with_texts:
+            notes.append(
+                f"{run.store.address}: texts are those before {', '.join(packed)}: "
+                "with `documents: true` the last ones are written."
+            )
+    return _Scope(done_a, done_b, ignored, with_texts, notes)
+
+
+def _unfinished(run: RunDirectory, done: Sealed) -> str:
+    if run.plan.until is not None and len(done) == len(run.plan.phases):
+        return f"was run up to {run.plan.until} only (--until), without"
+    return "is not finished; to do"
+
+
+def _is_stage(run: RunDirectory, label: str) -> bool:
+    return isinstance(run.plan.step(label).stage, StreamingStage) and label != "tokenize"
+
+
+def _has_last_documents(run: RunDirectory, done: Sealed) -> bool:
+    """Return whether all phases that work on documents are finished."""
+    names = {phase.name for phase, _ in done}
+    for phase in run.plan.phases:
+        is_packing = bool(phase.labels) and isinstance(
+            run.plan.step(phase.labels[-1]).stage, CellStage
+        )
+        if is_packing or phase.role != "documents":
+            return True
+        if phase.name not in names:
+            return False
+    return run.plan.until is None
+
+
+def _changes(
+    run_a: RunDirectory, run_b: RunDirectory, counted_changes: Changes, names: OutcomeNames,
+    plan: Sequence[PlanChange],
+) -> Iterator[OutcomeChange]:  # fmt: skip
+    aside = {
+        step.label
+        for run in (run_a, run_b)
+        for step in run.plan.file.steps
+        if isinstance(step.stage, StreamingStage) and step.stage.diverts
+    }
+    for key, counted in counted_changes.counts.items():
+        left, right = (_outcome(code, names, aside) for code in (key.code_a, key.code_b))
+        stages = [outcome.stage for outcome in (left, right) if outcome.stage]
+        because = "; ".join(dict.fromkeys(filter(None, (_because(s, plan) for s in stages))))
+        counts = dict(sorted(counted.items()))
+        total = sum(counts.values())
+        yield OutcomeChange(_kind(key, left, right), left, right, because, total, counts)
+
+
+def _outcome(code: int, names: OutcomeNames, aside: set[str]) -> RunOutcome:
+    if code in (ABSENT, KEPT):
+        return RunOutcome("absent" if code == ABSENT else "kept")
+    stage, rule = names.names[code]
+    return RunOutcome("held_out" if stage in aside else "dropped", stage, rule)
+
+
+def _kind(key: Key, left: RunOutcome, right: RunOutcome) -> Kind:
+    if key.how != OUTCOME:
+        return "text" if key.how == TEXT else "survivor"
+    if key.code_a == ABSENT:
+        return "only_b"
+    if key.code_b == ABSENT:
+        return "only_a"
+    if (left.outcome == "held_out") != (right.outcome == "held_out"):
+        return "held_out"
+    if key.code_a == KEPT:
+        return "dropped"
+    return "kept" if key.code_b == KEPT else "rule"
+
+
+def _because(stage: str, plan: Sequence[PlanChange]) -> str:
+    words = [change.words() for change in plan if change.label == stage]
+    return f"{stage}: {', '.join(words)}" if words else ""
+
+
+def _chosen(
+    changes: list[OutcomeChange], stage: str, rule: str, names: OutcomeNames
+) -> list[OutcomeChange]:
+    """Return the changes that a stage and a rule had to do with.
+
+    Raises:
+        UsageError: neither run dropped anything by this rule.
+    """
+    known = {name for at, name in names.names if name and stage in ("", at)}
+    if rule and rule not in known:
+        where = f" of {stage}" if stage else ""
+        hint = suggest(rule, known) if known else ""
+        raise UsageError(f"no rule {rule!r}{where} dropped anything in either run. {hint}")
+    return [
+        change
+        for change in changes
+        if any(
+            stage in ("", outcome.stage) and rule in ("", outcome.rule)
+            for outcome in (change.a, change.b)
+            if outcome.stage or not (stage or rule)
+        )
+    ]
+
+
+def _more_notes(changes: Changes, pairing: Pairing) -> Iterator[str]:
+    for files, name in ((pairing.only_a, "A"), (pairing.only_b, "B")):
+        if files:
+            yield f"{len(files)} input files are in {name} only."
+    shared = sum(count.shared_ids for count in changes.sources.values())
+    if shared:
+        yield f"{shared:,} documents have the id of an earlier one and are not compared."
+
+
+Name = TypeVar("Name", bound="Hashable")
+
+# ---------------------------------------------------------------- plans and funnels
+
+_SILENT = frozenset({"output", "name", "executor", "documents", "card"})
+"""Settings that decide about no document."""
+
+SHOWN_FILES = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanChange:
+    """One thing that is not the same in two plans.
+
+    Attributes:
+        place: as in `--set`: `gopher_quality.min_words`, `sources.web.paths`, `seed`; of code and
+            finished phases what it is about.
+        before, after: values as JSON; None = absent.
+        label: stage that it is about, or empty.
+        kind: `setting`, `source`, `files`, `stage`, `parameter`, `order`, `code` or `libraries`.
+    """
+
+    place: str
+    before: Any
+    after: Any
+    label: str
+    kind: str
+
+    def words(self) -> str:
+        """Return it as a few words."""
+        if self.kind == "stage":
+            return "added" if self.before is None else "removed"
+        if self.kind in ("code", "libraries"):
+            return f"other {self.kind}"
+        if self.kind == "order":
+            return "moved"
+        name = self.place.removeprefix(f"{self.label}.")
+        return f"{name} {_short(self.before)} -> {_short(self.after)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SideCount:
+    """Documents that came to a stage and left it, and bytes that it saw (None: not counted).
+
+    Attributes:
+        sources: source -> (documents in, documents out).
+        rules: rule -> source -> documents dropped.
+    """
+
+    num_in: int
+    num_out: int
+    text_bytes: int | None
+    sources: dict[str, tuple[int, int]]
+    rules: dict[str, dict[str, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FunnelPair:
+    """A source or a stage in both runs; None where it is not in a plan, or not finished.
+
+    Attributes:
+        stage: label of the source or the stage.
+        kind: `source`, `filter`, `dedup`, ...
+    """
+
+    stage: str
+    kind: str
+    a: SideCount | None
+    b: SideCount | None
+
+
+@dataclasses.dataclass(frozen=True)
+class SourcePair:
+    """A source in both runs: documents and bytes read, and documents kept; None = no such source.
+
+    Attributes:
+        kept_bytes_a, kept_bytes_b: of the documents that are left; None where a later phase masks
+            some of the last shards.
+    """
+
+    source: str
+    read_a: int | None
+    read_b: int | None
+    read_bytes_a: int | None
+    read_bytes_b: int | None
+    kept_a: int | None
+    kept_b: int | None
+    kept_bytes_a: int | None
+    kept_bytes_b: int | None
+
+
+def plan_changes(run_a: RunDirectory, run_b: RunDirectory) -> list[PlanChange]:
+    """Return what differs: settings, sources and their files, stages, parameters, code."""
+    changes = list(_settings(run_a, run_b))
+    changes += _sources(run_a, run_b)
+    changes += _stages(run_a, run_b)
+    codes_a, codes_b = (_code(run) for run in (run_a, run_b))
+    for name in sorted(codes_a.keys() & codes_b.keys()):
+        labels = [step.label for step in run_b.plan.file.steps if step.name == name]
+        if codes_a[name] != codes_b[name]:
+            changes += [
+                PlanChange(label or name, codes_a[name], codes_b[name], label, "code")
+                for label in labels or [""]
+            ]
+    return changes
+
+
+def _code(run: RunDirectory) -> dict[str, str]:
+    digests = json.loads(run.store.read(PLAN))["code"]
+    return {str(name): str(digest) for name, digest in digests.items()}
+
+
+def library_changes(
+    run_a: RunDirectory, run_b: RunDirectory, done_a: Sealed, done_b: Sealed,
+    changes: Sequence[PlanChange],
+) -> list[PlanChange]:  # fmt: skip
+    """Return the reading phase, if its facts differ although nothing that the plans say does.
+
+    What is left are libraries and contents of model files; later phases also hash their inputs.
+    """
+    kinds = {change.kind for change in changes}
+    if kinds & {"setting", "source", "files"} or not (done_a and done_b):
+        return []
+    (phase_a, seal_a), (phase_b, seal_b) = done_a[0], done_b[0]
+    labels = set(phase_a.labels)
+    if phase_a.labels != phase_b.labels or labels & {change.label for change in changes}:
+        return []
+    # Where documents go and which numbers files have is hashed, too, and decides nothing.
+    if phase_a.folder != phase_b.folder or run_a.inputs.facts() != run_b.inputs.facts():
+        return []
+    before, after = (seal.fingerprint.partition(".")[0] for seal in (seal_a, seal_b))
+    if before == after:
+        return []
+    return [PlanChange(phase_a.name, before, after, "", "libraries")]
+
+
+def _settings(run_a: RunDirectory, run_b: RunDirectory) -> Iterator[PlanChange]:
+    left, right = (
+        run.plan.settings.model_dump(mode="json", exclude=set(_SILENT)) for run in (run_a, run_b)
+    )
+    for place, before, after in _differences(left, right):
+        yield PlanChange(place, before, after, "", "setting")
+
+
+def _sources(run_a: RunDirectory, run_b: RunDirectory) -> Iterator[PlanChange]:
+    steps = [{step.label: step for step in run.plan.file.sources} for run in (run_a, run_b)]
+    for label in dict.fromkeys([*steps[0], *steps[1]]):
+        left, right = (_params(side.get(label)) for side in steps)
+        if left is None or right is None:
+            yield PlanChange(f"sources.{label}", left, right, "", "source")
+            continue
+        for place, before, after in _differences(left, right):
+            yield PlanChange(f"sources.{label}.{place}", before, after, "", "parameter")
+        names = [
+            {f.name: (f.size_bytes, f.stamp) for f in run.inputs.files if f.source == label}
+            for run in (run_a, run_b)
+        ]
+        files = {
+            "removed": sorted(names[0].keys() - names[1].keys()),
+            "added": sorted(names[1].keys() - names[0].keys()),
+            "changed": sorted(k for k in names[0].keys() & names[1] if names[0][k] != names[1][k]),
+        }
+        if any(files.values()):
+            shown = {kind: _some(these) for kind, these in files.items() if these}
+            place = f"sources.{label}: files"
+            yield PlanChange(place, len(names[0]), {"files": len(names[1]), **shown}, "", "files")
+
+
+def _some(names: list[str]) -> dict[str, Any]:
+    return {"files": len(names), "names": names[:SHOWN_FILES]}
+
+
+def _stages(run_a: RunDirectory, run_b: RunDirectory) -> Iterator[PlanChange]:
+    steps = [{step.label: step for step in run.plan.file.steps} for run in (run_a, run_b)]
+    both = [label for label in steps[0] if label in steps[1]]
+    order = [label for label in steps[1] if label in steps[0]]
+    for label in aligned(list(steps[0]), list(steps[1])):
+        left, right = (_params(side.get(label)) for side in steps)
+        if left is None or right is None:
+            yield PlanChange(label, left, right, label, "stage")
+            continue
+        for place, before, after in _differences(left, right):
+            yield PlanChange(f"{label}.{place}", before, after, label, "parameter")
+    if both != order:
+        yield PlanChange("order of stages", both, order, "", "order")
+
+
+def _params(step: Step | None) -> dict[str, Any] | None:
+    if step is None:
+        return None
+    return {"stage": step.name, **step.stage.model_dump(mode="json")}
+
+
+def _differences(
+    before: dict[str, Any], after: dict[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (place, before, after) of values that differ, inside of mappings too."""
+    for name in dict.fromkeys([*before, *after]):
+        old, new = before.get(name), after.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{prefix}{name}.")
+        elif old != new:
+            yield f"{prefix}{name}", old, new
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def aligned(left: list[Name], right: list[Name]) -> list[Name]:
+    """Return all names of two lists, each once, in an order that both agree with where they can."""
+    merged: list[Name] = []
+    for _, begin, end, first, last in difflib.SequenceMatcher(
+        None, left, right, autojunk=False
+    ).get_opcodes():
+        merged += [*left[begin:end], *right[first:last]]
+    return list(dict.fromkeys(merged))
+
+
+def funnels(
+    run_a: RunDirectory, run_b: RunDirectory, done_a: Sealed, done_b: Sealed, source: str = ""
+) -> list[FunnelPair]:
+    """Return the sources and stages of both runs with what came in and out, where finished.
+
+    Args:
+        source: documents of one source only; how many bytes of it a stage saw is not counted.
+    """
+    sides = [_side(run, done) for run, done in ((run_a, done_a), (run_b, done_b))]
+    if source:
+        sides = [
+            {
+                key: _of_source(count, source)
+                for key, count in side.items()
+                if key[0] != "source" or key[1] == source
+            }
+            for side in sides
+        ]
+    keys = aligned(list(sides[0]), list(sides[1]))
+    keys.sort(key=lambda key: key[0] != "source")  # stable: a source that only B has comes before
+    return [FunnelPair(key[1], key[0], sides[0].get(key), sides[1].get(key)) for key in keys]
+
+
+def _side(run: RunDirectory, done: Sealed) -> dict[tuple[str, str], SideCount]:
+    """Return (kind, label) -> counts, of the sources and the stages that are finished."""
+    sizes = _seen(done)
+    return {
+        (row.kind, row.stage): SideCount(
+            row.num_in or 0, row.num_out or 0,
+            None if row.is_source else sizes.get(row.stage), row.sources, row.dropped,
+        )
+        for row in funnel(run, done)
+        if row.state == "done"
+    }  # fmt: skip
+
+
+def _of_source(count: SideCount, source: str) -> SideCount:
+    before, after = count.sources.get(source, (0, 0))
+    rules = {rule: {source: by[source]} for rule, by in count.rules.items() if source in by}
+    return SideCount(before, after, None, {source: (before, after)}, rules)
+
+
+def _seen(done: Sealed) -> dict[str, int]:
+    """Return bytes of text that came to each stage; passes of a global one read them again."""
+    sizes: dict[str, int] = {}
+    for phase, seal in done:
+        for name, value in seal.timing.items():
+            kind, _, label = name.partition("/")
+            if kind == "text_bytes" and (label or not phase.is_stream):
+                label = label or phase.labels[0]
+                sizes[label] = max(sizes.get(label, 0), int(value))
+    return sizes
+
+
+def source_pairs(
+    run_a: RunDirectory, run_b: RunDirectory, done_a: Sealed, done_b: Sealed, source: str = ""
+) -> list[SourcePair]:
+    """Return documents and bytes read and kept, source by source, or of one only."""
+    sides = []
+    for run, done in ((run_a, done_a), (run_b, done_b)):
+        read, kept = read_bytes(done), kept_bytes(run, done)
+        sides.append(
+            {
+                row.source: (
+                    row.num_read, read.get(row.source), row.num_kept,
+                    None if kept is None else kept.get(row.source, 0),
+                )
+                for row in accounts(run, done)
+            }
+        )  # fmt: skip
+    absent = (None, None, None, None)
+    rows = []
+    for label in dict.fromkeys([*sides[0], *sides[1]]):
+        left, right = (side.get(label, absent) for side in sides)
+        rows.append(SourcePair(label, *(v for pair in zip(left, right, strict=True) for v in pair)))
+    return [row for row in rows if source in ("", row.source)]

@@ -1,0 +1,258 @@
+"""Where the tokens of a document are, and which steps of a training take them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corpuskit.errors import CorpuskitError, DataError, UsageError
+from corpuskit.loader.index import read_mix
+from corpuskit.loader.provenance import Provenance
+from corpuskit.loader.steps import BatchRows, Slicing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corpuskit.loader.index import MixPlan
+    from corpuskit.loader.provenance import Found
+
+_DEADLINE_SECONDS = 120.0
+
+MAX_STEPS = 1000
+"""Steps that are listed of a document; a document of a short source is taken again and again."""
+
+_TAIL_BYTES = 1 << 20
+"""Of metrics.jsonl: its last line is in here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """One start of a training: from here on steps are counted with these batches.
+
+    Attributes:
+        step: the first step of it.
+        counter: row of the run that it begins with, after those of the steps before it.
+        plan: hash of the plan that it read.
+    """
+
+    step: int
+    counter: int
+    rows: int
+    steps: int
+    plan: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What a training output says about its steps.
+
+    Attributes:
+        output: the folder.
+        done: steps that metrics.jsonl has.
+        starts: in the order of time.
+    """
+
+    output: str
+    data: str
+    done: int
+    starts: tuple[Start, ...]
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole training."""
+        return self.starts[-1].steps
+
+
+def read_training(output: str) -> Training:
+    """Read how a training cut the run into steps, and how far it is.
+
+    Raises:
+        UsageError: no training has begun there.
+        DataError: its files are damaged.
+    """
+    folder = Path(output)
+    starts: list[Start] = []
+    data = ""
+    try:
+        with (folder / "events.jsonl").open("rb") as file:
+            for line in file:
+                if b'"start"' not in line[:40] or not line.endswith(b"\n"):
+                    continue
+                event = json.loads(line)
+                state, rows = event["loader"], event["settings"]["batch"]["global_rows"]
+                data = str(event["settings"]["data"])
+                starts.append(
+                    Start(int(state["step"]), int(state["rows"]), int(rows), int(event["steps"]),
+                          str(state["plan"]))
+                )  # fmt: skip
+    except OSError as error:
+        raise UsageError(
+            f"{output}: not the output of a training: {(error.strerror or str(error)).lower()}. "
+            "Name the folder that `corpuskit train` writes to (`output` in its file)."
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder / 'events.jsonl'}: cannot be read: {error!r}.") from None
+    if not starts:
+        raise UsageError(f"{output}: no training has begun here: events.jsonl has no start.")
+    return Training(output, data, _steps_done(folder / "metrics.jsonl"), tuple(starts))
+
+
+def _steps_done(path: Path) -> int:
+    """Return how many steps a training has lines for; the last line may be unfinished."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
+        lines = file.read().split(b"\n")[:-1]
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["step"]) + 1
+        except (ValueError, KeyError, TypeError):
+            continue
+    return 0
+
+
+def token_facts(
+    address: str,
+    key: int,
+    *,
+    global_batch_rows: int | Sequence[tuple[int, int]] | None = None,
+    training: Training | None = None,
+) -> dict[str, Any]:
+    """Return the rows that hold a document, and when the run takes them, as JSON values.
+
+    Args:
+        address: of the run directory.
+        global_batch_rows: count steps of this many rows.
+        training: count the steps of this training instead.
+
+    Returns:
+        `rows` (source, row, part, row_group, row_in_group, first_token, num_tokens); `taken`, times
+        that the run takes them in all, skipped ones left out; `epochs`; `steps`, at most MAX_STEPS,
+        each with `step`, `row` in its batch, `run_row`, `epoch`, `masked` and, of a training,
+        `done`. Or `missing`: why there is nothing to say.
+
+    Raises:
+        UsageError: the training is of another run.
+    """
+    try:
+        plan = read_mix(address)
+        provenance = Provenance(plan, _DEADLINE_SECONDS)
+        rows = _rows(plan, provenance, key)
+        occurrences = provenance.counters_of(key) if rows else []
+    except CorpuskitError as error:
+        return {"missing": str(error)}
+    facts: dict[str, Any] = {
+        "rows": rows,
+        "taken": len(occurrences),
+        "epochs": 1 + max((occurrence.epoch for occurrence in occurrences), default=-1),
+        "plan_rows": plan.order.num_rows,
+    }
+    if rows and not occurrences:
+        facts["why_not"] = _why_not(plan, rows)
+    if training is not None:
+        facts |= _training_steps(plan, occurrences, training)
+    else:
+        facts["steps"] = _steps(plan, occurrences, global_batch_rows)
+    return facts
+
+
+def _rows(plan: MixPlan, provenance: Provenance, key: int) -> list[dict[str, Any]]:
+    names = [source.name for source in plan.sources]
+    facts = []
+    for source, _, row, first, count in provenance.lookups.stretches_of({key}):
+        at = np.array([names.index(source)], np.int32), np.array([row], np.int64)
+        place = plan.parts.locate(*at)
+        facts.append(
+            {
+                "source": source,
+                "row": row,
+                "part": plan.parts.paths[int(place.parts[0])],
+                "row_group": int(place.groups[0]),
+                "row_in_group": int(place.rows[0]),
+                "first_token": first,
+                "num_tokens": count,
+            }
+        )
+    return facts
+
+
+def _why_not(plan: MixPlan, rows: list[dict[str, Any]]) -> str:
+    """Say why no step sees a packed document: the mixture ends before it, or skips it."""
+    names = [source.name for source in plan.sources]
+    number = names.index(rows[0]["source"])
+    taken = int(plan.order.taken(plan.order.num_rows)[number])
+    if any(plan.order.counters_of(number, row["row"]) for row in rows):
+        return "an edit of the plan passes over its rows"
+    return (
+        f"the mixture takes {taken:,} of the {plan.sources[number].rows:,} rows of source "
+        f"{names[number]}"
+    )
+
+
+def _steps(
+    plan: MixPlan, occurrences: Sequence[Found], batch: int | Sequence[tuple[int, int]] | None
+) -> list[dict[str, Any]]:
+    slicing = None if batch is None else Slicing(BatchRows(batch), 0, 0, 0, 1)
+    last = 0 if slicing is None else slicing.last_step(plan.skips.num_delivered)
+    steps = []
+    for occurrence in occurrences[:MAX_STEPS]:
+        facts = _occurrence(occurrence)
+        if slicing is not None:
+            step, row = slicing.step_of(plan.skips.delivered_before(occurrence.counter))
+            facts |= {"step": step, "row": row} if step < last else {"left_over": True}
+        steps.append(facts)
+    return steps
+
+
+def _training_steps(
+    plan: MixPlan, occurrences: Sequence[Found], training: Training
+) -> dict[str, Any]:
+    known = {plan.base.hash, *(edit.after for edit in plan.edits)}
+    if training.starts[-1].plan not in known:
+        raise UsageError(
+            f"{training.output}: this training reads another plan ({training.data}), not the one "
+            "of this run, so it says nothing about its documents. Name the run that it reads."
+        )
+    steps = []
+    for occurrence in occurrences[:MAX_STEPS]:
+        place = _place_in(plan, occurrence.counter, training)
+        if place is None:
+            steps.append({**_occurrence(occurrence), "left_over": True, "done": False})
+        else:
+            steps.append(
+                {**_occurrence(occurrence), "step": place[0], "row": place[1],
+                 "done": place[0] < training.done}
+            )  # fmt: skip
+    return {
+        "steps": steps,
+        "training": {
+            "output": training.output, "steps_done": training.done, "steps": training.steps,
+            "global_batch_rows": training.starts[-1].rows,
+        },
+    }  # fmt: skip
+
+
+def _place_in(plan: MixPlan, counter: int, training: Training) -> tuple[int, int] | None:
+    """Return (step, row) of a counter; the last start that stood before it says how.
+
+    A start takes back what earlier ones did after the state that it began with.
+    """
+    delivered = plan.skips.delivered_before(counter)
+    for start in reversed(training.starts):
+        begun = plan.skips.delivered_before(start.counter)
+        if delivered >= begun:
+            slicing = Slicing(BatchRows(start.rows), start.step, begun, 0, 1)
+            step, row = slicing.step_of(delivered)
+            return (step, row) if step < training.steps else None
+    return None
+
+
+def _occurrence(one: Found) -> dict[str, Any]:
+    return {
+        "run_row": one.counter, "source_row": one.row, "epoch": one.epoch, "masked": one.masked,
+    }  # fmt: skip

@@ -1,0 +1,260 @@
+"""Clusters of duplicates: how many of which size, the largest ones, and survivors by key."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from corpuskit.errors import DataError
+from corpuskit.formats.batch import numbers, split_key
+from corpuskit.formats.shuffle_files import read_shuffle
+from corpuskit.inspect.archive import column_of
+from corpuskit.inspect.counts import Sampled
+from corpuskit.inspect.report.excerpts import Excerpt, masked, segments, shortened
+from corpuskit.stages.dedup._cluster_stage import ClusterStage
+from corpuskit.storage import open_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from corpuskit.engine.plan import Phase
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import Sealed
+    from corpuskit.formats.manifest import RoleParts, Seal
+
+
+MAX_ROWS = 20_000_000
+"""Clustered documents that are read of a stage: parts are left out evenly."""
+
+NUM_LARGEST = 5
+NUM_MEMBERS = 8
+TEXT_BYTES = 4000
+
+RUN = "run:clusters"
+"""Role of the runs that name every clustered document."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterMember:
+    """A document of a cluster; ids of older runs' documents are not looked up."""
+
+    key: int
+    id: str | None
+    source: str | None
+    rank: int
+    kept: bool
+    similarity: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """A large cluster and the text of its first document that has one."""
+
+    cluster: int
+    size: int
+    members: tuple[ClusterMember, ...]
+    text: Excerpt | None
+
+
+@dataclasses.dataclass(frozen=True)
+class SizeRange:
+    """Clusters of `low` to `high` documents, both included."""
+
+    low: int
+    high: int
+    clusters: int
+    documents: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Duplicates:
+    """What a stage that clusters documents found.
+
+    Attributes:
+        clusters, documents: of the whole run, older documents included.
+        dropped: documents, by the ledger.
+        survivors: of the keys that were asked for: key -> key of the document kept instead.
+        sampled: None = all clusters were read; none were where somebody has deleted `work/`.
+    """
+
+    stage: str
+    kind: str
+    clusters: int
+    documents: int
+    dropped: int
+    threshold: float | None
+    sizes: tuple[SizeRange, ...]
+    largest: tuple[Cluster, ...]
+    survivors: dict[int, int]
+    sampled: Sampled | None
+
+
+@dataclasses.dataclass
+class _ClusterTally:
+    by_power: Counter[int] = dataclasses.field(default_factory=Counter)
+    documents: Counter[int] = dataclasses.field(default_factory=Counter)
+    largest: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
+    survivors: dict[int, int] = dataclasses.field(default_factory=dict)
+
+
+def find_duplicates(
+    run: RunDirectory, finished: Sealed, wanted: dict[str, set[int]]
+) -> list[Duplicates]:
+    """Return what each finished stage found that clusters documents.
+
+    Args:
+        wanted: stage -> keys whose survivors are looked for.
+
+    Raises:
+        DataError: a run of clusters cannot be read.
+    """
+    seals = {phase.index: (phase, seal) for phase, seal in finished}
+    duplicates = []
+    for phase, seal in finished:
+        clustering = _clustering(run, phase)
+        last = max(p.index for p in run.plan.phases if p.labels == phase.labels)
+        if clustering and phase.pass_name == clustering and last in seals:
+            duplicates.append(_of_stage(run, phase, seal, seals[last], wanted))
+    return duplicates
+
+
+def _clustering(run: RunDirectory, phase: Phase) -> str:
+    """Return the pass of a phase's stage that names clusters; "" if it has none."""
+    stage = None if phase.is_stream else run.plan.step(phase.labels[0]).stage
+    return stage.clustering() if isinstance(stage, ClusterStage) else ""
+
+
+def _of_stage(
+    run: RunDirectory, phase: Phase, seal: Seal, last: tuple[Phase, Seal],
+    wanted: dict[str, set[int]],
+) -> Duplicates:  # fmt: skip
+    label = phase.labels[0]
+    stage = run.plan.step(label).stage
+    parts = seal.by_role(RUN)
+    is_there = all(run.store.exists(part.path) for part in parts)
+    step = max(-(-sum(part.rows for part in parts) // MAX_ROWS), 1) if is_there else 0
+    chosen = parts[::step] if is_there else parts[:0]
+    tally = _ClusterTally()
+    asked = np.array(sorted(wanted.get(label, ())), np.int64)
+    for number, part in enumerate(chosen):
+        _count(run, part.path, number * step, asked, tally)
+    dropped = sum(v for k, v in last[1].counters.items() if k.startswith(f"dropped/{label}/"))
+    bound = stage.threshold(stage.rules[0])
+    sizes = tuple(
+        SizeRange(max(1 << power, 2), (2 << power) - 1, num, tally.documents[power])
+        for power, num in sorted(tally.by_power.items())
+    )
+    return Duplicates(
+        stage=label,
+        kind=run.plan.step(label).name,
+        clusters=seal.counters.get("clusters", 0),
+        documents=seal.counters.get("clustered_documents", 0),
+        dropped=dropped,
+        threshold=None if np.isnan(bound) else bound,
+        sizes=sizes,
+        largest=tuple(_largest(run, last[0], parts, tally, is_dropped=dropped > 0)),
+        survivors=tally.survivors,
+        sampled=None if step == 1 else Sampled(len(chosen), len(parts)),
+    )
+
+
+def _count(
+    run: RunDirectory, path: str, number: int, asked: NDArray[np.int64], tally: _ClusterTally
+) -> None:
+    """Add one run of clusters; rows of a cluster follow each other."""
+    before: int | None = None
+    for batch in _batches(run, path):
+        clusters, sizes = numbers(batch.column("cluster")), numbers(batch.column("size"))
+        if len(asked):
+            keys = numbers(batch.column("key"))
+            mine = np.flatnonzero(np.isin(keys, asked))
+            survivors = numbers(batch.column("survivor"))
+            tally.survivors.update(zip(keys[mine].tolist(), survivors[mine].tolist(), strict=True))
+        is_first = np.diff(clusters, prepend=clusters[:1] - 1) != 0
+        is_first[0] = before is None or before != int(clusters[0])
+        before = int(clusters[-1])
+        first = np.flatnonzero(is_first)
+        some = sizes[first].astype(np.int64)
+        powers = np.log2(np.maximum(some, 1)).astype(np.int64)
+        counts = np.bincount(powers)
+        weights = np.bincount(powers, weights=some)
+        for power in np.flatnonzero(counts).tolist():
+            tally.by_power[power] += int(counts[power])
+            tally.documents[power] += int(weights[power])
+        top = first[np.argsort(-some, kind="stable")[:NUM_LARGEST]]
+        survivors = numbers(batch.column("survivor"))
+        tally.largest = heapq.nlargest(
+            NUM_LARGEST,
+            [
+                *tally.largest,
+                *(
+                    (int(sizes[row]), -int(clusters[row]), int(survivors[row]), number)
+                    for row in top.tolist()
+                ),
+            ],
+        )
+
+
+def _batches(run: RunDirectory, path: str) -> Iterator[pa.RecordBatch]:
+    place = run.store.at(path)
+    try:
+        with open_place(place) as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                if len(batch):
+                    yield batch
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{place}: cannot be read: {error}. Run again.") from None
+
+
+def _largest(
+    run: RunDirectory, last: Phase, parts: RoleParts, tally: _ClusterTally, *, is_dropped: bool
+) -> Iterator[Cluster]:
+    """Yield the largest clusters with their first members."""
+    stage = run.plan.step(last.labels[0]).stage
+    keeps_none = getattr(stage, "keep", "") == "none"
+    sources = {file.ordinal: file.source for file in run.inputs.files}
+    for size, cluster, survivor, number in tally.largest:
+        rows = read_shuffle(run.at(parts[number]), survivor, survivor + 1)
+        members = [row for row in rows.to_pylist() if row["cluster"] == -cluster]
+        members = sorted(members, key=lambda row: (row["rank"], row["key"]))[:NUM_MEMBERS]
+        names = column_of(run, last, [row["key"] for row in members], "id")
+        yield Cluster(
+            -cluster,
+            size,
+            tuple(
+                ClusterMember(
+                    key=row["key"],
+                    id=names.get(row["key"]),
+                    source=sources.get(split_key(row["key"])[0]) if row["key"] >= 0 else None,
+                    rank=row["rank"],
+                    kept=not is_dropped or (row["rank"] == 0 and not keeps_none),
+                    similarity=_similarity(row),
+                )
+                for row in members
+            ),
+            _text(run, last, [row["key"] for row in members[:1]]),
+        )
+
+
+def _similarity(row: dict[str, Any]) -> float | None:
+    value = row["similarity"]
+    return None if row["rank"] == 0 or value is None or np.isnan(value) else float(value)
+
+
+def _text(run: RunDirectory, phase: Phase, keys: list[int]) -> Excerpt | None:
+    """Return the beginning of a text, with personal data masked."""
+    texts = column_of(run, phase, keys, "text")
+    if not texts:
+        return None
+    whole = segments(next(iter(texts.values())), (), "")
+    [safe] = [whole] if run.plan.settings.ledger.keep_text else masked([whole])
+    return shortened(safe, TEXT_BYTES)

@@ -1,0 +1,322 @@
+"""Distributions over all documents: measures and scores, languages, domains, lengths, rewrites."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corpuskit.engine.records import LEFT, READ, edges
+from corpuskit.inspect.counts import Pair, top_names
+from corpuskit.inspect.sweep import failing, takes_whole
+from corpuskit.stage import StreamingStage
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from corpuskit.engine.config import Step
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.inspect.counts import ProfileTotals
+    from corpuskit.inspect.report.funnel import Counted
+
+
+MAX_BINS = 120
+"""Bins of a histogram; neighbours are merged, but for the one that holds the threshold."""
+
+MAX_DOMAINS = 200
+MAX_VALUES = 100
+
+Edges = tuple[tuple[float | None, float | None], ...]
+"""(low, high] of each bin, None for infinity."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Histogram:
+    """Documents per bin and source."""
+
+    edges: Edges
+    sources: dict[str, list[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failing:
+    """Documents that break a bound.
+
+    Attributes:
+        at_least, at_most: by the bins; the bound lies inside of one. None without a bound.
+        ledger: dropped by the rule: of documents that break several, the first rule has it.
+        sources: source -> (at_least, at_most); empty without a bound.
+    """
+
+    at_least: int | None
+    at_most: int | None
+    ledger: int | None
+    sources: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """What a rule measured, or a score that a stage gave, over all documents that it saw.
+
+    Attributes:
+        kind: `measure` or `score`.
+        fails: the side that is dropped, `below` or `above` the threshold; None without one.
+        missing: documents without a value, by source.
+        seen: documents that the stage saw.
+    """
+
+    stage: str
+    name: str
+    kind: str
+    rule: str | None
+    parameter: str | None
+    threshold: float | None
+    fails: str | None
+    histogram: Histogram
+    missing: dict[str, int]
+    seen: int
+    failing: Failing
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        facts.pop("histogram")
+        failing = dataclasses.asdict(self.failing)
+        return {**facts, **dataclasses.asdict(self.histogram), "failing": failing}
+
+
+def measures(
+    run: RunDirectory, counts: ProfileTotals, counted: Counted, outdated: Collection[str] = ()
+) -> list[Measure]:
+    """Return the distribution of each measure and score, in plan order.
+
+    Args:
+        outdated: labels of stages that ran with other bounds than those of the plan.
+    """
+    rows = []
+    for step in run.plan.file.steps:
+        if not isinstance(step.stage, StreamingStage):
+            continue
+        seen = {
+            source: one.documents for source, one in counts.by_source(step.label, "seen").items()
+        }
+        names: set[str] = set()
+        for kind in ("measure", "score"):
+            by_name: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+            for row in counts.rows(step.label, kind):
+                by_name[row["field"]].append(row)
+            ordered = sorted(by_name, key=lambda name: (_place(step.stage.rules, name), name))
+            rows += [
+                _measure(
+                    step,
+                    kind,
+                    name,
+                    by_name[name],
+                    seen,
+                    counted,
+                    is_outdated=step.label in outdated,
+                )
+                for name in ordered
+                if name not in names  # a score that a rule bounds is a measure, too
+            ]
+            names.update(by_name)
+    return rows
+
+
+def _place(rules: Sequence[str], name: str) -> int:
+    return rules.index(name) if name in rules else len(rules)
+
+
+def _measure(
+    step: Step, kind: str, name: str, rows: list[dict[str, Any]], seen: Mapping[str, int],
+    counted: Counted, *, is_outdated: bool,
+) -> Measure:  # fmt: skip
+    rule = name if name in step.stage.rules else None
+    threshold, fails = (None, None) if is_outdated else _bound(step, rule)
+    sums: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for row in rows:
+        sums[row["source"]][row["bin"]] += row["documents"]
+    mine = [
+        num for (action, label, reason, _), num in counted.items()
+        if (action, label, reason) == ("drop", step.label, rule)
+    ]  # fmt: skip
+    parameter = step.stage.bounds.get(rule) if rule is not None else None
+    is_whole = takes_whole(step.stage, parameter)
+    low, high = _failing(sums.values(), threshold, fails, is_whole=is_whole)
+    by_source = {
+        source: (least, most)
+        for source, counter in sums.items()
+        for least, most in [_failing([counter], threshold, fails, is_whole=is_whole)]
+        if least is not None and most is not None
+    }
+    ledger = sum(mine) if rule is not None else None
+    return Measure(
+        stage=step.label,
+        name=name,
+        kind=kind,
+        rule=rule,
+        parameter=parameter,
+        threshold=threshold,
+        fails=fails,
+        histogram=histogram(sums, threshold),
+        missing={source: num - sum(sums[source].values()) for source, num in seen.items()},
+        seen=sum(seen.values()),
+        failing=Failing(low, high, ledger, by_source),
+    )
+
+
+def _bound(step: Step, rule: str | None) -> tuple[float | None, str | None]:
+    """Return the threshold of a rule and the side that fails."""
+    if rule is None:
+        return None, None
+    threshold = step.stage.threshold(rule) if rule in step.stage.bounds else 0.0
+    if math.isnan(threshold):
+        return None, None
+    reach = max(abs(threshold) * 1e-6, 1e-9)
+    sides = step.stage.fails(rule, np.array([threshold - reach, threshold + reach]))
+    return threshold, "below" if sides[0] else "above" if sides[1] else None
+
+
+def _failing(
+    sums: Iterable[Mapping[int, int]],
+    threshold: float | None,
+    fails: str | None,
+    *,
+    is_whole: bool = False,
+) -> tuple[int | None, int | None]:
+    """Return at least and at most how many documents break a bound, by their bins."""
+    if threshold is None or fails is None:
+        return None, None
+    least = most = 0
+    for counter in sums:
+        numbers = np.array(sorted(counter), np.int64)
+        documents = np.array([counter[number] for number in numbers.tolist()], np.int64)
+        sure, perhaps = failing(
+            numbers, documents, threshold, is_min=fails == "below", is_whole=is_whole
+        )
+        least, most = least + sure, most + perhaps
+    return least, most
+
+
+def histogram(sums: Mapping[str, Mapping[int, int]], threshold: float | None = None) -> Histogram:
+    """Return documents per bin, of at most about MAX_BINS bins."""
+    present = sorted({number for counter in sums.values() for number in counter})
+    step = max(-(-len(present) // MAX_BINS), 1)
+    groups: list[list[int]] = []
+    for number in present:
+        is_bound = _holds(number, threshold)
+        if not groups or len(groups[-1]) >= step or is_bound or _holds(groups[-1][-1], threshold):
+            groups.append([])
+        groups[-1].append(number)
+    bounds = tuple((_finite(edges(g[0])[0]), _finite(edges(g[-1])[1])) for g in groups)
+    sources = {
+        source: [sum(counter.get(number, 0) for number in group) for group in groups]
+        for source, counter in sums.items()
+    }
+    return Histogram(bounds, sources)
+
+
+def _holds(number: int, threshold: float | None) -> bool:
+    if threshold is None:
+        return False
+    low, high = edges(number)
+    return low < threshold <= high or low == high == threshold
+
+
+def _finite(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def lengths(counts: ProfileTotals) -> dict[str, Any]:
+    """Return bytes of texts as they were read and as they are left, as JSON values."""
+    sums: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for at in (READ, LEFT):
+        for row in counts.rows(at, "length"):
+            sums[f"{at}/{row['source']}"][row["bin"]] += row["documents"]
+    bins = histogram(sums)
+    none = [0] * len(bins.edges)
+    names = sorted({name.partition("/")[2] for name in bins.sources})
+    sources = {
+        name: {at: bins.sources.get(f"{at}/{name}", none) for at in (READ, LEFT)} for name in names
+    }
+    return {**counts.coverage.to_json(), "edges": bins.edges, "sources": sources}
+
+
+def domains(counts: ProfileTotals) -> dict[str, Any]:
+    """Return the most frequent domains before and after, as JSON values."""
+    rows = {at: list(counts.rows(at, "domain")) for at in (READ, LEFT)}
+    names, is_cut = top_names(rows[READ] or rows[LEFT], MAX_DOMAINS)
+    listed = _named(rows, names)
+    return {
+        **counts.coverage.to_json(), "names": listed, "distinct_shown": len(names), "cut": is_cut
+    }  # fmt: skip
+
+
+def values(run: RunDirectory, counts: ProfileTotals) -> dict[str, Any]:
+    """Return how frequent each value of each column of strings is, as JSON values.
+
+    `at` is where the stage gave it, `left` what is left.
+    """
+    items = []
+    for step in run.plan.file.steps:
+        by_field: defaultdict[str, dict[str, list[dict[str, Any]]]] = defaultdict(dict)
+        for row in counts.rows(step.label, "value"):
+            by_field[row["field"]].setdefault("at", []).append(row)
+        for row in counts.rows(LEFT, "value"):
+            label, _, field = row["field"].partition(".")
+            if label == step.label:
+                by_field[field].setdefault("left", []).append(row)
+        for field, rows in sorted(by_field.items()):
+            names, _ = top_names(rows.get("at") or rows["left"], MAX_VALUES)
+            items.append(
+                {
+                    "field": f"{step.label}.{field}", "stage": step.label, "points": sorted(rows),
+                    "names": _named(rows, names),
+                }
+            )  # fmt: skip
+    return {**counts.coverage.to_json(), "items": items}
+
+
+def _named(
+    rows: Mapping[str, Iterable[dict[str, Any]]], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return documents and bytes of each name, source and place; what has no name comes last."""
+    known = set(names)
+    sums: defaultdict[str | None, dict[str, dict[str, Pair]]] = defaultdict(dict)
+    for at, some in rows.items():
+        for row in some:
+            name = row["name"] if row["name"] in known else None
+            by_place = sums[name].setdefault(row["source"], {})
+            one = by_place.get(at, Pair())
+            by_place[at] = Pair(
+                one.documents + row["documents"], one.text_bytes + row["text_bytes"]
+            )
+    listed = [*names, *([None] if None in sums else [])]
+    none = {at: Pair() for at in rows}
+    return [
+        {
+            "name": name,
+            "sources": {
+                source: {at: dataclasses.asdict(one) for at, one in (none | pairs).items()}
+                for source, pairs in sorted(sums[name].items())
+            },
+        }
+        for name in listed
+    ]
+
+
+def rewritten(run: RunDirectory, counts: ProfileTotals) -> dict[str, Any]:
+    """Return how many documents each stage rewrote and the bytes they lost, as JSON values."""
+    rows = [
+        {
+            "stage": step.label, "source": source, "documents": one.documents,
+            "removed_bytes": one.text_bytes,
+        }
+        for step in run.plan.file.steps
+        for source, one in sorted(counts.by_source(step.label, "rewritten").items())
+        if one.documents
+    ]  # fmt: skip
+    return {**counts.coverage.to_json(), "rows": rows}

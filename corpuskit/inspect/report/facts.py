@@ -1,0 +1,467 @@
+"""Everything that a report shows about a run, in one tree of plain facts.
+
+It works on a run that is finished, running, failed or stopped: what is sealed has figures, the rest
+says that it has none yet. Memory and time are bounded: of a large run an even part of the profile
+and of the ledger is read, and the facts say so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+import importlib.metadata
+import json
+import math
+import platform
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import corpuskit
+from corpuskit.engine.mixture import mixture, packing
+from corpuskit.engine.status import accounts, outdated_phases, run_status, sealed
+from corpuskit.errors import DataError, UsageError
+from corpuskit.formats.manifest import Seal
+from corpuskit.inspect.counts import read_counts
+from corpuskit.inspect.report import distributions, funnel
+from corpuskit.inspect.report.clusters import find_duplicates
+from corpuskit.inspect.report.excerpts import Excerpt
+from corpuskit.inspect.report.funnel import TextVolume, changed_params, flow, total
+from corpuskit.inspect.report.ledger import scan_ledger
+from corpuskit.inspect.report.resources import resources
+from corpuskit.inspect.report.samples import BUDGET_BYTES, shown_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corpuskit.engine.mixture import Mixture, PackingRow
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import Account, RunStatus, Sealed
+    from corpuskit.inspect.counts import ProfileTotals
+    from corpuskit.inspect.report.clusters import Duplicates
+    from corpuskit.inspect.report.distributions import Measure
+    from corpuskit.inspect.report.funnel import Drop, Flow, FunnelVolumes, StageFact, TextChange
+    from corpuskit.inspect.report.ledger import Scan
+    from corpuskit.inspect.report.resources import Resources
+    from corpuskit.inspect.report.samples import Shown
+
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RunTotals:
+    """The run in a few figures.
+
+    Attributes:
+        changed: how often a stage cut, replaced or rewrote something in a document.
+        tokens: stored, taken by the mixture, rows, seq_len, padding; None where not known yet.
+    """
+
+    num_files: int
+    size_bytes: int
+    read: TextVolume
+    left: TextVolume
+    dropped: int
+    changed: int | None
+    tokens: dict[str, int | None]
+    accounts: tuple[Account, ...]
+    cpu_seconds: float
+    peak_rss_bytes: float
+    notes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportFacts:
+    """All that is known about a run; `to_json` gives plain JSON values, keys as strings."""
+
+    made: dict[str, Any]
+    run: RunStatus
+    sources: tuple[str, ...]
+    stages: tuple[StageFact, ...]
+    totals: RunTotals
+    funnel: tuple[FunnelVolumes, ...]
+    drops: tuple[Drop, ...]
+    changes: tuple[TextChange, ...]
+    rewritten: dict[str, Any]
+    coverage: dict[str, Any]
+    measures: tuple[Measure, ...]
+    values: dict[str, Any]
+    domains: dict[str, Any]
+    lengths: dict[str, Any]
+    duplicates: tuple[Duplicates, ...]
+    samples: Shown
+    mixture: Mixture | None
+    packing: tuple[PackingRow, ...]
+    resources: Resources
+    provenance: dict[str, Any]
+    plan: dict[str, Any]
+    training: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as JSON values; numbers that JSON lacks are null."""
+        facts: dict[str, Any] = {
+            "format": FORMAT,
+            "made": self.made,
+            "run": _run_json(self.run),
+            "failures": self.run.failures,
+            "sources": self.sources,
+            "stages": self.stages,
+            "totals": _totals_json(self.totals),
+            "funnel": [row.to_json() for row in self.funnel],
+            "drops": self.drops,
+            "changes": self.changes,
+            "rewritten": self.rewritten,
+            "measures": {**self.coverage, "items": [row.to_json() for row in self.measures]},
+            "values": self.values,
+            "domains": self.domains,
+            "lengths": self.lengths,
+            "duplicates": [_duplicates_json(row) for row in self.duplicates],
+            "samples": _samples_json(self.samples),
+            "mixture": None if self.mixture is None else self.mixture.facts(),
+            "packing": [
+                {
+                    **dataclasses.asdict(row), "fill_ratio": row.fill_ratio,
+                    "cut_ratio": row.cut_ratio,
+                }
+                for row in self.packing
+            ],
+            "resources": self.resources.to_json(),
+            "provenance": self.provenance,
+            "plan": self.plan,
+            "training": self.training,
+        }  # fmt: skip
+        return {name: _plain(value) for name, value in facts.items()}
+
+
+def gather(
+    run: RunDirectory, *, samples: int, seed: int, training: Sequence[str] = (),
+    budget_bytes: int = BUDGET_BYTES,
+) -> ReportFacts:  # fmt: skip
+    """Gather everything that a report shows.
+
+    Args:
+        samples: of each stage, rule, action and source, and of the kept documents of each source.
+        seed: of the choice of samples.
+        training: folders of training runs, handed on as they are.
+        budget_bytes: text of all samples together.
+
+    Raises:
+        DataError: a file that a seal names cannot be read.
+    """
+    began = time.process_time()
+    finished = sealed(run)
+    for phase, seal in finished:
+        run.set_seal(phase, seal)
+    state = run_status(run, finished)
+    known, so_far = begun(run, finished, state)
+    counts = read_counts(run, known)
+    stream = flow(run, known, counts)
+    current = state.phase if state.state == "running" else None
+    stages = funnel.stage_facts(run, finished, current)
+    scan = scan_ledger(run, known, samples, seed)
+    clusters = _clusters(run, finished, scan, samples)
+    costs = resources(run, finished, state)
+    taken, notes = _mixture(run, finished)
+    old, earlier = _outdated(run, finished)
+    packed = tuple(packing(finished))
+    facts = ReportFacts(
+        made={},
+        run=state,
+        sources=tuple(step.label for step in run.plan.file.sources),
+        stages=tuple(stages),
+        totals=_totals(
+            run, known, stream, counts, packed, taken, costs, [*so_far, *earlier, *notes]
+        ),
+        funnel=tuple(funnel.funnel_rows(run, known, stream, stages)),
+        drops=tuple(funnel.drops(stream, counts, stages)),
+        changes=tuple(funnel.changes(stream, scan, stages)),
+        rewritten=distributions.rewritten(run, counts),
+        coverage=counts.coverage.to_json(),
+        measures=tuple(distributions.measures(run, counts, stream.counted, old)),
+        values=distributions.values(run, counts),
+        domains=distributions.domains(counts),
+        lengths=distributions.lengths(counts),
+        duplicates=tuple(clusters),
+        samples=shown_samples(run, known, scan, clusters, samples, seed, budget_bytes),
+        mixture=taken,
+        packing=packed,
+        resources=costs,
+        provenance=provenance(run, finished, state),
+        plan=plan_facts(run),
+        training=tuple(training),
+    )
+    return dataclasses.replace(facts, made=_made(time.process_time() - began))
+
+
+def _clusters(run: RunDirectory, finished: Sealed, scan: Scan, samples: int) -> list[Duplicates]:
+    """Return duplicates by cluster; without samples there are no texts in them, either."""
+    wanted: dict[str, set[int]] = {}
+    for row in scan.rows:
+        if row.survivor_id is not None:
+            wanted.setdefault(row.group.stage, set()).add(row.key)
+    duplicates = find_duplicates(run, finished, wanted)
+    if samples:
+        return duplicates
+    bare = [tuple(dataclasses.replace(c, text=None) for c in one.largest) for one in duplicates]
+    return [
+        dataclasses.replace(one, largest=largest)
+        for one, largest in zip(duplicates, bare, strict=True)
+    ]
+
+
+def _made(cpu_seconds: float) -> dict[str, Any]:
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    seconds = round(cpu_seconds, 3)
+    return {"at": now, "corpuskit": corpuskit.__version__, "cpu_seconds": seconds}
+
+
+def _outdated(run: RunDirectory, finished: Sealed) -> tuple[list[str], list[str]]:
+    """Return the labels of stages that ran with other parameters, and a note that says so."""
+    labels = [label for phase in outdated_phases(run, finished) for label in phase.labels]
+    if not labels:
+        return [], []
+    return labels, [
+        f"{', '.join(labels)}: parameters, files or inputs are no longer those that made these "
+        "figures. Their bounds are not drawn; the plan below is the new one."
+    ]
+
+
+def _totals(
+    run: RunDirectory, known: Sealed, stream: Flow, counts: ProfileTotals,
+    packed: Sequence[PackingRow], taken: Mixture | None, costs: Resources, notes: list[str],
+) -> RunTotals:  # fmt: skip
+    dropped = [num for (kind, *_), num in stream.counted.items() if kind == "drop"]
+    return RunTotals(
+        num_files=len(run.inputs.files),
+        size_bytes=sum(file.size_bytes for file in run.inputs.files),
+        read=total(stream.volumes[stream.labels[0]].values()),
+        left=_left(stream),
+        dropped=sum(dropped),
+        changed=funnel.changed_documents(stream, counts),
+        tokens=_tokens(run, packed, taken),
+        accounts=tuple(accounts(run, known)),
+        cpu_seconds=costs.cpu_seconds["total"],
+        peak_rss_bytes=costs.peak_rss_bytes,
+        notes=(*notes, *stream.notes),
+    )
+
+
+def _left(stream: Flow) -> TextVolume:
+    known = [
+        volume
+        for label in (*stream.labels, "")
+        if (volume := total(stream.volumes[label].values())).documents is not None
+    ]
+    return known[-1] if known else TextVolume()
+
+
+def _mixture(run: RunDirectory, finished: Sealed) -> tuple[Mixture | None, list[str]]:
+    """Return the mixture, and why there is none if its plan is damaged."""
+    try:
+        return mixture(run, finished), []
+    except (DataError, UsageError) as error:
+        return None, [str(error)]
+
+
+def _tokens(
+    run: RunDirectory, packed: Sequence[PackingRow], taken: Mixture | None
+) -> dict[str, int | None]:
+    whole = [row for row in packed if row.band is None]
+    given = run.plan.given.get("pack", {}).get("packing", {})
+    is_taken = taken is not None and taken.state == "planned"
+    return {
+        "stored": sum(row.tokens for row in whole) if whole else None,
+        "taken": sum(row.tokens for row in taken.sources) if taken and is_taken else None,
+        "rows": sum(row.rows for row in whole) if whole else None,
+        "seq_len": given.get("seq_len"),
+        "padding": sum(row.padding for row in whole) if whole else None,
+    }
+
+
+def _run_json(state: RunStatus) -> dict[str, Any]:
+    left_out = {"failures", "phase_statuses"}
+    names = [field.name for field in dataclasses.fields(state) if field.name not in left_out]
+    return {name: getattr(state, name) for name in names}
+
+
+def _totals_json(totals: RunTotals) -> dict[str, Any]:
+    facts = {field.name: getattr(totals, field.name) for field in dataclasses.fields(totals)}
+    facts["input"] = {"files": facts.pop("num_files"), "size_bytes": facts.pop("size_bytes")}
+    facts["accounts"] = [
+        {**dataclasses.asdict(account), "num_missing": account.num_missing}
+        for account in totals.accounts
+    ]
+    return facts
+
+
+def _duplicates_json(stage: Duplicates) -> dict[str, Any]:
+    facts = {field.name: getattr(stage, field.name) for field in dataclasses.fields(stage)}
+    facts.pop("survivors")
+    facts["state"] = "done"
+    facts["largest"] = [
+        {
+            "cluster": str(cluster.cluster), "size": cluster.size, "text": cluster.text,
+            "members": [
+                {**dataclasses.asdict(member), "key": str(member.key)}
+                for member in cluster.members
+            ],
+        }
+        for cluster in stage.largest
+    ]  # fmt: skip
+    return facts
+
+
+def _samples_json(shown: Shown) -> dict[str, Any]:
+    facts = {field.name: getattr(shown, field.name) for field in dataclasses.fields(shown)}
+    facts["items"] = [
+        {
+            **{field.name: getattr(item, field.name) for field in dataclasses.fields(item)},
+            "key": str(item.key),
+        }
+        for item in shown.items
+    ]
+    return facts
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: tuples as lists, dataclasses as objects, NaN as null."""
+    if isinstance(value, Excerpt):
+        return value.to_json()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: _plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, str) and not value.isascii():  # names of files may be no UTF-8
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
+# ---------------------------------------------------------------- a run whose first phase goes on
+
+MAX_MANIFESTS = 5000
+"""With more of them nothing is shown before the seal: half a millisecond each."""
+
+
+def begun(run: RunDirectory, finished: Sealed, state: RunStatus) -> tuple[Sealed, list[str]]:
+    """Return the finished phases or, before there are any, what the first one has done so far.
+
+    Returns:
+        Phases with their seals, and notes about them.
+    """
+    first = state.phase_statuses[0] if state.phase_statuses else None
+    if finished or first is None or not first.units:
+        return finished, []
+    names = run.manifest_names(first.phase, first.fingerprint)
+    if not names or len(names) > MAX_MANIFESTS:
+        return finished, []
+    manifests = run.manifests(first.phase, first.fingerprint).values()
+    seal = Seal.merge(first.phase.name, first.fingerprint, manifests)
+    run.set_seal(first.phase, seal)
+    note = (
+        f"All figures are of {len(seal.units)} of {first.units} pieces of the input: phase "
+        f"{first.phase.name}, which reads it, is not finished."
+    )
+    return [(first.phase, seal)], [note]
+
+
+# ---------------------------------------------------------------- what made the run
+
+MAX_FILES = 50
+"""Input files of a source that are named."""
+
+LIBRARIES = (
+    "datasketch", "datatrove", "fasttext", "numba", "numpy", "pyarrow", "pydantic", "spacy",
+    "tokenizers", "zstandard",
+)  # fmt: skip
+
+
+def provenance(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[str, Any]:
+    """Return fingerprints and versions, as JSON values.
+
+    Libraries whose version decides are part of the fingerprints; runs do not store versions by
+    name, so the versions are those that are installed where the report is made.
+    """
+    current = {prospect.phase.name: prospect.state == "reuse" for prospect in state.phase_statuses}
+    phases = [
+        {
+            "phase": phase.name, "fingerprint": seal.fingerprint, "content": seal.content(),
+            "inputs": list(seal.inputs), "is_current": current.get(phase.name),
+            "accepted_code_change": seal.accepted_code_change,
+        }
+        for phase, seal in finished
+    ]  # fmt: skip
+    mix = _mix_plan(run)
+    return {
+        "phases": phases,
+        "versions": {"here": _versions(), "recorded": None},
+        "plan_hash": mix.get("plan_hash"),
+        "tokenizer": mix.get("tokenizer"),
+        "code": _planned_code(run),
+    }
+
+
+def _planned_code(run: RunDirectory) -> dict[str, str]:
+    try:
+        content = json.loads(run.store.read("plan.json"))
+        return {str(name): str(digest) for name, digest in content["code"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _mix_plan(run: RunDirectory) -> dict[str, Any]:
+    if not run.store.exists("mix/plan.json"):
+        return {}
+    try:
+        plan = json.loads(run.store.read("mix/plan.json"))
+    except ValueError:
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    versions = {"corpuskit": corpuskit.__version__, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def plan_facts(run: RunDirectory) -> dict[str, Any]:
+    """Return the plan as JSON values: settings, sources with their files, stages."""
+    files: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    sizes: defaultdict[str, int] = defaultdict(int)
+    nums: defaultdict[str, int] = defaultdict(int)
+    for file in run.inputs.files:
+        nums[file.source] += 1
+        sizes[file.source] += file.size_bytes
+        if len(files[file.source]) < MAX_FILES:
+            files[file.source].append({"name": file.name, "size_bytes": file.size_bytes})
+    sources = [
+        {
+            "label": step.label, "format": step.name, "params": changed_params(step.stage),
+            "paths": list(getattr(step.stage, "paths", ())), "num_files": nums[step.label],
+            "size_bytes": sizes[step.label], "files": files[step.label],
+        }
+        for step in run.plan.file.sources
+    ]  # fmt: skip
+    stages = [
+        {
+            "label": step.label, "name": step.name,
+            "params": step.stage.model_dump(mode="json"), "changed": changed_params(step.stage),
+            "materialize": step.materialize,
+        }
+        for step in run.plan.file.steps
+    ]  # fmt: skip
+    settings = run.plan.settings.model_dump(mode="json", exclude_defaults=True)
+    edits = len(run.store.list("edits"))
+    return {"settings": settings, "sources": sources, "stages": stages, "edits": edits}

@@ -1,0 +1,473 @@
+"""Funnel, drops and changes by stage and source, with documents, bytes and tokens in between."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+from corpuskit.engine import registry
+from corpuskit.engine.mixture import PACK
+from corpuskit.engine.status import funnel, stage_states
+from corpuskit.inspect.counts import ledger_counts
+from corpuskit.inspect.report.ledger import Group, SpanTally
+from corpuskit.stage import CellStage, GlobalStage, Source
+from corpuskit.stages.sequences._rows import TOKENS_PER_BYTE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from corpuskit.engine.config import Step
+    from corpuskit.engine.plan import Phase
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import FunnelRow, Sealed
+    from corpuskit.inspect.counts import ProfileTotals
+    from corpuskit.inspect.report.ledger import Scan
+
+
+How = Literal["exact", "estimated", "unknown"]
+
+_ORDER: tuple[How, ...] = ("exact", "estimated", "unknown")
+
+Counted = Counter[tuple[str, str, str, str]]
+"""(drop, cut or replace; stage; rule; source) -> documents."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextVolume:
+    """Documents and what is in them; None = not known."""
+
+    documents: int | None = None
+    text_bytes: int | None = None
+    text_bytes_how: How = "unknown"
+    tokens: int | None = None
+    tokens_how: How = "unknown"
+
+
+def total(volumes: Iterable[TextVolume]) -> TextVolume:
+    """Return the sum of volumes, as exact as the least exact one that has documents."""
+    counted = [one for one in volumes if one.documents != 0]
+    if any(one.documents is None for one in counted):
+        return TextVolume()
+    documents = sum(one.documents or 0 for one in counted)
+    text, text_how = _sum([(one.text_bytes, one.text_bytes_how) for one in counted])
+    tokens, tokens_how = _sum([(one.tokens, one.tokens_how) for one in counted])
+    return TextVolume(documents, text, text_how, tokens, tokens_how)
+
+
+def _sum(values: list[tuple[int | None, How]]) -> tuple[int | None, How]:
+    if any(value is None for value, _ in values):
+        return None, "unknown"
+    how: How = max((how for _, how in values), key=_ORDER.index, default="exact")
+    return sum(value or 0 for value, _ in values), how
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """What went through the stages.
+
+    Attributes:
+        labels: of formats and stages, in the order of the plan.
+        volumes: label -> source -> before it; of "" after the last one.
+        counted: documents by action, stage, rule and source.
+        notes: what figures rest on.
+    """
+
+    labels: tuple[str, ...]
+    volumes: Mapping[str, Mapping[str, TextVolume]]
+    counted: Counted
+    notes: tuple[str, ...]
+
+    def before(self, label: str) -> Mapping[str, TextVolume]:
+        """Return what came to a stage, by source."""
+        return self.volumes[label]
+
+    def after(self, label: str) -> Mapping[str, TextVolume]:
+        """Return what a stage left, by source."""
+        place = self.labels.index(label) + 1
+        return self.volumes[self.labels[place] if place < len(self.labels) else ""]
+
+
+def flow(run: RunDirectory, finished: Sealed, counts: ProfileTotals) -> Flow:
+    """Return documents, bytes and tokens before each stage, as far as they are known."""
+    formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
+    steps = {step.label: step for step in run.plan.file.steps}
+    labels = (*formats, *steps)
+    counted = _counted(finished)
+    lost: Counter[tuple[str, str]] = Counter()
+    for (kind, label, _, source), num in counted.items():
+        lost[label, source] += num if kind == "drop" else 0
+    places = {label: place for place, label in enumerate(labels)}
+    seen = _observed(run, finished, counts, places)
+    tokens = _Tokens(run, finished)
+    done = {phase.index for phase, _ in finished}
+    reached = _reached(run, done, labels, len(formats))
+    volumes: dict[str, dict[str, TextVolume]] = {label: {} for label in (*labels, "")}
+    for source in (step.label for step in run.plan.file.sources):
+        documents = sum(s.counters.get(f"read/{source}", 0) for p, s in finished if p.base is None)
+        size: int | None = None
+        how: How = "exact"
+        mean = 0.0
+        for place, label in enumerate((*labels, "")):
+            if place > reached:
+                volumes[label][source] = TextVolume()
+                continue
+            size, how = _size(seen, place, source, documents, size, how, mean)
+            mean = size / documents if size is not None and documents else mean
+            is_packed = place > places.get("tokenize", len(labels))
+            volume = TextVolume(documents, size, how)
+            volumes[label][source] = tokens.added(volume, source, is_packed=is_packed)
+            documents -= lost[label, source]
+            if lost[label, source] or _changes(steps.get(label), source, counted, counts):
+                how = "estimated"
+    return Flow(labels, volumes, counted, tuple(tokens.notes))
+
+
+def _size(
+    seen: Mapping[tuple[int, str], int], place: int, source: str, documents: int,
+    size: int | None, how: How, mean: float,
+) -> tuple[int | None, How]:  # fmt: skip
+    """Return bytes before a stage: as observed, as before, or from the mean size."""
+    if documents == 0:
+        return 0, "exact"
+    if (place, source) in seen:
+        return seen[place, source], "exact"
+    if size is None:
+        return None, "unknown"
+    return (size, how) if how == "exact" else (round(documents * mean), "estimated")
+
+
+def _counted(finished: Sealed) -> Counted:
+    counts: Counted = Counter()
+    for _, seal in finished:
+        for key, value in ledger_counts(seal):
+            counts[key] += value
+    return counts
+
+
+def _observed(
+    run: RunDirectory, finished: Sealed, counts: ProfileTotals, places: Mapping[str, int]
+) -> dict[tuple[int, str], int]:
+    """Return (place, source) -> bytes of text, where somebody has counted all of them."""
+    observed: dict[tuple[int, str], int] = {}
+    cursor = len({step.name for step in run.plan.file.sources})
+    for phase, seal in finished:
+        mine = [places[label] for label in phase.labels if label in places]
+        if phase.is_stream:
+            first = mine[0] if mine else cursor
+            begin = 0 if phase.base is None else first  # what a source rejects has no bytes
+            for place in range(begin, first + 1):
+                _note(observed, place, _by_source(seal.counters, "read_bytes/"))
+            cursor = mine[-1] + 1 if mine else cursor
+            _note(observed, cursor, _by_source(seal.counters, "kept_bytes/"))
+            if phase.name not in counts.coverage.missing and counts.coverage.sampled is None:
+                _note(observed, cursor, _sizes(counts.left_of(phase.name)))
+                for label in phase.labels:
+                    _note(observed, places[label], _sizes(counts.by_source(label, "seen")))
+        elif _reads_all(run, phase) and mine:
+            timing = {name: round(value) for name, value in seal.timing.items()}
+            _note(observed, mine[0], _by_source(timing, "source_bytes/"))
+            cursor = max(cursor, mine[0] + 1)
+        elif mine and _has_documents(run, phase):
+            cursor = max(cursor, mine[0] + 1)
+    return observed
+
+
+def _note(observed: dict[tuple[int, str], int], place: int, sizes: Mapping[str, int]) -> None:
+    for source, size in sizes.items():
+        observed.setdefault((place, source), size)
+
+
+def _sizes(pairs: Mapping[str, Any]) -> dict[str, int]:
+    return {source: pair.text_bytes for source, pair in pairs.items()}
+
+
+def _by_source(values: Mapping[str, int], prefix: str) -> dict[str, int]:
+    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+
+
+def _has_documents(run: RunDirectory, phase: Phase) -> bool:
+    stage = run.plan.step(phase.labels[0]).stage
+    return isinstance(stage, GlobalStage) and stage.reads == "documents"
+
+
+def _reads_all(run: RunDirectory, phase: Phase) -> bool:
+    """Return whether a pass is the first of a stage on documents: that one reads all of them."""
+    return _has_documents(run, phase) and not phase.earlier
+
+
+def _changes(step: Step | None, source: str, counted: Counted, counts: ProfileTotals) -> bool:
+    """Return whether a stage changed texts of a source, or may have."""
+    if step is None:
+        return False
+    if any(k != "drop" and (a, c) == (step.label, source) for k, a, _, c in counted):
+        return True
+    if isinstance(step.stage, GlobalStage | CellStage):
+        return False  # those that cut say so in the ledger
+    if counts.is_whole and counts.has(step.label):
+        return source in counts.by_source(step.label, "rewritten")
+    return registry.kind_of(step.name) not in ("annotators", "filters", "sequences")
+
+
+def _reached(run: RunDirectory, done: set[int], labels: Sequence[str], num: int) -> int:
+    """Return the last place that is known: before the first stage with an open phase."""
+    if 0 not in done:
+        return -1
+    for place, label in enumerate(labels):
+        phases = [phase for phase in run.plan.phases if label in phase.labels]
+        is_open = any(phase.index not in done for phase in phases)
+        if place >= num and (is_open or not phases):  # `until` leaves the last stages out
+            return place
+    return len(labels)
+
+
+class _Tokens:
+    """Tokens of texts, by what packing counted of each source."""
+
+    def __init__(self, run: RunDirectory, finished: Sealed) -> None:
+        self._counters = next((s.counters for p, s in finished if p.name == PACK), None)
+        self._is_planned = any(step.name == "tokenize" for step in run.plan.file.steps)
+        self._ratios = {
+            step.label: ratio
+            for step in run.plan.file.sources
+            if (
+                ratio := self._of("tokens", step.label) / max(self._of("text_bytes", step.label), 1)
+            )
+        }
+        self.notes = [self._note()] if self._is_planned else []
+
+    def added(self, volume: TextVolume, source: str, *, is_packed: bool) -> TextVolume:
+        """Return a volume with its tokens."""
+        if not self._is_planned or volume.text_bytes is None:
+            return volume
+        if volume.documents == 0:
+            return dataclasses.replace(volume, tokens=0, tokens_how="exact")
+        is_once = self._of("copies", source) == self._of("documents", source) > 0
+        if is_packed and is_once:
+            num = self._of("tokens", source)
+            return dataclasses.replace(volume, tokens=num, tokens_how="exact")
+        num = round(volume.text_bytes * self._ratio(source))
+        return dataclasses.replace(volume, tokens=num, tokens_how="estimated")
+
+    def _of(self, name: str, source: str) -> int:
+        return 0 if self._counters is None else self._counters.get(f"{name}/{source}", 0)
+
+    def _ratio(self, source: str) -> float:
+        if source in self._ratios:
+            return self._ratios[source]
+        known = list(self._ratios.values())
+        return sum(known) / len(known) if known else TOKENS_PER_BYTE
+
+    def _note(self) -> str:
+        if not self._ratios:
+            return f"Tokens are estimated: {TOKENS_PER_BYTE} per byte of text assumed."
+        ratios = ", ".join(f"{name} {ratio:.3f}" for name, ratio in self._ratios.items())
+        return (
+            f"Tokens before packing are estimated: bytes of text times the tokens per byte that "
+            f"packing counted ({ratios})."
+        )
+
+
+# ---------------------------------------------------------------- rows that the report shows
+
+
+@dataclasses.dataclass(frozen=True)
+class StageFact:
+    """A format or a stage of the plan.
+
+    Attributes:
+        state: `done`, `running` (its phase is the one that the run is at), `waiting`, or
+            `not run` (it is after `--until`).
+        params: those that are not the defaults; of a format those of its first source.
+    """
+
+    label: str
+    name: str
+    kind: str
+    summary: str
+    phases: tuple[str, ...]
+    state: str
+    params: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class FunnelVolumes:
+    """A row of the funnel, with the text and the tokens that came in and went out, by source."""
+
+    row: FunnelRow
+    state: str
+    before: Mapping[str, TextVolume]
+    after: Mapping[str, TextVolume]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        sources = {
+            name: {"in": dataclasses.asdict(one), "out": dataclasses.asdict(self.after[name])}
+            for name, one in self.before.items()
+            if one.documents is not None or self.state == "done"
+        }
+        ends = {"in": total(self.before.values()), "out": total(self.after.values())}
+        return {
+            "stage": self.row.stage, "kind": self.row.kind, "name": self.row.name,
+            "state": self.state, "sources": sources,
+            **{name: dataclasses.asdict(one) for name, one in ends.items()},
+        }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Drop:
+    """Documents of a source that a rule dropped."""
+
+    stage: str
+    rule: str
+    source: str
+    kind: str
+    documents: int
+    text_bytes: int | None
+    text_bytes_how: How
+
+
+@dataclasses.dataclass(frozen=True)
+class TextChange:
+    """Documents of a source that a rule cut, or replaced something in."""
+
+    stage: str
+    rule: str
+    action: str
+    source: str
+    documents: int
+    spans: int | None
+    span_bytes: int | None
+    how: How
+
+
+def stage_facts(run: RunDirectory, finished: Sealed, current: str | None) -> list[StageFact]:
+    """Return the formats and stages in the order of the plan.
+
+    Args:
+        current: the phase that the run is at.
+    """
+    formats: set[str] = set()
+    facts = []
+    for step, state in stage_states(run, finished):
+        is_source = isinstance(step.stage, Source)
+        if is_source and step.name in formats:
+            continue
+        formats.update({step.name} if is_source else ())
+        label = step.name if is_source else step.label
+        phases = tuple(
+            phase.name
+            for phase in run.plan.phases
+            if (phase.base is None if is_source else label in phase.labels)
+        )
+        word = "running" if state == "waiting" and current in phases else state
+        params, summary = changed_params(step.stage), registry.summary(step.name)
+        facts.append(StageFact(label, step.name, step.kind, summary, phases, word, params))
+    return facts
+
+
+def changed_params(stage: Any) -> dict[str, Any]:
+    """Return the parameters of a stage that are not the defaults, as JSON values."""
+    given: dict[str, Any] = stage.model_dump(mode="json", exclude_defaults=True)
+    return {name: value for name, value in given.items() if name != "paths"}
+
+
+def funnel_rows(
+    run: RunDirectory, known: Sealed, flow: Flow, stages: list[StageFact]
+) -> list[FunnelVolumes]:
+    """Return a row for every source and every stage.
+
+    Args:
+        known: finished phases, or what the first one has done so far.
+        stages: which say how far they are.
+    """
+    states = {(stage.kind == "source", stage.label): stage.state for stage in stages}
+    rows = []
+    for row in funnel(run, known):
+        label = row.name if row.is_source else row.stage
+        before, after = (
+            {row.stage: sides[row.stage]} if row.is_source else sides
+            for sides in (flow.before(label), flow.after(label))
+        )
+        rows.append(FunnelVolumes(row, states[row.is_source, label], before, after))
+    return rows
+
+
+def drops(flow: Flow, counts: ProfileTotals, stages: list[StageFact]) -> list[Drop]:
+    """Return what every rule dropped of every source, in plan order, most documents first."""
+    kinds = {one.label: one.kind for one in stages}
+    order = {one.label: place for place, one in enumerate(stages)}
+    rows = []
+    for (action, label, rule, source), documents in flow.counted.items():
+        if action == "drop" and label in kinds:
+            group, is_source = Group(label, rule, "drop", source), kinds[label] == "source"
+            size, how = _dropped_bytes(flow, counts, group, documents, counts_nothing=is_source)
+            rows.append(Drop(label, rule, source, kinds[label], documents, size, how))
+    return sorted(rows, key=lambda one: (order[one.stage], -one.documents, one.rule, one.source))
+
+
+def _dropped_bytes(
+    flow: Flow, counts: ProfileTotals, group: Group, documents: int, *, counts_nothing: bool
+) -> tuple[int | None, How]:
+    """Return the bytes of dropped documents: as counted, as what is missing, or by mean size."""
+    if counts.is_whole and counts.has(group.stage):
+        rows = counts.rows(group.stage, "dropped")
+        mine = [r for r in rows if (r["field"], r["source"]) == (group.rule, group.source)]
+        return sum(row["text_bytes"] for row in mine), "exact"
+    if counts_nothing:
+        return None, "unknown"  # what a source rejects was never text
+    some = [
+        (row["documents"], row["text_bytes"])
+        for row in counts.rows(group.stage, "dropped")
+        if (row["field"], row["source"]) == (group.rule, group.source)
+    ]
+    num = sum(one for one, _ in some)
+    if num:  # of the parts that were read
+        return round(sum(size for _, size in some) * documents / num), "estimated"
+    before = flow.before(group.stage)[group.source]
+    after = flow.after(group.stage)[group.source]
+    others = [key for key in flow.counted if (key[1], key[3]) == (group.stage, group.source)]
+    is_exact = before.text_bytes_how == after.text_bytes_how == "exact"
+    if len(others) == 1 and is_exact and before.documents == (after.documents or 0) + documents:
+        return (before.text_bytes or 0) - (after.text_bytes or 0), "exact"
+    if before.text_bytes is None or not before.documents:
+        return None, "unknown"
+    return round(before.text_bytes * documents / before.documents), "estimated"
+
+
+def changes(flow: Flow, scan: Scan, stages: list[StageFact]) -> list[TextChange]:
+    """Return what was cut and replaced; spans are estimates where not all of the ledger is read."""
+    order = {one.label: place for place, one in enumerate(stages)}
+    rows = []
+    for (action, label, rule, source), documents in flow.counted.items():
+        if action == "drop" or label not in order:
+            continue
+        tally = scan.tallies.get(Group(label, rule, action, source), SpanTally())
+        spans, size, how = _scaled(tally, documents)
+        rows.append(TextChange(label, rule, action, source, documents, spans, size, how))
+    return sorted(rows, key=lambda one: (order[one.stage], -one.documents, one.rule, one.source))
+
+
+def _scaled(tally: SpanTally, documents: int) -> tuple[int | None, int | None, How]:
+    if tally.rows == documents:
+        return tally.spans, tally.span_bytes, "exact"
+    if tally.rows == 0:
+        return None, None, "unknown"
+    scale = documents / tally.rows
+    return round(tally.spans * scale), round(tally.span_bytes * scale), "estimated"
+
+
+def changed_documents(flow: Flow, counts: ProfileTotals) -> int | None:
+    """Return how often a stage changed a document; None where nobody has counted that."""
+    labels = {label for action, label, *_ in flow.counted if action != "drop"}
+    num = 0
+    for label in flow.labels:
+        if counts.has(label):
+            num += sum(one.documents for one in counts.by_source(label, "rewritten").values())
+        elif label in labels:
+            mine = [(key, value) for key, value in flow.counted.items() if key[1] == label]
+            rules = {key[2] for key, _ in mine if key[0] != "drop"}
+            if len(rules) > 1:
+                return None
+            num += sum(value for key, value in mine if key[0] != "drop")
+    return num if counts.is_whole or not labels else None

@@ -1,0 +1,271 @@
+"""The ledger looked through: spans by rule and source, and a few rows of each to show."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from corpuskit.engine.records import rule_of
+from corpuskit.formats.batch import numbers, split_key
+from corpuskit.formats.ledger import SCHEMA, sampled
+from corpuskit.inspect.archive import opened
+from corpuskit.inspect.counts import Sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from corpuskit.engine.plan import Phase
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import Sealed
+    from corpuskit.formats.manifest import Part, Seal
+
+
+MAX_PARTS = 400
+"""Ledger parts that are looked through, chosen evenly of each phase and source."""
+
+MAX_ROWS = 4_000_000
+"""Rows of them, about; of large parts row groups are left out."""
+
+_STEP_ROWS = 512
+"""Rows in memory while texts are read."""
+
+_COLUMNS = ["doc_key", "source", "stage", "rule", "action", "spans"]
+
+
+class Group(NamedTuple):
+    """What ledger rows have in common."""
+
+    stage: str
+    rule: str
+    action: str
+    source: str
+
+
+@dataclasses.dataclass
+class SpanTally:
+    """Of the rows that were read."""
+
+    rows: int = 0
+    spans: int = 0
+    span_bytes: int = 0
+
+
+class RowLocation(NamedTuple):
+    """Where a ledger row stands; smaller marks are taken first."""
+
+    mark: int
+    key: int
+    part: Part
+    group: int
+    row: int
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerRow:
+    """A ledger row with its phase; `reason` is the rule with its details."""
+
+    phase: Phase
+    unit: int
+    group: Group
+    key: int
+    id: str
+    reason: str
+    value: float | None
+    threshold: float | None
+    survivor_id: str | None
+    spans: tuple[tuple[int, int], ...]
+    text: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """What was found in the ledger; `sampled` is None if all of it was read."""
+
+    tallies: dict[Group, SpanTally]
+    rows: tuple[LedgerRow, ...]
+    sampled: Sampled | None
+
+
+def scan_ledger(
+    run: RunDirectory, finished: Sealed, num: int, seed: int, max_rows: int = MAX_ROWS
+) -> Scan:
+    """Look through the ledger, or through an even part of a large one.
+
+    Args:
+        num: rows of each stage, rule, action and source that are returned: first those whose text
+            the ledger has, then in an order that seed and keys decide.
+        max_rows: that are read, about.
+
+    Raises:
+        DataError: a part cannot be read.
+    """
+    tallies: defaultdict[Group, SpanTally] = defaultdict(SpanTally)
+    rows: list[LedgerRow] = []
+    num_read = 0
+    parts = [(phase, seal, part) for phase, seal in finished for part in seal.by_role("ledger")]
+    chosen = _chosen(run, parts, max_rows)
+    step = max(-(-sum(part.rows for _, _, part in chosen) // max_rows), 1)
+    by_phase: defaultdict[int, list[Part]] = defaultdict(list)
+    phases = {phase.index: phase for phase, *_ in parts}
+    for phase, _, part in chosen:
+        by_phase[phase.index].append(part)
+    for index, mine in sorted(by_phase.items()):
+        best: defaultdict[Group, list[RowLocation]] = defaultdict(list)
+        for part in mine:
+            try:
+                seen = list(_look(run, part, step, num, seed))
+            except FileNotFoundError:  # a run that goes on has replaced it
+                continue
+            num_read += 1
+            for group, tally, places in seen:
+                total = tallies[group]
+                total.rows += tally.rows
+                total.spans += tally.spans
+                total.span_bytes += tally.span_bytes
+                best[group] = sorted([*best[group], *places])[:num]
+        with contextlib.suppress(FileNotFoundError):
+            rows += _read_rows(run, phases[index], best)
+    is_all = step == 1 and num_read == len(parts)
+    return Scan(dict(tallies), tuple(rows), None if is_all else Sampled(num_read, len(parts)))
+
+
+def _chosen(
+    run: RunDirectory, parts: Sequence[tuple[Phase, Seal, Part]], max_rows: int
+) -> list[tuple[Phase, Seal, Part]]:
+    """Return the parts to read: the same share of each phase and source, chosen evenly."""
+    rows = sum(part.rows for *_, part in parts)
+    step = max(-(-len(parts) // MAX_PARTS), -(-rows // max_rows), 1)
+    sources = {file.ordinal: file.source for file in run.inputs.files}
+    groups: defaultdict[tuple[int, str], list[tuple[Phase, Seal, Part]]] = defaultdict(list)
+    for one in parts:
+        groups[one[0].index, sources.get(split_key(one[2].first)[0], "")].append(one)
+    return [one for mine in groups.values() for one in mine[::step]]
+
+
+def _look(
+    run: RunDirectory, part: Part, step: int, num: int, seed: int
+) -> Iterator[tuple[Group, SpanTally, list[RowLocation]]]:
+    """Yield what some row groups of a part hold, group by group."""
+    settings = run.plan.settings
+    for number, table in _row_groups(run, part, step):
+        keys = numbers(table.column("doc_key"))
+        groups, codes = _grouped(table)
+        counts, sizes = _spans(table.column("spans").combine_chunks())
+        marks = _marks(keys, seed)
+        if not settings.ledger.keep_text:
+            marks |= np.where(sampled(keys, settings.seed), np.uint64(0), np.uint64(1 << 63))
+        order = np.lexsort((marks, codes))
+        starts = np.searchsorted(codes[order], np.arange(len(groups) + 1))
+        for place, group in enumerate(groups):
+            mine = order[starts[place] : starts[place + 1]]
+            tally = SpanTally(len(mine), int(counts[mine].sum()), int(sizes[mine].sum()))
+            locations = [
+                RowLocation(int(marks[row]), int(keys[row]), part, number, int(row))
+                for row in mine[:num].tolist()
+            ]
+            yield group, tally, locations
+
+
+def _row_groups(run: RunDirectory, part: Part, step: int) -> Iterator[tuple[int, pa.Table]]:
+    with opened(run.at(part)) as file:
+        for group in range(0, file.num_row_groups, step):
+            yield group, file.read_row_group(group, columns=_COLUMNS, use_threads=False)
+
+
+def _grouped(table: pa.Table) -> tuple[list[Group], NDArray[np.int64]]:
+    """Return the groups of a table, and which of them each row is of."""
+    codes = np.zeros(table.num_rows, np.int64)
+    values: list[list[str]] = []
+    for name in ("stage", "rule", "action", "source"):
+        column = table.column(name).combine_chunks().dictionary_encode()
+        known = [str(value) for value in column.dictionary.to_pylist()]
+        places = numbers(column.indices).astype(np.int64)
+        if name == "rule":
+            short = [rule_of(value) for value in known]
+            known = sorted(set(short))
+            places = np.array([known.index(value) for value in short], np.int64)[places]
+        codes = codes * max(len(known), 1) + places
+        values.append(known)
+    present, inverse = np.unique(codes, return_inverse=True)
+    groups = []
+    for code in present.tolist():
+        names: list[str] = []
+        for known in reversed(values):
+            code, place = divmod(code, max(len(known), 1))
+            names.append(known[place])
+        groups.append(Group(*reversed(names)))
+    return groups, inverse
+
+
+def _spans(spans: pa.ListArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many spans each row has, and their bytes."""
+    num = len(spans)
+    counts = numbers(pc.fill_null(pc.list_value_length(spans), 0)).astype(np.int64)
+    pairs = spans.flatten()
+    sizes = numbers(pairs.field("end")) - numbers(pairs.field("start"))
+    rows = np.repeat(np.arange(num), counts)
+    return counts, np.bincount(rows, weights=sizes, minlength=num).astype(np.int64)
+
+
+def _marks(keys: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
+    with np.errstate(over="ignore"):
+        x = keys.astype(np.uint64) ^ np.uint64((seed * 0x9E3779B97F4A7C15) & (2**64 - 1))
+        for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+            x = (x ^ (x >> np.uint64(33))) * np.uint64(factor)
+    return (x ^ (x >> np.uint64(33))) >> np.uint64(1)
+
+
+def _read_rows(
+    run: RunDirectory, phase: Phase, best: dict[Group, list[RowLocation]]
+) -> Iterator[LedgerRow]:
+    """Yield the chosen rows with all their columns; each row group is read once."""
+    wanted: defaultdict[tuple[str, int], dict[int, RowLocation]] = defaultdict(dict)
+    order: dict[tuple[str, int, int], Group] = {}
+    for group, places in best.items():
+        for place in places:
+            wanted[place.part.path, place.group][place.row] = place
+            order[place.part.path, place.group, place.row] = group
+    by_group: defaultdict[Group, list[tuple[int, LedgerRow]]] = defaultdict(list)
+    for (path, number), rows in sorted(wanted.items(), key=lambda one: one[0]):
+        for row, values in _values(run, path, number, sorted(rows)):
+            group = order[path, number, row]
+            one = _row(phase, rows[row].part, group, values)
+            by_group[group].append((rows[row].mark, one))
+    for group in best:
+        for _, one in sorted(by_group[group], key=lambda pair: (pair[0], pair[1].key)):
+            yield one
+
+
+def _values(
+    run: RunDirectory, path: str, number: int, rows: Sequence[int]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield rows of a row group, which are ascending; little of it is in memory at a time."""
+    wanted = np.array(rows, np.int64)
+    begin = 0
+    with opened(run.store.at(path)) as file:
+        for batch in file.iter_batches(
+            batch_size=_STEP_ROWS, row_groups=[number], columns=SCHEMA.names, use_threads=False
+        ):
+            low, high = np.searchsorted(wanted, [begin, begin + len(batch)])
+            mine = wanted[low:high] - begin
+            chosen = batch.take(pa.array(mine)).to_pylist()
+            yield from zip((begin + mine).tolist(), chosen, strict=True)
+            begin += len(batch)
+            if begin > rows[-1]:
+                return
+
+
+def _row(phase: Phase, part: Part, group: Group, values: dict[str, Any]) -> LedgerRow:
+    spans = tuple((span["start"], span["end"]) for span in values["spans"] or ())
+    return LedgerRow(
+        phase, part.unit, group, values["doc_key"], values["doc_id"], values["rule"],
+        values["value"], values["threshold"], values["survivor_id"], spans, values["text"],
+    )  # fmt: skip

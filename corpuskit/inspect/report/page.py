@@ -1,0 +1,282 @@
+"""Put the report together.
+
+Nothing from documents, ids or file names is ever markup: facts are JSON in a script element that is
+no program, and what Python itself writes of them is escaped. The policy of the page allows exactly
+the style and the scripts that are in it, by their hashes, and no request.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import re
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.errors import CorpuskitError, UsageError
+from corpuskit.inspect.occurrences import read_training
+from corpuskit.storage import is_remote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+FOLDER = Path(__file__).parent / "web"
+STYLES = ("page.css", "samples.css")
+SCRIPTS = ("core.js", "draw.js", "losses.js", "corpus.js", "origin.js", "samples.js", "start.js")
+STATES = ("finished", "running", "failed", "stopped", "changed")
+MOST_FAILURES = 20
+
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+_UNSAFE = re.compile(
+    "[<>&\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+_STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
+_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+
+
+def render(facts: Mapping[str, Any], training_html: str = "") -> str:
+    """Return the page.
+
+    Args:
+        facts: JSON values, as `report.facts` gathers them.
+        training_html: sections of training runs, as `training_section` returns them.
+    """
+    run = facts["run"]
+    style = "\n" + "".join(_read(name) for name in STYLES)
+    script = '\n(() => {\n"use strict";\n' + "".join(_read(name) for name in SCRIPTS) + "})();\n"
+    training = _training(training_html)
+    state = run["state"] if run["state"] in STATES else "stopped"
+    return _filled(
+        _read("page.html"),
+        {
+            "policy": _policy(
+                [style, *_STYLE.findall(training)], [script, *_SCRIPT.findall(training)]
+            ),
+            "title": text(f"{run['name']}: corpuskit report"),
+            "style": style,
+            "name": text(run["name"]),
+            "directory": text(run["directory"]),
+            "state": state,
+            "sentence": text(run["sentence"] or state),
+            "failures": "".join(map(_failure, _grouped(facts["failures"])[:MOST_FAILURES])),
+            "totals": _totals(facts),
+            "training": training,
+            "training_link": '<a href="#training">Training</a>' if training else "",
+            "version": text(facts["made"]["corpuskit"]),
+            "facts": to_json(facts),
+            "script": script,
+        },
+    )
+
+
+def plain(value: object) -> str:
+    """Return text whose control characters and changes of direction are shown as escapes."""
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in str(value))
+
+
+def text(value: object) -> str:
+    """Return plain text, escaped for HTML."""
+    return escape(plain(value))
+
+
+def to_json(value: object) -> str:
+    """Return JSON that ends no script element, and that looks in an editor like what it is.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    written = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
+
+
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _filled(template: str, parts: Mapping[str, str]) -> str:
+    """Fill the places of the template in one pass: what is put in is not looked at again."""
+    return _PLACE.sub(lambda match: parts[match[1]], template)
+
+
+def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
+    return (
+        f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hashes(contents: Iterable[str]) -> str:
+    digests = (
+        base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() for content in contents
+    )
+    return " ".join(f"'sha256-{content}'" for content in dict.fromkeys(digests))
+
+
+def _training(html: str) -> str:
+    """Return the section of the training runs, their headings below those of the page."""
+    if not html:
+        return ""
+    lower = {"<h2>": "<h4>", "</h2>": "</h4>", "<h1>": "<h3>", "</h1>": "</h3>"}
+    for heading, below in lower.items():
+        html = html.replace(heading, below)
+    return f'<section id="training"><h2>Training</h2>\n{html}</section>\n'
+
+
+def _grouped(failures: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one failure for each error of a phase; `more` is how many others are like it."""
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for failure in failures:
+        group = groups.setdefault(
+            (str(failure["phase"]), str(failure["error"])), {**failure, "more": -1}
+        )
+        group["more"] += 1
+    return list(groups.values())
+
+
+def _failure(failure: Mapping[str, Any]) -> str:
+    where = ", ".join(
+        str(failure[key]) for key in ("phase", "units", "host", "at") if failure.get(key)
+    )
+    if failure["more"]:
+        where += f", and {failure['more']:,} more tasks with the same error"
+    log = (
+        f'<p class="note">Log: <bdi>{text(failure["log"])}</bdi></p>' if failure.get("log") else ""
+    )
+    lines = "\n".join(text(line) for line in str(failure["error"]).split("\n"))
+    return f'<div class="failure"><b>{text(where)}</b><pre dir="auto">{lines}</pre>{log}</div>\n'
+
+
+# ---------------------------------------------------------------- without scripts
+
+
+def _totals(facts: Mapping[str, Any]) -> str:
+    """Return the tables of a reader without scripts."""
+    totals = facts["totals"]
+    volumes = [
+        (name, _count(one["documents"]), _count(one["text_bytes"]), _count(one["tokens"]))
+        for name, one in (("read", totals["read"]), ("left", totals["left"]))
+    ]
+    accounts = [
+        (one["source"], *(_count(one[key]) for key in
+         ("num_read", "num_dropped", "num_kept", "num_missing")))
+        for one in totals["accounts"]
+    ]  # fmt: skip
+    funnel = [
+        (row["stage"], row["state"], _count(row["in"]["documents"]),
+         _count(row["out"]["documents"]), _count(_lost(row)))
+        for row in facts["funnel"]
+    ]  # fmt: skip
+    drops = [
+        (one["stage"], one["rule"], one["source"], _count(one["documents"]))
+        for one in facts["drops"]
+    ]
+    return "".join(
+        (
+            _table("Totals", ("", "documents", "bytes of text", "tokens"), volumes),
+            _table("Sources", ("source", "read", "dropped", "kept", "missing"), accounts),
+            _table("Funnel, documents", ("stage", "state", "in", "out", "lost"), funnel),
+            _table("Drops by rule", ("stage", "rule", "source", "documents"), drops),
+        )
+    )
+
+
+def _lost(row: Mapping[str, Any]) -> int | None:
+    before, after = row["in"]["documents"], row["out"]["documents"]
+    return None if before is None or after is None else before - after
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    head = "".join(f'<th scope="col">{text(column)}</th>' for column in columns)
+    body = "".join(
+        f"<tr>{''.join(f'<td><bdi>{text(cell)}</bdi></td>' for cell in row)}</tr>\n" for row in rows
+    )
+    return (
+        f'<h2>{text(title)}</h2><div class="table"><table><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{body}</tbody></table></div>\n"
+    )
+
+
+# ---------------------------------------------------------------- where it goes
+
+NAME = "report.html"
+MOST_TRAININGS = 4
+"""So many are found without being named, the newest ones."""
+
+
+def place_of(directory: str, output: str | None) -> Path:
+    """Return where the report of a run directory goes.
+
+    Raises:
+        UsageError: there it cannot be written.
+    """
+    if output is not None:
+        if is_remote(output):
+            raise UsageError(
+                f"-o {output}: a report is written to a local file. Copy it from there."
+            )
+        path = Path(output.removeprefix("file://"))
+        if path.is_dir():
+            return path / NAME
+        if not path.parent.is_dir():
+            raise UsageError(f"-o {output}: there is no folder {path.parent}. Make it first.")
+        return path
+    if is_remote(directory):
+        return Path(f"{directory.rstrip('/').rpartition('/')[2]}-{NAME}")
+    return _local(directory) / NAME
+
+
+def find_trainings(directory: str) -> list[str]:
+    """Return outputs of trainings on a run: folders beside it whose names begin with its name.
+
+    Only these are looked at. A run in object storage has none beside it.
+    """
+    if is_remote(directory):
+        return []
+    run = _local(directory).resolve()
+    trainings: list[tuple[float, str]] = []
+    for folder in sorted(run.parent.glob("*")):
+        metrics = folder / "metrics.jsonl"
+        if folder != run and folder.name.startswith(run.name) and metrics.is_file():
+            try:
+                trained_on = read_training(str(folder)).data
+            except CorpuskitError:
+                continue  # unfinished or damaged, and nobody asked for it
+            if Path(trained_on).name == run.name:
+                trainings.append((metrics.stat().st_mtime, os.path.relpath(folder)))
+    return [name for _, name in sorted(trainings)[-MOST_TRAININGS:]]
+
+
+def write(path: Path, content: str) -> int:
+    """Write a page, completely or not at all; return its size in bytes.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    data = content.encode()
+    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{path}: cannot be written: {reason}. Set another place by -o.") from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+    return len(data)
+
+
+def _local(directory: str) -> Path:
+    return Path(directory.removeprefix("file://"))
+
+
+__all__ = ["render"]

@@ -1,0 +1,387 @@
+"""Samples of kept, dropped, cut and replaced text within a budget of bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from corpuskit.errors import DataError
+from corpuskit.formats.batch import numbers
+from corpuskit.formats.ledger import SAMPLE_BYTES
+from corpuskit.inspect.archive import column_of, kept_shards, opened, texts_seen
+from corpuskit.inspect.report.excerpts import Excerpt, masked, segments, shortened
+from corpuskit.inspect.samples import DEFAULT_NGRAM, jaccard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import Sealed
+    from corpuskit.formats.manifest import Part
+    from corpuskit.inspect.archive import Shards
+    from corpuskit.inspect.counts import Sampled
+    from corpuskit.inspect.report.clusters import Duplicates
+    from corpuskit.inspect.report.excerpts import Kind, Segments
+    from corpuskit.inspect.report.ledger import Group, LedgerRow, Scan
+
+
+BUDGET_BYTES = 400_000
+"""Text of all samples together."""
+
+MOST_BYTES = 20_000
+"""Text of one of them."""
+
+LEAST_BYTES = 600
+"""With less it tells nothing: there are fewer samples instead."""
+
+SMALL_INPUT_BYTES = 100_000_000
+"""Input files of this size are read again, if the ledger lacks a text."""
+
+EFFORT = 5
+"""Samples of each stage, rule, action and source whose text is looked for outside of the ledger."""
+
+PARTS_PER_SOURCE = 4
+"""Document shards that kept documents are taken from, one row group of each."""
+
+_STAND_INS = ("email@example.com", "192.0.2.1", "2001:db8::1", "202-555-0143", "4111 1111 1111",
+              "GB82 WEST", "000-00-0000", "REDACTED")  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Survivor:
+    """The document that was kept instead of a duplicate."""
+
+    id: str
+    text: Excerpt | None
+    jaccard: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ShownSample:
+    """A document or a ledger row, with its text where that is still to be had.
+
+    Attributes:
+        action: `keep`, `drop`, `cut` or `replace`.
+        reason: what the ledger says, where that is more than the rule.
+        num_spans: of the row; those inside of the excerpt are marked in it.
+    """
+
+    action: str
+    stage: str | None
+    rule: str | None
+    reason: str | None
+    source: str
+    key: int
+    id: str
+    url: str | None
+    value: float | None
+    threshold: float | None
+    text: Excerpt | None
+    num_spans: int
+    survivor: Survivor | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """Samples, spread over stages, rules and sources."""
+
+    budget_bytes: int
+    used_bytes: int
+    seed: int
+    masked: bool
+    sampled: Sampled | None
+    items: tuple[ShownSample, ...]
+
+
+@dataclasses.dataclass
+class _SampleDraft:
+    """A sample before its texts are cut to size."""
+
+    sample: ShownSample
+    text: Segments | None = None
+    survivor: Segments | None = None
+    masks: bool = True
+
+
+def shown_samples(
+    run: RunDirectory, finished: Sealed, scan: Scan, clusters: Sequence[Duplicates],
+    num: int, seed: int, budget_bytes: int = BUDGET_BYTES,
+) -> Shown:  # fmt: skip
+    """Return samples of every stage, rule, action and source, and of what is kept.
+
+    Personal data is masked in them, as in the samples of the ledger, unless the run keeps
+    texts (`ledger: {keep_text: true}`).
+
+    Args:
+        num: of each stage, rule, action and source, and of the kept documents of each source.
+    """
+    drafts = [*_of_ledger(run, scan, clusters), *_of_kept(run, finished, num, seed)]
+    drafts = _without_silent(drafts)
+    order = _in_turns(drafts)
+    has_mask = not run.plan.settings.ledger.keep_text
+    chosen = [drafts[place] for place in order]
+    limit, num_shown = _limit(chosen, budget_bytes)
+    chosen = chosen[:num_shown]
+    if has_mask:
+        _mask(chosen)
+    items = [_cut(draft, limit) for draft in chosen]
+    back = sorted(range(len(items)), key=lambda place: order[place])
+    used = sum(_size(item) for item in items)
+    return Shown(
+        budget_bytes, used, seed, has_mask, scan.sampled, tuple(items[place] for place in back)
+    )
+
+
+def _of_ledger(
+    run: RunDirectory, scan: Scan, clusters: Sequence[Duplicates]
+) -> Iterable[_SampleDraft]:
+    texts = _texts(run, scan.rows)
+    survivors = {cluster.stage: cluster.survivors for cluster in clusters}
+    others = _survivor_texts(run, scan.rows, survivors)
+    keeps_text = run.plan.settings.ledger.keep_text
+    for row in scan.rows:
+        seen = texts.get((row.phase.index, row.group.stage, row.key))
+        is_ledger = seen is None
+        text = row.text if seen is None else seen
+        spans = row.spans
+        if is_ledger and text is not None and not keeps_text and _has_moved(text, spans):
+            spans = ()
+        kind: Kind = "drop" if row.group.action == "drop" else _kind(row.group.action)
+        other = others.get((row.group.stage, survivors.get(row.group.stage, {}).get(row.key, -1)))
+        yield _SampleDraft(
+            _sample(run, row, text, other),
+            None if text is None else segments(text, spans, kind),
+            None if other is None else segments(other, (), ""),
+            masks=not is_ledger,
+        )
+
+
+def _kind(action: str) -> Literal["cut", "replace"]:
+    return "cut" if action == "cut" else "replace"
+
+
+def _has_moved(text: str, spans: Sequence[tuple[int, int]]) -> bool:
+    """Return whether spans may point elsewhere: the ledger masks and cuts what it samples."""
+    size = len(text.encode())
+    is_cut = size >= SAMPLE_BYTES - 4 and any(end > size for _, end in spans)
+    return not is_cut and (
+        any(end > size for _, end in spans) or any(word in text for word in _STAND_INS)
+    )
+
+
+def _sample(run: RunDirectory, row: LedgerRow, text: str | None, other: str | None) -> ShownSample:
+    ngram = getattr(run.plan.step(row.group.stage).stage, "ngram", DEFAULT_NGRAM) if other else 0
+    similar = jaccard(text, other, ngram) if text is not None and other is not None else None
+    survivor = None
+    if row.survivor_id is not None:
+        survivor = Survivor(row.survivor_id, None, similar)
+    return ShownSample(
+        action=row.group.action,
+        stage=row.group.stage,
+        rule=row.group.rule,
+        reason=row.reason if row.reason != row.group.rule else None,
+        source=row.group.source,
+        key=row.key,
+        id=row.id,
+        url=None,
+        value=row.value,
+        threshold=row.threshold,
+        text=None,
+        num_spans=len(row.spans),
+        survivor=survivor,
+    )
+
+
+def _texts(run: RunDirectory, rows: Sequence[LedgerRow]) -> dict[tuple[int, str, int], str]:
+    """Return (phase, stage, key) -> text as the stage saw it, of the first rows of each group.
+
+    Texts that the ledger has are enough, unless spans are to be marked in them.
+    """
+    wanted: defaultdict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+    phases = {}
+    seen_of: defaultdict[tuple[int, Group], int] = defaultdict(int)
+    for row in rows:
+        seen_of[row.phase.index, row.group] += 1
+        is_first = seen_of[row.phase.index, row.group] <= EFFORT
+        if is_first and (row.text is None or row.spans):
+            wanted[row.phase.index, row.group.stage][row.key] = row.unit
+            phases[row.phase.index] = row.phase
+    size = sum(file.size_bytes for file in run.inputs.files)
+    texts: dict[tuple[int, str, int], str] = {}
+    for (index, stage), units in wanted.items():
+        with contextlib.suppress(DataError, OSError):  # somebody has deleted `work/`
+            seen = texts_seen(
+                run, phases[index], stage, units, read_inputs=size <= SMALL_INPUT_BYTES
+            ).texts
+            texts |= {(index, stage, key): text.text for key, text in seen.items()}
+    return texts
+
+
+def _survivor_texts(
+    run: RunDirectory, rows: Sequence[LedgerRow], survivors: Mapping[str, Mapping[int, int]]
+) -> dict[tuple[str, int], str]:
+    """Return (stage, key) -> text of documents that were kept instead of others."""
+    wanted: defaultdict[str, set[int]] = defaultdict(set)
+    seen_of: defaultdict[Group, int] = defaultdict(int)
+    phases = {}
+    for row in rows:
+        key = survivors.get(row.group.stage, {}).get(row.key, -1)
+        seen_of[row.group] += 1
+        if row.survivor_id is not None and key >= 0 and seen_of[row.group] <= EFFORT:
+            wanted[row.group.stage].add(key)
+            phases[row.group.stage] = row.phase
+    return {
+        (stage, key): text
+        for stage, keys in wanted.items()
+        for key, text in column_of(run, phases[stage], sorted(keys), "text").items()
+    }
+
+
+def _of_kept(run: RunDirectory, finished: Sealed, num: int, seed: int) -> Iterable[_SampleDraft]:
+    for one in kept_documents(run, finished, num, seed):
+        sample = ShownSample(
+            "keep", None, None, None, one.source, one.key, one.id, one.url, None, None, None, 0,
+            None,
+        )  # fmt: skip
+        yield _SampleDraft(sample, segments(one.text, (), ""))
+
+
+def _without_silent(drafts: Sequence[_SampleDraft]) -> list[_SampleDraft]:
+    """Return samples with a text, and one of each group that has none with a text."""
+    heard = {_group(draft) for draft in drafts if draft.text is not None}
+    chosen = []
+    for draft in drafts:
+        if draft.text is not None or _group(draft) not in heard:
+            chosen.append(draft)
+            heard.add(_group(draft))
+    return chosen
+
+
+def _group(draft: _SampleDraft) -> tuple[Any, ...]:
+    one = draft.sample
+    return one.action, one.stage, one.rule, one.source
+
+
+def _in_turns(drafts: Sequence[_SampleDraft]) -> list[int]:
+    """Return places in an order that takes one of each stage, rule, action and source in turn."""
+    seen: defaultdict[tuple[Any, ...], int] = defaultdict(int)
+    turns = []
+    for place, draft in enumerate(drafts):
+        turns.append((seen[_group(draft)], place))
+        seen[_group(draft)] += 1
+    return [place for _, place in sorted(turns)]
+
+
+def _limit(drafts: Sequence[_SampleDraft], budget: int) -> tuple[int, int]:
+    """Return bytes for each text, and how many drafts fit the budget with as much."""
+    sizes = [
+        sum(len(text.encode()) for _, text in part)
+        for draft in drafts
+        for part in (draft.text, draft.survivor)
+        if part is not None
+    ]
+    low, high = LEAST_BYTES, MOST_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = sum(min(size, middle) for size in sizes) <= budget
+        low, high = (middle, high) if fits else (low, middle - 1)
+    used = 0
+    for place, draft in enumerate(drafts):
+        for part in (draft.text, draft.survivor):
+            used += min(sum(len(t.encode()) for _, t in part), low) if part is not None else 0
+        if used > budget:
+            return low, place
+    return low, len(drafts)
+
+
+def _mask(drafts: Sequence[_SampleDraft]) -> None:
+    """Mask personal data in what did not come from the ledger, which has masked its own."""
+    texts = [(d, "text", d.text) for d in drafts if d.text is not None and d.masks]
+    texts += [(d, "survivor", d.survivor) for d in drafts if d.survivor is not None]
+    if not texts:
+        return
+    for (draft, name, _), safe in zip(texts, masked(one for *_, one in texts), strict=True):
+        setattr(draft, name, safe)
+
+
+def _cut(draft: _SampleDraft, limit: int) -> ShownSample:
+    sample = draft.sample
+    if draft.text is not None:
+        sample = dataclasses.replace(sample, text=shortened(draft.text, limit))
+    if draft.survivor is not None and sample.survivor is not None:
+        survivor = dataclasses.replace(sample.survivor, text=shortened(draft.survivor, limit))
+        sample = dataclasses.replace(sample, survivor=survivor)
+    return sample
+
+
+def _size(sample: ShownSample) -> int:
+    texts = [sample.text, None if sample.survivor is None else sample.survivor.text]
+    return sum(text.shown_bytes for text in texts if text is not None)
+
+
+# ---------------------------------------------------------------- documents that are kept
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptDocument:
+    """A document that is kept so far."""
+
+    key: int
+    id: str
+    source: str
+    url: str | None
+    text: str
+
+
+def kept_documents(run: RunDirectory, finished: Sealed, num: int, seed: int) -> list[KeptDocument]:
+    """Return documents of each source that nothing has dropped so far.
+
+    Args:
+        num: of each source, from PARTS_PER_SOURCE shards at most.
+
+    Raises:
+        DataError: a shard or a sidecar cannot be read.
+    """
+    shards = kept_shards(run, finished)
+    if shards is None:
+        return []
+    by_source: defaultdict[str, list[Part]] = defaultdict(list)
+    for part in shards.parts:
+        if run.store.exists(part.path):
+            by_source[part.source].append(part)
+    rng = np.random.default_rng(seed)
+    documents: list[KeptDocument] = []
+    for _, parts in sorted(by_source.items()):
+        chosen = parts[:: max(-(-len(parts) // PARTS_PER_SOURCE), 1)]
+        each = max(-(-num // len(chosen)), 1)
+        some: list[KeptDocument] = []
+        for part in chosen:
+            with contextlib.suppress(FileNotFoundError):  # a run that goes on has replaced it
+                some += _of_part(shards, part, each, rng)
+        documents += some[:num]
+    return documents
+
+
+def _of_part(shards: Shards, part: Part, num: int, rng: np.random.Generator) -> list[KeptDocument]:
+    """Return documents of one row group of a shard."""
+    with opened(shards.run.at(part)) as file:
+        group = int(rng.integers(file.num_row_groups))
+        keys = numbers(file.read_row_group(group, columns=["key"], use_threads=False).column("key"))
+    # Row groups of a shard have disjoint keys, so these are those of the group that are kept.
+    there = [numbers(batch.column("key")) for batch in shards.read(part, ["key"], keys)]
+    alive = keys[np.isin(keys, np.concatenate([keys[:0], *there]))]
+    if len(alive) == 0:
+        return []
+    wanted = np.sort(rng.choice(alive, min(num, len(alive)), replace=False))
+    columns = ["key", "id", "source", "origin", "text"]
+    return [
+        KeptDocument(row["key"], row["id"], row["source"], row["origin"]["url"], row["text"])
+        for batch in shards.read(part, columns, wanted)
+        for row in batch.filter(pc.is_in(batch.column("key"), pa.array(wanted))).to_pylist()
+    ]

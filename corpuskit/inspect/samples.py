@@ -1,0 +1,615 @@
+"""Samples of what a stage dropped or cut, of what was kept, and of what contains a text."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from corpuskit.engine.records import FIXED, MEASURES, rule_of
+from corpuskit.engine.status import sealed
+from corpuskit.errors import UsageError, suggest
+from corpuskit.formats.batch import numbers
+from corpuskit.formats.ledger import SCHEMA
+from corpuskit.formats.shards import read_documents
+from corpuskit.formats.shuffle_files import read_shuffle
+from corpuskit.inspect.archive import (
+    Shards,
+    kept_shards,
+    ledger_text,
+    opened,
+    rows_of,
+    search,
+    select,
+    texts_seen,
+)
+from corpuskit.inspect.counts import ledger_counts
+from corpuskit.stage import StreamingStage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from corpuskit.engine.plan import Phase
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.engine.status import Sealed
+    from corpuskit.formats.manifest import Part, RoleParts, Seal
+
+MAX_PARTS = 200
+"""Ledger parts that a sample is taken from: as many as fit the patience of a reader."""
+
+DEFAULT_NGRAM = 5
+"""Words per shingle where the stage has none of its own."""
+
+_NUMBERS = (pa.float64(), pa.float32(), pa.int64(), pa.int32(), pa.int8(), pa.uint8())
+"""Types of columns that `inspect --kept` can choose by."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A ledger row or a kept document, and the texts it speaks of.
+
+    Attributes:
+        rule: of the ledger, details included; of kept documents what `value` is called.
+        action: `drop`, `cut`, `replace`, `kept` or `contains`.
+        spans: bytes of `text`.
+        text: what the stage saw, of kept documents as they were kept; None if it is nowhere.
+        survivor_text: of the document kept instead, if it is one of this run.
+        jaccard: of the word n-grams of both texts; None without both.
+        text_from: `documents`, `input` (the files of the run, as they still are), `ledger`, or
+            `sample`: of the ledger, personal data masked, so that spans may not fit; or empty.
+        problem: why there is no text.
+    """
+
+    key: int
+    id: str
+    source: str
+    rule: str
+    action: str
+    value: float | None
+    threshold: float | None
+    spans: tuple[tuple[int, int], ...]
+    text: str | None
+    survivor_id: str | None
+    survivor_text: str | None = None
+    jaccard: float | None = None
+    text_from: str = ""
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """Samples in key order.
+
+    Attributes:
+        stage: that did it; of kept documents the one that `value` is of, or empty.
+        rules: ledger rows by rule, of the parts that were read and in the chosen source, action and
+            band; of kept documents how many there are, under `kept`.
+        parts_read, parts: of the ledger of this stage, or of the kept documents.
+    """
+
+    stage: str
+    rows: tuple[Sample, ...]
+    rules: dict[str, int]
+    parts_read: int
+    parts: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Band:
+    """Which values are wanted.
+
+    Attributes:
+        low, high: both included; None = no bound.
+        near_ratio: no further from the threshold than this share of it.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    near_ratio: float | None = None
+
+    def holds(
+        self, values: NDArray[np.float64], thresholds: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Return which values are wanted; NaN never is."""
+        inside = ~np.isnan(values)
+        if self.low is not None:
+            inside &= values >= self.low
+        if self.high is not None:
+            inside &= values <= self.high
+        if self.near_ratio is not None:
+            # Decimal bounds are not exact: 0.44 lies within 10 % of 0.4.
+            reach = self.near_ratio * np.abs(thresholds) * (1 + 1e-9)
+            inside &= np.abs(values - thresholds) <= reach
+        return inside
+
+
+class StageLedger(NamedTuple):
+    """A finished phase that has ledger rows of a stage, and how many, by action, rule, source."""
+
+    phase: Phase
+    seal: Seal
+    stage: str
+    counts: Mapping[tuple[str, str, str], int]
+
+
+def find_samples(
+    run: RunDirectory, stage: str = "", rule: str = "", num: int = 5, seed: int = 0, *,
+    source: str = "", action: str = "", band: Band | None = None, read_inputs: bool = False,
+) -> Samples:  # fmt: skip
+    """Return a seeded sample of what a stage dropped, cut or replaced.
+
+    Args:
+        stage: its label; empty = the last one that did any of what is asked for.
+        rule, source: one of them only.
+        num: rows.
+        action: `drop`, `cut` or `replace`; empty = all.
+        band: which measured values; None = all, rows without a value included.
+        read_inputs: look for texts that the run directory lacks in the input files.
+
+    Raises:
+        UsageError: there is no such stage, rule or source, or it has no such ledger rows.
+    """
+    place = _place(run, stage, rule, source, action)
+    parts = place.seal.by_role("ledger")
+    chosen = parts[:: max(-(-len(parts) // MAX_PARTS), 1)]
+    counts: dict[str, int] = defaultdict(int)
+    best: list[tuple[int, int, Part]] = []
+    extremes: list[float] = []
+    for part in chosen:
+        rows = _rows(run, part, place.stage, source, action)
+        if band is not None:
+            rows = _of_rule(rows, rule)  # values of other rules say nothing
+            extremes += _extremes(rows)
+            rows = rows.filter(pa.array(_in_band(rows, band)))
+        for entry in rows.column("name").value_counts().to_pylist():
+            counts[entry["values"]] += entry["counts"]
+        rows = _of_rule(rows, rule)
+        order = shuffled(np.unique(numbers(rows.column("doc_key"))), seed, num)
+        best = sorted([*best, *((mark, key, part) for mark, key in order)])[:num]
+    if not best:
+        raise UsageError(_nothing(place.stage, rule, len(chosen), len(parts), extremes))
+    wanted: dict[str, tuple[Part, list[int]]] = {}
+    for _, key, part in best:
+        wanted.setdefault(part.path, (part, []))[1].append(key)
+    ledger: list[dict[str, Any]] = []
+    units: dict[int, int] = {}
+    for part, keys in wanted.values():
+        units |= dict.fromkeys(keys, part.unit)
+        rows = _rows(run, part, place.stage, source, action, keys)
+        rows = rows if band is None else rows.filter(pa.array(_in_band(rows, band)))
+        ledger += _of_rule(rows, rule).to_pylist()
+    shown = _with_texts(run, place, ledger, units, read_inputs=read_inputs)
+    return Samples(place.stage, tuple(shown), dict(sorted(counts.items())), len(chosen), len(parts))
+
+
+def _place(run: RunDirectory, stage: str, rule: str, source: str, action: str) -> StageLedger:
+    """Return the last finished phase and stage with ledger rows of what is asked for."""
+    places = list(_places(run))
+    if not places:
+        done = len(sealed(run))
+        num = len(run.plan.phases)
+        so_far = "" if done == num else f" by the {done} of {num} phases that are finished"
+        raise UsageError(f"{run.store.address}: nothing was dropped, cut or replaced{so_far}.")
+    labels = [place.stage for place in places]
+    if stage and stage not in labels:
+        known = [step.label for step in run.plan.file.steps]
+        is_known = stage in known
+        why = "dropped and cut nothing." if is_known else f"is not a stage. {suggest(stage, known)}"
+        raise UsageError(f"{stage!r} {why} Stages with ledger rows: {', '.join(labels)}.")
+    places = [place for place in places if stage in ("", place.stage)]
+    name = rule_of(rule)
+    steps = (  # what is asked for, its place in the keys of `counts`, what to say without it
+        (action, 0, f"no ledger rows with action {action!r}"),
+        (name, 1, f"no ledger rows of rule {rule!r}"),
+        (source, 2, f"no ledger rows of source {source!r}"),
+    )
+    where = f"{stage}: " if stage else f"{run.store.address}: "
+    for at, (value, column, message) in enumerate(steps):
+        if not value:
+            continue
+        known = sorted({key[column] for place in places for key in place.counts})
+        asked = [(one, i) for one, i, _ in steps[: at + 1] if one]
+        places = [
+            place
+            for place in places
+            if any(all(key[i] == one for one, i in asked) for key in place.counts)
+        ]
+        if not places:
+            also = f" and {', '.join(one for one, _ in asked[:-1])}" if len(asked) > 1 else ""
+            hint = suggest(value, known)
+            hint = f"{hint} " if hint.startswith("Did") and value not in known else ""
+            raise UsageError(f"{where}{message}{also}. {hint}There are: {', '.join(known)}.")
+    return places[-1]
+
+
+def _places(run: RunDirectory) -> Iterator[StageLedger]:
+    """Yield the finished phases with ledger rows, once for each of their stages that have some."""
+    formats = list(dict.fromkeys(step.name for step in run.plan.file.sources))
+    for phase, seal in sealed(run):
+        counts: defaultdict[str, dict[tuple[str, str, str], int]] = defaultdict(dict)
+        for (action, label, rule, source), value in ledger_counts(seal):
+            counts[label][action, rule, source] = value
+        for label in [*(formats if phase.base is None else ()), *phase.labels]:
+            if label in counts and len(seal.by_role("ledger")):
+                yield StageLedger(phase, seal, label, counts[label])
+
+
+def _rows(
+    run: RunDirectory, part: Part, stage: str, source: str, action: str,
+    keys: list[int] | None = None,
+) -> pa.Table:  # fmt: skip
+    """Return ledger rows; with `name`, the rule as counters call it.
+
+    Args:
+        keys: of these documents, with all columns; None = of all, with few.
+    """
+    chosen = pc.field("stage") == stage
+    if source:
+        chosen &= pc.field("source") == source
+    if action:
+        chosen &= pc.field("action") == action
+    if keys is not None:
+        chosen &= pc.field("doc_key").isin(pa.array(keys, pa.int64()))
+    columns = ["doc_key", "rule", "value", "threshold"] if keys is None else SCHEMA.names
+    table = select(run.at(part), columns, chosen)
+    names = pc.list_element(pc.split_pattern(table.column("rule"), ": ", max_splits=1), 0)
+    return table.append_column("name", pc.replace_substring(names, "/", "|"))
+
+
+def _in_band(rows: pa.Table, band: Band) -> NDArray[np.bool_]:
+    return band.holds(*(_floats(rows.column(name)) for name in ("value", "threshold")))
+
+
+def _floats(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    return numbers(column.fill_null(float("nan")))
+
+
+def _of_rule(rows: pa.Table, rule: str) -> pa.Table:
+    return rows.filter(pc.equal(rows.column("name"), rule_of(rule))) if rule else rows
+
+
+def _extremes(rows: pa.Table) -> list[float]:
+    ends = pc.min_max(rows.column("value")).as_py()
+    return [] if ends["min"] is None else [ends["min"], ends["max"]]
+
+
+def _nothing(stage: str, rule: str, read: int, parts: int, values: Sequence[float]) -> str:
+    what = f"{stage}: no ledger rows" + (f" of rule {rule!r}" if rule else "")
+    of_all = "" if read == parts else f" in the {read} of {parts} ledger files that were read"
+    if not values:
+        return f"{what} have a value{of_all}."
+    return f"{what} are in that band{of_all}: values go from {min(values):g} to {max(values):g}."
+
+
+def shuffled(keys: NDArray[np.int64], seed: int, num: int) -> list[tuple[int, int]]:
+    """Return the first (mark, key) in an order that the seed and the keys alone decide."""
+    with np.errstate(over="ignore"):
+        marks = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(seed)
+        marks = (marks ^ (marks >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    marks >>= np.uint64(1)
+    few = np.argpartition(marks, num - 1)[:num] if len(marks) > num else np.arange(len(marks))
+    return sorted(zip(marks[few].tolist(), keys[few].tolist(), strict=True))
+
+
+def _with_texts(
+    run: RunDirectory, place: StageLedger, rows: list[dict[str, Any]], units: Mapping[int, int], *,
+    read_inputs: bool,
+) -> list[Sample]:  # fmt: skip
+    """Return samples with texts: as the stage read them, or those that the ledger keeps."""
+    phase, stage = place.phase, place.stage
+    step = next((known for known in run.plan.file.steps if known.label == stage), None)
+    survivors = {} if step is None else _survivors(run, phase, step.stage, set(units))
+    wanted = dict(units)
+    if phase.base is None:
+        # Spans are of the text as it was, and the ledger masks what it samples.
+        is_whole = run.plan.settings.ledger.keep_text
+        texts = [row for row in rows if row["text"] is not None]
+        held = {row["doc_key"] for row in texts if is_whole or not row["spans"]}
+        wanted = {key: unit for key, unit in units.items() if key not in held}
+    seen = texts_seen(
+        run, phase, stage, wanted | dict.fromkeys(survivors.values(), 0), read_inputs=read_inputs
+    )
+    ngram = getattr(None if step is None else step.stage, "ngram", DEFAULT_NGRAM)
+    samples = []
+    for row in sorted(rows, key=lambda row: (row["doc_key"], row["rule"])):
+        key = row["doc_key"]
+        text = seen.texts.get(key)
+        if text is None and row["text"] is not None:
+            text = ledger_text(run, row["text"])
+        other = None if row["survivor_id"] is None else seen.texts.get(survivors.get(key, -1))
+        both = None if text is None or other is None else (text.text, other.text)
+        samples.append(
+            Sample(
+                key, row["doc_id"], row["source"], row["rule"], row["action"],
+                row["value"], row["threshold"],
+                tuple((span["start"], span["end"]) for span in row["spans"] or ()),
+                None if text is None else text.text, row["survivor_id"],
+                None if other is None else other.text,
+                None if both is None else jaccard(*both, ngram),
+                "" if text is None else text.place,
+                seen.problems.get(key, "") if text is None else "",
+            )
+        )  # fmt: skip
+    return samples
+
+
+def _survivors(run: RunDirectory, phase: Phase, stage: object, keys: set[int]) -> dict[int, int]:
+    """Return the keys of the documents that were kept instead, where they are of this run."""
+    survivors: dict[int, int] = {}
+    named = stage.clustering() if hasattr(stage, "clustering") else ""
+    for index in phase.earlier:
+        if run.plan.phases[index].pass_name != named:
+            continue
+        for part in run.seal(index).by_role("run:clusters"):
+            rows = read_shuffle(run.at(part))
+            mine = rows.filter(pc.is_in(rows.column("key"), pa.array(sorted(keys), pa.int64())))
+            pairs = zip(mine.column("key").to_pylist(), mine.column("survivor").to_pylist(),
+                        strict=True)  # fmt: skip
+            survivors |= {key: survivor for key, survivor in pairs if survivor >= 0}
+    return survivors
+
+
+def shingles(text: str, ngram: int) -> set[tuple[str, ...]]:
+    """Return the word n-grams of a text: runs of letters, digits and underscores, lower case."""
+    words = re.findall(r"\w+", text.lower())
+    if 0 < len(words) < ngram:
+        return {tuple(words)}
+    return set(zip(*(words[start:] for start in range(ngram)), strict=False))
+
+
+def jaccard(one: str, other: str, ngram: int) -> float:
+    """Return the Jaccard similarity of two texts, 0 if neither has a word."""
+    left, right = shingles(one, ngram), shingles(other, ngram)
+    return len(left & right) / max(len(left | right), 1)
+
+
+def excerpts(
+    text: str, spans: Sequence[tuple[int, int]], margin: int
+) -> Iterable[tuple[str, str, str]]:
+    """Yield (before, span, after) of spans of bytes, with at most `margin` bytes around each."""
+    data = text.encode()
+    for start, end in spans:
+        pieces = (data[max(start - margin, 0) : start], data[start:end], data[end : end + margin])
+        before, inside, after = (piece.decode(errors="ignore") for piece in pieces)
+        yield before, inside, after
+
+
+# ---------------------------------------------------------------- documents that were kept
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value:
+    """Where a value of kept documents is found.
+
+    Attributes:
+        name: a rule or a field.
+        column: of the shards, or empty: it lies in `measures`.
+    """
+
+    stage: str
+    name: str
+    threshold: float | None
+    column: str = ""
+    measures: RoleParts | None = None
+
+
+def find_kept(
+    run: RunDirectory, stage: str = "", rule: str = "", num: int = 5, seed: int = 0, *,
+    source: str = "", band: Band | None = None,
+) -> Samples:  # fmt: skip
+    """Return a seeded sample of the documents that the finished phases kept.
+
+    Args:
+        stage, rule: whose value to show and to compare with `band`: a rule that a stage with
+            `measures: true` measured, or a column of numbers that it added.
+        num: documents.
+        source: one source only.
+
+    Raises:
+        UsageError: there are no documents, or no such values.
+    """
+    finished = sealed(run)
+    shards = kept_shards(run, finished)
+    if shards is None:
+        raise UsageError(f"{run.store.address}: no document shards so far.")
+    labels = sorted(step.label for step in run.plan.file.sources)
+    if source and source not in labels:
+        raise UsageError(f"{run.store.address}: no source {source!r}. {suggest(source, labels)}")
+    value = _value_of(run, shards, finished, stage, rule) if stage or rule or band else None
+    if band is not None and band.near_ratio is not None and (not value or value.threshold is None):
+        raise UsageError("--near-threshold: what was asked for has no threshold. Use --between.")
+    parts = [part for part in shards.parts if source in ("", part.source)]
+    chosen = parts[:: max(-(-len(parts) // MAX_PARTS), 1)]
+    counted = 0
+    extremes: list[float] = []
+    best: list[tuple[int, int, Part, float | None]] = []
+    for part in chosen:
+        keys, values = _keys_and_values(shards, part, value)
+        if band is not None:
+            bound = np.nan if value is None or value.threshold is None else value.threshold
+            wanted = band.holds(values, np.full(len(values), bound))
+            if not np.isnan(values).all():
+                extremes += [float(np.nanmin(values)), float(np.nanmax(values))]
+            keys, values = keys[wanted], values[wanted]
+        counted += len(keys)
+        at = dict(zip(keys.tolist(), values.tolist(), strict=True))
+        some = [(mark, key, part, at[key]) for mark, key in shuffled(keys, seed, num)]
+        best = sorted([*best, *some], key=lambda one: one[:2])[:num]
+    if not best:
+        of = f": values go from {min(extremes):g} to {max(extremes):g}" if extremes else ""
+        raise UsageError(f"{run.store.address}: no kept document is like that{of}.")
+    texts = shards.texts([key for _, key, *_ in best])
+    rows = [_sample(key, part, measured, value, texts[key]) for _, key, part, measured in best]
+    rows.sort(key=lambda row: row.key)
+    stage = "" if value is None else value.stage
+    return Samples(stage, tuple(rows), {"kept": counted}, len(chosen), len(parts))
+
+
+def _sample(
+    key: int, part: Part, measured: float | None, value: _Value | None, text: tuple[str, str]
+) -> Sample:
+    return Sample(
+        key, text[0], part.source, "" if value is None else value.name, "kept",
+        None if value is None or measured is None or np.isnan(measured) else measured,
+        None if value is None else value.threshold, (), text[1], None, text_from="documents",
+    )  # fmt: skip
+
+
+def _keys_and_values(
+    shards: Shards, part: Part, value: _Value | None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    columns = ["key", *([value.column] if value is not None and value.column else [])]
+    keys: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    values: list[NDArray[np.float64]] = [np.empty(0)]
+    for batch in shards.read(part, columns):
+        keys.append(numbers(batch.column("key")))
+        if value is not None and value.column:
+            column = batch.column(value.column).cast(pa.float64()).fill_null(float("nan"))
+            values.append(numbers(column))
+        else:
+            values.append(np.full(len(batch), np.nan))
+    all_keys = np.concatenate(keys)
+    if value is None or value.measures is None or not len(all_keys):
+        return all_keys, np.concatenate(values)
+    return all_keys, _measured(shards.run, value, all_keys)
+
+
+def _measured(run: RunDirectory, value: _Value, keys: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return what was measured in documents; NaN where nothing was."""
+    assert value.measures is not None, "the caller looked"
+    low, high = int(keys[0]), int(keys[-1]) + 1
+    values = np.full(len(keys), np.nan)
+    for part in value.measures.within(low, high):
+        for batch in read_documents(run.at(part), ["key", value.name], keys=keys):
+            there = numbers(batch.column("key"))
+            places = np.minimum(np.searchsorted(keys, there), len(keys) - 1)
+            mine = keys[places] == there
+            values[places[mine]] = numbers(batch.column(value.name))[mine]
+    return values
+
+
+def _value_of(run: RunDirectory, shards: Shards, finished: Sealed, stage: str, rule: str) -> _Value:
+    """Return where the values of a stage are.
+
+    Raises:
+        UsageError: there are none.
+    """
+    labels = [step.label for step in run.plan.file.steps]
+    if not stage:
+        raise UsageError("a rule or a band of kept documents needs --stage: whose value is meant?")
+    if stage not in labels:
+        raise UsageError(f"{stage!r} is not a stage. {suggest(stage, labels)}")
+    known = {one.name: one for one in _columns(run, shards, stage)}
+    known |= {one.name: one for one in _measures(run, finished, stage)}
+    if rule in known:
+        return known[rule]
+    if not rule and len(known) == 1:
+        return next(iter(known.values()))
+    if not known:
+        raise UsageError(
+            f"{stage}: the run has no value of it for documents that it kept. A stage with "
+            f"measures stores them: --set {stage}.measures=true."
+        )
+    names = ", ".join(sorted(known))
+    what = f"no value {rule!r} of kept documents. {suggest(rule, known)}" if rule else "name one."
+    raise UsageError(f"{stage}: {what} Choose with --rule: {names}.")
+
+
+def _columns(run: RunDirectory, shards: Shards, stage: str) -> Iterator[_Value]:
+    """Yield the columns of numbers that a stage added."""
+    if not len(shards.parts):
+        return
+    with opened(run.at(shards.parts[0])) as file:
+        fields = list(file.schema_arrow)
+    bounds = run.plan.step(stage).stage
+    for field in fields:
+        label, _, name = field.name.rpartition(".")
+        if label == stage and field.type in _NUMBERS:
+            yield _Value(stage, name, _least(bounds, name), column=field.name)
+
+
+def _least(stage: Any, name: str) -> float | None:
+    """Return the bound of the one rule that compares a column, as far as its name tells."""
+    value = getattr(stage, f"min_{name}", getattr(stage, f"max_{name}", None))
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _measures(run: RunDirectory, finished: Sealed, stage: str) -> Iterator[_Value]:
+    """Yield the rules that a stage measured."""
+    configured = run.plan.step(stage).stage
+    for phase, seal in finished:
+        parts = seal.by_role(MEASURES + stage)
+        if not (phase.is_stream and len(parts) and isinstance(configured, StreamingStage)):
+            continue
+        with opened(run.at(parts[0])) as file:
+            names = [name for name in file.schema_arrow.names if name not in FIXED]
+        for name in names:
+            bound = configured.threshold(name) if name in configured.rules else float("nan")
+            yield _Value(stage, name, None if np.isnan(bound) else bound, measures=parts)
+
+
+# ---------------------------------------------------------------- documents that contain a text
+
+
+def find_containing(run: RunDirectory, piece: str, num: int = 5, *, source: str = "") -> Samples:
+    """Return documents with this piece of text, letter for letter, in any text that is stored.
+
+    Documents are searched in the form in which each finished phase left them, the latest first,
+    then the ledger.
+
+    Args:
+        num: the search stops after this many documents.
+        source: one source only.
+
+    Raises:
+        UsageError: no stored text contains it, or it is empty.
+    """
+    if not piece.strip():
+        raise UsageError("--containing: the text to look for is empty. Give a piece of a document.")
+    shards: list[Part] = []
+    ledger: list[Part] = []
+    for phase, seal in sealed(run):
+        if phase.is_stream:
+            aside = (parts for parts in seal.parts.roles() if parts.role.startswith("aside:"))
+            shards = [*seal.by_role("documents"), *(part for p in aside for part in p), *shards]
+        ledger += seal.by_role("ledger")
+    labels = [step.label for step in run.plan.file.sources]
+    if source and source not in labels:
+        raise UsageError(f"{run.store.address}: no source {source!r}. {suggest(source, labels)}")
+    # Parts of the ledger may hold documents of several sources; they name none.
+    parts = [part for part in (*shards, *ledger) if not source or part.source in ("", source)]
+    matches: dict[int, Sample] = {}
+    for key, part in search(run, parts, "text", piece):
+        if key not in matches:
+            sample = _containing(run, part, key, piece)
+            matches |= {key: sample} if source in ("", sample.source) else {}
+        if len(matches) == num:
+            break
+    if not matches:
+        raise UsageError(
+            f"{run.store.address}: no stored text contains this piece. Texts that were dropped are "
+            "stored where `ledger: {keep_text: true}` is set."
+        )
+    rows = sorted(matches.values(), key=lambda sample: sample.key)
+    return Samples("", tuple(rows), {"containing": len(rows)}, len(parts), len(parts))
+
+
+def _containing(run: RunDirectory, part: Part, key: int, piece: str) -> Sample:
+    """Return a document with the spans of a piece of its text."""
+    is_ledger = part.role == "ledger"
+    rows = rows_of(run.at(part), key, "doc_key" if is_ledger else "key")
+    row = next(row for row in rows if piece in (row["text"] or ""))
+    data, needle = row["text"].encode(), piece.encode()
+    starts = [match.start() for match in re.finditer(re.escape(needle), data)]
+    return Sample(
+        key, row["doc_id" if is_ledger else "id"], row["source"], "", "contains", None, None,
+        tuple((start, start + len(needle)) for start in starts), row["text"], None,
+        text_from=ledger_text(run, "").place if is_ledger else "documents",
+    )  # fmt: skip

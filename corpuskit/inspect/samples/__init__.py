@@ -1,1 +1,0 @@
-"""What stages dropped, cut and kept, with the texts: `corpuskit inspect`."""

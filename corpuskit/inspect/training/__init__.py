@@ -1,1 +1,0 @@
-"""The curves of a training, as a section of a page."""

@@ -1,1 +1,0 @@
-"""What other bounds would keep and drop: `corpuskit tune`."""

@@ -1,1 +1,0 @@
-"""All that happened to one document: `corpuskit why`."""
