@@ -31,7 +31,7 @@ WINDOW_BYTES = 64 << 20
 """Rows of a run that are put in order at a time; each row group that they need is read once."""
 
 _CONTINUES = 1  # bit of a segment's flags
-_AT_LAST = np.int64(1) << 62  # behind every row: a takedown counts for copies, whenever it was made
+_AT_LAST = np.int64(1) << 62  # after every row: a takedown counts for copies, whenever it was made
 
 
 class Rows(NamedTuple):
@@ -41,7 +41,7 @@ class Rows(NamedTuple):
         tokens: (R, L + 1) unsigned; may be read-only.
         row: (G,) the row of each segment.
         starts: (G,) its first token in the row.
-        ends: (G,) the token behind its last.
+        ends: (G,) the token after its last.
         is_padding: (G,) it is the padded tail of its row.
         is_down: (G,) its document was taken down.
         continues: (G,) its document began in another row.
@@ -96,7 +96,7 @@ class PackedRows:
                     done += most
 
     def of_run(self, num_rows: int) -> Iterator[Rows]:
-        """Yield the first rows that a run delivers, in its order; each lie where the last did.
+        """Yield the first rows that a run delivers, in its order; each reuses the memory of the last.
 
         Raises:
             DataError: a row group can't be read, also not a second time; names it.
@@ -182,7 +182,7 @@ class PackedRows:
 
 
 def sequences(
-    rows: Rows, pad: int, *, unit: str | None, by_size: bool
+    rows: Rows, pad: int, *, unit: str
 ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
     """Return ids, and how many of them each sequence has.
 
@@ -193,7 +193,6 @@ def sequences(
         rows: packed rows.
         pad: id of padding.
         unit: `document` or `row`.
-        by_size: readers know where rows end: lengths are those of segments, whatever the unit.
     """
     lengths = rows.ends - rows.starts
     width = rows.tokens.shape[1]
@@ -203,7 +202,7 @@ def sequences(
             tokens = tokens.copy()
             for i in np.flatnonzero(rows.is_down).tolist():
                 tokens[rows.row[i], rows.starts[i] : rows.ends[i]] = pad
-        return tokens.reshape(-1), lengths if by_size else np.full(len(tokens), width)
+        return tokens.reshape(-1), np.full(len(tokens), width)
     ids = rows.tokens.reshape(-1)
     kept = ~(rows.is_padding | rows.is_down)
     begins, ends = rows.row * width + rows.starts, rows.row * width + rows.ends
@@ -215,7 +214,7 @@ def sequences(
 
 
 def _ranges(begins: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return the numbers of ranges one behind the other."""
+    """Return the numbers of ranges one after the other."""
     before = np.cumsum(sizes) - sizes
     numbers: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(begins - before, sizes)
     return numbers
