@@ -222,7 +222,7 @@ def check(run: Path, folder: Path) -> None:
         for name, held in groups.items()
         if held
     }
-    counters = plan.skips.counters(np.arange(plan.skips.num_delivered))
+    counters = plan.skips.row_indices(np.arange(plan.skips.num_consumed))
     sources, numbers, _ = plan.order.rows_at(counters)
     delivered = [(names[k], row) for k, row in zip(sources.tolist(), numbers.tolist(), strict=True)]
     try:

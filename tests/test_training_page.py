@@ -21,7 +21,7 @@ from corpuskit.inspect.training.training import (
     training_section,
     write_page,
 )
-from corpuskit.loader.shares import SourceShare
+from corpuskit.loader.state import SourceShare
 from corpuskit.train.exits import Ending, note_ending
 from corpuskit.train.metrics import Journal, Progress, SourceLoss
 

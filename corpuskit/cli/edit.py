@@ -194,7 +194,7 @@ def _finish(plan: MixPlan, edit: Edit, dry_run: bool) -> None:
     after = edited(plan.files, plan.base, [*plan.edits, edit]) if dry_run else append(plan, edit)
     echo(_line(edit))
     _show(after)
-    rows, before = after.skips.num_delivered, plan.skips.num_delivered
+    rows, before = after.skips.num_consumed, plan.skips.num_consumed
     if rows != before:
         echo(f"The run delivers {rows:,} rows now, {before:,} before: its last step moves.")
     echo("Nothing was written." if dry_run else f"Wrote {plan.files.where(edit.name)}")

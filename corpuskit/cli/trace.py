@@ -12,7 +12,7 @@ from corpuskit.cli._ramp import batch_size_option, seq_len_option
 if TYPE_CHECKING:
     from corpuskit.cli._ramp import BatchSize
     from corpuskit.loader import StreamingLoader
-    from corpuskit.loader.provenance import Sighting
+    from corpuskit.loader.provenance import Occurrence
 
 
 @click.command("trace")
@@ -68,13 +68,13 @@ def _plain(value: object) -> object:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
-def _sightings(loader: StreamingLoader, document: str) -> list[Sighting]:
+def _sightings(loader: StreamingLoader, document: str) -> list[Occurrence]:
     """Look a document up by id; a number that is no id is a key."""
     from corpuskit.errors import UsageError
 
     try:
-        return loader.when(document)
+        return loader.occurrences(document)
     except UsageError:
         if not document.isdigit():
             raise
-        return loader.when(int(document))
+        return loader.occurrences(int(document))

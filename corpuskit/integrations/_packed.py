@@ -14,6 +14,7 @@ import pyarrow as pa
 from corpuskit.loader import read_mix
 from corpuskit.loader.index import ROWS_PER_GROUP
 from corpuskit.loader.parts import PADDING, READ_ERRORS, TOKEN_COLUMNS, Parts
+from corpuskit.loader.reader import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +97,7 @@ class PackedRows:
                     done += most
 
     def of_run(self, num_rows: int) -> Iterator[Rows]:
-        """Yield the first rows that a run delivers, in its order; each reuses the memory of the last.
+        """Yield the first rows that a run delivers, in its order, in the same memory.
 
         Raises:
             DataError: a row group can't be read, also not a second time; names it.
@@ -108,7 +109,7 @@ class PackedRows:
         with contextlib.closing(Parts(plan, max_open=16)) as parts:
             for begin in range(0, num_rows, at_once):
                 delivered = np.arange(begin, min(begin + at_once, num_rows))
-                found = plan.order.rows_at(plan.skips.counters(delivered))
+                found = plan.order.rows_at(plan.skips.row_indices(delivered))
                 tokens = memory[: len(delivered)]
                 yield self._gather(parts, found.sources, found.rows, tokens)
 
@@ -129,16 +130,16 @@ class PackedRows:
             stored, flags = _read(parts, part, groups)
             tokens.view(item)[into] = np.ascontiguousarray(stored.tokens).view(item)[taken]
             sizes = np.diff(stored.bounds)[taken]
-            found = _ranges(stored.bounds[taken], sizes)
+            segments = ranges(stored.bounds[taken], sizes)
             counts[into] = sizes
-            held.append((into, sizes, stored.starts[found], flags[found]))
+            held.append((into, sizes, stored.starts[segments], flags[segments]))
         bounds = np.append(0, np.cumsum(counts))
         starts = np.empty(bounds[-1], np.int64)
         flags = np.empty(bounds[-1], np.uint8)
         for into, sizes, some_starts, some_flags in held:
-            at = _ranges(bounds[into], sizes)
+            at = ranges(bounds[into], sizes)
             starts[at], flags[at] = some_starts, some_flags
-        places = self.plan.parts.places(sources, rows)
+        places = self.plan.parts.row_numbers(sources, rows)
         return self._rows(tokens, bounds, starts, flags, places)
 
     def _reads(
@@ -177,7 +178,7 @@ class PackedRows:
             at = row * self.width + begins
             lows = np.searchsorted(at, masks.into * self.width + masks.firsts, "right") - 1
             highs = np.searchsorted(at, masks.into * self.width + masks.ends)
-            is_down[_ranges(lows, highs - lows)] = True
+            is_down[ranges(lows, highs - lows)] = True
         return Rows(tokens, row, begins, ends, flags & PADDING > 0, is_down, flags & _CONTINUES > 0)
 
 
@@ -211,13 +212,6 @@ def sequences(
         places = zip(firsts.tolist(), stops.tolist(), strict=True)
         ids = np.concatenate([ids[first:stop] for first, stop in places])
     return ids, lengths[kept]
-
-
-def _ranges(begins: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return the numbers of ranges one after the other."""
-    before = np.cumsum(sizes) - sizes
-    numbers: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(begins - before, sizes)
-    return numbers
 
 
 def _read(parts: Parts, part: int, groups: list[int]) -> tuple[StoredRows, NDArray[np.uint8]]:

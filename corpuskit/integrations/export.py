@@ -90,7 +90,7 @@ class Export:
         self.pad, self.vocab_size = self._number("pad"), self._number("vocab_size")
         self.dtype = stored_type(plan.dtype, self.vocab_size)
         if request.order == "run":
-            self.targets = {RUN: plan.skips.num_delivered}
+            self.targets = {RUN: plan.skips.num_consumed}
         else:
             self.targets = {s.name: s.rows for s in plan.sources if s.name in self.request.sources}
         if request.rows is not None:

@@ -18,7 +18,7 @@ from corpuskit.train.exits import REQUEUE
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from corpuskit.loader.shares import SourceShare
+    from corpuskit.loader.state import SourceShare
 
 WAITS_KEPT = 1000  # steps
 SOURCES_SHOWN = 8  # in a line of progress

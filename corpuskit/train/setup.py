@@ -210,4 +210,4 @@ def count_steps(settings: TrainSettings, loader: StreamingLoader) -> int:
 
 def _steps_skipped(loader: StreamingLoader, global_rows: int) -> int:
     plan = loader.plan
-    return plan.order.num_rows // global_rows - plan.skips.num_delivered // global_rows
+    return plan.order.num_rows // global_rows - plan.skips.num_consumed // global_rows

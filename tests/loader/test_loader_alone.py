@@ -31,7 +31,7 @@ from corpuskit.loader import StreamingLoader
 
 with StreamingLoader(sys.argv[1], 8) as loader:
     steps = sum(1 for _ in loader)
-    found = loader.when(loader.which(3)[0].documents[0].id)
+    found = loader.occurrences(loader.which(3)[0].documents[0].id)
     loader.load_state_dict(loader.state_dict())
 print(steps, 3 in [sighting.step for sighting in found])
 ours = {name for name in sys.modules if name.startswith("corpuskit.")}

@@ -182,7 +182,7 @@ def test_side_columns_are_read_without_tokens(far: str, run: Path) -> None:
     with StreamingLoader(far, 12) as loader, StreamingLoader(run, 12) as local:
         assert loader.which(7) == local.which(7)
         document = local.which(7)[3].documents[0].id
-        assert loader.when(document) == local.when(document)
+        assert loader.occurrences(document) == local.occurrences(document)
     plan = read_mix(far)
     parts = Parts(plan, 1)
     table = parts.read(0, [1], ("doc_starts", "doc_keys"))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import CorpuskitError, DataError
-from corpuskit.loader.shares import SourceShare
+from corpuskit.loader.state import SourceShare
 from corpuskit.train.metrics import (
     WAITS_KEPT,
     DataWaits,

@@ -231,7 +231,7 @@ def _packed(documents: Documents, name: str) -> set[int]:
     """Return the keys of packed documents with this id, where the run has the loader's lookups."""
     from corpuskit.errors import CorpuskitError
     from corpuskit.loader.index import read_mix
-    from corpuskit.loader.lookups import Lookups
+    from corpuskit.loader.provenance import Lookups
 
     try:
         plan = read_mix(documents.run.store.address)

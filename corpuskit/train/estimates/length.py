@@ -61,7 +61,7 @@ def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLengt
             "Leave it out."
         )
     global_rows = settings.batch.global_rows
-    possible = plan.skips.num_delivered // global_rows
+    possible = plan.skips.num_consumed // global_rows
     steps = _count_steps(settings, plan.seq_len) or possible
     if steps > possible or not steps:
         raise UsageError(
@@ -89,8 +89,7 @@ def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLengt
 
 def _read_plan(run_dir: str) -> MixPlan | None:
     """Return the mix plan of a run directory; None if nothing has been mixed there yet."""
-    from corpuskit.loader.files import open_files
-    from corpuskit.loader.index import read_mix
+    from corpuskit.loader.index import open_files, read_mix
 
     files = open_files(run_dir)
     try:
@@ -147,7 +146,7 @@ def _shape(settings: TrainSettings, vocab_size: int) -> ModelShape:
 
 def _shares(plan: MixPlan, num_rows: int) -> tuple[SourceShare, ...]:
     """Return what the first delivered rows of a plan take of each source."""
-    end = int(plan.skips.counters(np.array([num_rows - 1]))[0]) + 1
+    end = int(plan.skips.row_indices(np.array([num_rows - 1]))[0]) + 1
     taken = plan.order.taken(end)
     for first, behind in plan.skips.before(end):
         taken = taken - (plan.order.taken(behind) - plan.order.taken(first))

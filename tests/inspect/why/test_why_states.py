@@ -83,7 +83,7 @@ def train(folder, data, rows, steps, done, first=0):
 def test_a_training_names_the_steps_that_saw_the_document_and_those_to_come(whys, tmp_path):
     row = next(row for row in whys.rows("documents") if row["source"] == "notes")
     with StreamingLoader(whys.out, 2) as loader:
-        steps = sorted({one.step for one in loader.when(row["id"])})
+        steps = sorted({one.step for one in loader.occurrences(row["id"])})
     train(tmp_path / "t", whys.out, 2, steps[-1] + 1, steps[0] + 1)
     tokens = told(whys, whys.out, row["id"], "--training", str(tmp_path / "t"))["tokens"]
     assert tokens["training"]["steps_done"] == steps[0] + 1
