@@ -17,6 +17,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+BatchSize = int | list[tuple[int, int]]
+"""Rows of the global batch, or (first step, rows) pairs of a ramp."""
+
+
+def parse_batch_size(text: str) -> BatchSize:
+    """Return the batch size in `256`, or `0:256,1000:512`: 512 rows from step 1000 on.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        if ":" not in text:
+            return int(text)
+        return [(int(step), int(rows)) for step, rows in (p.split(":") for p in text.split(","))]
+    except ValueError:
+        what = "neither a number of rows nor a ramp like 0:256,1000:512"
+        raise ValueError(f"{text!r} is {what}") from None
+
+
 class BatchRows:
     """Rows of the global batch by step: a number, or (first step, rows) pairs of a ramp.
 

@@ -81,7 +81,7 @@ def test_which_of_a_rank_is_its_slice(run: Path) -> None:
     assert loader.which(4, row=6) == [whole[6]]
 
 
-def test_when_and_which_are_inverse(run: Path) -> None:
+def test_occurrences_and_which_are_inverse(run: Path) -> None:
     loader = StreamingLoader(run, 8)
     seen: dict[str, set[tuple[int, ...]]] = {}
     for step in range(loader.num_steps):
@@ -91,8 +91,8 @@ def test_when_and_which_are_inverse(run: Path) -> None:
                 seen.setdefault(document.id, set()).add(place)
     assert len(seen) > 200
     for document in list(seen)[::3]:
-        sightings = [(s.step, s.row, s.source_row, s.epoch) for s in loader.occurrences(document)]
-        assert sightings == sorted(seen[document])
+        occurrences = [(s.step, s.row, s.source_row, s.epoch) for s in loader.occurrences(document)]
+        assert occurrences == sorted(seen[document])
 
 
 def test_when_takes_a_key_as_well(shards: Shards, run: Path) -> None:
@@ -155,7 +155,7 @@ def test_steps_before_another_batch_size_are_not_guessed(run: Path) -> None:
     loader = StreamingLoader(run, 12)
     loader.load_state_dict(StreamingLoader(run, 8, start_step=3).state_dict())
     document = loader.which(3)[0].documents[0]
-    assert 3 in [sighting.step for sighting in loader.occurrences(document.key)]
+    assert 3 in [occurrence.step for occurrence in loader.occurrences(document.key)]
     with pytest.raises(UsageError, match="first 3 steps took 24 rows"):
         loader.which(2)
 
