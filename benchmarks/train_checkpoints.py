@@ -81,7 +81,7 @@ def main() -> None:
             with mock.patch.object(checkpoint, "DigestedFiles", PlainFiles):
                 times.setdefault("save without digests", []).append(timed(save))
             times.setdefault("save with digests", []).append(timed(save))
-            whole = checkpoints.newest_whole()
+            whole = checkpoints.newest_verified()
             assert whole, "it was just saved"
             files = whole.record.files
             times.setdefault("check", []).append(timed(lambda f=files: find_damage(place, f)))

@@ -31,7 +31,7 @@ from corpuskit.train.metrics import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from corpuskit.train.metrics import Told
+    from corpuskit.train.metrics import Update
 
 NOON = datetime(2026, 1, 1, 12)
 
@@ -56,7 +56,7 @@ def progress(step: int, names: tuple[str, ...] = ("web", "books"), **changes: An
     return Progress(**fields | changes)
 
 
-def whole_run(names: tuple[str, ...] = ("web", "books")) -> list[Told]:
+def whole_run(names: tuple[str, ...] = ("web", "books")) -> list[Update]:
     share = SourceMixture(0.6, 0.589, 1000, 2.4)
     return [
         *(progress(step, names) for step in range(9, 1000, 10)),
@@ -68,7 +68,7 @@ def whole_run(names: tuple[str, ...] = ("web", "books")) -> list[Told]:
     ]
 
 
-def shown(told: list[Told], width: int, height: int = 40, name: str = "demo") -> list[str]:
+def shown(told: list[Update], width: int, height: int = 40, name: str = "demo") -> list[str]:
     console = Console(record=True, width=width, height=height, file=io.StringIO())
     screen = Screen(name)
     for number, one in enumerate(told):
@@ -158,7 +158,7 @@ def test_a_pipe_gets_a_line_per_step_and_the_mixture_once(
 TRAINING = """
 import sys, time
 from corpuskit.cli._train_view import observer
-from corpuskit.train.health import StopSignals
+from corpuskit.train.watch import StopSignals
 from corpuskit.train.settings import TrainSettings
 
 settings = TrainSettings(name="demo", data="d", output="o", batch={"global_rows": 1})

@@ -22,8 +22,8 @@ from corpuskit.inspect.training.training import (
     write_page,
 )
 from corpuskit.loader.state import SourceShare
-from corpuskit.train.exits import Ending, note_ending
-from corpuskit.train.metrics import Journal, Progress, SourceLoss
+from corpuskit.train.heartbeat import Ending, note_ending
+from corpuskit.train.metrics import MetricsWriter, Progress, SourceLoss
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,11 +71,11 @@ def write_run(
     bad: int | None = None,
 ) -> None:
     """Write a run without an end, whose step `bad` was not applied."""
-    with Journal(output, 0) as journal:
+    with MetricsWriter(output, 0) as journal:
         _write(journal, steps, names, bad)
 
 
-def _write(journal: Journal, steps: int, names: tuple[str, ...], bad: int | None) -> None:
+def _write(journal: MetricsWriter, steps: int, names: tuple[str, ...], bad: int | None) -> None:
     settings = {"name": f"demo{HOSTILE}", "optimizer": {"lr": 1e-3}}
     journal.event("start", steps=steps, step=0, settings=settings, plan_hash="ab12", world_size=2)
     for step in range(steps):
@@ -94,7 +94,7 @@ def _write(journal: Journal, steps: int, names: tuple[str, ...], bad: int | None
 
 
 def write_event(output: Path, kind: str, text: str = "", /, **fields: Any) -> None:
-    with Journal(output, 10**9) as journal:
+    with MetricsWriter(output, 10**9) as journal:
         journal.event(kind, text, **fields)
 
 

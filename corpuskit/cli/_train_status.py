@@ -8,16 +8,16 @@ from corpuskit.cli._plain import echo, one_line
 
 if TYPE_CHECKING:
     from corpuskit.train.settings import TrainSettings
-    from corpuskit.train.standing import Standing
+    from corpuskit.train.status import TrainingStatus
 
 SHOWN_RANKS = 16
 
 
 def print_status(settings: TrainSettings) -> None:
     """Print whether a run is alive, where each rank is, the last step, checkpoint and events."""
-    from corpuskit.train.standing import standing_of
+    from corpuskit.train.status import read_status
 
-    standing = standing_of(settings)
+    standing = read_status(settings)
     echo(one_line(f"{settings.name}: {standing.verdict}"))
     _print_ranks(standing)
     if step := standing.last_step:
@@ -38,7 +38,7 @@ def print_status(settings: TrainSettings) -> None:
         echo(one_line(f"{'events' if not number else '':12}{_event_line(event)}"))
 
 
-def _print_ranks(standing: Standing) -> None:
+def _print_ranks(standing: TrainingStatus) -> None:
     ranks = sorted(standing.ranks, key=lambda rank: -rank.age_seconds)[:SHOWN_RANKS]
     if ranks:
         echo(f"{'rank':>5}  {'step':>8}  {'phase':<10}  {'beat':>12}  {'pid':>8}  host")

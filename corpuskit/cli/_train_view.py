@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from corpuskit.train.metrics import Observer, SourceLoss, Told
+    from corpuskit.train.metrics import Observer, SourceLoss, Update
     from corpuskit.train.settings import TrainSettings
 
 REDRAW_SECONDS = 0.5  # drawing takes 1.6 ms: 0.3 % of a core
@@ -65,7 +65,7 @@ def observer(settings: TrainSettings) -> Iterator[Observer]:
             yield LineView() if is_first else _say_nothing
 
 
-def _say_nothing(told: Told) -> None:
+def _say_nothing(told: Update) -> None:
     """Show nothing."""
 
 
@@ -116,7 +116,7 @@ class LineView:
     def __init__(self) -> None:
         self._mixture: Mixture | None = None
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, told: Update) -> None:
         if isinstance(told, Mixture):
             self._mixture = told
             return
@@ -157,7 +157,7 @@ class LiveView:
             self._draw()
         self._live.stop()
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, told: Update) -> None:
         self.screen.add(told, time.monotonic(), datetime.now())
         is_end = isinstance(told, TrainResult)
         is_rare = not isinstance(told, Progress | Mixture)
@@ -188,7 +188,7 @@ class Screen:
         self._losses, self._group = list[tuple[float, int]](), 1
         self._recent = deque[tuple[float, int]](maxlen=RECENT_LINES)
 
-    def add(self, told: Told, now: float, clock: datetime) -> None:
+    def add(self, told: Update, now: float, clock: datetime) -> None:
         """Note something.
 
         Args:

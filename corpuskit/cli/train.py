@@ -154,7 +154,7 @@ def _train(settings: TrainSettings) -> None:
     with needs_torch():
         from corpuskit.train.loop import main
     from corpuskit.cli._train_view import observer
-    from corpuskit.train.exits import ending_of, note_ending
+    from corpuskit.train.heartbeat import ending_of, note_ending
 
     try:
         with observer(settings) as tell:

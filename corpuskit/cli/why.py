@@ -10,8 +10,8 @@ import click
 from corpuskit.cli._ramp import RampType
 
 if TYPE_CHECKING:
-    from corpuskit.cli._ramp import BatchSize
     from corpuskit.inspect.why.lookup import Kind
+    from corpuskit.loader.steps import BatchSize
 
 _SHOWN = 5
 """Documents told of where several have the id, URL or text."""

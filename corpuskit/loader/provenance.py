@@ -225,8 +225,8 @@ class Provenance:
         parts = Parts(self._plan, max_open=1)
         values: list[tuple[list[int], ...]] = [()] * len(rows)
         by_group: dict[tuple[int, int], list[int]] = {}
-        for i, group in enumerate(zip(at.parts.tolist(), at.groups.tolist(), strict=True)):
-            by_group.setdefault(group, []).append(i)
+        for i, part_and_group in enumerate(zip(at.parts.tolist(), at.groups.tolist(), strict=True)):
+            by_group.setdefault(part_and_group, []).append(i)
         try:
             for (part, group), numbers in sorted(by_group.items()):
                 table = self._read(parts, part, group, columns)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from corpuskit.train.settings import TrainSettings
 
 WINDOW_TOKENS = 1 << 20
-"""Documents of so many tokens, and one more, are packed together: 24 MB of rows, more if one
+"""Documents of this many tokens, and one more, are packed together: 24 MB of rows, or more if one
 document is longer."""
 
 
@@ -59,8 +59,8 @@ class HeldOut(Protocol):
         """Yield every `ranks`-th document of a source, from the one with number `rank` on."""
 
 
-class Rows(NamedTuple):
-    """Packed pieces of documents; a row has those of one source.
+class HeldOutRows(NamedTuple):
+    """Packed pieces of documents; all pieces in a row are of one source.
 
     Attributes:
         tokens, labels: (S, L); a label is the next token of the document, or `IGNORED`.
@@ -134,7 +134,7 @@ def evaluate(
     return source_losses(names, *totals)
 
 
-def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Rows:
+def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> HeldOutRows:
     """Pack documents, each given with the number of its source, into rows of `seq_len` inputs.
 
     Pieces of a long document overlap by one token, which is the last label of one and the first
@@ -151,8 +151,8 @@ def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Rows
         ]
         if pieces:
             lengths = np.array([len(piece) - 1 for piece in pieces])
-            found, count = best_fit(lengths, seq_len)
-            places += zip((found + num_rows).tolist(), pieces, strict=True)
+            bins, count = best_fit(lengths, seq_len)
+            places += zip((bins + num_rows).tolist(), pieces, strict=True)
             sources.append(np.full(count, source))
             num_rows += count
     tokens, labels, positions = _masked(num_rows, seq_len)
@@ -163,7 +163,7 @@ def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Rows
         positions[row, begin:end] = np.arange(end - begin)
         positions[row, end:] = np.arange(seq_len - end)  # padding is a piece of its own
         ends[row] = end
-    return Rows(tokens, labels, positions, np.concatenate(sources))
+    return HeldOutRows(tokens, labels, positions, np.concatenate(sources))
 
 
 def _masked(num_rows: int, seq_len: int) -> tuple[NDArray[np.int64], ...]:
@@ -201,7 +201,7 @@ def _row_losses(
     model: Decoder,
     settings: TrainSettings,
     parallel: Parallel,
-    rows: Rows,
+    rows: HeldOutRows,
     num_passes: int,
     beat: Callable[[], None],
 ) -> NDArray[np.float64]:
@@ -232,7 +232,7 @@ def _row_losses(
             device=device,
         )
         logits = model(take(rows.tokens, first, no_tokens), layout)
-        found, _ = token_losses(logits, take(rows.labels, first, no_labels))
-        losses.append(found.double().sum(1))
-    whole: NDArray[np.float64] = torch.cat(losses).cpu().numpy()
-    return whole[: len(rows.sources)]
+        of_tokens, _ = token_losses(logits, take(rows.labels, first, no_labels))
+        losses.append(of_tokens.double().sum(1))
+    of_rows: NDArray[np.float64] = torch.cat(losses).cpu().numpy()
+    return of_rows[: len(rows.sources)]

@@ -1,4 +1,4 @@
-"""What a run tells: lines of JSON for every step, lines for people, and how it ended."""
+"""What a run reports: a line of JSON for every step, lines for people, and how it ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from corpuskit.errors import CorpuskitError, DataError, describe
-from corpuskit.train.exits import REQUEUE
+from corpuskit.train.heartbeat import REQUEUE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,10 +95,10 @@ class SourceMixture:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """What the sources have given against what the plan asks: a line of mixture.jsonl.
+    """What the sources have given against what the plan asks for: a line of mixture.jsonl.
 
-    Shares part where rows of one source hold more labels than those of another (padding, first
-    tokens of documents), or where steps were not applied.
+    The ratios differ where rows of one source hold more labels than those of another (padding,
+    first tokens of documents), or where steps were not applied.
     """
 
     step: int  # steps done
@@ -151,10 +151,10 @@ class TrainResult:
         )
 
 
-Told = Progress | Evaluation | Mixture | Event | TrainResult
-"""What an observer is told; `str()` of each is one line."""
+Update = Progress | Evaluation | Mixture | Event | TrainResult
+"""What an observer is called with; `str()` of each is one line."""
 
-Observer = Callable[[Told], None]
+Observer = Callable[[Update], None]
 
 
 def source_losses(
@@ -179,7 +179,7 @@ class DataWaits:
         self._seconds: deque[float] = deque(maxlen=WAITS_KEPT)
 
     def add(self, seconds: float) -> None:
-        """Note one step."""
+        """Add the wait of a step."""
         self._seconds.append(seconds)
 
     def percentiles(self) -> tuple[float, float]:
@@ -190,19 +190,19 @@ class DataWaits:
         return 1000 * p50, 1000 * p99
 
 
-class Journal:
-    """The files that a run writes beside its checkpoints, each of one JSON object per line.
+class MetricsWriter:
+    """Writes the files of a run beside its checkpoints, each with one JSON object per line.
 
     `metrics.jsonl` has a line per step, `evaluations.jsonl` one per evaluation, `mixture.jsonl` one
-    per `mixture()`; `events.jsonl` one per start, end, failure and whatever else happened.
+    per `mixture()`; `events.jsonl` one per start, end, failure and other event.
 
-    Opened when `done` steps are done, it drops what the first three say of later ones, which a
-    killed run took but did not save: a step has one line, however often the run was killed. Events
-    stay. JSON has no word for numbers that are not finite: they are null in the first three, and
-    text ("nan", "inf") in events.
+    Opened when `done` steps are done, it drops the lines of later steps from the first three: a
+    killed run took these steps but did not save them. So a step has one line, however often the run
+    was killed. Events are kept. JSON can't write numbers that are not finite: they are null in the
+    first three files, and text ("nan", "inf") in events.
 
     Raises:
-        DataError: a line is no JSON.
+        DataError: a line is not JSON.
     """
 
     def __init__(self, output: Path, done: int) -> None:
@@ -224,8 +224,8 @@ class Journal:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            told = {"error": type(error).__name__, "message": str(error)}
-            self.event(kind, str(error), **{**getattr(error, "event", {}), **told})
+            fields = {"error": type(error).__name__, "message": str(error)}
+            self.event(kind, str(error), **{**getattr(error, "event", {}), **fields})
         for file in self._files.values():
             file.close()
 
@@ -236,10 +236,10 @@ class Journal:
         self._write("metrics", line)
 
     def evaluation(self, step: int, sources: dict[str, SourceLoss]) -> Evaluation:
-        """Write what the held-out documents gave after `step` steps; return it for the observer."""
-        made = Evaluation(step, sources)
-        self._write("evaluations", asdict(made))
-        return made
+        """Write the losses on held-out documents after `step` steps; return the line."""
+        evaluation = Evaluation(step, sources)
+        self._write("evaluations", asdict(evaluation))
+        return evaluation
 
     def has_evaluation(self, done: int) -> bool:
         """Return whether evaluations.jsonl has a line for `done` steps."""
@@ -253,14 +253,14 @@ class Journal:
             step: steps done.
             shares: the loader's `mixture(step)`.
         """
-        made = mixture(step, shares, self._trained)
-        self._write("mixture", asdict(made))
-        return made
+        so_far = mixture(step, shares, self._trained)
+        self._write("mixture", asdict(so_far))
+        return so_far
 
     def event(self, kind: str, text: str = "", /, **fields: Any) -> Event:
         """Write one event with the time; return it for the observer.
 
-        What JSON has no word for is written as text.
+        Values that JSON can't write are written as text.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         line = {"event": kind, "time": now, **({"text": text} if text else {}), **fields}
@@ -268,7 +268,7 @@ class Journal:
         return Event(kind, text, fields)
 
     def _cut_back(self, done: int) -> None:
-        """Drop the lines of steps behind the first `done`; count what the others trained on."""
+        """Drop the lines of steps after the first `done`; count what the others trained on."""
         _cut(self._path("metrics"), lambda line: line["step"] < done and self._count(line))
         for name in ("evaluations", "mixture"):
             _cut(self._path(name), lambda line: line["step"] <= done)
@@ -317,13 +317,13 @@ def mixture(step: int, shares: Sequence[SourceShare], trained: Mapping[str, int]
 
 
 def _finite(value: Any, unknown: Callable[[object], object]) -> Any:
-    """Return JSON values with `unknown` of every number that is not finite."""
+    """Return JSON values with `unknown(number)` for every number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else unknown(value)
     if isinstance(value, Mapping):
-        return {str(key): _finite(one, unknown) for key, one in value.items()}
+        return {str(key): _finite(item, unknown) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one, unknown) for one in value]
+        return [_finite(item, unknown) for item in value]
     return value
 
 
@@ -338,7 +338,7 @@ def _cut(path: Path, is_kept: Callable[[dict[str, Any]], bool]) -> None:
             except (ValueError, LookupError, TypeError):
                 raise DataError(
                     f"{path}: line {number} is not what a training run writes. "
-                    "Move the file away and run again: training needs it for nothing."
+                    "Move the file away and run again: training does not need it."
                 ) from None
             end += len(line)
         file.truncate(end)

@@ -65,7 +65,7 @@ def test_a_loss_that_stays_higher_becomes_the_usual_one() -> None:
 
 def test_another_stage_of_the_mixture_begins_a_window_of_its_own() -> None:
     guard = guard_after(CALM)
-    guard.begin_anew()
+    guard.reset()
     assert guard.judge(12, 9.0, 1.0) is None
     assert guard.usual_loss == 9.0
 

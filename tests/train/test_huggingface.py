@@ -28,14 +28,18 @@ from corpuskit.stage import View
 from corpuskit.stages.sequences.tokenize import Tokenize
 from corpuskit.train.attention import lay_out
 from corpuskit.train.checkpoint import Checkpoints
-from corpuskit.train.huggingface.export import export, find_checkpoint
-from corpuskit.train.huggingface.init_from import (
+from corpuskit.train.huggingface import (
+    load_weights,
+    make_config,
+    read_header,
+    read_shape,
+    read_slice,
     require_same_model,
     require_tokenizer,
-    require_whole_export,
+    require_undamaged_export,
+    write_tensors,
 )
-from corpuskit.train.huggingface.models import load_weights, make_config, read_shape
-from corpuskit.train.huggingface.tensor_files import read_header, read_slice, write_tensors
+from corpuskit.train.huggingface_export import export, find_checkpoint
 from corpuskit.train.loop import main
 from corpuskit.train.model import Decoder, init_weights
 from corpuskit.train.optim import build_optimizer
@@ -311,7 +315,7 @@ def test_a_damaged_export_is_refused_on_every_rank(
 
 def _check_export(folder: Path, settings: TrainSettings) -> str:
     try:
-        require_whole_export(folder, join(settings))
+        require_undamaged_export(folder, join(settings))
     except DataError as error:
         return str(error)
     return ""
@@ -382,7 +386,7 @@ def test_a_folder_without_a_model_is_refused(llama: Path, tmp_path: Path) -> Non
         read_shape(tmp_path)
     folder = edited(llama, tmp_path / "copy")
     (folder / "config.json").write_text("{")
-    with pytest.raises(DataError, match=r"config.json: is no JSON"):
+    with pytest.raises(DataError, match=r"config.json: is not JSON"):
         read_shape(folder)
     (folder / "model.safetensors").unlink()
     with pytest.raises(DataError, match=r"neither model.safetensors nor model.safetensors.ind"):
@@ -428,7 +432,7 @@ def test_spare_tensors_of_known_kinds_are_passed_over(tmp_path: Path) -> None:
 def test_a_torn_file_is_named(llama: Path, tmp_path: Path) -> None:
     folder = edited(llama, tmp_path / "copy")
     whole = (folder / "model.safetensors").read_bytes()
-    for size, message in ((len(whole) - 1, "bytes long, and its header tells of"), (99, "header")):
+    for size, message in ((len(whole) - 1, "bytes long, and its header describes"), (99, "header")):
         (folder / "model.safetensors").write_bytes(whole[:size])
         with pytest.raises(DataError, match=f"model.safetensors: .*{message}"):
             loaded(folder)

@@ -22,7 +22,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from corpuskit.train.loop import train
-from corpuskit.train.metrics import Progress, Told, TrainResult
+from corpuskit.train.metrics import Progress, TrainResult, Update
 from corpuskit.train.parallel import join
 from corpuskit.train.record import read_record
 from tests.train.conftest import Ranks
@@ -114,7 +114,7 @@ class Child:
 
 
 def _train(settings: TrainSettings, say: Connection) -> TrainResult:
-    def tell(told: Told) -> None:
+    def tell(told: Update) -> None:
         if isinstance(told, Progress):
             say.send(told.step)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import UsageError
-from corpuskit.train.exits import read_endings
+from corpuskit.train.heartbeat import read_endings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

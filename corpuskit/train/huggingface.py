@@ -1,24 +1,40 @@
-"""Models of Hugging Face: what config.json means here, and weights into a sharded model.
+"""Models of Hugging Face: what config.json means here, weights in and out, and what must fit.
 
 Llama, Mistral and Qwen3 are our decoder under other names; rotary positions pair the halves of a
-head in both, so no matrix has to be permuted. What a config means is said without torch.
+head in both, so no matrix has to be permuted. A config is understood without torch.
+
+Weights are in safetensors files: the length of the header (8 bytes, little endian), the header
+(JSON: type, shape and place of each tensor), and the tensors' bytes. The format's own library maps
+whole files into memory, where a file that is cut off while it is read ends the process, and it
+writes from a dictionary that holds a whole file; here a read touches the bytes of its slice only,
+and a write holds one tensor.
+
+Source: https://huggingface.co/docs/safetensors, "Format".
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.train.settings import ModelShape, RopeScaling
+from corpuskit.storage import digest_file
+from corpuskit.train.record import find_damage
+from corpuskit.train.settings import PRESETS, SIZES, ModelShape, RopeScaling
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    import torch
     from torch import nn
 
-    from corpuskit.train.huggingface.tensor_files import StoredTensor
+    from corpuskit.train.parallel import Parallel
+    from corpuskit.train.settings import TrainSettings
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -59,6 +75,12 @@ _INNER = {
     "feed_forward.up": "mlp.up_proj",
     "feed_forward.down": "mlp.down_proj",
 }
+
+_AGAIN = "Export the model again."
+
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""What the files call the types that can be read, and what torch calls them."""
+_MAX_HEADER_BYTES = 100_000_000  # as the format's own library bounds it
 
 
 def foreign_name(name: str) -> str:
@@ -220,8 +242,6 @@ def load_weights(folder: str | Path, model: nn.Module) -> None:
     import torch
     from torch.distributed.tensor import DTensor
 
-    from corpuskit.train.huggingface.tensor_files import read_slice
-
     place = Path(folder)
     stored = find_tensors(place)
     parameters = {foreign_name(name): one for name, one in model.named_parameters()}
@@ -242,8 +262,6 @@ def find_tensors(folder: Path) -> dict[str, StoredTensor]:
     Raises:
         DataError: there are none, a file is cut off, or the index names what no file has.
     """
-    from corpuskit.train.huggingface.tensor_files import read_header
-
     if not (folder / INDEX).is_file():
         if not (folder / WEIGHTS).is_file():
             hint = "Save it with save_pretrained(FOLDER, safe_serialization=True)."
@@ -267,8 +285,6 @@ def _require_match(
     folder: Path, stored: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
     """Refuse files that don't hold exactly the model's parameters."""
-    from corpuskit.train.huggingface.tensor_files import DTYPES
-
     if missing := [name for name in shapes if name not in stored]:
         raise DataError(f"{folder}: {_some(missing)} missing. Fetch the model again.")
     # Of tied models, some write the head: it is the embedding. The other is computed.
@@ -306,14 +322,14 @@ def read_json(place: Path, hint: str) -> dict[str, Any]:
         DataError: it holds something else.
     """
     try:
-        found = json.loads(place.read_bytes())
+        fields = json.loads(place.read_bytes())
     except OSError as error:
         raise UsageError(f"{place}: can't be read: {error.strerror}. {hint}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: is no JSON: {error}. {hint}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{place}: is no JSON object. {hint}")
-    return found
+        raise DataError(f"{place}: is not JSON: {error}. {hint}") from None
+    if not isinstance(fields, dict):
+        raise DataError(f"{place}: is not a JSON object. {hint}")
+    return fields
 
 
 def _whole(place: Path, config: Mapping[str, Any], name: str) -> int:
@@ -327,3 +343,264 @@ def _number(place: Path, name: str, value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
         raise DataError(f"{place}: {name} must be a number above 0, got {value!r}.")
     return float(value)
+
+
+# What must fit a run that trains a model further.
+
+
+def choose_model(settings: TrainSettings, tokenizer: Mapping[str, Any]) -> ModelShape:
+    """Return the shape of the model that `init_from` names, having checked that it may be trained.
+
+    Args:
+        settings: with `init_from`.
+        tokenizer: what the mix plan says of the tokenizer of its tokens.
+
+    Raises:
+        UsageError: our decoder does not compute this model, `model` contradicts it, or the tokens
+            are not known to be those of its tokenizer.
+    """
+    assert settings.init_from is not None, "asked of runs that have it"
+    shape = read_shape(settings.init_from)
+    require_same_model(settings, shape)
+    is_trusted = settings.init_tokenizer == "trusted"
+    require_tokenizer(settings.init_from, tokenizer, shape, is_trusted=is_trusted)
+    return shape
+
+
+def require_same_model(settings: TrainSettings, shape: ModelShape) -> None:
+    """Refuse a `model` section that contradicts the model that is trained further.
+
+    Raises:
+        UsageError: names every difference.
+    """
+    if "model" not in settings.model_fields_set:
+        return
+    given = settings.model
+    asked: dict[str, Any] = {}
+    if given.preset:
+        asked = dict(zip(SIZES, PRESETS[given.preset], strict=True))
+    named = {name: getattr(given, name) for name in given.model_fields_set}
+    asked |= {name: value for name, value in named.items() if value is not None}
+    differing = [
+        f"{name} {asked[name]!r} here, {there!r} there"
+        for name, there in asdict(shape).items()
+        if asked.get(name, there) != there
+    ]
+    if differing:
+        raise UsageError(
+            f"model: differs from {settings.init_from}: {'; '.join(differing)}. "
+            "Leave these out: init_from says what the model is."
+        )
+
+
+def require_tokenizer(
+    folder: str | Path, tokenizer: Mapping[str, Any], shape: ModelShape, *, is_trusted: bool = False
+) -> None:
+    """Refuse to train a model further on tokens of another tokenizer.
+
+    Equal files are equal tokenizers, and an export of ours says which tokenizer it was made from.
+    Everything else can't be told here, so it is refused unless `is_trusted`.
+
+    Args:
+        folder: of the model.
+        tokenizer: what the mix plan says of the tokenizer of its tokens.
+        shape: of the model.
+        is_trusted: take the user's word that ids mean the same; they must still fit the embedding.
+
+    Raises:
+        UsageError: the ids are, or may be, those of another tokenizer.
+    """
+    size = tokenizer["vocab_size"]
+    if size > shape.vocab_size:
+        raise UsageError(
+            f"{folder}: the model has {shape.vocab_size:,} tokens, and the tokenizer of the packed "
+            f"tokens has {size:,}. Tokenize with the model's own tokenizer."
+        )
+    wanted = tokenizer.get("hash")
+    hashes = _tokenizers(Path(folder))
+    if is_trusted or wanted in hashes.values():
+        return
+    named = ", ".join(f"{name} {digest}" for name, digest in hashes.items()) or "no tokenizer file"
+    raise UsageError(
+        f"{folder}: can't tell that its tokenizer ({named}) is that of the packed tokens "
+        f"({wanted}). Tokenize with the model's own file, or set init_tokenizer: trusted if you "
+        "know that the same ids mean the same."
+    )
+
+
+def require_undamaged_export(folder: Path, parallel: Parallel) -> None:
+    """Refuse a model that is not what `corpuskit export` wrote, as its `corpuskit.json` tells.
+
+    Models of others have no digests, and are taken as they are. Each file is read by one rank.
+
+    Raises:
+        DataError: names the file; on every rank.
+    """
+    if not (folder / ORIGIN).is_file():
+        return
+    files = read_json(folder / ORIGIN, _AGAIN).get("files", {})
+    try:
+        known = {str(name): (int(size), str(digest)) for name, (size, digest) in files.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise DataError(f"{folder / ORIGIN}: files is not a list of files. {_AGAIN}") from None
+    problem = find_damage(folder, known, parallel.rank, parallel.world_size)
+    if problems := [one for one in parallel.gather(problem) if one]:
+        raise DataError(
+            f"{folder}: {'; '.join(problems)}. {_AGAIN} If the change is meant, take files out of "
+            f"{ORIGIN}."
+        )
+
+
+def _tokenizers(folder: Path) -> dict[str, str]:
+    """Return the tokenizer files of a model, and the hash that the tokenize stage gives them."""
+    names = (TOKENIZER, "tokenizer.model")
+    found = {name: digest_file(folder / name) for name in names if (folder / name).is_file()}
+    if (folder / ORIGIN).is_file() and TOKENIZER in found:
+        origin = read_json(folder / ORIGIN, _AGAIN).get("tokenizer") or {}
+        if origin.get("file") == found[TOKENIZER]:  # nobody has changed it since
+            found[TOKENIZER] = str(origin.get("hash"))
+    return found
+
+
+# Files of tensors.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies."""
+
+    path: Path
+    name: str
+    dtype: str  # as the format calls it: F32, BF16, ...
+    shape: tuple[int, ...]
+    begin: int  # byte of the file
+
+    @property
+    def place(self) -> str:
+        """What messages call it."""
+        return f"{self.path}: tensor {self.name!r}"
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Return what a file holds; the file must be as long as its header says.
+
+    Raises:
+        DataError: it can't be read, is cut off, or is not a safetensors file.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            head = file.read(length) if length <= _MAX_HEADER_BYTES else b""
+            size = file.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror}. Check the folder.") from None
+    try:
+        fields = json.loads(head)
+        fields.pop("__metadata__", None)
+        begin = 8 + length
+        stored = {name: _stored(path, name, entry, begin) for name, entry in fields.items()}
+        end = begin + max((entry["data_offsets"][1] for entry in fields.values()), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        raise DataError(
+            f"{path}: no header of a safetensors file in its {size:,} bytes. Fetch it again."
+        ) from None
+    if size != end:
+        raise DataError(
+            f"{path}: is {size:,} bytes long, and its header describes {end:,}. Fetch it again."
+        )
+    return stored
+
+
+def _stored(path: Path, name: str, entry: Mapping[str, Any], begin: int) -> StoredTensor:
+    first, end = (int(offset) for offset in entry["data_offsets"])
+    dtype, shape = str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
+    if dtype in DTYPES and end - first != math.prod(shape) * int(dtype[-2:]) // 8:
+        raise ValueError("bytes and shape don't agree")
+    if not 0 <= first <= end or min(shape, default=0) < 0:
+        raise ValueError("no place")
+    return StoredTensor(path, name, dtype, shape, begin + first)
+
+
+def read_slice(stored: StoredTensor, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
+    """Read a box of a tensor of one or two dimensions, in the type of the file.
+
+    Whole rows are one read, parts of rows one read each.
+
+    Args:
+        stored: of a type of DTYPES.
+        offsets: where the box begins, in each dimension.
+        sizes: of the box.
+
+    Raises:
+        DataError: the file ends before the box does.
+    """
+    import torch
+
+    dtype: torch.dtype = getattr(torch, DTYPES[stored.dtype])
+    box = torch.empty(tuple(sizes), dtype=dtype)
+    if not box.numel():
+        return box
+    rows = box.view(-1, box.shape[-1]) if box.ndim > 1 else box.view(1, -1)
+    width, columns = stored.shape[-1], rows.shape[1]
+    begin = stored.begin + dtype.itemsize * offsets[-1]
+    if box.ndim > 1:
+        begin += dtype.itemsize * width * offsets[0]
+    if columns == width:
+        rows = rows.view(1, -1)
+    step = dtype.itemsize * rows.shape[1]
+    content = box.view(-1).view(torch.uint8).numpy().data
+    handle = os.open(stored.path, os.O_RDONLY)
+    try:
+        for number in range(len(rows)):
+            part = content[number * step : (number + 1) * step]
+            _fill(handle, part, begin + number * width * dtype.itemsize, stored)
+    finally:
+        os.close(handle)
+    return box
+
+
+def _fill(handle: int, target: memoryview, begin: int, stored: StoredTensor) -> None:
+    """Read until `target` is full; the system reads at most 2 GB at a time."""
+    done = 0
+    while done < len(target):
+        count = os.preadv(handle, [target[done:]], begin + done)
+        if not count:
+            raise DataError(f"{stored.place}: the file ends in it. Fetch it again.")
+        done += count
+
+
+def write_tensors(
+    path: Path,
+    shapes: Mapping[str, Sequence[int]],
+    dtype: torch.dtype,
+    tensors: Iterable[torch.Tensor],
+) -> None:
+    """Write a file, durably.
+
+    Args:
+        path: must not exist.
+        shapes: of the tensors, by name.
+        dtype: of all of them, in the file.
+        tensors: in the order of `shapes`; taken one at a time.
+    """
+    import torch
+
+    code = {name: code for code, name in DTYPES.items()}[str(dtype).removeprefix("torch.")]
+    ends = list(
+        itertools.accumulate(
+            (math.prod(shape) * dtype.itemsize for shape in shapes.values()), initial=0
+        )
+    )
+    fields: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    for (name, shape), place in zip(shapes.items(), itertools.pairwise(ends), strict=True):
+        fields[name] = {"dtype": code, "shape": list(shape), "data_offsets": list(place)}
+    head = json.dumps(fields, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)  # so that the tensors are aligned
+    with path.open("xb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for (name, shape), tensor in zip(shapes.items(), tensors, strict=True):
+            assert tensor.shape == torch.Size(shape), name
+            flat = tensor.to(dtype).contiguous().view(-1)
+            file.write(flat.view(torch.uint8).numpy().data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -18,17 +18,17 @@ import torch.distributed.checkpoint as dcp
 import corpuskit
 from corpuskit.errors import DataError, UsageError
 from corpuskit.storage.local import sync_folder
-from corpuskit.train.huggingface.models import (
+from corpuskit.train.huggingface import (
     CONFIG,
     INDEX,
     ORIGIN,
     WEIGHTS,
     foreign_name,
     make_config,
+    write_tensors,
 )
-from corpuskit.train.huggingface.tensor_files import write_tensors
 from corpuskit.train.model import Decoder
-from corpuskit.train.record import files_of, read_record, require_whole, step_of
+from corpuskit.train.record import files_of, read_record, require_undamaged, step_of
 from corpuskit.train.settings import ModelShape, RopeScaling
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def export(
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise UsageError(f"{folder}: is there already, and not an empty folder. Choose a new one.")
     record = read_record(checkpoint, _ADVICE)
-    require_whole(checkpoint, record, _ADVICE)
+    require_undamaged(checkpoint, record, _ADVICE)
     shape = _shape(record)
     with torch.device("meta"):
         parameters = {name: tuple(p.shape) for name, p in Decoder(shape).named_parameters()}
