@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from corpuskit.loader import StreamingLoader
 from corpuskit.loader.assemble import Assembled, BufferPool, PlainRows
 from corpuskit.loader.index import ROWS_PER_GROUP, file_digest, plan_hash
-from corpuskit.loader.parts import TOKEN_COLUMNS, Parts, TokenPages
+from corpuskit.loader.parts import TOKEN_COLUMNS, OpenParts, TokenPages
 from corpuskit.loader.stream import ASSEMBLED_TOKENS
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def read(plan: MixPlan) -> None:
 
 def read_pages(plan: MixPlan) -> None:
     """Read every part once the way the loader does, pages verified."""
-    parts, pages = Parts(plan, max_open=1), TokenPages()
+    parts, pages = OpenParts(plan, max_open=1), TokenPages()
     for number, num_rows in enumerate(plan.parts.rows.tolist()):
         groups = range(-(-num_rows // ROWS_PER_GROUP))
         for first in groups[::GROUPS_PER_READ]:

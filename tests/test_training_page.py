@@ -23,7 +23,7 @@ from corpuskit.inspect.training.training import (
 )
 from corpuskit.loader.state import SourceShare
 from corpuskit.train.heartbeat import Ending, note_ending
-from corpuskit.train.metrics import MetricsWriter, Progress, SourceLoss
+from corpuskit.train.metrics import MetricsWriter, SourceLoss, StepMetrics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ def _write(journal: MetricsWriter, steps: int, names: tuple[str, ...], bad: int 
     for step in range(steps):
         loss = math.nan if step == bad else 2 + 5 / (step + 1)
         journal.step(
-            Progress(
+            StepMetrics(
                 step=step, steps=2 * steps, tokens=step, loss=loss, lr=1e-3, grad_norm=1.0,
                 tokens_per_second=10.0, step_seconds=0.5, data_wait_seconds=0.001,
                 sources={name: SourceLoss(loss, 1.5, 10) for name in names}, mfu=None,

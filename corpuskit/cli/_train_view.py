@@ -23,7 +23,13 @@ from rich.text import Text
 
 from corpuskit.cli._plain import echo, one_line
 from corpuskit.cli._streams import end_unread
-from corpuskit.train.metrics import Evaluation, Event, Mixture, Progress, TrainResult
+from corpuskit.train.metrics import (
+    EvaluationMetrics,
+    Event,
+    MixtureMetrics,
+    StepMetrics,
+    TrainResult,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -114,10 +120,10 @@ class LineView:
     """Prints a line per step told of, per evaluation and per event; the mixture at the end."""
 
     def __init__(self) -> None:
-        self._mixture: Mixture | None = None
+        self._mixture: MixtureMetrics | None = None
 
     def __call__(self, told: Update) -> None:
-        if isinstance(told, Mixture):
+        if isinstance(told, MixtureMetrics):
             self._mixture = told
             return
         if isinstance(told, TrainResult) and self._mixture:
@@ -160,7 +166,7 @@ class LiveView:
     def __call__(self, told: Update) -> None:
         self.screen.add(told, time.monotonic(), datetime.now())
         is_end = isinstance(told, TrainResult)
-        is_rare = not isinstance(told, Progress | Mixture)
+        is_rare = not isinstance(told, StepMetrics | MixtureMetrics)
         if is_rare or time.monotonic() - self._drawn >= REDRAW_SECONDS:
             self._draw()
         if is_end:
@@ -178,9 +184,9 @@ class Screen:
 
     def __init__(self, name: str) -> None:
         self._name = one_line(name)
-        self._last: Progress | None = None
-        self._mixture: Mixture | None = None
-        self._evaluation: Evaluation | None = None
+        self._last: StepMetrics | None = None
+        self._mixture: MixtureMetrics | None = None
+        self._evaluation: EvaluationMetrics | None = None
         self._speeds: Event | None = None
         self._sources: dict[str, SourceLoss] = {}  # a step need not have rows of every one
         self.is_ended = False
@@ -196,16 +202,16 @@ class Screen:
             now: seconds of a clock that never goes back.
             clock: the time of day.
         """
-        if isinstance(told, Progress):
+        if isinstance(told, StepMetrics):
             if self._last and told.step <= self._last.step:
                 self._recent.clear()  # the run went back
             self._recent.append((now, told.step))
             self._last = told
             self._sources |= told.sources
             self._add_loss(told.loss)
-        elif isinstance(told, Mixture):
+        elif isinstance(told, MixtureMetrics):
             self._mixture = told
-        elif isinstance(told, Evaluation):
+        elif isinstance(told, EvaluationMetrics):
             self._evaluation = told
         elif isinstance(told, TrainResult):
             self.is_ended = True

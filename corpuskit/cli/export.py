@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.integrations.export import Order, Progress, Unit
+    from corpuskit.integrations.export import ExportProgress, Order, Unit
 
 
 @click.command("export")
@@ -106,7 +106,7 @@ class _Display:
         if self._bars:
             self._bars.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ExportProgress) -> None:
         """Show how far the export is."""
         if self._is_quiet:
             return

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from corpuskit.loader import read_mix
 from corpuskit.loader.index import ROWS_PER_GROUP
-from corpuskit.loader.parts import PADDING, READ_ERRORS, TOKEN_COLUMNS, Parts
+from corpuskit.loader.parts import PADDING, READ_ERRORS, TOKEN_COLUMNS, OpenParts
 from corpuskit.loader.reader import ranges
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _CONTINUES = 1  # bit of a segment's flags
 _AT_LAST = np.int64(1) << 62  # after every row: a takedown counts for copies, whenever it was made
 
 
-class Rows(NamedTuple):
+class RowBatch(NamedTuple):
     """Some packed rows and their segments, in order.
 
     Attributes:
@@ -70,7 +70,7 @@ class PackedRows:
         self.width = self.plan.seq_len + 1
         self.row_bytes = self.width * self.plan.dtype.itemsize
 
-    def of_source(self, source: int, num_rows: int) -> Iterator[Rows]:
+    def of_source(self, source: int, num_rows: int) -> Iterator[RowBatch]:
         """Yield the first rows of a source, as they are stored.
 
         Raises:
@@ -79,7 +79,7 @@ class PackedRows:
         index = self.plan.parts
         at_once = max(1, READ_BYTES // (ROWS_PER_GROUP * self.row_bytes))
         done = 0
-        with contextlib.closing(Parts(self.plan, max_open=1)) as parts:
+        with contextlib.closing(OpenParts(self.plan, max_open=1)) as parts:
             for part in np.flatnonzero(index.sources == source).tolist():
                 num_groups = -(-int(index.rows[part]) // ROWS_PER_GROUP)
                 for first in range(0, num_groups, at_once):
@@ -96,7 +96,7 @@ class PackedRows:
                     )
                     done += most
 
-    def of_run(self, num_rows: int) -> Iterator[Rows]:
+    def of_run(self, num_rows: int) -> Iterator[RowBatch]:
         """Yield the first rows that a run delivers, in its order, in the same memory.
 
         Raises:
@@ -106,7 +106,7 @@ class PackedRows:
         at_once = max(1, min(WINDOW_BYTES // self.row_bytes, num_rows))
         # Fresh memory for each window would cost as much as putting its rows in order.
         memory = np.empty((at_once, self.width), plan.dtype)
-        with contextlib.closing(Parts(plan, max_open=16)) as parts:
+        with contextlib.closing(OpenParts(plan, max_open=16)) as parts:
             for begin in range(0, num_rows, at_once):
                 delivered = np.arange(begin, min(begin + at_once, num_rows))
                 found = plan.order.rows_at(plan.skips.row_indices(delivered))
@@ -115,11 +115,11 @@ class PackedRows:
 
     def _gather(
         self,
-        parts: Parts,
+        parts: OpenParts,
         sources: NDArray[np.int32],
         rows: NDArray[np.int64],
         tokens: NDArray[np.unsignedinteger],
-    ) -> Rows:
+    ) -> RowBatch:
         """Put rows of sources into `tokens` in this order; each row group is read once."""
         place = self.plan.parts.locate(sources, rows)
         num_rows = len(rows)
@@ -166,7 +166,7 @@ class PackedRows:
         starts: NDArray[np.integer],
         flags: NDArray[np.uint8],
         places: NDArray[np.int64],
-    ) -> Rows:
+    ) -> RowBatch:
         """Describe the segments of rows; `places` are the rows' numbers over all sources."""
         row = np.repeat(np.arange(len(tokens)), np.diff(bounds))
         begins = starts.astype(np.int64)
@@ -179,11 +179,13 @@ class PackedRows:
             lows = np.searchsorted(at, masks.into * self.width + masks.firsts, "right") - 1
             highs = np.searchsorted(at, masks.into * self.width + masks.ends)
             is_down[ranges(lows, highs - lows)] = True
-        return Rows(tokens, row, begins, ends, flags & PADDING > 0, is_down, flags & _CONTINUES > 0)
+        return RowBatch(
+            tokens, row, begins, ends, flags & PADDING > 0, is_down, flags & _CONTINUES > 0
+        )
 
 
 def sequences(
-    rows: Rows, pad: int, *, unit: str
+    rows: RowBatch, pad: int, *, unit: str
 ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
     """Return ids, and how many of them each sequence has.
 
@@ -214,7 +216,7 @@ def sequences(
     return ids, lengths[kept]
 
 
-def _read(parts: Parts, part: int, groups: list[int]) -> tuple[StoredRows, NDArray[np.uint8]]:
+def _read(parts: OpenParts, part: int, groups: list[int]) -> tuple[StoredRows, NDArray[np.uint8]]:
     """Return rows of a part and the flags of their segments; what fails is read once more."""
     try:
         table = parts.read(part, groups, TOKEN_COLUMNS)

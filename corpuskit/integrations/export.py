@@ -27,7 +27,7 @@ from corpuskit.storage import LocalStore, is_remote
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from corpuskit.integrations._packed import Rows
+    from corpuskit.integrations._packed import RowBatch
 
 Order = Literal["stored", "run"]
 Unit = Literal["document", "row"]
@@ -57,7 +57,7 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class ExportProgress:
     """How far an export is: rows, and bytes of ids written."""
 
     rows: int
@@ -116,7 +116,7 @@ class Export:
             "tokenizer": {**plan.tokenizer, "name": None},
         }
 
-    def rows(self, name: str) -> Iterator[Rows]:
+    def rows(self, name: str) -> Iterator[RowBatch]:
         """Yield the rows of one set of files."""
         if self.request.order == "run":
             return self.packed.of_run(self.targets[name])
@@ -150,7 +150,10 @@ class Export:
 
 
 def export(
-    run_dir: str, out: str, request: Request, progress: Callable[[Progress], None] = lambda _: None
+    run_dir: str,
+    out: str,
+    request: Request,
+    progress: Callable[[ExportProgress], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Export a run and return the content of its `export.json`; a finished export is left alone.
 
@@ -176,7 +179,7 @@ def export(
         for name in work.targets:
             if name in files:
                 continue
-            done = Progress(
+            done = ExportProgress(
                 sum(entry["rows"] for entry in files.values()),
                 all_rows,
                 sum(file["size_bytes"] for e in files.values() for file in e["files"].values()),
@@ -194,8 +197,8 @@ def _write(
     work: Export,
     store: LocalStore,
     name: str,
-    done: Progress,
-    progress: Callable[[Progress], None],
+    done: ExportProgress,
+    progress: Callable[[ExportProgress], None],
 ) -> dict[str, Any]:
     """Write one set of files, the index last, and return what they hold."""
     counts = dict.fromkeys(("sequences", "tokens", "padding", "taken_down", "continued"), 0)
@@ -209,7 +212,7 @@ def _write(
                 ids, lengths = sequences(rows, work.pad, unit=work.request.unit)
                 writer.add(ids, lengths)
                 _count(entry, rows)
-                done = Progress(
+                done = ExportProgress(
                     done.rows + len(rows.tokens),
                     done.all_rows,
                     done.size_bytes + len(ids) * work.dtype.itemsize,
@@ -227,7 +230,7 @@ def _write(
     return entry
 
 
-def _count(entry: dict[str, Any], rows: Rows) -> None:
+def _count(entry: dict[str, Any], rows: RowBatch) -> None:
     lengths = rows.ends - rows.starts
     kept = ~(rows.is_padding | rows.is_down)
     entry["tokens"] += int(lengths[kept].sum())

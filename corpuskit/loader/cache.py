@@ -314,7 +314,6 @@ class RangeCache:
         return files
 
     def _note(self, key: str, size: int) -> None:
-        """Remember that an entry was used just now."""
         with self._lock:
             self._recent_bytes += size - self._recent.pop(key, 0)
             self._recent[key] = size
@@ -362,7 +361,6 @@ def _digest(key: str, content: memoryview) -> bytes:
 
 
 def _is_file_of(file: int, path: Path) -> bool:
-    """Return whether an open file still is what lies at a path."""
     try:
         return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:

@@ -225,7 +225,7 @@ class SourceRows(NamedTuple):
     epochs: NDArray[np.int64]
 
 
-class _Block(NamedTuple):
+class _TurnBlock(NamedTuple):
     start: int  # row index of its first row
     sources: NDArray[np.int32]
     taken: NDArray[np.int64]  # how many rows the run took from the source before
@@ -305,14 +305,13 @@ class RowOrder:
         return apportion(num_rows, self.stages[stage].weights)
 
     def _block_numbers(self, row_indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of each row index's block, counted over all stages."""
         stages = np.searchsorted(self._starts, row_indices, side="right") - 1
         within = row_indices - np.array(self._starts)[stages]
         numbers: NDArray[np.int64] = within // BLOCK_ROWS
         numbers += np.array(self._first_block)[stages]
         return numbers
 
-    def _build_block(self, number: int) -> _Block:
+    def _build_block(self, number: int) -> _TurnBlock:
         stage = int(np.searchsorted(self._first_block, number, side="right")) - 1
         first = (number - self._first_block[stage]) * BLOCK_ROWS
         end = min(first + BLOCK_ROWS, self.stages[stage].rows)
@@ -322,7 +321,9 @@ class RowOrder:
         ranks = np.arange(end - first) - np.repeat(np.cumsum(counts) - after, counts)
         order = in_turn(sources, ranks, self.stages[stage].weights)
         sources, ranks = sources[order], ranks[order]
-        return _Block(self._starts[stage] + first, sources, ranks + self._offsets[stage][sources])
+        return _TurnBlock(
+            self._starts[stage] + first, sources, ranks + self._offsets[stage][sources]
+        )
 
     def _build_epoch_keys(self, source: int, epoch: int) -> U64:
         return round_keys(self._seed, self.sources[source].name, epoch)
@@ -348,7 +349,6 @@ class RowOrder:
         return int(unpermute(row, named.rows, self._seed, named.name, epoch)[0])
 
     def _row_index(self, source: int, rank: int) -> int:
-        """Return the row index of row `rank` (from 0) that the run takes from `source`."""
         stage = int(np.searchsorted(self._offsets[:, source], rank, side="right")) - 1
         within = rank - int(self._offsets[stage, source])
         return self._starts[stage] + turn(source, within, self.stages[stage].weights)

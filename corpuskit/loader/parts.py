@@ -103,7 +103,7 @@ class _OpenPart:
         self.source.file.close()
 
 
-class Parts:
+class OpenParts:
     """The open parts of a loader: opened at the first read, and shared by its threads.
 
     At most `max_open`, or one for each thread that reads if those are more. One thread at a time
@@ -380,7 +380,6 @@ def _segments(table: pa.Table, seq_len: int) -> SegmentColumns | None:
 
 
 def _values(column: pa.FixedSizeBinaryArray, width: int) -> NDArray[np.uint8]:
-    """Return the values of a column as (R, width) bytes, a view."""
     at = column.offset * width
     values = np.frombuffer(column.buffers()[1], np.uint8)[at : at + len(column) * width]
     return values.reshape(len(column), width)

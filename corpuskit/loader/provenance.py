@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.files import FORMAT, RunFiles, get, inside, one_line, read_json, read_table
-from corpuskit.loader.parts import PADDING, READ_ERRORS, Parts
+from corpuskit.loader.parts import PADDING, READ_ERRORS, OpenParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -222,7 +222,7 @@ class Provenance:
     ) -> list[tuple[list[int], ...]]:
         """Return the values of side columns of each row; each row group is read once."""
         at = self._plan.parts.locate(sources, rows)
-        parts = Parts(self._plan, max_open=1)
+        parts = OpenParts(self._plan, max_open=1)
         values: list[tuple[list[int], ...]] = [()] * len(rows)
         by_group: dict[tuple[int, int], list[int]] = {}
         for i, part_and_group in enumerate(zip(at.parts.tolist(), at.groups.tolist(), strict=True)):
@@ -237,7 +237,7 @@ class Provenance:
             parts.close()
         return values
 
-    def _read(self, parts: Parts, part: int, group: int, columns: Sequence[str]) -> pa.Table:
+    def _read(self, parts: OpenParts, part: int, group: int, columns: Sequence[str]) -> pa.Table:
         """Return the side columns of a row group, or raise when its read is past the deadline."""
         outcome: list[pa.Table | DataError] = []
 

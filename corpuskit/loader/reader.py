@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from corpuskit.loader.edits import Masks
     from corpuskit.loader.index import MixPlan
     from corpuskit.loader.order import SourceRows
-    from corpuskit.loader.parts import Parts, SegmentColumns, StoredRows
+    from corpuskit.loader.parts import OpenParts, SegmentColumns, StoredRows
     from corpuskit.loader.steps import BatchSchedule
 
 WINDOW_ROWS, SOURCE_ROWS = 8192, 512
@@ -296,7 +296,7 @@ class Planner:
 
 
 _JOIN_SECONDS = 5.0  # a read takes milliseconds, or hangs
-_RUNNING: weakref.WeakSet[Reader] = weakref.WeakSet()
+_RUNNING: weakref.WeakSet[WindowReader] = weakref.WeakSet()
 
 
 @atexit.register
@@ -332,13 +332,13 @@ class ReadCounts:
     cache_hits: int = 0
 
 
-class Reader:
+class WindowReader:
     """Threads that read the steps [first_step, end_step) in order, ahead of `window_of`."""
 
     def __init__(
         self,
         plan: MixPlan,
-        parts: Parts,
+        parts: OpenParts,
         schedule: BatchSchedule,
         first_step: int,
         end_step: int,

@@ -446,7 +446,6 @@ class RemotePart:
         return True
 
     def _request(self, spans: Sequence[Span]) -> None:
-        """Fetch spans; spans close to each other come in one request."""
         for span in joined(spans):
             self._ranges.add(span, self._fetch(span))
 

@@ -112,7 +112,6 @@ def _count(fields: Mapping[str, Any], name: str, of: str = "") -> int:
 
 
 def _short(value: object) -> str:
-    """Return a value for a message of one line."""
     return " ".join(reprlib.repr(value).split())
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import Assembled, BufferPool, PlainRows
 from corpuskit.loader.index import open_files, read_mix
-from corpuskit.loader.parts import Parts
+from corpuskit.loader.parts import OpenParts
 from corpuskit.loader.provenance import Occurrence, Provenance
-from corpuskit.loader.reader import Planner, ReadCounts, Reader
+from corpuskit.loader.reader import Planner, ReadCounts, WindowReader
 from corpuskit.loader.state import LoaderState, check_state, shares_before, state_at
 from corpuskit.loader.steps import BatchRows, BatchSchedule, MicroBatches, check_topology, cut_rows
 
@@ -117,7 +117,7 @@ class StreamingLoader:
         self._threads, self._read_ahead = reader_threads or files.reader_threads, read_ahead_bytes
         self._deadline, self._max_open = read_deadline_seconds, max_open_parts
         self._num_steps = num_steps
-        self._reader: Reader | None = None
+        self._reader: WindowReader | None = None
         self._counts = ReadCounts()
         self._provenance = Provenance(self.plan, read_deadline_seconds)
         self._seek(start_step, self._stored.before(max(0, start_step)))
@@ -312,7 +312,6 @@ class StreamingLoader:
         self._end_step = last if num_steps is None else num_steps
 
     def _last_step(self) -> int:
-        """Return for how many steps the plan has rows."""
         return self._schedule.last_step(self.plan.skips.num_consumed)
 
     def _row_index_after(self, consumed: int) -> int:
@@ -330,8 +329,8 @@ class StreamingLoader:
                 stacklevel=2,
             )
             return
-        parts = Parts(self.plan, self._max_open)
-        reader = self._reader = Reader(
+        parts = OpenParts(self.plan, self._max_open)
+        reader = self._reader = WindowReader(
             self.plan,
             parts,
             self._schedule,

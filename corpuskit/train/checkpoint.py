@@ -33,8 +33,8 @@ from corpuskit.errors import CorpuskitError, DataError, UsageError
 from corpuskit.storage.digested import DigestedFile
 from corpuskit.storage.local import sync_folder
 from corpuskit.train.record import (
+    CheckpointRecord,
     DamagedCheckpointError,
-    Record,
     find_damage,
     read_record,
     step_of,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def require_same_run(
-    folder: Path, record: Record, shape: ModelShape, settings: TrainSettings
+    folder: Path, record: CheckpointRecord, shape: ModelShape, settings: TrainSettings
 ) -> None:
     """Refuse to continue from a checkpoint of another model, or with steps of another size.
 
@@ -74,7 +74,7 @@ def require_same_run(
         )
 
 
-def require_same_training(folder: Path, record: Record, identity: str) -> None:
+def require_same_training(folder: Path, record: CheckpointRecord, identity: str) -> None:
     """Refuse to continue from a checkpoint that another training has written.
 
     Args:
@@ -104,7 +104,7 @@ class VerifiedCheckpoint(NamedTuple):
     """A checkpoint whose files were read and are what was saved."""
 
     folder: Path
-    record: Record
+    record: CheckpointRecord
     size_bytes: int  # of all its files
     seconds: float  # that verification took
 
@@ -191,7 +191,9 @@ class Checkpoints:
                     _delete(checkpoint)
         self._parallel.gather(None)
 
-    def save(self, model: Decoder, optimizer: torch.optim.Optimizer, record: Record) -> None:
+    def save(
+        self, model: Decoder, optimizer: torch.optim.Optimizer, record: CheckpointRecord
+    ) -> None:
         """Begin to save; wait first for the save before."""
         self.wait()
         final = self._folder / f"step-{record.step:08d}"
@@ -271,7 +273,7 @@ class Checkpoints:
         older = [path for path in checkpoints if _step(path) <= at_most]
         return older + [path for path in reversed(checkpoints) if path not in older]
 
-    def _examine(self, folder: Path) -> tuple[Record | None, str]:
+    def _examine(self, folder: Path) -> tuple[CheckpointRecord | None, str]:
         """Return a checkpoint's record, and what is wrong with the checkpoint; collective."""
         record, problem, failure = None, "", None
         rank, ranks = self._parallel.rank, self._parallel.world_size
@@ -288,7 +290,7 @@ class Checkpoints:
         return record, "; ".join(dict.fromkeys(problem for problem, _ in outcomes if problem))
 
     def _publish(
-        self, writing: Future[Any], files: DigestedFiles, final: Path, record: Record
+        self, writing: Future[Any], files: DigestedFiles, final: Path, record: CheckpointRecord
     ) -> None:
         # Every rank's future ends when all have reported their files as written.
         writing.result()
@@ -337,7 +339,6 @@ def _state(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def _complete(folder: Path) -> list[Path]:
-    """Return the complete checkpoints, oldest first."""
     return sorted((path for path in folder.iterdir() if step_of(path.name) is not None), key=_step)
 
 

@@ -20,9 +20,7 @@ Source: V. Korthikanti et al., Reducing Activation Recomputation in Large Transf
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +30,8 @@ import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
+from corpuskit.train.settings import require_even_shares
+from corpuskit.train.status import read_tail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,7 +81,7 @@ class Estimate:
     """Everything that `--plan` prints."""
 
     length: RunLength
-    parameters: Parameters
+    parameters: ParameterCounts
     ranks: int
     work: Work
     device: Device | None
@@ -163,13 +163,7 @@ def estimate(
 
 def measured_step_seconds(output: Path) -> float | None:
     """Return the median of the last steps that this run has taken; None before there are any."""
-    try:
-        with (output / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - RECENT_BYTES))
-            lines = file.read().splitlines()[1:-1]  # the first may be cut, the last torn
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    steps = [json.loads(line)["step_seconds"] for line in lines]
+    steps = [line["step_seconds"] for line in read_tail(output, "metrics", RECENT_BYTES)]
     return statistics.median(steps) if steps else None
 
 
@@ -205,7 +199,7 @@ def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_c
     Raises:
         UsageError: names what does not fit.
     """
-    parallel, shape, rows = settings.parallel, length.shape, settings.batch.global_rows
+    parallel, rows = settings.parallel, settings.batch.global_rows
     together = parallel.replicas * parallel.tensor
     if ranks % together:
         raise UsageError(
@@ -217,18 +211,7 @@ def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_c
             f"batch.global_rows: {rows} rows are not shared out evenly by "
             f"{ranks // parallel.tensor} ranks. Change it, or --ranks."
         )
-    sizes = {
-        "model.heads": shape.heads,
-        "model.kv_heads": shape.kv_heads,
-        "model.ffn_dim": shape.ffn_dim,
-        "model.vocab_size": shape.vocab_size,
-        "seq_len of the packed rows": length.seq_len,
-    }
-    uneven = [f"{key} {size}" for key, size in sizes.items() if size % parallel.tensor]
-    if uneven:
-        raise UsageError(
-            f"parallel.tensor: {parallel.tensor} does not divide {', '.join(uneven)}. Change one."
-        )
+    require_even_shares(length.shape, length.seq_len, parallel.tensor)
     if settings.attention in ("varlen", "flex") and not is_cuda:
         raise UsageError(
             f"attention: {settings.attention!r} needs CUDA. Set auto or sdpa, or give --device."
@@ -380,7 +363,6 @@ def _length_without_plan(settings: TrainSettings, seq_len: int | None) -> RunLen
 
 
 def _count_steps(settings: TrainSettings, seq_len: int) -> int | None:
-    """Return the steps that are asked for; None for all that there are."""
     if settings.tokens is None:
         return settings.steps
     return -(-settings.tokens // (settings.batch.global_rows * seq_len))
@@ -396,16 +378,16 @@ def _shape(settings: TrainSettings, vocab_size: int) -> ModelShape:
 
 def _shares(plan: MixPlan, num_rows: int) -> tuple[PlannedSource, ...]:
     """Return what the first delivered rows of a plan take of each source."""
+    from corpuskit.loader.state import consumed_by_source
+
     end = int(plan.skips.row_indices(np.array([num_rows - 1]))[0]) + 1
-    taken = plan.order.taken(end)
-    for first, behind in plan.skips.before(end):
-        taken = taken - (plan.order.taken(behind) - plan.order.taken(first))
+    consumed = consumed_by_source(plan, end)
     entries: dict[str, Mapping[str, Any]] = {
-        one["name"]: one for one in plan.base.fields["sources"]
+        entry["name"]: entry for entry in plan.base.fields["sources"]
     }
     shares = []
-    for source, rows in zip(plan.sources, taken.tolist(), strict=True):
-        entry = entries.get(source.name, {})
+    for source in plan.sources:
+        entry, rows = entries.get(source.name, {}), consumed[source.name]
         tokens, documents = entry.get("tokens"), entry.get("documents")
         mean = min(tokens / documents, plan.seq_len) if tokens and documents else None
         shares.append(PlannedSource(source.name, rows, rows / max(source.rows, 1), mean))
@@ -450,7 +432,7 @@ def matrices(shape: ModelShape) -> Iterator[Matrix]:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class ParameterCounts:
     """How many parameters a model has, over all ranks."""
 
     embedding: int
@@ -468,12 +450,12 @@ class Parameters:
         return self.blocks
 
 
-def count_parameters(shape: ModelShape) -> Parameters:
+def count_parameters(shape: ModelShape) -> ParameterCounts:
     """Count the parameters of a model."""
     sums = dict.fromkeys(("embedding", "block", "head"), 0)
     for one in matrices(shape):
         sums[one.where] += one.local(1)
-    return Parameters(sums["embedding"], shape.layers * sums["block"], sums["head"])
+    return ParameterCounts(sums["embedding"], shape.layers * sums["block"], sums["head"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,7 +576,7 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     return moments
 
 
-class _Counts(NamedTuple):
+class _RankCounts(NamedTuple):
     """Numbers of parameters on a rank."""
 
     local: int  # cut over shards and over ranks that share matrices
@@ -632,7 +614,7 @@ class _Counts(NamedTuple):
         return float(numbers * max(made + FLOAT, sent + FLOAT / work.shards))
 
 
-def _count(shape: ModelShape, work: Work) -> _Counts:
+def _count(shape: ModelShape, work: Work) -> _RankCounts:
     local = root = block = 0
     for one in matrices(shape):
         here, share = one.local(work.tensor), one.local(work.tensor, work.shards)
@@ -642,7 +624,7 @@ def _count(shape: ModelShape, work: Work) -> _Counts:
             block += here
         else:
             root += here
-    return _Counts(local, root, block, shape.layers)
+    return _RankCounts(local, root, block, shape.layers)
 
 
 def _norm_bytes(work: Work, width: float, vectors: float) -> float:

@@ -167,7 +167,6 @@ def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Held
 
 
 def _masked(num_rows: int, seq_len: int) -> tuple[NDArray[np.int64], ...]:
-    """Return tokens, labels and positions of rows that predict nothing."""
     shape = (num_rows, seq_len)
     positions = np.tile(np.arange(seq_len), (num_rows, 1))
     return np.zeros(shape, np.int64), np.full(shape, IGNORED), positions
@@ -190,7 +189,6 @@ def _window(
 
 
 def _most(parallel: Parallel, count: int) -> int:
-    """Return the largest of all ranks' counts."""
     counts = torch.tensor(count, device=parallel.device)
     dist.all_reduce(counts, dist.ReduceOp.MAX, parallel.data_group)
     return int(counts)

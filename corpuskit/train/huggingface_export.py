@@ -34,7 +34,7 @@ from corpuskit.train.settings import ModelShape, RopeScaling
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from corpuskit.train.record import Record
+    from corpuskit.train.record import CheckpointRecord
 
 FORMAT = 1
 FILE_BYTES = 5_000_000_000
@@ -236,15 +236,14 @@ def read_weights(checkpoint: Path, shapes: Mapping[str, Sequence[int]]) -> Itera
         raise DataError(f"{checkpoint}: the weights can't be read: {why[0]}. {_ADVICE}") from error
 
 
-def _shape(record: Record) -> ModelShape:
-    """Return the shape that a checkpoint's record has as JSON."""
+def _shape(record: CheckpointRecord) -> ModelShape:
     scaling = record.shape.get("rope_scaling")
     fields = {**record.shape, "rope_scaling": RopeScaling(**scaling) if scaling else None}
     return ModelShape(**fields)
 
 
 def _origin(
-    record: Record, checkpoint: Path, dtype: str, tokenizer: Mapping[str, Any] | None
+    record: CheckpointRecord, checkpoint: Path, dtype: str, tokenizer: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     return {
         "format": FORMAT,

@@ -30,7 +30,7 @@ from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import lay_out
 from corpuskit.train.flops import step_flops
 from corpuskit.train.heartbeat import REQUEUE, Ending, Heartbeat, note_ending
-from corpuskit.train.metrics import Progress, TrainResult, source_losses
+from corpuskit.train.metrics import StepMetrics, TrainResult, source_losses
 from corpuskit.train.model import token_losses
 from corpuskit.train.optim import clip_gradients, learning_rate
 from corpuskit.train.parallel import begin_micro_batch, join
@@ -64,7 +64,7 @@ def main(
 
     Args:
         settings: the same on every rank.
-        observer: called on rank 0 with a Progress every `log_every_steps` steps, with every other
+        observer: called on rank 0 with StepMetrics every `log_every_steps` steps, with every other
             Update, and with the TrainResult at the end; `str()` of each is one line.
         held_out: what `settings.evaluate` evaluates on.
     """
@@ -188,7 +188,7 @@ class Sums(NamedTuple):
 
 def take_step(
     run: Run, step: int, batches: Iterator[Batch], watch: Watch
-) -> tuple[Progress, str | None]:
+) -> tuple[StepMetrics, str | None]:
     """Do one optimiser update, unless the guard finds the step bad.
 
     Args:
@@ -226,7 +226,7 @@ def take_step(
     seconds = time.perf_counter() - begun
     names = run.loader.source_names
     p50, p99 = watch.waits.percentiles()
-    progress = Progress(
+    progress = StepMetrics(
         step=step,
         steps=run.steps,
         tokens=done,

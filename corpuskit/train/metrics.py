@@ -34,7 +34,7 @@ class SourceLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StepMetrics:
     """One step as it was: a line of metrics.jsonl."""
 
     step: int  # as the loader counts, from 0; `corpuskit trace --step` takes it
@@ -67,7 +67,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationMetrics:
     """The loss on held-out documents: a line of evaluations.jsonl."""
 
     step: int  # steps done when it was made
@@ -94,7 +94,7 @@ class SourceMixture:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class MixtureMetrics:
     """What the sources have given against what the plan asks for: a line of mixture.jsonl.
 
     The ratios differ where rows of one source hold more labels than those of another (padding,
@@ -132,7 +132,7 @@ class TrainResult:
     steps_done: int  # over all its starts
     steps: int  # of the whole run
     tokens: int  # consumed over all its starts, padding included
-    loss: float | None  # of the last step, as in Progress; None if there was no step left to do
+    loss: float | None  # of the last step, as in StepMetrics; None if there was no step left to do
     seconds: float  # of this start
     checkpoint: Path | None  # the newest one
     stopped_by: str | None  # the signal that ended it early
@@ -151,7 +151,7 @@ class TrainResult:
         )
 
 
-Update = Progress | Evaluation | Mixture | Event | TrainResult
+Update = StepMetrics | EvaluationMetrics | MixtureMetrics | Event | TrainResult
 """What an observer is called with; `str()` of each is one line."""
 
 Observer = Callable[[Update], None]
@@ -229,15 +229,15 @@ class MetricsWriter:
         for file in self._files.values():
             file.close()
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepMetrics) -> None:
         """Write one step."""
         line = asdict(progress)
         self._count(line)
         self._write("metrics", line)
 
-    def evaluation(self, step: int, sources: dict[str, SourceLoss]) -> Evaluation:
+    def evaluation(self, step: int, sources: dict[str, SourceLoss]) -> EvaluationMetrics:
         """Write the losses on held-out documents after `step` steps; return the line."""
-        evaluation = Evaluation(step, sources)
+        evaluation = EvaluationMetrics(step, sources)
         self._write("evaluations", asdict(evaluation))
         return evaluation
 
@@ -246,7 +246,7 @@ class MetricsWriter:
         lines = self._path("evaluations").read_bytes().splitlines()
         return any(json.loads(line)["step"] == done for line in lines)
 
-    def mixture(self, step: int, shares: Sequence[SourceShare]) -> Mixture:
+    def mixture(self, step: int, shares: Sequence[SourceShare]) -> MixtureMetrics:
         """Write what was trained on in the first `step` steps; return it for the observer.
 
         Args:
@@ -277,7 +277,6 @@ class MetricsWriter:
         return self._output / f"{name}.jsonl"
 
     def _count(self, line: Mapping[str, Any]) -> bool:
-        """Add a step's tokens to what was trained on."""
         if line.get("is_applied", True):
             for name, source in line["sources"].items():
                 self._trained[name] = self._trained.get(name, 0) + source["tokens"]
@@ -293,7 +292,7 @@ class MetricsWriter:
             raise CorpuskitError(f"{self._path(name)}: {describe(error)}") from error
 
 
-def mixture(step: int, shares: Sequence[SourceShare], trained: Mapping[str, int]) -> Mixture:
+def mixture(step: int, shares: Sequence[SourceShare], trained: Mapping[str, int]) -> MixtureMetrics:
     """Put what was trained on beside what the plan asks.
 
     Args:
@@ -302,7 +301,7 @@ def mixture(step: int, shares: Sequence[SourceShare], trained: Mapping[str, int]
         trained: labelled tokens by source.
     """
     total = sum(trained.values()) or 1
-    return Mixture(
+    return MixtureMetrics(
         step,
         {
             share.source: SourceMixture(

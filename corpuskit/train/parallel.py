@@ -5,7 +5,6 @@ With tensor parallelism, ranks share each matrix, and between blocks the tokens 
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -136,33 +135,6 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     model.to_empty(device=parallel.device)
     init_weights(model, settings.seed)
     return model
-
-
-def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:
-    """Refuse sizes of which `tensor` ranks cannot have equal shares.
-
-    Raises:
-        UsageError: names each, and the next size that would do.
-    """
-    kv_heads = _next(shape.kv_heads, tensor)
-    wanted = {
-        "model.heads": (shape.heads, _next(shape.heads, kv_heads)),
-        "model.kv_heads": (shape.kv_heads, kv_heads),
-        "model.ffn_dim": (shape.ffn_dim, _next(shape.ffn_dim, tensor)),
-        "model.vocab_size": (shape.vocab_size, _next(shape.vocab_size, tensor)),
-        "seq_len of the packed rows": (seq_len, _next(seq_len, tensor)),
-    }
-    uneven = {key: sizes for key, sizes in wanted.items() if sizes[0] % tensor}
-    if uneven:
-        raise UsageError(
-            f"parallel.tensor: {tensor} does not divide "
-            f"{', '.join(f'{key} {size}' for key, (size, _) in uneven.items())}. Change it, or set "
-            f"{', '.join(f'{key} {good}' for key, (_, good) in uneven.items())}."
-        )
-
-
-def _next(size: int, factor: int) -> int:
-    return math.ceil(size / factor) * factor
 
 
 def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:

@@ -50,7 +50,7 @@ class DamagedCheckpointError(DataError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CheckpointRecord:
     """The content of `train.json`."""
 
     step: int  # steps done
@@ -71,14 +71,16 @@ def step_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def write_record(folder: Path, record: Record) -> None:
+def write_record(folder: Path, record: CheckpointRecord) -> None:
     """Write `train.json`, durably."""
     fields = json.dumps({"format": FORMAT, **asdict(record)}, separators=(",", ":")).encode()
     body = fields.removesuffix(b"}")
     LocalStore(folder).put(FILE, body + _LAST + _digest(body).encode() + b'"}')
 
 
-def read_record(folder: Path, advice: str = "Restore it from a copy, or move it away.") -> Record:
+def read_record(
+    folder: Path, advice: str = "Restore it from a copy, or move it away."
+) -> CheckpointRecord:
     """Read a checkpoint's `train.json`.
 
     Args:
@@ -115,7 +117,7 @@ def read_record(folder: Path, advice: str = "Restore it from a copy, or move it 
     number = fields.pop("format")
     if number != FORMAT:
         raise DataError(f"{folder / FILE}: format {number!r} is not known. Use a newer corpuskit.")
-    record = Record(**fields)
+    record = CheckpointRecord(**fields)
     named = step_of(folder.name)
     if named is not None and named != record.step:
         problem = f"{FILE} is of step {record.step}: the folder was renamed, or files were swapped"
@@ -131,7 +133,7 @@ def _is_older(content: bytes) -> bool:
     return isinstance(fields, dict) and fields.get("format") == 1 and "files" not in fields
 
 
-def require_undamaged(folder: Path, record: Record, advice: str) -> None:
+def require_undamaged(folder: Path, record: CheckpointRecord, advice: str) -> None:
     """Read every file of a checkpoint, and refuse it if one is not what was saved.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -116,7 +117,6 @@ class ModelSettings(Section):
         return bool(self._sizes())
 
     def _sizes(self) -> dict[str, int]:
-        """Return the dimensions by name; what is set wins over the preset."""
         sizes = dict(zip(SIZES, PRESETS[self.preset], strict=True)) if self.preset else {}
         given = {name: getattr(self, name) for name in SIZES}
         return sizes | {name: size for name, size in given.items() if size is not None}
@@ -345,3 +345,30 @@ class TrainSettings(Section):
     def digest(self) -> str:
         """Return the blake2b-128 of the settings, as hex."""
         return hashlib.blake2b(self.model_dump_json().encode(), digest_size=16).hexdigest()
+
+
+def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:
+    """Refuse sizes of which `tensor` ranks cannot have equal shares.
+
+    Raises:
+        UsageError: names each, and the next size that would do.
+    """
+    kv_heads = _next(shape.kv_heads, tensor)
+    wanted = {
+        "model.heads": (shape.heads, _next(shape.heads, kv_heads)),
+        "model.kv_heads": (shape.kv_heads, kv_heads),
+        "model.ffn_dim": (shape.ffn_dim, _next(shape.ffn_dim, tensor)),
+        "model.vocab_size": (shape.vocab_size, _next(shape.vocab_size, tensor)),
+        "seq_len of the packed rows": (seq_len, _next(seq_len, tensor)),
+    }
+    uneven = {key: sizes for key, sizes in wanted.items() if sizes[0] % tensor}
+    if uneven:
+        raise UsageError(
+            f"parallel.tensor: {tensor} does not divide "
+            f"{', '.join(f'{key} {size}' for key, (size, _) in uneven.items())}. Change it, or set "
+            f"{', '.join(f'{key} {good}' for key, (_, good) in uneven.items())}."
+        )
+
+
+def _next(size: int, factor: int) -> int:
+    return math.ceil(size / factor) * factor

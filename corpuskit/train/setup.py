@@ -14,8 +14,9 @@ from corpuskit.train.checkpoint import Checkpoints, require_same_run, require_sa
 from corpuskit.train.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
 from corpuskit.train.optim import build_optimizer
-from corpuskit.train.parallel import DTYPES, build_model, require_even_shares, require_same
-from corpuskit.train.record import Record
+from corpuskit.train.parallel import DTYPES, build_model, require_same
+from corpuskit.train.record import CheckpointRecord
+from corpuskit.train.settings import require_even_shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,9 +50,9 @@ class Run:
     step_tokens: int  # over all ranks, padding included
     peak_flops: float | None  # of one device
 
-    def record(self, done: int) -> Record:
+    def record(self, done: int) -> CheckpointRecord:
         """Return what a checkpoint after `done` steps says."""
-        return Record(
+        return CheckpointRecord(
             step=done,
             shape=asdict(self.model.shape),
             settings=self.settings.model_dump(mode="json"),
@@ -169,7 +170,7 @@ def choose_shape(settings: TrainSettings, tokenizer: Mapping[str, object]) -> Mo
     return choose_model(settings, tokenizer)
 
 
-def require_steps_left(folder: Path, record: Record, steps: int) -> None:
+def require_steps_left(folder: Path, record: CheckpointRecord, steps: int) -> None:
     """Refuse a run that is to end before its newest checkpoint.
 
     Raises:

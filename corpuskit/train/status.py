@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import statistics
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.train.heartbeat import LEFT, REQUEUE, read_endings, read_heartbeats
+from corpuskit.train.record import step_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from corpuskit.train.heartbeat import Ending, RankHeartbeat
     from corpuskit.train.settings import TrainSettings
 
-TAIL_BYTES = {"metrics": 1 << 20, "events": 1 << 24}  # read from their ends
+METRICS_BYTES, EVENTS_BYTES = 1 << 20, 1 << 24  # read from the ends of the files
 SHOWN_EVENTS = 8
 MEDIAN_STEPS = 100
 LEAST_SECONDS = 10.0  # a younger heartbeat is never late
@@ -73,7 +73,8 @@ def read_status(settings: TrainSettings, now: float | None = None) -> TrainingSt
     """
     now = time.time() if now is None else now
     output = Path(settings.output)
-    events, metrics = _tail(output, "events"), _tail(output, "metrics")
+    events = read_tail(output, "events", EVENTS_BYTES)
+    metrics = read_tail(output, "metrics", METRICS_BYTES)
     starts = [event for event in events if event.get("event") == "start"]
     speeds = [event for event in events if event.get("event") == "speeds"]
     beats = read_heartbeats(output)
@@ -183,21 +184,22 @@ def _newest_checkpoint(folder: Path, now: float) -> tuple[str | None, float | No
     if not folder.is_dir():
         return None, None
     # A folder of this name is complete: it gets the name when all is written.
-    checkpoints = [path for path in folder.iterdir() if re.fullmatch(r"step-\d{8,}", path.name)]
-    if not checkpoints:
+    checkpoints = {step_of(path.name): path for path in folder.iterdir()}
+    steps = [step for step in checkpoints if step is not None]
+    if not steps:
         return None, None
-    newest = max(checkpoints, key=lambda path: int(path.name.partition("-")[2]))
+    newest = checkpoints[max(steps)]
     try:
         return newest.name, max(0.0, now - (newest / "train.json").stat().st_mtime)
     except OSError:  # deleted meanwhile
         return newest.name, None
 
 
-def _tail(output: Path, name: str) -> list[dict[str, Any]]:
-    """Return the last lines of a file of JSON objects; one that is being written is left out."""
+def read_tail(output: Path, name: str, num_bytes: int) -> list[dict[str, Any]]:
+    """Return the objects in the last bytes of a JSON lines file; partial lines are left out."""
     try:
         with (output / f"{name}.jsonl").open("rb") as file:
-            first = max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES[name])
+            first = max(0, file.seek(0, os.SEEK_END) - num_bytes)
             file.seek(first)
             lines = file.read().splitlines(keepends=True)
     except OSError:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from corpuskit.train.checkpoint import VerifiedCheckpoint
     from corpuskit.train.evaluation import HeldOut
     from corpuskit.train.heartbeat import Heartbeat
-    from corpuskit.train.metrics import Observer, Progress, TrainResult, Update
+    from corpuskit.train.metrics import Observer, StepMetrics, TrainResult, Update
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.setup import Run
 
@@ -239,7 +239,7 @@ class Watch:
         if self._writer:
             self._writer.__exit__(*error)
 
-    def step(self, progress: Progress, *, is_last: bool) -> None:
+    def step(self, progress: StepMetrics, *, is_last: bool) -> None:
         """Write a step; every `log_every_steps` notify of it and of the mixture so far."""
         self._since.append((progress.step_seconds, progress.data_wait_seconds))
         if not self._writer:

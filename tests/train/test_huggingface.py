@@ -44,7 +44,7 @@ from corpuskit.train.loop import main
 from corpuskit.train.model import Decoder, init_weights
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import build_model, join
-from corpuskit.train.record import Record
+from corpuskit.train.record import CheckpointRecord
 from corpuskit.train.settings import ModelShape, RopeScaling, TrainSettings
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def save(outputs: dict[str, TrainSettings]) -> None:
             "settings_hash": settings.digest(),
         }
         shape = dataclasses.asdict(SHAPES[name])
-        record = Record(3, shape, plan_hash="p", loader={}, world_size=2, **facts)
+        record = CheckpointRecord(3, shape, plan_hash="p", loader={}, world_size=2, **facts)
         checkpoints.save(model, build_optimizer(model, settings.optimizer), record)  # type: ignore[arg-type]
         checkpoints.wait()
 

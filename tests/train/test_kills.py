@@ -22,7 +22,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from corpuskit.train.loop import train
-from corpuskit.train.metrics import Progress, TrainResult, Update
+from corpuskit.train.metrics import StepMetrics, TrainResult, Update
 from corpuskit.train.parallel import join
 from corpuskit.train.record import read_record
 from tests.train.conftest import Ranks
@@ -115,7 +115,7 @@ class Child:
 
 def _train(settings: TrainSettings, say: Connection) -> TrainResult:
     def tell(told: Update) -> None:
-        if isinstance(told, Progress):
+        if isinstance(told, StepMetrics):
             say.send(told.step)
 
     result = train(settings, join(settings), tell)

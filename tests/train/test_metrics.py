@@ -16,18 +16,18 @@ from corpuskit.loader.state import SourceShare
 from corpuskit.train.metrics import (
     WAITS_KEPT,
     DataWaits,
-    Evaluation,
+    EvaluationMetrics,
     Event,
     MetricsWriter,
-    Progress,
     SourceLoss,
+    StepMetrics,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def progress(step: int, **changes: Any) -> Progress:
+def progress(step: int, **changes: Any) -> StepMetrics:
     fields: dict[str, Any] = {
         "step": step,
         "steps": 10,
@@ -44,7 +44,7 @@ def progress(step: int, **changes: Any) -> Progress:
         "data_wait_p99_ms": 7.25,
         "is_applied": True,
     }
-    return Progress(**fields | changes)
+    return StepMetrics(**fields | changes)
 
 
 def strict(path: Path) -> list[dict[str, Any]]:
@@ -164,6 +164,8 @@ def test_every_line_for_people_is_one_line() -> None:
     )
     assert "mfu" not in str(progress(3, mfu=None))
     assert str(progress(3, is_applied=False)).endswith("(not applied)")
-    held = Evaluation(20, {"web": SourceLoss(3.25, 1.25, 30), "books": SourceLoss(4.0, None, 10)})
+    held = EvaluationMetrics(
+        20, {"web": SourceLoss(3.25, 1.25, 30), "books": SourceLoss(4.0, None, 10)}
+    )
     assert str(held) == "held out after 20 steps: web 1.2500 bits per byte, books 4.000 nats"
     assert str(Event("rollback", "to step 3,\nrows skipped")) == "rollback: to step 3, rows skipped"

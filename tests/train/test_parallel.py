@@ -21,10 +21,9 @@ from corpuskit.train.parallel import (
     begin_micro_batch,
     build_model,
     join,
-    require_even_shares,
     use_float8,
 )
-from corpuskit.train.settings import ModelSettings, TrainSettings
+from corpuskit.train.settings import ModelSettings, TrainSettings, require_even_shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from corpuskit.errors import CorpuskitError, UsageError
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.heartbeat import Heartbeat
 from corpuskit.train.loop import main, take_step, train
-from corpuskit.train.metrics import Progress, TrainResult
+from corpuskit.train.metrics import StepMetrics, TrainResult
 from corpuskit.train.parallel import join
 from corpuskit.train.record import read_record
 from corpuskit.train.setup import set_up
@@ -168,8 +168,8 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(
 
 
 def _stop_at_the_third_step(settings: TrainSettings) -> TrainResult:
-    def stop(told: Progress | TrainResult) -> None:
-        if isinstance(told, Progress) and told.step == 2:
+    def stop(told: StepMetrics | TrainResult) -> None:
+        if isinstance(told, StepMetrics) and told.step == 2:
             os.kill(os.getpid(), signal.SIGUSR1)
 
     return train(settings, join(settings), stop)
@@ -353,12 +353,12 @@ def test_torchrun_restarts_killed_ranks(
 SUICIDAL = """
 import os, signal, sys
 from corpuskit.train.loop import main
-from corpuskit.train.metrics import Progress
+from corpuskit.train.metrics import StepMetrics
 from corpuskit.train.settings import TrainSettings
 
 def observe(told):
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-    if first and isinstance(told, Progress) and told.step == 4:
+    if first and isinstance(told, StepMetrics) and told.step == 4:
         os.kill(os.getpid(), signal.SIGKILL)
 
 main(TrainSettings.model_validate_json(sys.argv[1]), observe)
