@@ -109,9 +109,9 @@ class PackedRows:
         with contextlib.closing(OpenParts(plan, max_open=16)) as parts:
             for begin in range(0, num_rows, at_once):
                 delivered = np.arange(begin, min(begin + at_once, num_rows))
-                found = plan.order.rows_at(plan.skips.row_indices(delivered))
+                source_rows = plan.order.rows_at(plan.skips.row_indices(delivered))
                 tokens = memory[: len(delivered)]
-                yield self._gather(parts, found.sources, found.rows, tokens)
+                yield self._gather(parts, source_rows.sources, source_rows.rows, tokens)
 
     def _gather(
         self,

@@ -43,7 +43,7 @@ def trace(
     """Yield the documents of a step, the occurrences of a document, or the mixture so far.
 
     Raises:
-        UsageError: not exactly one of them is asked for, or there is no such step or document.
+        UsageError: not exactly one of them is requested, or there is no such step or document.
     """
     if (doc is not None) + (step is not None or mixture) != 1:
         raise UsageError("trace: give --step, --doc or --mixture.")

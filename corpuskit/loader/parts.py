@@ -59,7 +59,7 @@ class SegmentColumns(NamedTuple):
         starts: int32 first token of every segment of every row.
         bounds: (R + 1,) where each row's `starts` begin and end.
         pads: (R,) first token of the padded tail; L + 1 without one.
-        text_bytes: (R,) bytes of text the row stands for.
+        text_bytes: (R,) bytes of text in the row.
     """
 
     starts: NDArray[np.int32]

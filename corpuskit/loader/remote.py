@@ -360,8 +360,8 @@ class RemotePart:
                 self._request(self._side(footer, groups, columns, hits))
             else:
                 size = self._ranges.size_bytes
-                wanted = [span for group in groups for span in spans_of(footer, group, size)]
-                missing = [span for span in wanted if not self._ranges.has(span)]
+                needed = [span for group in groups for span in spans_of(footer, group, size)]
+                missing = [span for span in needed if not self._ranges.has(span)]
                 if cache is None:
                     self._request(missing)
                 else:
@@ -391,15 +391,15 @@ class RemotePart:
     ) -> list[Span]:
         """Return the chunks of some columns, of row groups that the cache does not have."""
         cache, size = self._files.cache, self._ranges.size_bytes
-        wanted = []
+        needed = []
         for group in groups:
             (span,) = spans_of(footer, group, size)
             key = self._entry(span)
             content = cache.find(key) if cache is not None else None
             if content is not None and self._add(span, content, key, hits):
                 continue
-            wanted += spans_of(footer, group, size, columns)
-        return [span for span in wanted if not self._ranges.has(span)]
+            needed += spans_of(footer, group, size, columns)
+        return [span for span in needed if not self._ranges.has(span)]
 
     def _gather(
         self, cache: RangeCache, spans: list[Span], locks: dict[Span, EntryLock], hits: list[str]
@@ -409,19 +409,19 @@ class RemotePart:
         A process that holds a lock waits for later spans only, so there is no deadlock.
         """
         end = time.monotonic() + self._files.deadline_seconds * LOCK_WAIT_RATIO
-        wanted: list[Span] = []
+        needed: list[Span] = []
         for span in spans:
             key = self._entry(span)
             entry = cache.get(key)
             if entry is None:
-                self._request(wanted)
-                wanted = []
+                self._request(needed)
+                needed = []
                 entry = cache.get(key, end - time.monotonic())
             if isinstance(entry, EntryLock):
                 locks[span] = entry
             if isinstance(entry, EntryLock | None) or not self._add(span, entry, key, hits):
-                wanted.append(span)
-        self._request(wanted)
+                needed.append(span)
+        self._request(needed)
 
     def _settle(
         self, cache: RangeCache, locks: Mapping[Span, EntryLock], hits: list[str], *, is_sound: bool

@@ -46,7 +46,7 @@ class TorchStream(IterableDataset[Tensors]):
         pin_memory: copy each batch into page-locked memory, for `to(device, non_blocking=True)`.
 
     Raises:
-        UsageError: pinned memory is asked for without a CUDA device.
+        UsageError: `pin_memory` without a CUDA device.
     """
 
     def __init__(self, loader: StreamingLoader, *, pin_memory: bool = False) -> None:
@@ -137,7 +137,7 @@ def rank_and_world_size() -> tuple[int, int]:
 def transformers_inputs(batch: Tensors) -> Tensors:
     """Return a batch as the arguments of a causal language model of `transformers`.
 
-    - `shift_labels`: `labels` here belong to the position they stand at; a model that gets `labels`
+    - `shift_labels`: `labels` here belong to their own position; a model that gets `labels`
       alone shifts them once more. Both are there, since models compute a loss if there are
       `labels`.
     - Attention stays within segments: with `position_ids` that restart and without a cache, models

@@ -175,11 +175,11 @@ def checkpoint_cost(
     *,
     in_background: bool,
 ) -> CheckpointCost:
-    """Say what checkpoints of so many parameters cost, and how often to write them.
+    """Return what checkpoints of a model cost, and how often to write them.
 
     Source: J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps
     (FGCS 22, 2006), equation 37; its first term is J. W. Young's (CACM 17, 1974). What is lost to
-    writing is the time that training stands still; but no more often than writing takes.
+    writing is the time in which training waits; the interval is at least as long as a write.
     """
     size = 3 * FLOAT * parameters
     writing, failure = size / WRITE_RATE, mtbf_hours * 3600 / ranks
@@ -218,9 +218,9 @@ def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_c
         )
 
 
-def _advice(settings: TrainSettings, found: Estimate) -> list[str]:
+def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
     """Return what is worth another look."""
-    lines, best = [], found.checkpoint
+    lines, best = [], result.checkpoint
     every = settings.checkpoint.every_steps
     if best.every_steps and not 1 / 3 <= every / best.every_steps <= 3:
         often = "often" if every < best.every_steps else "seldom"
@@ -228,28 +228,28 @@ def _advice(settings: TrainSettings, found: Estimate) -> list[str]:
             f"checkpoint.every_steps: {every} is {often}: about {best.every_steps:,} would lose "
             "least time to writing and to repeating steps after failures."
         )
-    if found.device and found.peak.total > FILLED * found.device.memory_bytes:
+    if result.device and result.peak.total > FILLED * result.device.memory_bytes:
         lines.append(
-            f"Memory does not fit, or only just. {' '.join(_ways_to_fit(settings, found))}"
+            f"Memory does not fit, or only just. {' '.join(_ways_to_fit(settings, result))}"
         )
     lines += [
         f"{name}: memory is that without it." for name in ("compile", "float8")
         if getattr(settings, name)
     ]  # fmt: skip
-    if found.device and found.peak_flops is None:
-        lines.append(f"{found.device.name} has no matrix units for {settings.dtype}: no time.")
+    if result.device and result.peak_flops is None:
+        lines.append(f"{result.device.name} has no matrix units for {settings.dtype}: no time.")
     return lines
 
 
-def _ways_to_fit(settings: TrainSettings, found: Estimate) -> list[str]:
-    parts, parallel = found.peak.parts, settings.parallel
+def _ways_to_fit(settings: TrainSettings, result: Estimate) -> list[str]:
+    parts, parallel = result.peak.parts, settings.parallel
     ways = []
     largest = max(parts, key=lambda part: parts[part])
-    if found.work.rows > 1:
-        ways.append(f"batch.micro_rows below {found.work.rows} needs less of activations.")
+    if result.work.rows > 1:
+        ways.append(f"batch.micro_rows below {result.work.rows} needs less of activations.")
     elif parallel.recompute != "full" and largest == "activations":
         ways.append("parallel.recompute: full keeps the inputs of blocks only.")
-    if found.work.kernel == "sdpa" and found.work.is_cuda:
+    if result.work.kernel == "sdpa" and result.work.is_cuda:
         ways.append("attention: varlen (in bfloat16) has no mask.")
     if largest == "logits" and parallel.tensor == 1:
         ways.append("parallel.tensor: 2 halves the logits.")
@@ -289,7 +289,7 @@ def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLengt
     """Say what is trained and for how long, from the mix plan or, before there is one, the file.
 
     Raises:
-        UsageError: neither says enough, or the plan has fewer rows than are asked for.
+        UsageError: neither says enough, or the plan has fewer rows than requested.
         DataError: the plan is damaged.
     """
     plan = _read_plan(settings.data)
@@ -310,7 +310,7 @@ def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLengt
         )
     sources = _shares(plan, steps * global_rows)
     rows = sum(source.rows for source in sources)
-    lengths = [(one.rows / rows, one.document_tokens) for one in sources if one.rows]
+    lengths = [(source.rows / rows, source.document_tokens) for source in sources if source.rows]
     visible, known = (plan.seq_len + 1) / 2, "whole rows"
     if all(tokens is not None for _, tokens in lengths):
         visible = sum(share * ((tokens or 0) + 1) / 2 for share, tokens in lengths)
@@ -453,8 +453,8 @@ class ParameterCounts:
 def count_parameters(shape: ModelShape) -> ParameterCounts:
     """Count the parameters of a model."""
     sums = dict.fromkeys(("embedding", "block", "head"), 0)
-    for one in matrices(shape):
-        sums[one.where] += one.local(1)
+    for matrix in matrices(shape):
+        sums[matrix.where] += matrix.local(1)
     return ParameterCounts(sums["embedding"], shape.layers * sums["block"], sums["head"])
 
 
@@ -485,7 +485,7 @@ class Work:
 def plan_work(
     shape: ModelShape, settings: TrainSettings, *, seq_len: int, ranks: int, is_cuda: bool
 ) -> Work:
-    """Say what each of `ranks` ranks does, which the settings have been found to fit."""
+    """Return what each of `ranks` ranks does; the settings must fit them."""
     parallel = settings.parallel
     data_ranks = ranks // parallel.tensor
     rank_rows = settings.batch.global_rows // data_ranks
@@ -528,7 +528,7 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     sizes = _count(shape, work)
     layers, tokens, local = shape.layers, work.tokens, float(FLOAT * sizes.local)
     kept = _block_bytes(shape, work, work.recompute) * tokens
-    again = _block_bytes(shape, work, "none") * tokens - kept  # what a block computes anew
+    again = _block_bytes(shape, work, "none") * tokens - kept  # what a block recomputes
     outside = _outside_bytes(shape, work) * tokens
     mask = float(tokens * work.seq_len) if work.kernel == "sdpa" else 0.0
     logits, log_softmax = _logit_bytes(shape, work)
@@ -608,7 +608,7 @@ class _RankCounts(NamedTuple):
         """Return the bytes of gradients as they were made and on their way over the ranks."""
         if not work.is_wrapped:
             return float(FLOAT * numbers)
-        made = work.item_bytes * (1 if work.is_cuda else 2)  # on CPU, laid out anew first
+        made = work.item_bytes * (1 if work.is_cuda else 2)  # on CPU, copied first
         # One rank divides by one instead of sending, into another copy.
         sent = FLOAT if work.shards > 1 else 2 * FLOAT
         return float(numbers * max(made + FLOAT, sent + FLOAT / work.shards))
@@ -616,11 +616,11 @@ class _RankCounts(NamedTuple):
 
 def _count(shape: ModelShape, work: Work) -> _RankCounts:
     local = root = block = 0
-    for one in matrices(shape):
-        here, share = one.local(work.tensor), one.local(work.tensor, work.shards)
-        times = shape.layers if one.where == "block" else 1
+    for matrix in matrices(shape):
+        here, share = matrix.local(work.tensor), matrix.local(work.tensor, work.shards)
+        times = shape.layers if matrix.where == "block" else 1
         local += times * share
-        if one.where == "block":
+        if matrix.where == "block":
             block += here
         else:
             root += here
@@ -649,7 +649,7 @@ def _block_bytes(shape: ModelShape, work: Work, recompute: str) -> float:
     if shape.qk_norm:
         norms += _norm_bytes(work, a, heads) + _norm_bytes(work, k, kv_heads)
     # What products read: of attention and feed-forward all tokens, gathered.
-    mask = b * work.seq_len if work.kernel == "sdpa" else 0  # as numbers, anew in each block
+    mask = b * work.seq_len if work.kernel == "sdpa" else 0  # as numbers, in each block
     return norms + b * (2 * shape.dim + a + 2 * k + 4 * f) + attended + mask
 
 

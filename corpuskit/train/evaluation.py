@@ -45,7 +45,7 @@ class HeldOutDocument(Protocol):
 
     @property
     def text_bytes(self) -> int:
-        """UTF-8 bytes of text behind its first token: what its predicted tokens spell."""
+        """UTF-8 bytes of text after its first token: what its predicted tokens spell."""
 
 
 class HeldOut(Protocol):
@@ -143,7 +143,7 @@ def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Held
     sources: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     places: list[tuple[int, NDArray[np.integer]]] = []  # (row, inputs and last label)
     num_rows = 0
-    for source, group in itertools.groupby(documents, key=lambda one: one[0]):
+    for source, group in itertools.groupby(documents, key=lambda document: document[0]):
         pieces = [
             tokens[begin : begin + seq_len + 1]
             for _, tokens in group

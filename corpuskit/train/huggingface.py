@@ -41,7 +41,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json"
 ORIGIN = "corpuskit.json"
-"""What an export of ours says of itself."""
+"""The file with which an export of ours describes itself."""
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -244,8 +244,10 @@ def load_weights(folder: str | Path, model: nn.Module) -> None:
 
     place = Path(folder)
     stored = find_tensors(place)
-    parameters = {foreign_name(name): one for name, one in model.named_parameters()}
-    _require_match(place, stored, {name: tuple(one.shape) for name, one in parameters.items()})
+    parameters = {foreign_name(name): parameter for name, parameter in model.named_parameters()}
+    _require_match(
+        place, stored, {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    )
     for name, parameter in parameters.items():
         target, offsets = parameter.data, [0] * parameter.ndim
         if isinstance(parameter, DTensor):
@@ -295,15 +297,15 @@ def _require_match(
             "Check that the files belong together."
         )
     for name, shape in shapes.items():
-        found = stored[name]
-        if found.shape != shape:
+        tensor = stored[name]
+        if tensor.shape != shape:
             raise DataError(
-                f"{found.place} is {found.shape}, and {CONFIG} makes it {shape}. "
+                f"{tensor.place} is {tensor.shape}, and {CONFIG} makes it {shape}. "
                 "Check that the files belong together."
             )
-        if found.dtype not in DTYPES:
+        if tensor.dtype not in DTYPES:
             raise DataError(
-                f"{found.place} is of type {found.dtype}; it must be one of {', '.join(DTYPES)}. "
+                f"{tensor.place} is of type {tensor.dtype}; it must be one of {', '.join(DTYPES)}. "
                 "Take the model in bfloat16 or float32."
             )
 
@@ -376,15 +378,15 @@ def require_same_model(settings: TrainSettings, shape: ModelShape) -> None:
     if "model" not in settings.model_fields_set:
         return
     given = settings.model
-    asked: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
     if given.preset:
-        asked = dict(zip(SIZES, PRESETS[given.preset], strict=True))
+        requested = dict(zip(SIZES, PRESETS[given.preset], strict=True))
     named = {name: getattr(given, name) for name in given.model_fields_set}
-    asked |= {name: value for name, value in named.items() if value is not None}
+    requested |= {name: value for name, value in named.items() if value is not None}
     differing = [
-        f"{name} {asked[name]!r} here, {there!r} there"
+        f"{name} {requested[name]!r} here, {there!r} there"
         for name, there in asdict(shape).items()
-        if asked.get(name, there) != there
+        if requested.get(name, there) != there
     ]
     if differing:
         raise UsageError(
@@ -399,7 +401,7 @@ def require_tokenizer(
     """Refuse to train a model further on tokens of another tokenizer.
 
     Equal files are equal tokenizers, and an export of ours says which tokenizer it was made from.
-    Everything else can't be told here, so it is refused unless `is_trusted`.
+    Everything else is unknown, so it is refused unless `is_trusted`.
 
     Args:
         folder: of the model.
@@ -416,14 +418,14 @@ def require_tokenizer(
             f"{folder}: the model has {shape.vocab_size:,} tokens, and the tokenizer of the packed "
             f"tokens has {size:,}. Tokenize with the model's own tokenizer."
         )
-    wanted = tokenizer.get("hash")
+    expected = tokenizer.get("hash")
     hashes = _tokenizers(Path(folder))
-    if is_trusted or wanted in hashes.values():
+    if is_trusted or expected in hashes.values():
         return
     named = ", ".join(f"{name} {digest}" for name, digest in hashes.items()) or "no tokenizer file"
     raise UsageError(
-        f"{folder}: can't tell that its tokenizer ({named}) is that of the packed tokens "
-        f"({wanted}). Tokenize with the model's own file, or set init_tokenizer: trusted if you "
+        f"{folder}: its tokenizer ({named}) may not be that of the packed tokens "
+        f"({expected}). Tokenize with the model's own file, or set init_tokenizer: trusted if you "
         "know that the same ids mean the same."
     )
 
@@ -444,7 +446,7 @@ def require_undamaged_export(folder: Path, parallel: Parallel) -> None:
     except (AttributeError, TypeError, ValueError):
         raise DataError(f"{folder / ORIGIN}: files is not a list of files. {_AGAIN}") from None
     problem = find_damage(folder, known, parallel.rank, parallel.world_size)
-    if problems := [one for one in parallel.gather(problem) if one]:
+    if problems := list(filter(None, parallel.gather(problem))):
         raise DataError(
             f"{folder}: {'; '.join(problems)}. {_AGAIN} If the change is meant, take files out of "
             f"{ORIGIN}."
@@ -454,12 +456,12 @@ def require_undamaged_export(folder: Path, parallel: Parallel) -> None:
 def _tokenizers(folder: Path) -> dict[str, str]:
     """Return the tokenizer files of a model, and the hash that the tokenize stage gives them."""
     names = (TOKENIZER, "tokenizer.model")
-    found = {name: digest_file(folder / name) for name in names if (folder / name).is_file()}
-    if (folder / ORIGIN).is_file() and TOKENIZER in found:
+    hashes = {name: digest_file(folder / name) for name in names if (folder / name).is_file()}
+    if (folder / ORIGIN).is_file() and TOKENIZER in hashes:
         origin = read_json(folder / ORIGIN, _AGAIN).get("tokenizer") or {}
-        if origin.get("file") == found[TOKENIZER]:  # nobody has changed it since
-            found[TOKENIZER] = str(origin.get("hash"))
-    return found
+        if origin.get("file") == hashes[TOKENIZER]:  # unchanged since the export
+            hashes[TOKENIZER] = str(origin.get("hash"))
+    return hashes
 
 
 # Files of tensors.

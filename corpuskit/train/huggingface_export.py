@@ -64,19 +64,19 @@ def find_checkpoint(output: str | Path, step: int | None = None) -> Path:
         UsageError: there is none.
     """
     folder = Path(output, "checkpoints")
-    found = {
+    checkpoints = {
         number: path
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (number := step_of(path.name)) is not None and (path / "train.json").is_file()
     }
-    if not found:
+    if not checkpoints:
         raise UsageError(f"{folder}: has no complete checkpoint. Train first, or correct output.")
     if step is None:
-        return found[max(found)]
-    if step not in found:
-        there = ", ".join(map(str, sorted(found)))
+        return checkpoints[max(checkpoints)]
+    if step not in checkpoints:
+        there = ", ".join(map(str, sorted(checkpoints)))
         raise UsageError(f"{folder}: has none of step {step}. There is: {there}.")
-    return found[step]
+    return checkpoints[step]
 
 
 def export(
@@ -180,15 +180,15 @@ def _write_weights(
             f"{stem}-{n:05d}-of-{len(groups):05d}.safetensors" for n in range(1, len(groups) + 1)
         ]
     for name, group in zip(names, groups, strict=True):
-        foreign = {foreign_name(one): shapes[one] for one in group}
-        wanted = {one: shapes[one] for one in group}
-        write_tensors(folder / name, foreign, dtype, read_weights(checkpoint, wanted))
+        foreign = {foreign_name(parameter): shapes[parameter] for parameter in group}
+        own = {parameter: shapes[parameter] for parameter in group}
+        write_tensors(folder / name, foreign, dtype, read_weights(checkpoint, own))
     if len(groups) > 1:
         size = dtype.itemsize * sum(math.prod(shape) for shape in shapes.values())
         places = {
-            foreign_name(one): name
+            foreign_name(parameter): name
             for name, group in zip(names, groups, strict=True)
-            for one in group
+            for parameter in group
         }
         index = {"metadata": {"total_size": size}, "weight_map": places}
         _write(folder / INDEX, _json(index))

@@ -167,8 +167,8 @@ def take_steps(
 
 def is_due(done: int, run: Run) -> bool:
     """Return whether held-out documents are evaluated after `done` steps."""
-    wanted = run.settings.evaluate
-    return wanted is not None and (done == run.steps or done % wanted.every_steps == 0)
+    settings = run.settings.evaluate
+    return settings is not None and (done == run.steps or done % settings.every_steps == 0)
 
 
 class Sums(NamedTuple):
@@ -178,7 +178,7 @@ class Sums(NamedTuple):
     tokens: list[float]  # labelled ones
     text_bytes: list[float]
     grad_norm: float
-    stops: float  # ranks that were told to stop
+    stops: float  # ranks that received a signal to stop
 
     @property
     def loss(self) -> float:
@@ -257,7 +257,7 @@ def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Ten
     Args:
         run: this rank's.
         batch: this rank's S rows of L tokens.
-        stops: whether this rank was told to stop. Ranks hear of a signal at different times; the
+        stops: whether this rank got a signal to stop. Ranks get it at different times; the
             sum makes them stop after the same step.
 
     Returns:

@@ -53,7 +53,7 @@ class StepMetrics:
     is_applied: bool  # False: the guard left weights and optimizer as they were
 
     def __str__(self) -> str:
-        shown = [f"{name} {one.loss:.3f}" for name, one in self.sources.items()]
+        shown = [f"{name} {source.loss:.3f}" for name, source in self.sources.items()]
         if len(shown) > SOURCES_SHOWN:
             shown = [*shown[:SOURCES_SHOWN], f"and {len(shown) - SOURCES_SHOWN} more sources"]
         mfu = "" if self.mfu is None else f"mfu {100 * self.mfu:.1f} %  "
@@ -75,10 +75,10 @@ class EvaluationMetrics:
 
     def __str__(self) -> str:
         parts = [
-            f"{name} {one.loss:.3f} nats"
-            if one.bits_per_byte is None
-            else f"{name} {one.bits_per_byte:.4f} bits per byte"
-            for name, one in self.sources.items()
+            f"{name} {source.loss:.3f} nats"
+            if source.bits_per_byte is None
+            else f"{name} {source.bits_per_byte:.4f} bits per byte"
+            for name, source in self.sources.items()
         ]
         return f"held out after {self.step} steps: {', '.join(parts) or 'nothing'}"
 
@@ -106,9 +106,9 @@ class MixtureMetrics:
 
     def __str__(self) -> str:
         parts = [
-            f"{name} {100 * one.realised_ratio:.1f} % (planned {100 * one.planned_ratio:.1f} %, "
-            f"{one.epochs:.2f} epochs)"
-            for name, one in self.sources.items()
+            f"{name} {100 * source.realised_ratio:.1f} % "
+            f"(planned {100 * source.planned_ratio:.1f} %, {source.epochs:.2f} epochs)"
+            for name, source in self.sources.items()
         ]
         return f"mixture after {self.step} steps: {', '.join(parts)}"
 

@@ -155,14 +155,14 @@ def token_losses(
 def _sharded_losses(
     logits: DTensor, labels: torch.Tensor, z_loss: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do what `token_losses` says, for logits (R, L, V) of which each rank has (R, L, P).
+    """Do the same as `token_losses` for logits (R, L, V) of which each rank has (R, L, P).
 
     torch's `loss_parallel` has no log-normaliser to give, and its backward pass must run inside its
     context.
     """
     group = logits.device_mesh.get_group()
-    found = _CrossEntropy.apply(logits.to_local().float(), labels, group)  # type: ignore[no-untyped-call]
-    losses, normalisers = found
+    per_token = _CrossEntropy.apply(logits.to_local().float(), labels, group)  # type: ignore[no-untyped-call]
+    losses, normalisers = per_token
     objective = losses.sum()
     if z_loss:
         objective = objective + z_loss * (normalisers.square() * (labels != IGNORED)).sum()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 FILE = "train.json"
 READERS = 8  # threads of a rank that check files
-WAIT_SECONDS = 20.0  # for the lock: ranks that were told to end may still be saving
+WAIT_SECONDS = 20.0  # for the lock: ranks that are ending may still be saving
 _NAME = re.compile(r"step-(\d{8,})")
 _LAST = b',"digest":"'  # of the bytes before it
 
@@ -42,7 +42,7 @@ Files = dict[str, tuple[int, str]]
 
 
 class DamagedCheckpointError(DataError):
-    """A checkpoint is not what was saved; `problem` says in what."""
+    """A checkpoint is not what was saved; `problem` is the difference."""
 
     def __init__(self, folder: Path, problem: str, advice: str) -> None:
         super().__init__(f"{folder}: the checkpoint is damaged: {problem}. {advice}")

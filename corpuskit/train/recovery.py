@@ -71,7 +71,7 @@ def report_bad_step(
     ]
     everyone = run.parallel.gather((run.parallel.data_rank, mine, rows))
     by_slice = {rank: report for rank, *report in everyone}  # ranks that share rows report the same
-    worst = sorted(suspect for found, _ in by_slice.values() for suspect in found)[::-1][:NAMED]
+    worst = sorted(s for of_slice, _ in by_slice.values() for s in of_slice)[::-1][:NAMED]
     if run.parallel.rank:
         return
     documents, unknown = [], None

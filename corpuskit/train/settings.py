@@ -354,14 +354,14 @@ def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:
         UsageError: names each, and the next size that would do.
     """
     kv_heads = _next(shape.kv_heads, tensor)
-    wanted = {
+    required = {
         "model.heads": (shape.heads, _next(shape.heads, kv_heads)),
         "model.kv_heads": (shape.kv_heads, kv_heads),
         "model.ffn_dim": (shape.ffn_dim, _next(shape.ffn_dim, tensor)),
         "model.vocab_size": (shape.vocab_size, _next(shape.vocab_size, tensor)),
         "seq_len of the packed rows": (seq_len, _next(seq_len, tensor)),
     }
-    uneven = {key: sizes for key, sizes in wanted.items() if sizes[0] % tensor}
+    uneven = {key: sizes for key, sizes in required.items() if sizes[0] % tensor}
     if uneven:
         raise UsageError(
             f"parallel.tensor: {tensor} does not divide "

@@ -190,18 +190,18 @@ def count_steps(settings: TrainSettings, loader: StreamingLoader) -> int:
         UsageError: the plan has fewer rows than that.
     """
     global_rows = settings.batch.global_rows
-    steps, asked = loader.num_steps, "one step"
+    steps, request = loader.num_steps, "one step"
     if settings.steps is not None:
-        steps, asked = settings.steps, f"steps: {settings.steps}"
+        steps, request = settings.steps, f"steps: {settings.steps}"
     elif settings.tokens is not None:
         steps = -(-settings.tokens // (global_rows * loader.plan.seq_len))
-        asked = f"tokens: {settings.tokens}, {steps} steps"
+        request = f"tokens: {settings.tokens}, {steps} steps"
     if steps > loader.num_steps and loader.num_steps:
         # Rows that a guard took out shorten a run that had just enough.
         steps = min(steps, max(loader.num_steps, steps - _steps_skipped(loader, global_rows)))
     if steps > loader.num_steps or not steps:
         raise UsageError(
-            f"{asked} of {global_rows} rows: {settings.data} has rows for {loader.num_steps}. "
+            f"{request} of {global_rows} rows: {settings.data} has rows for {loader.num_steps}. "
             "Ask for fewer, lower batch.global_rows, or mix more epochs."
         )
     return steps
