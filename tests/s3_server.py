@@ -153,7 +153,7 @@ class S3Server:
     def start(self) -> S3Server:
         """Start it on a free port and wait until it answers."""
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), "0", "--with-parent"],
+            [sys.executable, "-P", str(Path(__file__).resolve()), "0", "--with-parent"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         assert self.process.stdout is not None
