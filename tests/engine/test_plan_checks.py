@@ -185,9 +185,6 @@ BAD_STAGES = {
         stages("tokenize: {tokenizer: broken.json}", "pack"), "broken.json", "broken.json"),
     "tokenize merges": (
         stages("tokenize: {tokenizer: merges.json}", "pack"), "merges.json", "can't open"),
-    "tokenize ids": (
-        stages("tokenize: {tokenizer: tokenizer.json, ids: lang}", "pack"), "lang",
-        "must be a list of whole numbers"),
     "tokenize eos": (
         stages("tokenize: {tokenizer: tokenizer.json, eos: END}", "pack"), "END", "END"),
     "pack alone": (stages("pack"), "pack", "tokenize.tokens"),
