@@ -9,8 +9,8 @@ each figure is the best of `--repeats`. Memory is the growth of the peak while e
     python benchmarks/exports.py [RUN_DIR] [--mib 512] [--repeats 3] [--check] [--megatron FOLDER]
 
 Without RUN_DIR it packs documents of random ids and lengths: two sources, one of them taken twice.
-`--check` reads what was exported with datatrove, and with megatron-core where it can be imported or
-FOLDER has it (it needs torch), and compares every row with the parts as PyArrow alone reads them.
+`--check` reads what was exported with megatron-core, where it can be imported or FOLDER has it (it
+needs torch), and compares every row with the parts as PyArrow alone reads them.
 """
 
 from __future__ import annotations
@@ -45,11 +45,9 @@ PADDING = 2
 SEQ_LEN, PART_ROWS = 2048, 8192
 PIECE_BYTES = 4 << 20
 REQUESTS = {
-    "megatron, documents, stored": Request("megatron"),
-    "megatron, rows, stored": Request("megatron", unit="row"),
-    "megatron, documents, run": Request("megatron", order="run"),
-    "nanotron, rows, stored": Request("nanotron"),
-    "nanotron, rows, run": Request("nanotron", order="run"),
+    "megatron, documents, stored": Request(),
+    "megatron, rows, stored": Request(unit="row"),
+    "megatron, documents, run": Request(order="run"),
 }
 
 
@@ -59,7 +57,7 @@ def main() -> None:
     parser.add_argument("run_dir", nargs="?", type=Path)
     parser.add_argument("--mib", type=int, default=512, help="ids of the run that is made")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--check", action="store_true", help="read with datatrove and Megatron")
+    parser.add_argument("--check", action="store_true", help="read with Megatron")
     parser.add_argument("--megatron", help="site-packages folder that has megatron-core")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -224,33 +222,15 @@ def check(run: Path, folder: Path) -> None:
         for name, held in groups.items()
         if held
     }
-    counters = plan.skips.counters(np.arange(plan.skips.num_delivered))
+    counters = plan.skips.row_indices(np.arange(plan.skips.num_consumed))
     sources, numbers, _ = plan.order.rows_at(counters)
     delivered = [(names[k], row) for k, row in zip(sources.tolist(), numbers.tolist(), strict=True)]
-    check_nanotron(run, folder, rows, delivered)
     try:
         from megatron.core.datasets import indexed_dataset
     except ImportError as error:
         print(f"megatron-core: not checked, {error}")
         return
     check_megatron(run, folder, indexed_dataset.IndexedDataset, rows, groups, delivered)
-
-
-def check_nanotron(
-    run: Path, folder: Path, rows: dict[str, np.ndarray], delivered: list[tuple[str, int]]
-) -> None:
-    """Read all rows of the run as nanotron does."""
-    from datatrove.utils.dataset import DatatroveFolderDataset
-
-    found = export(str(run), str(folder / "nanotron"), Request("nanotron", order="run"))
-    itemsize = np.dtype(found["dtype"]).itemsize
-    read = DatatroveFolderDataset(
-        str(folder / "nanotron" / "run"), found["seq_len"], token_size=itemsize
-    )
-    assert len(read) == len(delivered), f"{len(read)} rows, {len(delivered)} are due"
-    for number, (name, row) in enumerate(delivered):
-        assert (read[number]["input_ids"].numpy() == rows[name][row]).all(), f"row {number}"
-    print(f"datatrove: {len(read):,} rows of the run are equal")
 
 
 def check_megatron(
@@ -262,7 +242,7 @@ def check_megatron(
     delivered: list[tuple[str, int]],
 ) -> None:
     """Read documents of the sources, and rows of the run, as Megatron does."""
-    export(str(run), str(folder / "documents"), Request("megatron"))
+    export(str(run), str(folder / "documents"), Request())
     for name, held in groups.items():
         read = opened(str(folder / "documents" / name))
         number = 0
@@ -275,7 +255,7 @@ def check_megatron(
                         number += 1
         assert len(read) == number == len(read.document_indices) - 1
         print(f"megatron-core: {number:,} documents of {name} are equal")
-    export(str(run), str(folder / "rows"), Request("megatron", order="run", unit="row"))
+    export(str(run), str(folder / "rows"), Request(order="run", unit="row"))
     read = opened(str(folder / "rows" / "run"))
     assert len(read) == len(delivered)
     for number, (name, row) in enumerate(delivered):

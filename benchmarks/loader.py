@@ -31,10 +31,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corpuskit.loader import StreamingLoader
-from corpuskit.loader.assemble import Assembled, Memory, PlainRows
+from corpuskit.loader.assemble import Assembled, BufferPool, PlainRows
 from corpuskit.loader.index import ROWS_PER_GROUP, file_digest, plan_hash
-from corpuskit.loader.pages import TokenPages
-from corpuskit.loader.parts import TOKEN_COLUMNS, Parts
+from corpuskit.loader.parts import TOKEN_COLUMNS, OpenParts, TokenPages
 from corpuskit.loader.stream import ASSEMBLED_TOKENS
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def read(plan: MixPlan) -> None:
 
 def read_pages(plan: MixPlan) -> None:
     """Read every part once the way the loader does, pages verified."""
-    parts, pages = Parts(plan, max_open=1), TokenPages()
+    parts, pages = OpenParts(plan, max_open=1), TokenPages()
     for number, num_rows in enumerate(plan.parts.rows.tolist()):
         groups = range(-(-num_rows // ROWS_PER_GROUP))
         for first in groups[::GROUPS_PER_READ]:
@@ -135,10 +134,10 @@ def read_pages(plan: MixPlan) -> None:
 class Nowhere:
     """Takes rows and does nothing with them."""
 
-    def memory(self, number: int) -> None:
+    def destination(self, number: int) -> None:
         """Have no memory for them."""
 
-    def place(self, number: int, tokens: np.ndarray) -> None:
+    def put(self, number: int, tokens: np.ndarray) -> None:
         """Leave them."""
 
 
@@ -148,7 +147,7 @@ def assemble(raw: np.ndarray, num_rows: int) -> None:
     together = max(1, ASSEMBLED_TOKENS // (BATCH_ROWS * length)) * BATCH_ROWS
     starts = np.arange(0, length, MEAN_DOCUMENT_TOKENS, dtype=np.int32)
     counts = np.full(together, len(starts), np.int32)
-    pads, memory = np.full(together, length + 1, np.int32), Memory()
+    pads, memory = np.full(together, length + 1, np.int32), BufferPool()
     for first in range(0, num_rows - together + 1, together):
         rows = PlainRows(
             raw[first : first + together],

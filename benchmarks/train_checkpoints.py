@@ -25,7 +25,7 @@ from corpuskit.train import checkpoint
 from corpuskit.train.checkpoint import Checkpoints
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import build_model, join
-from corpuskit.train.record import Record, find_damage
+from corpuskit.train.record import CheckpointRecord, find_damage
 from corpuskit.train.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def main() -> None:
         for parameter in model.parameters():
             parameter.grad = torch.randn_like(parameter)
         optimizer.step()
-        record = Record(1, {}, {}, "", "", {}, 1)
+        record = CheckpointRecord(1, {}, {}, "", "", {}, 1)
         place = Path(folder, "step-00000001")
         times: dict[str, list[tuple[float, float]]] = {}
 
@@ -81,7 +81,7 @@ def main() -> None:
             with mock.patch.object(checkpoint, "DigestedFiles", PlainFiles):
                 times.setdefault("save without digests", []).append(timed(save))
             times.setdefault("save with digests", []).append(timed(save))
-            whole = checkpoints.newest_whole()
+            whole = checkpoints.newest_verified()
             assert whole, "it was just saved"
             files = whole.record.files
             times.setdefault("check", []).append(timed(lambda f=files: find_damage(place, f)))

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from corpuskit.loader import StreamingLoader  # noqa: E402
-from corpuskit.train.pulse import LEFT, read_beats  # noqa: E402
+from corpuskit.train.heartbeat import LEFT, read_heartbeats  # noqa: E402
 from corpuskit.train.settings import TrainSettings  # noqa: E402
 from tests.train import conftest  # noqa: E402 - lies beside, not installed
 from tests.train.test_kills import (  # noqa: E402
@@ -138,7 +138,7 @@ class Job:
         """Return the process id of each rank at work, as its heartbeat says."""
         return {
             beat.rank: beat.pid
-            for beat in read_beats(self.output)
+            for beat in read_heartbeats(self.output)
             if beat.started > self.begun and beat.phase not in LEFT
         }
 

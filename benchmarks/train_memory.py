@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from corpuskit.train.attention import lay_out
-from corpuskit.train.estimates.memory import FLOAT, plan_work, step_moments
+from corpuskit.train.estimate import FLOAT, plan_work, step_moments
 from corpuskit.train.model import token_losses
 from corpuskit.train.optim import build_optimizer, clip_gradients
 from corpuskit.train.parallel import begin_micro_batch, build_model, join

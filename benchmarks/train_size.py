@@ -1,6 +1,6 @@
 """Lines of the training loop: what is read top to bottom, and the rooms beside it.
 
-Lines of code are those with a token on them that is no comment and no docstring.
+Lines of code are those with a token on them that is neither comment nor docstring.
 
     python benchmarks/train_size.py
 """
@@ -13,7 +13,7 @@ import tokenize
 from pathlib import Path
 
 TRAIN = Path(__file__).resolve().parents[1] / "corpuskit" / "train"
-CORE = ("loop", "model", "attention", "parallel", "tensor_parallel", "optim", "setup",
+CORE = ("loop", "model", "attention", "parallel", "optim", "setup",
         "checkpoint", "record", "guard", "recovery", "watch")  # fmt: skip
 NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,

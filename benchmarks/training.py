@@ -31,14 +31,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
 
 from corpuskit.loader import StreamingLoader
-from corpuskit.train.health import StopSignals
+from corpuskit.train.heartbeat import Heartbeat
 from corpuskit.train.loop import take_step
 from corpuskit.train.optim import learning_rate
 from corpuskit.train.parallel import join
-from corpuskit.train.pulse import Pulse
 from corpuskit.train.settings import TrainSettings
 from corpuskit.train.setup import Run, set_up
-from corpuskit.train.watch import Watch
+from corpuskit.train.watch import StopSignals, Watch
 
 if TYPE_CHECKING:
     from corpuskit.train.settings import ModelShape
@@ -139,8 +138,8 @@ def main() -> None:
 def measure(settings: TrainSettings) -> None:
     """Alternate steps of both loops; print their speeds and how far their losses part."""
     run = set_up(settings, join(settings))
-    pulse = Pulse(settings.output, 0, 3600)
-    with pulse, StopSignals() as stop, Watch(run, None, pulse, stop) as watch:
+    heartbeat = Heartbeat(settings.output, 0, 3600)
+    with heartbeat, StopSignals() as stop, Watch(run, None, heartbeat, stop) as watch:
         alternate(settings, run, watch)
 
 

@@ -1,16 +1,17 @@
-"""What this distribution is called, and how to install more of it.
+"""The names of our distributions, and how to install more of the one that is installed.
 
-The name differs from the package's: `corpuskit` on the package index is another project.
+They differ from the package's: `corpuskit` on the package index is another project.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-NAME = "corpuskit-pretrain"
+NAME, LOADER = "corpuskit-pretrain", "corpuskit-loader"
 
 
 def install_command(extra: str = "") -> str:
@@ -29,16 +30,20 @@ def install_command(extra: str = "") -> str:
 def _origin(extras: str) -> str:
     import importlib.metadata  # 0.03 CPU seconds, for a message
 
-    try:
-        record = importlib.metadata.distribution(NAME).read_text("direct_url.json")
-        origin = json.loads(record or "{}")
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        origin = {}
+    name, origin = NAME, {}
+    for installed in importlib.metadata.distributions():
+        if installed.name in (NAME, LOADER):
+            name = installed.name
+            with contextlib.suppress(ValueError):
+                origin = json.loads(installed.read_text("direct_url.json") or "{}")
+            if name == NAME:
+                break
     url = str(origin.get("url", ""))
     if "dir_info" in origin:
         folder = unquote(urlsplit(url).path)
-        return f"{folder}{extras}" if Path(folder).is_dir() else f"{NAME}{extras}"
+        return f"{folder}{extras}" if Path(folder).is_dir() else f"{name}{extras}"
+    folder = f"#subdirectory={origin['subdirectory']}" if "subdirectory" in origin else ""
     if "vcs_info" in origin:
         version = origin["vcs_info"]
-        return f"{NAME}{extras} @ {version['vcs']}+{url}@{version['commit_id']}"
-    return f"{NAME}{extras} @ {url}" if url else f"{NAME}{extras}"
+        return f"{name}{extras} @ {version['vcs']}+{url}@{version['commit_id']}{folder}"
+    return f"{name}{extras} @ {url}{folder}" if url else f"{name}{extras}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -118,3 +119,14 @@ def noting(place: str) -> Iterator[None]:
     except Exception as error:
         error.add_note(place)
         raise
+
+
+# Control characters but line feed and tab, marks of text direction, and lone surrogates.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """Return text without characters that a terminal would obey; escapes show them, as in JSON."""
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -122,7 +122,6 @@ PIPELINE = {"output": "out", "sources": {"web": {"text": "*.txt"}}, "stages": []
 TRAINING = {"data": "run", "output": "out", "model": {"preset": "15m"}, "batch": {"global_rows": 8}}
 ELSEWHERE = {
     "docs/datatrove.md": "names a module of its page; tests/test_integrations_datatrove.py runs it",
-    "docs/exports.md": "a file of nanotron's",
 }
 
 

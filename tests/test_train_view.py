@@ -19,24 +19,24 @@ from rich.console import Console
 
 from corpuskit.cli._train_view import BLOCKS, KEPT_LOSSES, LineView, TrainingScreen, sparkline
 from corpuskit.train.metrics import (
-    Evaluation,
+    EvaluationMetrics,
     Event,
-    Mixture,
-    Progress,
+    MixtureMetrics,
     SourceLoss,
     SourceMixture,
+    StepMetrics,
     TrainResult,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from corpuskit.train.metrics import Told
+    from corpuskit.train.metrics import Update
 
 NOON = datetime(2026, 1, 1, 12)
 
 
-def progress(step: int, names: tuple[str, ...] = ("web", "books"), **changes: Any) -> Progress:
+def progress(step: int, names: tuple[str, ...] = ("web", "books"), **changes: Any) -> StepMetrics:
     fields: dict[str, Any] = {
         "step": step,
         "steps": 2000,
@@ -53,22 +53,22 @@ def progress(step: int, names: tuple[str, ...] = ("web", "books"), **changes: An
         "data_wait_p99_ms": 2.34,
         "is_applied": True,
     }
-    return Progress(**fields | changes)
+    return StepMetrics(**fields | changes)
 
 
-def whole_run(names: tuple[str, ...] = ("web", "books")) -> list[Told]:
+def whole_run(names: tuple[str, ...] = ("web", "books")) -> list[Update]:
     share = SourceMixture(0.6, 0.589, 1000, 2.4)
     return [
         *(progress(step, names) for step in range(9, 1000, 10)),
-        Mixture(1000, dict.fromkeys(names, share)),
-        Evaluation(1000, {name: SourceLoss(3.1, 1.1832, 500) for name in names}),
+        MixtureMetrics(1000, dict.fromkeys(names, share)),
+        EvaluationMetrics(1000, {name: SourceLoss(3.1, 1.1832, 500) for name in names}),
         Event("speeds", "", {"ratio": 1.5, "slowest": 3, "host": "node7", "own_seconds": [1, 2]}),
         Event("bad_step", "step 612 not applied: loss 9.31 is 14 deviations above 3.12"),
         Event("rollback", "back to step 500; rows 1 to 9 are skipped for good"),
     ]
 
 
-def shown(told: list[Told], width: int, height: int = 40, name: str = "demo") -> list[str]:
+def shown(told: list[Update], width: int, height: int = 40, name: str = "demo") -> list[str]:
     console = Console(record=True, width=width, height=height, file=io.StringIO())
     screen = TrainingScreen(name)
     for number, one in enumerate(told):
@@ -142,7 +142,7 @@ def test_a_pipe_gets_a_line_per_step_and_the_mixture_once(
     view, share = LineView(), SourceMixture(0.6, 0.5, 10, 0.1)
     for step in range(3):
         view(progress(step))
-        view(Mixture(step + 1, {"web": share}))
+        view(MixtureMetrics(step + 1, {"web": share}))
     view(Event("speeds", "all alike", {"ratio": 1.01}))
     view(Event("speeds", "rank 3 is slow", {"ratio": 1.31}))
     view(Event("failed", "\x1b[2J\nloss 1.0"))
@@ -158,7 +158,7 @@ def test_a_pipe_gets_a_line_per_step_and_the_mixture_once(
 TRAINING = """
 import sys, time
 from corpuskit.cli._train_view import observer
-from corpuskit.train.health import StopSignals
+from corpuskit.train.watch import StopSignals
 from corpuskit.train.settings import TrainSettings
 
 settings = TrainSettings(name="demo", data="d", output="o", batch={"global_rows": 1})

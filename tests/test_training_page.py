@@ -21,9 +21,9 @@ from corpuskit.inspect.training import (
     training_section,
     write_page,
 )
-from corpuskit.loader.shares import SourceShare
-from corpuskit.train.exits import Ending, note_ending
-from corpuskit.train.metrics import Journal, Progress, SourceLoss
+from corpuskit.loader.state import SourceShare
+from corpuskit.train.heartbeat import Ending, note_ending
+from corpuskit.train.metrics import MetricsWriter, SourceLoss, StepMetrics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,17 +71,17 @@ def write_run(
     bad: int | None = None,
 ) -> None:
     """Write a run without an end, whose step `bad` was not applied."""
-    with Journal(output, 0) as journal:
+    with MetricsWriter(output, 0) as journal:
         _write(journal, steps, names, bad)
 
 
-def _write(journal: Journal, steps: int, names: tuple[str, ...], bad: int | None) -> None:
+def _write(journal: MetricsWriter, steps: int, names: tuple[str, ...], bad: int | None) -> None:
     settings = {"name": f"demo{HOSTILE}", "optimizer": {"lr": 1e-3}}
     journal.event("start", steps=steps, step=0, settings=settings, plan_hash="ab12", world_size=2)
     for step in range(steps):
         loss = math.nan if step == bad else 2 + 5 / (step + 1)
         journal.step(
-            Progress(
+            StepMetrics(
                 step=step, steps=2 * steps, tokens=step, loss=loss, lr=1e-3, grad_norm=1.0,
                 tokens_per_second=10.0, step_seconds=0.5, data_wait_seconds=0.001,
                 sources={name: SourceLoss(loss, 1.5, 10) for name in names}, mfu=None,
@@ -94,7 +94,7 @@ def _write(journal: Journal, steps: int, names: tuple[str, ...], bad: int | None
 
 
 def write_event(output: Path, kind: str, text: str = "", /, **fields: Any) -> None:
-    with Journal(output, 10**9) as journal:
+    with MetricsWriter(output, 10**9) as journal:
         journal.event(kind, text, **fields)
 
 

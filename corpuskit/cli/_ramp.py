@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    BatchSize = int | list[tuple[int, int]]
+    from corpuskit.loader.steps import BatchSize
 
 
 class RampType(click.ParamType):  # type: ignore[type-arg]
@@ -23,13 +23,12 @@ class RampType(click.ParamType):  # type: ignore[type-arg]
         """Parse it."""
         if isinstance(value, int | list):
             return value
+        from corpuskit.loader.steps import parse_batch_size
+
         try:
-            if ":" not in value:
-                return int(value)
-            pieces = (piece.split(":") for piece in value.split(","))
-            return [(int(step), int(rows)) for step, rows in pieces]
-        except ValueError:
-            self.fail(f"{value!r} is neither a number of rows nor a ramp like 0:256,1000:512")
+            return parse_batch_size(value)
+        except ValueError as error:
+            self.fail(str(error))
 
 
 def batch_size_option(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from typing import NoReturn
 
 import click
+
+from corpuskit.errors import printable
 
 
 def open_streams() -> None:
@@ -54,17 +55,7 @@ def end_unread(hint: str) -> NoReturn:
 
 # ---------------------------------------------------------------- what a terminal would obey
 
-# What is shown came from anywhere: documents, ids, file names, other people's manifests. Of control
-# characters only line feeds and tabs reach a terminal; what changes the direction of text is
-# escaped, too, and so are lone surrogates, which cannot be printed.
-_OBEYED = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
-
-def printable(text: str) -> str:
-    """Return text in which what a terminal would obey is shown as an escape."""
-    return _OBEYED.sub(_escaped, text)
+# What is shown came from anywhere: documents, ids, file names, other people's manifests.
 
 
 def one_line(text: str) -> str:
@@ -75,7 +66,3 @@ def one_line(text: str) -> str:
 def echo(message: str, *, err: bool = False, nl: bool = True) -> None:
     """Print printable text."""
     click.echo(printable(message), err=err, nl=nl)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return f"\\u{ord(match[0]):04x}"  # as in JSON, which stays JSON

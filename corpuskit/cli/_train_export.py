@@ -34,8 +34,8 @@ def export(
 ) -> None:
     """Write the checkpoint of a step, or the newest, and the run's tokenizer to a new folder."""
     with needs_torch():
-        from corpuskit.train.huggingface.export import export as write
-        from corpuskit.train.huggingface.export import find_checkpoint
+        from corpuskit.train.huggingface_export import export as write
+        from corpuskit.train.huggingface_export import find_checkpoint
     from corpuskit.loader.index import read_mix
 
     checkpoint = find_checkpoint(settings.output, step)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from corpuskit.cli._render import console
-from corpuskit.train.estimates.estimate import COPY_RATE, FILLED, WRITE_RATE, estimate
-from corpuskit.train.estimates.flops import token_flops
+from corpuskit.train.estimate import COPY_RATE, FILLED, WRITE_RATE, estimate
+from corpuskit.train.flops import token_flops
 
 if TYPE_CHECKING:
-    from corpuskit.train.estimates.estimate import Estimate
+    from corpuskit.train.estimate import Estimate
     from corpuskit.train.settings import TrainSettings
 
 CHINCHILLA = 20

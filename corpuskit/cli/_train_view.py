@@ -22,7 +22,13 @@ from rich.table import Table
 from rich.text import Text
 
 from corpuskit.cli._streams import echo, end_unread, one_line
-from corpuskit.train.metrics import Evaluation, Event, Mixture, Progress, TrainResult
+from corpuskit.train.metrics import (
+    EvaluationMetrics,
+    Event,
+    MixtureMetrics,
+    StepMetrics,
+    TrainResult,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from corpuskit.train.metrics import Observer, SourceLoss, Told
+    from corpuskit.train.metrics import Observer, SourceLoss, Update
     from corpuskit.train.settings import TrainSettings
 
 REDRAW_SECONDS = 0.5  # drawing takes 1.6 ms: 0.3 % of a core
@@ -64,7 +70,7 @@ def observer(settings: TrainSettings) -> Iterator[Observer]:
             yield LineView() if is_first else _say_nothing
 
 
-def _say_nothing(update: Told) -> None:
+def _say_nothing(update: Update) -> None:
     """Show nothing."""
 
 
@@ -113,10 +119,10 @@ class LineView:
     """Prints a line per reported step, per evaluation and per event; the mixture at the end."""
 
     def __init__(self) -> None:
-        self._mixture: Mixture | None = None
+        self._mixture: MixtureMetrics | None = None
 
-    def __call__(self, update: Told) -> None:
-        if isinstance(update, Mixture):
+    def __call__(self, update: Update) -> None:
+        if isinstance(update, MixtureMetrics):
             self._mixture = update
             return
         if isinstance(update, TrainResult) and self._mixture:
@@ -156,10 +162,10 @@ class LiveView:
             self._draw()
         self._live.stop()
 
-    def __call__(self, update: Told) -> None:
+    def __call__(self, update: Update) -> None:
         self.screen.add(update, time.monotonic(), datetime.now())
         is_end = isinstance(update, TrainResult)
-        is_rare = not isinstance(update, Progress | Mixture)
+        is_rare = not isinstance(update, StepMetrics | MixtureMetrics)
         if is_rare or time.monotonic() - self._drawn >= REDRAW_SECONDS:
             self._draw()
         if is_end:
@@ -177,9 +183,9 @@ class TrainingScreen:
 
     def __init__(self, name: str) -> None:
         self._name = one_line(name)
-        self._last: Progress | None = None
-        self._mixture: Mixture | None = None
-        self._evaluation: Evaluation | None = None
+        self._last: StepMetrics | None = None
+        self._mixture: MixtureMetrics | None = None
+        self._evaluation: EvaluationMetrics | None = None
         self._speeds: Event | None = None
         self._sources: dict[str, SourceLoss] = {}  # a step need not have rows of every one
         self.is_ended = False
@@ -187,23 +193,23 @@ class TrainingScreen:
         self._losses, self._group = list[tuple[float, int]](), 1
         self._recent = deque[tuple[float, int]](maxlen=RECENT_LINES)
 
-    def add(self, update: Told, now: float, clock: datetime) -> None:
+    def add(self, update: Update, now: float, clock: datetime) -> None:
         """Take an update.
 
         Args:
             now: seconds of a clock that never goes back.
             clock: the time of day.
         """
-        if isinstance(update, Progress):
+        if isinstance(update, StepMetrics):
             if self._last and update.step <= self._last.step:
                 self._recent.clear()  # the run went back
             self._recent.append((now, update.step))
             self._last = update
             self._sources |= update.sources
             self._add_loss(update.loss)
-        elif isinstance(update, Mixture):
+        elif isinstance(update, MixtureMetrics):
             self._mixture = update
-        elif isinstance(update, Evaluation):
+        elif isinstance(update, EvaluationMetrics):
             self._evaluation = update
         elif isinstance(update, TrainResult):
             self.is_ended = True

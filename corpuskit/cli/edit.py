@@ -11,9 +11,9 @@ from corpuskit.cli._ramp import batch_size_option, seq_len_option
 from corpuskit.cli._streams import echo
 
 if TYPE_CHECKING:
-    from corpuskit.cli._ramp import BatchSize
-    from corpuskit.loader.edits import Edit
-    from corpuskit.loader.index import MixPlan
+    from collections.abc import Iterable
+
+    from corpuskit.loader.steps import BatchSize
 
 
 @click.group("edit")
@@ -71,24 +71,12 @@ def stage_command(
 
     Without --rows or --tokens the run keeps its length.
     """
-    from corpuskit.errors import UsageError
-    from corpuskit.loader import StreamingLoader
-    from corpuskit.loader.editing import new_stage
+    from corpuskit.loader.commands import edit_stage
 
-    if rows is not None and tokens is not None:
-        raise UsageError("edit stage: give --rows or --tokens, and not both.")
-    loader = StreamingLoader(directory, global_batch_rows, seq_len=seq_len)
-    plan = loader.plan
-    if tokens is not None:
-        rows = tokens // plan.seq_len
-        if not rows:
-            raise UsageError(
-                f"edit stage: --tokens {tokens} are less than a row, which has {plan.seq_len}."
-            )
-    shares = {source: int(number) for source, number in _pairs(weights, "--weight", int)}
-    epochs = dict(_pairs(caps, "--max-epochs", float))
-    edit = new_stage(plan, loader.row_at(at_step), shares, rows=rows, name=name, max_epochs=epochs)
-    _finish(plan, edit, dry_run)
+    _echo(edit_stage(
+        directory, global_batch_rows, at_step=at_step, weights=weights, caps=caps, rows=rows,
+        tokens=tokens, name=name, seq_len=seq_len, dry_run=dry_run,
+    ))  # fmt: skip
 
 
 @command.command("skip")
@@ -107,19 +95,12 @@ def skip_command(
     reason: str,
     dry_run: bool,
 ) -> None:
-    """Skip the rows of some steps for good: what comes after them moves up."""
-    from corpuskit.errors import UsageError
-    from corpuskit.loader import StreamingLoader
-    from corpuskit.loader.editing import skip_rows
+    """Skip the rows of some steps for good: the rows after them move up."""
+    from corpuskit.loader.commands import edit_skip
 
-    loader = StreamingLoader(directory, global_batch_rows, seq_len=seq_len)
-    rows = []
-    for span in spans:
-        first, separator, end = span.partition(":")
-        if not separator or not first.isdigit() or not end.isdigit():
-            raise UsageError(f"edit skip: --steps must be FIRST:END, got {span!r}.")
-        rows.append((loader.row_at(int(first)), loader.row_at(int(end))))
-    _finish(loader.plan, skip_rows(loader.plan, rows, reason), dry_run)
+    _echo(edit_skip(
+        directory, global_batch_rows, spans=spans, reason=reason, seq_len=seq_len, dry_run=dry_run
+    ))  # fmt: skip
 
 
 @command.command("takedown")
@@ -149,23 +130,12 @@ def takedown_command(
 
     The shards keep them: to delete them for good, take them out of the input and run again.
     """
-    from corpuskit.errors import UsageError
-    from corpuskit.loader import StreamingLoader
-    from corpuskit.loader.editing import take_down
+    from corpuskit.loader.commands import edit_takedown
 
-    names = list(documents)
-    if docs_file is not None:
-        try:
-            lines = docs_file.read_text("utf-8").split("\n")
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{docs_file}: is not UTF-8: {error.reason}.") from None
-        names += [line.removesuffix("\r") for line in lines if line.strip()]
-    if not names:
-        raise UsageError("edit takedown: name documents with --doc or --docs-file.")
-    loader = StreamingLoader(directory, global_batch_rows, seq_len=seq_len)
-    row = loader.row_at(at_step)
-    edit = take_down(loader.plan, row, dict.fromkeys(names), reason, ignore_missing=ignore_missing)
-    _finish(loader.plan, edit, dry_run)
+    _echo(edit_takedown(
+        directory, global_batch_rows, at_step=at_step, documents=documents, docs_file=docs_file,
+        ignore_missing=ignore_missing, reason=reason, seq_len=seq_len, dry_run=dry_run,
+    ))  # fmt: skip
 
 
 @command.command("list")
@@ -173,84 +143,11 @@ def takedown_command(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_command(directory: str, as_json: bool) -> None:
     """List the edits, and the stages and spans of the plan with them."""
-    import json
+    from corpuskit.loader.commands import edit_list
 
-    from corpuskit.loader import read_mix
-
-    plan = read_mix(directory)
-    if as_json:
-        echo(json.dumps({"plan": plan.hash, "edits": [edit.fields for edit in plan.edits]}))
-        return
-    for edit in plan.edits:
-        echo(_line(edit))
-    _show(plan)
+    _echo(edit_list(directory, as_json=as_json))
 
 
-def _finish(plan: MixPlan, edit: Edit, dry_run: bool) -> None:
-    """Check an edit, append it, and show what the plan is now."""
-    from corpuskit.loader.editing import append
-    from corpuskit.loader.index import edited
-
-    after = edited(plan.files, plan.base, [*plan.edits, edit]) if dry_run else append(plan, edit)
-    echo(_line(edit))
-    _show(after)
-    rows, before = after.skips.num_delivered, plan.skips.num_delivered
-    if rows != before:
-        echo(f"The run delivers {rows:,} rows now, {before:,} before: its last step moves.")
-    echo("Nothing was written." if dry_run else f"Wrote {plan.files.where(edit.name)}")
-
-
-def _line(edit: Edit) -> str:
-    """Say in a line what an edit does."""
-    fields = edit.fields
-    what = {
-        "stages": lambda: ", ".join(
-            f"{stage['name']}: {stage['rows']:,} rows of {stage['weights']}"
-            for stage in fields["stages"]
-        ),
-        "skip": lambda: ", ".join(f"rows {first:,} to {end:,}" for first, end in fields["spans"]),
-        "takedown": lambda: (
-            f"{len(fields['documents'])} documents in "
-            f"{len(set(zip(fields['spans']['source'], fields['spans']['row'], strict=True)))} rows"
-        ),
-    }[edit.kind]()
-    reason = f" ({fields['reason']})" if fields.get("reason") else ""
-    return f"{edit.name}: {edit.kind} from row {edit.row:,}: {what}{reason}"
-
-
-def _show(plan: MixPlan) -> None:
-    """Show the stages of a plan."""
-    start = 0
-    echo(f"plan {plan.hash}")
-    for stage in plan.order.stages:
-        weights = {
-            source.name: weight
-            for source, weight in zip(plan.sources, stage.weights, strict=True)
-            if weight
-        }
-        echo(f"  rows {start:,} to {start + stage.rows:,}: {stage.name} {weights}")
-        start += stage.rows
-    for first, end in plan.skips.spans:
-        echo(f"  skipped: rows {first:,} to {end:,}")
-
-
-def _pairs(
-    given: tuple[str, ...], option: str, kind: type[int] | type[float]
-) -> list[tuple[str, float]]:
-    """Return NAME=NUMBER options as pairs."""
-    from corpuskit.errors import UsageError
-
-    pairs: list[tuple[str, float]] = []
-    for text in given:
-        name, _, number = text.rpartition("=")
-        try:
-            value = kind(number)
-        except ValueError:
-            value = 0
-        if not name or not value > 0:
-            what = "a whole number" if kind is int else "a number"
-            raise UsageError(f"edit stage: {option} must be SOURCE={what} above 0, got {text!r}.")
-        if name in dict(pairs):
-            raise UsageError(f"edit stage: {option} names {name!r} twice.")
-        pairs.append((name, value))
-    return pairs
+def _echo(lines: Iterable[str]) -> None:
+    for line in lines:
+        echo(line)

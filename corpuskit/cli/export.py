@@ -1,4 +1,4 @@
-"""Export a finished run to Megatron's or nanotron's files of token ids."""
+"""Export a finished run to Megatron's files of token ids."""
 
 from __future__ import annotations
 
@@ -7,53 +7,46 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.integrations.export import Format, Order, Progress, Unit
+    from corpuskit.integrations.export import ExportProgress, Order, Unit
 
 
 @click.command("export")
 @click.argument("directory", metavar="DIRECTORY")
 @click.argument("out", metavar="OUT")
-@click.option("--format", "to", required=True, type=click.Choice(["megatron", "nanotron"]),
-              help="megatron: .bin and .idx. nanotron: .ds, as datatrove writes it.")  # fmt: skip
+@click.option("--format", "to", default="megatron", show_default=True,
+              type=click.Choice(["megatron"]), help="megatron: .bin and .idx.")  # fmt: skip
 @click.option("--order", default="stored", show_default=True, type=click.Choice(["stored", "run"]),
               help="stored: a set of files per source, each row once. "
               "run: one, in the order of the training run.")  # fmt: skip
-@click.option("--unit", type=click.Choice(["document", "row"]),
-              help="document: no padding. row: whole packed rows. "
-              "[default: document for megatron, row for nanotron]")  # fmt: skip
+@click.option("--unit", default="document", show_default=True,
+              type=click.Choice(["document", "row"]),
+              help="document: no padding. row: whole packed rows.")  # fmt: skip
 @click.option("--source", "sources", multiple=True, metavar="NAME",
               help="Only this source; may be repeated.")  # fmt: skip
 @click.option("--rows", type=click.IntRange(1), metavar="N",
               help="Only the first N packed rows, of each source or of the run.")  # fmt: skip
-@click.option("--tokenizer-name", metavar="NAME",
-              help="Name of the tokenizer in nanotron's metadata. "
-              "[default: its file]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     directory: str,
     out: str,
-    to: Format,
+    to: str,
     order: Order,
-    unit: Unit | None,
+    unit: Unit,
     sources: tuple[str, ...],
     rows: int | None,
-    tokenizer_name: str | None,
     as_json: bool,
 ) -> None:
     """Export the packed rows of the run in DIRECTORY to the folder OUT, for another trainer.
 
-    OUT must be new. After an interruption the same command goes on after the files that are
-    complete. OUT/export.json appears last and says what the files hold.
+    OUT must be new. After an interruption, run the same command again: it continues after the files
+    that are complete. OUT/export.json appears last and says what the files hold.
     """
     import json
 
     from corpuskit.cli._streams import echo
-    from corpuskit.errors import UsageError
     from corpuskit.integrations.export import Request, export
 
-    if tokenizer_name is not None and to != "nanotron":
-        raise UsageError("--tokenizer-name goes with --format nanotron: Megatron stores no name.")
-    request = Request(to, order, unit, sources, rows, tokenizer_name)
+    request = Request(order, unit, sources, rows)
     with _Display(is_quiet=as_json) as display:
         exported = export(directory, out, request, display.show)
     if as_json:
@@ -115,7 +108,7 @@ class _Display:
         if self._bars:
             self._bars.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ExportProgress) -> None:
         """Show how far the export is."""
         if self._is_quiet:
             return

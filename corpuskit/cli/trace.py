@@ -1,4 +1,4 @@
-"""Show the documents of a training step, or the steps that see a document."""
+"""Show the documents of a training step, or the steps that hold a document."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from corpuskit.cli._ramp import batch_size_option, seq_len_option
 from corpuskit.cli._streams import echo
 
 if TYPE_CHECKING:
-    from corpuskit.cli._ramp import BatchSize
-    from corpuskit.loader import StreamingLoader
-    from corpuskit.loader.provenance import Sighting
+    from corpuskit.loader.steps import BatchSize
 
 
 @click.command("trace")
 @click.argument("directory", metavar="DIRECTORY")
 @click.option("--step", type=click.IntRange(0), help="Show the documents of this step.")
-@click.option("--doc", help="Show the steps that see this document (an id, or a key number).")
+@click.option("--doc", help="Show the steps that hold this document (an id, or a key number).")
 @click.option("--mixture", is_flag=True,
               help="Show what each source has given before --step (or by the end).")  # fmt: skip
 @batch_size_option(required=False)
@@ -33,48 +31,14 @@ def command(
     seq_len: int | None,
     as_json: bool,
 ) -> None:
-    """Show which documents are in a training step, or when a document is seen.
+    """Show which documents are in a training step, or which steps hold a document.
 
     Steps follow from the plan alone, so this works before, during and after training.
     """
-    import dataclasses
-    import json
+    from corpuskit.loader.commands import trace
 
-    from corpuskit.errors import UsageError
-    from corpuskit.loader import StreamingLoader
-
-    if (doc is not None) + (step is not None or mixture) != 1:
-        raise UsageError("trace: give --step, --doc or --mixture.")
-    entries: list[object]
-    with StreamingLoader(directory, global_batch_rows, seq_len=seq_len) as loader:
-        if mixture:
-            entries = [*loader.mixture(loader.num_steps if step is None else step)]
-        else:
-            entries = [*(loader.which(step) if step is not None else _sightings(loader, str(doc)))]
-    rows = [dataclasses.asdict(entry) for entry in entries]  # type: ignore[call-overload]
-    if as_json:
-        echo(json.dumps(rows, indent=1))
-        return
-    if not rows:
-        click.echo("Not seen in this run.")
-    for row in rows:
-        documents = row.pop("documents", ())
-        echo("  ".join(f"{name}={_plain(value)}" for name, value in row.items()))
-        for document in documents:
-            echo("    " + "  ".join(f"{name}={value}" for name, value in document.items()))
-
-
-def _plain(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) else value
-
-
-def _sightings(loader: StreamingLoader, document: str) -> list[Sighting]:
-    """Look a document up by id; a number that is not an id is a key."""
-    from corpuskit.errors import UsageError
-
-    try:
-        return loader.when(document)
-    except UsageError:
-        if not document.isdigit():
-            raise
-        return loader.when(int(document))
+    for line in trace(
+        directory, global_batch_rows, step=step, doc=doc, mixture=mixture, seq_len=seq_len,
+        as_json=as_json,
+    ):  # fmt: skip
+        echo(line)

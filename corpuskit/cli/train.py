@@ -15,7 +15,7 @@ from corpuskit.errors import CorpuskitError
 if TYPE_CHECKING:
     from corpuskit.train.evaluation import HeldOut
     from corpuskit.train.settings import TrainSettings
-    from corpuskit.train.standing import Standing
+    from corpuskit.train.status import TrainingStatus
 
 
 BELONGS = {
@@ -154,7 +154,7 @@ def _train(settings: TrainSettings) -> None:
     with needs_torch():
         from corpuskit.train.loop import main
     from corpuskit.cli._train_view import observer
-    from corpuskit.train.exits import ending_of, note_ending
+    from corpuskit.train.heartbeat import ending_of, note_ending
 
     try:
         with observer(settings) as tell:
@@ -190,31 +190,31 @@ SHOWN_RANKS = 16
 
 def print_status(settings: TrainSettings) -> None:
     """Print whether a run is alive, where each rank is, the last step, checkpoint and events."""
-    from corpuskit.train.standing import standing_of
+    from corpuskit.train.status import read_status
 
-    standing = standing_of(settings)
-    echo(one_line(f"{settings.name}: {standing.verdict}"))
-    _print_ranks(standing)
-    if step := standing.last_step:
+    status = read_status(settings)
+    echo(one_line(f"{settings.name}: {status.verdict}"))
+    _print_ranks(status)
+    if step := status.last_step:
         echo(
             f"last step   {_number(step, 'step', 0, 1)} of {_number(step, 'steps', 0)}: "
             f"loss {_number(step, 'loss', 4)}, {_number(step, 'tokens_per_second', 0)} tok/s, "
             f"{_number(step, 'step_seconds', 3)} s"
         )
-    if standing.checkpoint:
-        age = standing.checkpoint_age_seconds
+    if status.checkpoint:
+        age = status.checkpoint_age_seconds
         saved = "" if age is None else f", saved {_age(age)} ago"
-        echo(one_line(f"checkpoint  {standing.checkpoint}{saved}"))
-    elif standing.ranks:
+        echo(one_line(f"checkpoint  {status.checkpoint}{saved}"))
+    elif status.ranks:
         echo("checkpoint  none yet")
-    if standing.speeds:
-        echo(one_line(f"speeds      {standing.speeds.get('text', '')}"))
-    for number, event in enumerate(standing.events):
+    if status.speeds:
+        echo(one_line(f"speeds      {status.speeds.get('text', '')}"))
+    for number, event in enumerate(status.events):
         echo(one_line(f"{'events' if not number else '':12}{_event_line(event)}"))
 
 
-def _print_ranks(standing: Standing) -> None:
-    ranks = sorted(standing.ranks, key=lambda rank: -rank.age_seconds)[:SHOWN_RANKS]
+def _print_ranks(status: TrainingStatus) -> None:
+    ranks = sorted(status.ranks, key=lambda rank: -rank.age_seconds)[:SHOWN_RANKS]
     if ranks:
         echo(f"{'rank':>5}  {'step':>8}  {'phase':<10}  {'beat':>12}  {'pid':>8}  host")
     for rank in sorted(ranks, key=lambda rank: rank.beat.rank):
@@ -226,7 +226,7 @@ def _print_ranks(standing: Standing) -> None:
                 f"{_age(rank.age_seconds) + ' ago':>12}  {beat.pid:>8}  {beat.host}{gone}"
             )
         )
-    if more := len(standing.ranks) - len(ranks):
+    if more := len(status.ranks) - len(ranks):
         echo(f"       and {more} ranks with younger heartbeats")
 
 

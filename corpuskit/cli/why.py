@@ -15,8 +15,8 @@ from corpuskit.cli._streams import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from corpuskit.cli._ramp import BatchSize
     from corpuskit.inspect.lookup import Hits, Kind
+    from corpuskit.loader.steps import BatchSize
 
 
 _SHOWN = 5

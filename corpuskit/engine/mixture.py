@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from corpuskit.engine.resources import text_of_sources
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.edits import FOLDER, apply_edits, read_edits
-from corpuskit.loader.files import open_files
-from corpuskit.loader.index import read_mix
+from corpuskit.loader.index import open_files, read_mix
 from corpuskit.loader.order import apportion
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from corpuskit.engine.status import accounts, funnel, outdated, sealed
 from corpuskit.errors import DataError, UsageError
 from corpuskit.inspect.archive import kept_bytes, read_bytes
 from corpuskit.loader.edits import read_edits
-from corpuskit.loader.files import open_files
+from corpuskit.loader.index import open_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,13 +12,13 @@ import numpy as np
 from corpuskit.errors import CorpuskitError, DataError, UsageError
 from corpuskit.loader.index import read_mix
 from corpuskit.loader.provenance import Provenance
-from corpuskit.loader.steps import BatchRows, Slicing
+from corpuskit.loader.steps import BatchRows, BatchSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corpuskit.loader.index import MixPlan
-    from corpuskit.loader.provenance import Found
+    from corpuskit.loader.provenance import DocumentRow
 
 _DEADLINE_SECONDS = 120.0
 
@@ -143,7 +143,7 @@ def token_facts(
         plan = read_mix(address)
         provenance = Provenance(plan, _DEADLINE_SECONDS)
         rows = _rows(plan, provenance, key)
-        occurrences = provenance.counters_of(key) if rows else []
+        occurrences = provenance.rows_with(key) if rows else []
     except CorpuskitError as error:
         return {"missing": str(error)}
     facts: dict[str, Any] = {
@@ -186,7 +186,7 @@ def _why_not(plan: MixPlan, rows: list[dict[str, Any]]) -> str:
     names = [source.name for source in plan.sources]
     number = names.index(rows[0]["source"])
     taken = int(plan.order.taken(plan.order.num_rows)[number])
-    if any(plan.order.counters_of(number, row["row"]) for row in rows):
+    if any(plan.order.row_indices_of(number, row["row"]) for row in rows):
         return "an edit of the plan passes over its rows"
     return (
         f"the mixture takes {taken:,} of the {plan.sources[number].rows:,} rows of source "
@@ -195,22 +195,22 @@ def _why_not(plan: MixPlan, rows: list[dict[str, Any]]) -> str:
 
 
 def _steps(
-    plan: MixPlan, occurrences: Sequence[Found], batch: int | Sequence[tuple[int, int]] | None
+    plan: MixPlan, occurrences: Sequence[DocumentRow], batch: int | Sequence[tuple[int, int]] | None
 ) -> list[dict[str, Any]]:
-    slicing = None if batch is None else Slicing(BatchRows(batch), 0, 0, 0, 1)
-    last = 0 if slicing is None else slicing.last_step(plan.skips.num_delivered)
+    slicing = None if batch is None else BatchSchedule(BatchRows(batch), 0, 0, 0, 1)
+    last = 0 if slicing is None else slicing.last_step(plan.skips.num_consumed)
     steps = []
     for occurrence in occurrences[:MAX_STEPS]:
         facts = _occurrence(occurrence)
         if slicing is not None:
-            step, row = slicing.step_of(plan.skips.delivered_before(occurrence.counter))
+            step, row = slicing.step_of(plan.skips.consumed_before(occurrence.row_index))
             facts |= {"step": step, "row": row} if step < last else {"left_over": True}
         steps.append(facts)
     return steps
 
 
 def _training_steps(
-    plan: MixPlan, occurrences: Sequence[Found], training: Training
+    plan: MixPlan, occurrences: Sequence[DocumentRow], training: Training
 ) -> dict[str, Any]:
     known = {plan.base.hash, *(edit.after for edit in plan.edits)}
     if training.starts[-1].plan not in known:
@@ -220,7 +220,7 @@ def _training_steps(
         )
     steps = []
     for occurrence in occurrences[:MAX_STEPS]:
-        place = _place_in(plan, occurrence.counter, training)
+        place = _place_in(plan, occurrence.row_index, training)
         if place is None:
             steps.append({**_occurrence(occurrence), "left_over": True, "done": False})
         else:
@@ -242,17 +242,17 @@ def _place_in(plan: MixPlan, counter: int, training: Training) -> tuple[int, int
 
     A start takes back what earlier ones did after the state that it began with.
     """
-    delivered = plan.skips.delivered_before(counter)
+    delivered = plan.skips.consumed_before(counter)
     for start in reversed(training.starts):
-        begun = plan.skips.delivered_before(start.counter)
+        begun = plan.skips.consumed_before(start.counter)
         if delivered >= begun:
-            slicing = Slicing(BatchRows(start.rows), start.step, begun, 0, 1)
+            slicing = BatchSchedule(BatchRows(start.rows), start.step, begun, 0, 1)
             step, row = slicing.step_of(delivered)
             return (step, row) if step < training.steps else None
     return None
 
 
-def _occurrence(one: Found) -> dict[str, Any]:
+def _occurrence(one: DocumentRow) -> dict[str, Any]:
     return {
-        "run_row": one.counter, "source_row": one.row, "epoch": one.epoch, "masked": one.masked,
+        "run_row": one.row_index, "source_row": one.row, "epoch": one.epoch, "masked": one.masked,
     }  # fmt: skip

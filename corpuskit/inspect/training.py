@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import UsageError
 from corpuskit.inspect.report.page import plain, text, to_json, write
-from corpuskit.train.exits import read_endings
+from corpuskit.train.heartbeat import read_endings
 
 if TYPE_CHECKING:
     import os

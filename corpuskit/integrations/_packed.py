@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from corpuskit.loader import read_mix
 from corpuskit.loader.index import ROWS_PER_GROUP
-from corpuskit.loader.parts import PADDING, READ_ERRORS, TOKEN_COLUMNS, Parts
+from corpuskit.loader.parts import PADDING, READ_ERRORS, TOKEN_COLUMNS, OpenParts
+from corpuskit.loader.reader import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,17 +32,17 @@ WINDOW_BYTES = 64 << 20
 """Rows of a run that are put in order at a time; each row group that they need is read once."""
 
 _CONTINUES = 1  # bit of a segment's flags
-_AT_LAST = np.int64(1) << 62  # behind every row: a takedown counts for copies, whenever it was made
+_AT_LAST = np.int64(1) << 62  # after every row: a takedown counts for copies, whenever it was made
 
 
-class Rows(NamedTuple):
+class RowBatch(NamedTuple):
     """Some packed rows and their segments, in order.
 
     Attributes:
         tokens: (R, L + 1) unsigned; may be read-only.
         row: (G,) the row of each segment.
         starts: (G,) its first token in the row.
-        ends: (G,) the token behind its last.
+        ends: (G,) the token after its last.
         is_padding: (G,) it is the padded tail of its row.
         is_down: (G,) its document was taken down.
         continues: (G,) its document began in another row.
@@ -69,7 +70,7 @@ class PackedRows:
         self.width = self.plan.seq_len + 1
         self.row_bytes = self.width * self.plan.dtype.itemsize
 
-    def of_source(self, source: int, num_rows: int) -> Iterator[Rows]:
+    def of_source(self, source: int, num_rows: int) -> Iterator[RowBatch]:
         """Yield the first rows of a source, as they are stored.
 
         Raises:
@@ -78,7 +79,7 @@ class PackedRows:
         index = self.plan.parts
         at_once = max(1, READ_BYTES // (ROWS_PER_GROUP * self.row_bytes))
         done = 0
-        with contextlib.closing(Parts(self.plan, max_open=1)) as parts:
+        with contextlib.closing(OpenParts(self.plan, max_open=1)) as parts:
             for part in np.flatnonzero(index.sources == source).tolist():
                 num_groups = -(-int(index.rows[part]) // ROWS_PER_GROUP)
                 for first in range(0, num_groups, at_once):
@@ -95,8 +96,8 @@ class PackedRows:
                     )
                     done += most
 
-    def of_run(self, num_rows: int) -> Iterator[Rows]:
-        """Yield the first rows that a run delivers, in its order; each lie where the last did.
+    def of_run(self, num_rows: int) -> Iterator[RowBatch]:
+        """Yield the first rows that a run delivers, in its order, in the same memory.
 
         Raises:
             DataError: a row group can't be read, also not a second time; names it.
@@ -105,20 +106,20 @@ class PackedRows:
         at_once = max(1, min(WINDOW_BYTES // self.row_bytes, num_rows))
         # Fresh memory for each window would cost as much as putting its rows in order.
         memory = np.empty((at_once, self.width), plan.dtype)
-        with contextlib.closing(Parts(plan, max_open=16)) as parts:
+        with contextlib.closing(OpenParts(plan, max_open=16)) as parts:
             for begin in range(0, num_rows, at_once):
                 delivered = np.arange(begin, min(begin + at_once, num_rows))
-                found = plan.order.rows_at(plan.skips.counters(delivered))
+                source_rows = plan.order.rows_at(plan.skips.row_indices(delivered))
                 tokens = memory[: len(delivered)]
-                yield self._gather(parts, found.sources, found.rows, tokens)
+                yield self._gather(parts, source_rows.sources, source_rows.rows, tokens)
 
     def _gather(
         self,
-        parts: Parts,
+        parts: OpenParts,
         sources: NDArray[np.int32],
         rows: NDArray[np.int64],
         tokens: NDArray[np.unsignedinteger],
-    ) -> Rows:
+    ) -> RowBatch:
         """Put rows of sources into `tokens` in this order; each row group is read once."""
         place = self.plan.parts.locate(sources, rows)
         num_rows = len(rows)
@@ -129,16 +130,16 @@ class PackedRows:
             stored, flags = _read(parts, part, groups)
             tokens.view(item)[into] = np.ascontiguousarray(stored.tokens).view(item)[taken]
             sizes = np.diff(stored.bounds)[taken]
-            found = _ranges(stored.bounds[taken], sizes)
+            segments = ranges(stored.bounds[taken], sizes)
             counts[into] = sizes
-            held.append((into, sizes, stored.starts[found], flags[found]))
+            held.append((into, sizes, stored.starts[segments], flags[segments]))
         bounds = np.append(0, np.cumsum(counts))
         starts = np.empty(bounds[-1], np.int64)
         flags = np.empty(bounds[-1], np.uint8)
         for into, sizes, some_starts, some_flags in held:
-            at = _ranges(bounds[into], sizes)
+            at = ranges(bounds[into], sizes)
             starts[at], flags[at] = some_starts, some_flags
-        places = self.plan.parts.places(sources, rows)
+        places = self.plan.parts.row_numbers(sources, rows)
         return self._rows(tokens, bounds, starts, flags, places)
 
     def _reads(
@@ -165,7 +166,7 @@ class PackedRows:
         starts: NDArray[np.integer],
         flags: NDArray[np.uint8],
         places: NDArray[np.int64],
-    ) -> Rows:
+    ) -> RowBatch:
         """Describe the segments of rows; `places` are the rows' numbers over all sources."""
         row = np.repeat(np.arange(len(tokens)), np.diff(bounds))
         begins = starts.astype(np.int64)
@@ -177,12 +178,14 @@ class PackedRows:
             at = row * self.width + begins
             lows = np.searchsorted(at, masks.into * self.width + masks.firsts, "right") - 1
             highs = np.searchsorted(at, masks.into * self.width + masks.ends)
-            is_down[_ranges(lows, highs - lows)] = True
-        return Rows(tokens, row, begins, ends, flags & PADDING > 0, is_down, flags & _CONTINUES > 0)
+            is_down[ranges(lows, highs - lows)] = True
+        return RowBatch(
+            tokens, row, begins, ends, flags & PADDING > 0, is_down, flags & _CONTINUES > 0
+        )
 
 
 def sequences(
-    rows: Rows, pad: int, *, unit: str | None, by_size: bool
+    rows: RowBatch, pad: int, *, unit: str
 ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
     """Return ids, and how many of them each sequence has.
 
@@ -193,7 +196,6 @@ def sequences(
         rows: packed rows.
         pad: id of padding.
         unit: `document` or `row`.
-        by_size: readers know where rows end: lengths are those of segments, whatever the unit.
     """
     lengths = rows.ends - rows.starts
     width = rows.tokens.shape[1]
@@ -203,7 +205,7 @@ def sequences(
             tokens = tokens.copy()
             for i in np.flatnonzero(rows.is_down).tolist():
                 tokens[rows.row[i], rows.starts[i] : rows.ends[i]] = pad
-        return tokens.reshape(-1), lengths if by_size else np.full(len(tokens), width)
+        return tokens.reshape(-1), np.full(len(tokens), width)
     ids = rows.tokens.reshape(-1)
     kept = ~(rows.is_padding | rows.is_down)
     begins, ends = rows.row * width + rows.starts, rows.row * width + rows.ends
@@ -214,14 +216,7 @@ def sequences(
     return ids, lengths[kept]
 
 
-def _ranges(begins: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return the numbers of ranges one behind the other."""
-    before = np.cumsum(sizes) - sizes
-    numbers: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(begins - before, sizes)
-    return numbers
-
-
-def _read(parts: Parts, part: int, groups: list[int]) -> tuple[StoredRows, NDArray[np.uint8]]:
+def _read(parts: OpenParts, part: int, groups: list[int]) -> tuple[StoredRows, NDArray[np.uint8]]:
     """Return rows of a part and the flags of their segments; what fails is read once more."""
     try:
         table = parts.read(part, groups, TOKEN_COLUMNS)

@@ -136,12 +136,12 @@ def hash_function(function: str, precision: int) -> Callable[[bytes], int]:
     if function == "sha1":
         from datasketch import hashfunc
 
-        found = hashfunc.sha1_hash32 if precision == 32 else hashfunc.sha1_hash64
+        hash_function = hashfunc.sha1_hash32 if precision == 32 else hashfunc.sha1_hash64
     else:
         import xxhash
 
-        found = xxhash.xxh32_intdigest if precision == 32 else xxhash.xxh64_intdigest
-    return found  # type: ignore[no-any-return]
+        hash_function = xxhash.xxh32_intdigest if precision == 32 else xxhash.xxh64_intdigest
+    return hash_function  # type: ignore[no-any-return]
 
 
 def _minhash(settings: SignatureSettings, values: NDArray[Any] | None) -> MinHash:
@@ -173,8 +173,8 @@ def _batches(
     for place, part in _parts(run_directory, stage):
         with open_place(place) as source, open_parquet(source, place) as file:
             settings = _checked(read_settings(file, part.path), stage)
-            for found in read_signatures(file, settings):
-                yield settings, found.ids.to_pylist(), found.values
+            for batch in read_signatures(file, settings):
+                yield settings, batch.ids.to_pylist(), batch.values
 
 
 def _parts(run_directory: str | Path, stage: str) -> list[tuple[Readable, Part]]:

@@ -72,10 +72,10 @@ class CorpuskitFilter(BaseFilter):  # type: ignore[misc]
 
     def filter_batch(self, batch: list[Document]) -> list[bool | tuple[bool, str]]:
         """Decide about documents; those that are kept get their new text and metadata."""
-        found: list[bool | tuple[bool, str]] = []
+        outcomes: list[bool | tuple[bool, str]] = []
         for documents in _bounded(batch):
-            found += self._apply(documents)
-        return found
+            outcomes += self._apply(documents)
+        return outcomes
 
     def _apply(self, documents: list[Document]) -> list[bool | tuple[bool, str]]:
         outcome = self.stage.apply(_view(documents, self.stage))
@@ -214,14 +214,14 @@ def _warn_of_missing(stage: str, name: str) -> None:
 
 def _reasons(outcome: Outcome, stage: StreamingStage, num_docs: int) -> list[str | None]:
     """Return why each document was dropped, None for the others."""
-    found: list[str | None] = [None] * num_docs
+    reasons: list[str | None] = [None] * num_docs
     if outcome.codes is not None:
         rows = outcome.codes.nonzero()[0]
         for row, reason in zip(
             rows.tolist(), outcome.reasons_of(rows, stage.rules).to_pylist(), strict=True
         ):
-            found[row] = reason
-    return found
+            reasons[row] = reason
+    return reasons
 
 
 def _key(identity: str) -> int:

@@ -1,88 +1,63 @@
 """Exports of a finished run to the formats of other trainers.
 
 An export is a folder: files of ids with their indexes, and `export.json`, which appears last and
-says what they hold. The same request goes on where an earlier one was killed, and gives the same
-bytes as if it had not been.
+says what they hold. Until then `export.unfinished.json` marks the folder as ours and lists the
+files that are complete: the same request continues where an earlier one was killed, and gives the
+same bytes as if it had not been.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.errors import DataError, UsageError, suggest
-from corpuskit.integrations import megatron, nanotron
-from corpuskit.integrations._folder import (
-    DONE,
-    UNFINISHED,
-    begun,
-    check_apart,
-    content_of,
-    read_record,
-)
 from corpuskit.integrations._packed import PackedRows, sequences
+from corpuskit.integrations.megatron import (
+    INDEX_BYTES,
+    SPOOL_BYTES,
+    MegatronWriter,
+    stored_type,
+)
 from corpuskit.storage import LocalStore, is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
-    import numpy as np
-    from numpy.typing import NDArray
+    from corpuskit.integrations._packed import RowBatch
 
-    from corpuskit.integrations._digested import Written
-    from corpuskit.integrations._packed import Rows
-
-Format = Literal["megatron", "nanotron"]
 Order = Literal["stored", "run"]
 Unit = Literal["document", "row"]
 
-FORMAT = 1
+FORMAT, TARGET = 1, "megatron"
 RUN = "run"
 """What the files of a run are called, as a source's are called like the source."""
 
-
-class Writer(Protocol):
-    """Writes sequences of ids in some format."""
-
-    dtype: np.dtype[np.integer]
-    rows_by_size: bool
-    num_sequences: int
-
-    def add(self, ids: NDArray[np.unsignedinteger], lengths: NDArray[np.int64]) -> None:
-        """Append sequences."""
-
-    def abandon(self) -> None:
-        """Close the files as they are."""
-
-    def close(self) -> list[Written]:
-        """Return the complete files, in the order in which they are to appear."""
+DONE, UNFINISHED = "export.json", "export.unfinished.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What is asked for.
+    """What to export.
 
     Attributes:
         order: `stored`, a set of files for each source; or `run`, one in the order of the run.
-        unit: what a sequence is: a document without padding, or a packed row with it. None: the
-            document for Megatron, the row for nanotron.
+        unit: what a sequence is: a document without padding, or a packed row with it.
         sources: only these; empty for all.
-        rows: only so many rows, of each source or of the run.
-        tokenizer: its name for nanotron's metadata; None for the file that the pipeline names.
+        rows: at most this many rows, of each source or of the run.
     """
 
-    to: Format
     order: Order = "stored"
-    unit: Unit | None = None
+    unit: Unit = "document"
     sources: tuple[str, ...] = ()
     rows: int | None = None
-    tokenizer: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class ExportProgress:
     """How far an export is: rows, and bytes of ids written."""
 
     rows: int
@@ -109,16 +84,13 @@ class Export:
                 )
         if request.order == "run" and request.sources:
             raise UsageError("--source goes with --order stored: a run takes from all its sources.")
-        unit = request.unit or ("row" if request.to == "nanotron" else "document")
-        self.request = dataclasses.replace(
-            request, unit=unit, sources=tuple(n for n in names if n in (request.sources or names)),
-        )  # fmt: skip
-        if request.to == "nanotron" and request.tokenizer is None:
-            name = _tokenizer_name(run_dir) or str(plan.tokenizer.get("hash"))
-            self.request = dataclasses.replace(self.request, tokenizer=name)
+        sources = tuple(name for name in names if name in (request.sources or names))
+        self.request = dataclasses.replace(request, sources=sources)
         self.run_dir = run_dir
+        self.pad, self.vocab_size = self._number("pad"), self._number("vocab_size")
+        self.dtype = stored_type(plan.dtype, self.vocab_size)
         if request.order == "run":
-            self.targets = {RUN: plan.skips.num_delivered}
+            self.targets = {RUN: plan.skips.num_consumed}
         else:
             self.targets = {s.name: s.rows for s in plan.sources if s.name in self.request.sources}
         if request.rows is not None:
@@ -131,7 +103,7 @@ class Export:
         plan, request = self.packed.plan, self.request
         return {
             "format": FORMAT,
-            "target": request.to,
+            "target": TARGET,
             "order": request.order,
             "unit": request.unit,
             "rows": request.rows,
@@ -139,62 +111,36 @@ class Export:
             "name": plan.name,
             "plan_hash": plan.hash,
             "seq_len": plan.seq_len,
-            "dtype": self.writer_type().name,
-            "tokenizer": {**plan.tokenizer, "name": request.tokenizer},
+            "dtype": self.dtype.name,
+            # Megatron stores no name; the key is of format 1.
+            "tokenizer": {**plan.tokenizer, "name": None},
         }
 
-    def writer_type(self) -> np.dtype[np.integer]:
-        """Return the type of the ids that are written."""
-        plan = self.packed.plan
-        if self.request.to == "nanotron":
-            return plan.dtype
-        return megatron.stored_type(plan.dtype, self._vocab_size())
-
-    def writer(self, folder: Path, name: str) -> Writer:
-        """Open the writer of one set of files."""
-        plan = self.packed.plan
-        if self.request.to == "nanotron":
-            return nanotron.NanotronWriter(folder, name, plan.dtype, str(self.request.tokenizer))
-        return megatron.MegatronWriter(folder, name, plan.dtype, self._vocab_size())
-
-    def rows(self, name: str) -> Iterator[Rows]:
+    def rows(self, name: str) -> Iterator[RowBatch]:
         """Yield the rows of one set of files."""
         if self.request.order == "run":
             return self.packed.of_run(self.targets[name])
         names = [source.name for source in self.packed.plan.sources]
         return self.packed.of_source(names.index(name), self.targets[name])
 
-    def place(self, name: str, file: str) -> str:
-        """Return where a file goes; nanotron reads folders, each of them one data set."""
-        return f"{name}/{file}" if self.request.to == "nanotron" else file
-
     def size_bytes(self, names: list[str]) -> int:
-        """Return about how much some sets of files take, the spools of the largest included.
+        """Return the bytes that some sets of files take, about, with the largest temporary file.
 
         Ids are counted as if nothing was padding; documents are those of the plan, and each row may
         hold the piece of one more.
         """
         plan = self.packed.plan
-        width, size = self.packed.width, self.writer_type().itemsize
         documents = {e["name"]: int(e.get("documents", 0)) for e in plan.base.fields["sources"]}
         stored = {source.name: source.rows for source in plan.sources}
         stored[RUN], documents[RUN] = sum(stored.values()), sum(documents.values())
-        index = megatron if self.request.to == "megatron" else nanotron
         total = spool = 0
         for name in names:
             sequences = rows = self.targets[name]
-            if self.request.unit == "document" or self.request.to == "nanotron":
+            if self.request.unit == "document":
                 sequences += rows * documents[name] // max(1, stored[name])
-            total += rows * width * size + sequences * index.INDEX_BYTES
-            spool = max(spool, sequences * index.SPOOL_BYTES)
+            total += rows * self.packed.width * self.dtype.itemsize + sequences * INDEX_BYTES
+            spool = max(spool, sequences * SPOOL_BYTES)
         return total + spool
-
-    def pad(self) -> int:
-        """Return the id of padding."""
-        return self._number("pad")
-
-    def _vocab_size(self) -> int:
-        return self._number("vocab_size")
 
     def _number(self, name: str) -> int:
         value = self.packed.plan.tokenizer.get(name)
@@ -204,7 +150,10 @@ class Export:
 
 
 def export(
-    run_dir: str, out: str, request: Request, progress: Callable[[Progress], None] = lambda _: None
+    run_dir: str,
+    out: str,
+    request: Request,
+    progress: Callable[[ExportProgress], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Export a run and return the content of its `export.json`; a finished export is left alone.
 
@@ -215,30 +164,30 @@ def export(
     if is_remote(out):
         raise UsageError(f"{out}: exports are written to local folders. Copy it there afterwards.")
     work = Export(run_dir, request)
-    check_apart(run_dir, out)
+    _check_apart(run_dir, out)
     store, facts = LocalStore(out), work.facts()
-    _check_room(store, work, begun(store, facts))
+    _check_room(store, work, _resume(store, facts))
     with store.lock():
         store.clear_scratch()
-        record = begun(store, facts)
+        record = _resume(store, facts)
         files = {entry["source"]: entry for entry in record["files"]}
         if record["is_finished"]:
             store.delete([UNFINISHED, "lock"])
-            return read_record(store, DONE)
-        store.put(UNFINISHED, content_of(facts | {"files": list(files.values())}))
+            return _read_record(store, DONE)
+        store.put(UNFINISHED, _to_json(facts | {"files": list(files.values())}))
         all_rows = sum(work.targets.values())
         for name in work.targets:
             if name in files:
                 continue
-            done = Progress(
+            done = ExportProgress(
                 sum(entry["rows"] for entry in files.values()),
                 all_rows,
                 sum(file["size_bytes"] for e in files.values() for file in e["files"].values()),
             )
             files[name] = _write(work, store, name, done, progress)
-            store.put(UNFINISHED, content_of(facts | {"files": list(files.values())}))
+            store.put(UNFINISHED, _to_json(facts | {"files": list(files.values())}))
         manifest = facts | {"files": [files[name] for name in work.targets]}
-        store.put(DONE, content_of(manifest))
+        store.put(DONE, _to_json(manifest))
         store.delete([UNFINISHED, "lock"])
         store.clear_scratch()
     return manifest
@@ -248,26 +197,25 @@ def _write(
     work: Export,
     store: LocalStore,
     name: str,
-    done: Progress,
-    progress: Callable[[Progress], None],
+    done: ExportProgress,
+    progress: Callable[[ExportProgress], None],
 ) -> dict[str, Any]:
     """Write one set of files, the index last, and return what they hold."""
     counts = dict.fromkeys(("sequences", "tokens", "padding", "taken_down", "continued"), 0)
     entry: dict[str, Any] = {"source": name, "rows": work.targets[name], **counts, "files": {}}
     if not work.targets[name]:
         return entry
-    pad, unit = work.pad(), work.request.unit
     with store.scratch() as folder:
-        writer = work.writer(folder, name)
+        writer = MegatronWriter(folder, name, work.packed.plan.dtype, work.vocab_size)
         try:
             for rows in work.rows(name):
-                ids, lengths = sequences(rows, pad, unit=unit, by_size=writer.rows_by_size)
+                ids, lengths = sequences(rows, work.pad, unit=work.request.unit)
                 writer.add(ids, lengths)
                 _count(entry, rows)
-                done = Progress(
+                done = ExportProgress(
                     done.rows + len(rows.tokens),
                     done.all_rows,
-                    done.size_bytes + len(ids) * writer.dtype.itemsize,
+                    done.size_bytes + len(ids) * work.dtype.itemsize,
                 )
                 progress(done)
             files = writer.close()
@@ -275,13 +223,14 @@ def _write(
             writer.abandon()
         entry["sequences"] = writer.num_sequences
         for file in files:
-            place = work.place(name, file.path.name)
-            store.publish(file.path, place)
-            entry["files"][place] = {"size_bytes": file.size_bytes, "digest": file.digest}
+            path = Path(file.name)
+            store.publish(path, path.name)
+            fields = {"size_bytes": file.size_bytes, "digest": file.digest.hexdigest()}
+            entry["files"][path.name] = fields
     return entry
 
 
-def _count(entry: dict[str, Any], rows: Rows) -> None:
+def _count(entry: dict[str, Any], rows: RowBatch) -> None:
     lengths = rows.ends - rows.starts
     kept = ~(rows.is_padding | rows.is_down)
     entry["tokens"] += int(lengths[kept].sum())
@@ -309,13 +258,72 @@ def _check_room(store: LocalStore, work: Export, record: dict[str, Any]) -> None
         )
 
 
-def _tokenizer_name(run_dir: str) -> str | None:
-    """Return the tokenizer's file as the pipeline names it; None where there is no pipeline."""
-    from corpuskit.engine.rundir import RunDirectory
+def _resume(store: LocalStore, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what an earlier call of this export left: complete `files`, and `is_finished`.
 
+    Raises:
+        UsageError: the folder holds something else.
+        DataError: a finished export is broken.
+    """
+    others = store.top() - {"lock"}
+    for name in (DONE, UNFINISHED):
+        if name not in others:
+            continue
+        record = _read_record(store, name)
+        kind = "an export" if name == DONE else "an unfinished export"
+        differs = sorted(key for key in facts if record.get(key) != facts[key])
+        if differs:
+            key = differs[0]
+            raise UsageError(
+                f"{store.address}: holds {kind} with another {key}: {record.get(key)!r}, now "
+                f"{facts[key]!r}. Give another folder, or delete this one."
+            )
+        entries = [entry for entry in record["files"] if _is_whole(store, entry)]
+        if name == DONE and entries != record["files"]:
+            raise DataError(
+                f"{store.where(DONE)}: names files that are missing or of another size. Delete the "
+                "folder and export again."
+            )
+        return {"files": entries, "is_finished": name == DONE}
+    if others:
+        raise UsageError(
+            f"{store.address}: is not empty, it has {sorted(others)[0]!r}. Give a new folder."
+        )
+    return {"files": [], "is_finished": False}
+
+
+def _is_whole(store: LocalStore, entry: dict[str, Any]) -> bool:
+    return all(store.size(name) == file["size_bytes"] for name, file in entry["files"].items())
+
+
+def _read_record(store: LocalStore, name: str) -> dict[str, Any]:
+    """Return the content of a record.
+
+    Raises:
+        UsageError: it is not a record of an export.
+    """
     try:
-        steps = RunDirectory.open(run_dir).plan.file.steps
-    except UsageError:
-        return None
-    found = [getattr(step.stage, "tokenizer", None) for step in steps if step.name == "tokenize"]
-    return str(found[0]) if found else None
+        record = json.loads(store.read(name))
+        is_ours = isinstance(record, dict) and isinstance(record["files"], list)
+    except (ValueError, KeyError, RecursionError):
+        is_ours = False
+    if not is_ours:
+        raise UsageError(f"{store.where(name)}: is not a record of an export. Give another folder.")
+    return dict(record)
+
+
+def _to_json(facts: dict[str, Any]) -> bytes:
+    return json.dumps(facts, indent=1).encode() + b"\n"
+
+
+def _check_apart(run_dir: str, out: str) -> None:
+    """Refuse to write into the run directory, whose files are all named by seals.
+
+    Raises:
+        UsageError: `out` is in it.
+    """
+    if is_remote(run_dir):
+        return
+    run, folder = Path(run_dir).resolve(), Path(out).resolve()
+    if folder == run or run in folder.parents:
+        raise UsageError(f"{out}: is inside the run directory. Give a folder outside of it.")

@@ -1,32 +1,41 @@
 """Writes Megatron's indexed datasets; neither Megatron nor torch is needed.
 
-The format is described in `corpuskit.stages.sources._indexed`, which reads it.
+A dataset is a `.bin` of token ids and an `.idx`: a header (magic, version, code of the ids' type,
+S, D), S int32 lengths of sequences, S int64 byte offsets into the `.bin`, and D int64 bounds of
+documents, each a number of sequences: the first is 0, the last is S. All little endian.
+
+Source: megatron-core 0.16.1, `megatron/core/datasets/indexed_dataset.py`. Letters: S sequences, D
+bounds (one more than documents), T token ids.
 """
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corpuskit.errors import DataError
-from corpuskit.integrations._digested import CHUNK, DigestedFile, column, running
-from corpuskit.stages.sources._indexed import HEADER, MAGIC, VERSION
+from corpuskit.storage.digested import DigestedFile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from corpuskit.integrations._digested import Written
-
+MAGIC, VERSION = b"MMIDIDX\0\0", 1
+HEADER = struct.Struct("<9sQBQQ")
+CODES = {"uint16": 8, "int32": 4}
 SMALL_VOCABULARY = 65_500
 """Megatron stores ids of smaller vocabularies as uint16, all others as int32."""
 
 INDEX_BYTES, SPOOL_BYTES = 20, 4
 """Of a sequence: in the index, and in the file that lengths wait in."""
 
-_CODES = {"uint16": 8, "int32": 4}
+CHUNK = 1 << 18
+"""Entries of an index that are in memory at a time."""
 
 
 def stored_type(dtype: np.dtype[np.unsignedinteger], vocab_size: int) -> np.dtype[np.integer]:
@@ -42,18 +51,16 @@ class MegatronWriter:
         folder: where the files are made.
         name: theirs, without an ending.
         dtype: of the ids that are given.
-        vocab_size: what they are below.
+        vocab_size: ids are below it.
     """
-
-    rows_by_size = False
 
     def __init__(
         self, folder: Path, name: str, dtype: np.dtype[np.unsignedinteger], vocab_size: int
     ) -> None:
         self.dtype = stored_type(dtype, vocab_size)
-        self._folder, self._name = folder, name
-        self._bin = DigestedFile(folder / f"{name}.bin")
-        self._lengths = DigestedFile(folder / f"{name}.lengths")
+        self._stem, self._name = folder / name, name
+        self._bin = _create(folder / f"{name}.bin")
+        self._lengths = (folder / f"{name}.lengths").open("xb")
         self.num_sequences = 0
 
     def add(self, ids: NDArray[np.unsignedinteger], lengths: NDArray[np.int64]) -> None:
@@ -62,16 +69,13 @@ class MegatronWriter:
         Raises:
             DataError: an id is beyond 2**31, which Megatron can't store.
         """
-        if ids.dtype.itemsize == self.dtype.itemsize:
-            if ids.dtype.itemsize == 4 and len(ids) and ids.max() >= 1 << 31:
-                raise DataError(
-                    f"{self._name}: Megatron stores ids of 31 bits, got {ids.max()}. Use another "
-                    "tokenizer."
-                )
-            self._bin.write(ids.view(self.dtype))
-        else:
-            self._bin.write(ids.astype(self.dtype))
-        self._lengths.write(lengths.astype("<i4"))
+        if ids.dtype.itemsize == 4 and len(ids) and ids.max() >= 1 << 31:
+            raise DataError(
+                f"{self._name}: Megatron stores ids of 31 bits, got {ids.max()}. Use another "
+                "tokenizer."
+            )
+        self._bin.write(ids.astype(self.dtype, copy=False).data)
+        self._lengths.write(lengths.astype("<i4").data)
         self.num_sequences += len(lengths)
 
     def abandon(self) -> None:
@@ -79,19 +83,31 @@ class MegatronWriter:
         self._bin.close()
         self._lengths.close()
 
-    def close(self) -> list[Written]:
+    def close(self) -> list[DigestedFile]:
         """Return the complete files, in the order in which they are to appear."""
-        ids, spool = self._bin.close(), self._lengths.close().path
-        with DigestedFile(self._folder / f"{self._name}.idx") as index:
-            code = _CODES[self.dtype.name]
+        self.abandon()
+        with _create(self._stem.with_name(f"{self._name}.idx")) as index:
+            code = CODES[self.dtype.name]
             index.write(
                 HEADER.pack(MAGIC, VERSION, code, self.num_sequences, self.num_sequences + 1)
             )
-            for lengths in column(spool, "<i4"):
+            for lengths in self._spooled():
                 index.write(lengths)
-            width = self.dtype.itemsize
-            running(column(spool, "<i4"), lambda begins: index.write(begins * width))
+            end = np.int64(0)
+            for lengths in self._spooled():
+                ends = end + np.cumsum(lengths, dtype=np.int64) * self.dtype.itemsize
+                index.write(np.append(end, ends[:-1]))
+                end = ends[-1]
             for first in range(0, self.num_sequences + 1, CHUNK):
                 last = min(first + CHUNK, self.num_sequences + 1)
                 index.write(np.arange(first, last, dtype="<i8"))
-            return [ids, index.close()]
+        return [self._bin, index]
+
+    def _spooled(self) -> Iterator[NDArray[np.int32]]:
+        with open(self._lengths.name, "rb") as file:
+            while content := file.read(4 * CHUNK):
+                yield np.frombuffer(content, "<i4")
+
+
+def _create(path: Path) -> DigestedFile:
+    return DigestedFile(path, hashlib.blake2b(digest_size=16))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corpuskit.loader.index import MixPlan, plan_hash, read_mix
-from corpuskit.loader.provenance import DocumentSpan, Sighting, StepRow
+from corpuskit.loader.provenance import DocumentSpan, Occurrence, StepRow
 from corpuskit.loader.state import LoaderState
 from corpuskit.loader.stream import StreamingLoader
 
@@ -11,7 +11,7 @@ __all__ = [
     "DocumentSpan",
     "LoaderState",
     "MixPlan",
-    "Sighting",
+    "Occurrence",
     "StepRow",
     "StreamingLoader",
     "plan_hash",

@@ -1,4 +1,4 @@
-"""Stored rows to what a model takes: inputs, labels, positions and segment boundaries.
+"""Turns stored rows into what a model takes: inputs, labels, positions and segment boundaries.
 
 Rows of several steps are assembled together and handed out as views: a call of NumPy costs as much
 as thousands of tokens. Letters: S rows, L = seq_len.
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=np.generic)
 
 IGNORED = -100  # the label that torch's cross entropy leaves out by default
-SLAB_TOKENS = 1 << 16  # positions are made in pieces whose temporaries stay in the L2 cache
+SLAB_TOKENS = 1 << 16  # positions are made in slabs whose temporaries stay in the L2 cache
 _MAX_SPARE = 2
 
 
-class Memory:
-    """Hands out arrays, and takes the memory of one back when nothing looks at it any more.
+class BufferPool:
+    """Hands out arrays, and reuses the memory of an array that nothing refers to any more.
 
-    Fresh pages cost more than everything that is written to them: 3 ns per token, as against 1.
+    Fresh pages cost more than everything that is written to them: 3 ns per token, against 1.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Memory:
         spare = self._spare.pop() if self._spare else None
         if spare is None or len(spare) < size_bytes:
             spare = np.empty(size_bytes, np.uint8).data
-        # Every view refers to this array and not to what is below it: a memoryview ends the chain.
+        # Views of this array refer to it and not to its base: a memoryview ends the chain.
         array = np.frombuffer(spare, dtype, math.prod(shape))
         weakref.finalize(array, self._give_back, spare).atexit = False
         return array.reshape(shape)
@@ -55,7 +55,7 @@ class Memory:
 
 
 class PlainRows(NamedTuple):
-    """Stored rows, S of them, and what is known of their segments.
+    """S stored rows and their segments.
 
     Attributes:
         stored: (S, L + 1) tokens.
@@ -73,33 +73,34 @@ class PlainRows(NamedTuple):
 
 
 class Assembled:
-    """Rows made into arrays; `batch` cuts a batch out of them.
+    """Rows as arrays; `batch` returns one batch of them.
 
-    A label is the next stored token, but -100 where that belongs to another segment, is padding or
-    is masked. A padded tail is a segment of its own. With `pieces` > 1, each stored row is handed
-    out as so many rows of equal length l, and a segment that crosses such a seam becomes two.
+    A label is the next stored token, or -100 where that belongs to another segment, is padding or
+    is masked. A padded tail is a segment of its own. With `row_chunks` > 1, each stored row is
+    handed out as that many rows of equal length l; a segment that crosses a chunk border becomes
+    two.
 
     Args:
-        memory: where to take the large arrays from.
+        pool: where to take the large arrays from.
         rows: what to assemble.
         others: (S,) arrays to hand out with the rows.
         batch_rows: rows of a batch, as they are handed out.
-        pieces: rows that a stored row is handed out as; divides L.
-        masked: rows, first tokens and ends of the stretches that are no labels.
+        row_chunks: rows that a stored row is handed out as; divides L.
+        masked: rows, first tokens and ends of the spans that have no labels.
     """
 
     def __init__(
         self,
-        memory: Memory,
+        pool: BufferPool,
         rows: PlainRows,
         others: Mapping[str, Column],
         *,
         batch_rows: int,
-        pieces: int = 1,
+        row_chunks: int = 1,
         masked: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None,
     ) -> None:
         num_rows, length = rows.stored.shape[0], rows.stored.shape[1] - 1
-        tokens, labels, positions = memory.take((3, num_rows, length), np.dtype(np.int32))
+        tokens, labels, positions = pool.take((3, num_rows, length), np.dtype(np.int32))
         tokens[:] = rows.stored[:, :-1]
         labels[:] = rows.stored[:, 1:]
         begins = rows.starts + np.repeat(np.arange(num_rows) * length, rows.counts)
@@ -109,18 +110,18 @@ class Assembled:
         if masked is not None:
             for row, first, end in zip(*(column.tolist() for column in masked), strict=True):
                 labels[row, max(first - 1, 0) : min(end - 1, length)] = IGNORED
-        # A segment that starts at token L is only ever a label, and none: it begins no input.
+        # A segment that starts at token L holds a label only, which is ignored: no input begins it.
         bounds = np.append(begins[rows.starts < length], num_rows * length).astype(np.int32)
         self._others: dict[str, Column] = {**others, "text_bytes": rows.text_bytes}
-        if pieces > 1:
-            seams = np.arange(0, num_rows * length, length // pieces, dtype=np.int32)
-            bounds = np.union1d(bounds, seams)
-            of_row = np.repeat(np.arange(num_rows), pieces)
+        if row_chunks > 1:
+            borders = np.arange(0, num_rows * length, length // row_chunks, dtype=np.int32)
+            bounds = np.union1d(bounds, borders)
+            of_row = np.repeat(np.arange(num_rows), row_chunks)
             self._others = {name: values[of_row] for name, values in others.items()}
-            self._others["row_parts"] = np.tile(np.arange(pieces, dtype=np.int32), num_rows)
-            spread = _spread(rows.text_bytes, labels.reshape(num_rows, pieces, -1))
+            self._others["row_parts"] = np.tile(np.arange(row_chunks, dtype=np.int32), num_rows)
+            spread = _spread(rows.text_bytes, labels.reshape(num_rows, row_chunks, -1))
             self._others["text_bytes"] = spread
-        shape = (num_rows * pieces, length // pieces)
+        shape = (num_rows * row_chunks, length // row_chunks)
         self._tokens, self._labels = tokens.reshape(shape), labels.reshape(shape)
         self._positions = positions.reshape(shape)
         self._batch_rows, self._bounds = batch_rows, bounds
@@ -131,7 +132,7 @@ class Assembled:
         _number(self._positions, bounds, lengths)
 
     def batch(self, number: int, step: int) -> Batch:
-        """Return a batch as views; `step` is handed out with it."""
+        """Return a batch as views; `step` becomes part of it."""
         first = number * self._batch_rows
         end = first + self._batch_rows
         bounds = self._bounds[self._edges[number] : self._edges[number + 1] + 1]
@@ -149,11 +150,11 @@ class Assembled:
 def _number(
     positions: NDArray[np.int32], bounds: NDArray[np.int32], lengths: NDArray[np.int32]
 ) -> None:
-    """Write how far each input is into its segment.
+    """Write the position of each input within its segment.
 
     Args:
-        positions: (S, l), to be written.
-        bounds: where segments begin, and the last ends, counted through all rows.
+        positions: (S, l), overwritten.
+        bounds: where segments begin, and where the last ends, counted through all rows.
         lengths: of the segments.
     """
     num_rows, length = positions.shape
@@ -168,11 +169,11 @@ def _number(
 
 
 def _spread(text_bytes: NDArray[np.int64], labels: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Share the bytes of each row out over its pieces by their labels, (S * pieces,).
+    """Divide the bytes of each row among its chunks by their labels, (S * row_chunks,).
 
     Args:
         text_bytes: (S,).
-        labels: (S, pieces, l).
+        labels: (S, row_chunks, l).
     """
     counts = (labels != IGNORED).sum(axis=2, dtype=np.int64)
     ends = np.cumsum(counts, axis=1)

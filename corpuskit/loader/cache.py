@@ -2,19 +2,19 @@
 
 What it promises:
 
-- An entry is seen whole or not at all: it is written under another name and renamed. Its content is
-  checked against the hash stored with it whenever it is read; one that differs is dropped.
-- The files together never exceed the bound, whatever number of processes writes: each entry is
-  counted, room is made and the file is written under one lock.
-- Of several that want the same entry at the same time, one fetches it: `get` hands out a claim,
-  which is a locked file. The lock of a killed process is gone with it.
-- Nothing but its own files is ever removed: they lie in a folder of their own with a marker, and
+- An entry appears complete or not at all: it is written under another name and renamed. Its content
+  is checked against the hash stored with it whenever it is read; if they differ, it is dropped.
+- The files together never exceed the limit, whatever number of processes writes: each entry is
+  counted, space is freed and the file is written under one lock.
+- If several want the same entry at the same time, one fetches it: `get` returns an `EntryLock`, a
+  locked file. The lock of a killed process disappears with it.
+- The cache removes nothing but its own files: they lie in a folder of their own with a marker, and
   have names that only the cache gives.
-- A cache that fails (no space, no permission) is given up with one warning, never with an error.
+- A cache that fails (no space, no permission) is switched off with one warning, never an error.
 
-To make room, entries that this process does not need again, as far as it knows, go first, those
-that were used longest ago before others; then those that it will need again, the last used first:
-the order of a run comes back to them last. Those that it used just now stay.
+Entries that this process does not expect to need again are evicted first, the least recently used
+before others; then those that it will need again, the most recently used first, because the order
+of a run comes back to them last. Those that it has just used stay.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ HEADER_BYTES = len(MAGIC) + HASH_BYTES
 COUNT_BYTES = 20
 LOCK_SECONDS, START_SECONDS = 2.0, 60.0
 PAUSE_SECONDS = 0.005
-SLACK = 16  # of the bound, this part is made free at once
+SLACK = 16  # an eviction frees at least 1/16 of the limit
 
 
-class Claim(NamedTuple):
+class EntryLock(NamedTuple):
     """The right to fetch an entry; `file` is a locked, empty file of this name."""
 
     key: str
@@ -58,9 +58,7 @@ class Claim(NamedTuple):
     file: int
 
 
-class _Seen(NamedTuple):
-    """A file of the cache."""
-
+class _CacheFile(NamedTuple):
     key: str
     name: str
     size_bytes: int
@@ -68,12 +66,12 @@ class _Seen(NamedTuple):
 
 
 def open_cache(cache_dir: Path, most_bytes: int) -> RangeCache | None:
-    """Return the cache in a folder, which is made; None, with a warning, where that fails.
+    """Open or create the cache in a folder; None, with a warning, where that fails.
 
-    What killed processes left half written is removed.
+    Files that killed processes left half written are removed.
 
     Raises:
-        UsageError: what lies there is no cache of this version, or the bound is below 1.
+        UsageError: the folder is not a cache of this version, or the limit is below 1.
     """
     if most_bytes < 1:
         raise UsageError(f"loader: cache_bytes must be at least 1, got {most_bytes}.")
@@ -102,51 +100,65 @@ class RangeCache:
         self._again: set[str] = set()
 
     def start(self) -> None:
-        """Mark the folder, remove what killed processes left, and count.
+        """Write the marker, remove what killed processes left, and sum up the sizes.
 
         Raises:
             UsageError: the folder holds something else.
             OSError: it can't be used.
         """
-        with self._book(START_SECONDS, os.O_CREAT) as book:
-            if book is None:
+        with self._locked_marker(START_SECONDS, os.O_CREAT) as marker:
+            if marker is None:
                 raise OSError(f"its lock was held for {START_SECONDS:g} seconds")
-            title = os.pread(book, len(TITLE), 0)
+            title = os.pread(marker, len(TITLE), 0)
             strange = [name for name in os.listdir(self.folder) if not OWN.fullmatch(name)]
             if title != TITLE and (title or set(strange) - {MARKER}):
                 raise UsageError(
-                    f"{self.folder}: is no cache of this version of corpuskit."
-                    " Give another cache_dir, or delete that folder."
+                    f"{self.folder}: is not a cache of this version of corpuskit."
+                    " Choose another cache_dir, or delete that folder."
                 )
-            os.pwrite(book, TITLE, 0)
-            for one in self._files():
-                if one.name.endswith(".part") and (left := self._lock_file(one.name)) is not None:
+            os.pwrite(marker, TITLE, 0)
+            for file in self._files():
+                if file.name.endswith(".part") and (lock := self._lock_file(file.name)) is not None:
                     with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self.folder / one.name)
-                    os.close(left)
-            _set_total(book, sum(one.size_bytes for one in self._files()))
+                        os.unlink(self.folder / file.name)
+                    os.close(lock)
+            _set_total(marker, sum(file.size_bytes for file in self._files()))
 
-    def get(self, key: str, wait_seconds: float = 0.0) -> memoryview | Claim | None:
-        """Return an entry, or the right to fetch it; None if others fetch it for longer than that.
+    def reserve(self, sizes: Sequence[int]) -> None:
+        """Keep entries of these sizes, the last used, from being evicted.
 
-        None, too, from a cache that was given up.
+        Raises:
+            UsageError: they don't fit; names the lowest limit that would do.
+        """
+        least = sum(sizes) + HEADER_BYTES * len(sizes)
+        if self.most_bytes < least:
+            raise UsageError(
+                f"loader: cache_bytes must be at least {least}, what two windows of rows take, got"
+                f" {self.most_bytes}. Raise it, or lower read_ahead_bytes."
+            )
+        self.keep_bytes = least
+
+    def get(self, key: str, wait_seconds: float = 0.0) -> memoryview | EntryLock | None:
+        """Return an entry, or the right to fetch it.
+
+        None if others fetch it for longer than `wait_seconds`, or the cache is switched off.
         """
         end = time.monotonic() + wait_seconds
         try:
             while not self._is_off:
-                found = self._read(key)
-                claim = None if found is not None else self._claim(key)
-                if claim is not None and (found := self._read(key)) is None:
-                    return claim
-                if claim is not None:
-                    self.release(claim)
-                if found is not None:
-                    return found
+                content = self._read(key)
+                lock = None if content is not None else self._lock_entry(key)
+                if lock is not None and (content := self._read(key)) is None:
+                    return lock
+                if lock is not None:
+                    self.release(lock)
+                if content is not None:
+                    return content
                 if time.monotonic() >= end:
                     break
                 time.sleep(PAUSE_SECONDS)
         except OSError as error:
-            self._give_up(error)
+            self._switch_off(error)
         return None
 
     def find(self, key: str) -> memoryview | None:
@@ -154,76 +166,76 @@ class RangeCache:
         try:
             return None if self._is_off else self._read(key)
         except OSError as error:
-            self._give_up(error)
+            self._switch_off(error)
             return None
 
-    def publish(self, entries: Sequence[tuple[Claim, memoryview]], *, again: bool) -> None:
-        """Write entries, as far as there is room for them; the claims are given up.
+    def publish(self, entries: Sequence[tuple[EntryLock, memoryview]], *, again: bool) -> None:
+        """Write entries, as far as they fit; their locks are released.
 
         Args:
-            entries: what was claimed.
+            entries: what was locked, and its content.
             again: this process will need them again.
         """
         try:
-            with self._book(LOCK_SECONDS) as book:
-                if book is not None:
-                    for claim, content in entries:
-                        self._write(book, claim, content, again=again)
+            with self._locked_marker(LOCK_SECONDS) as marker:
+                if marker is not None:
+                    for lock, content in entries:
+                        self._write(marker, lock, content, again=again)
         except OSError as error:
-            self._give_up(error)
+            self._switch_off(error)
         finally:
-            for claim, _ in entries:
-                self.release(claim)
+            for lock, _ in entries:
+                self.release(lock)
 
-    def release(self, claim: Claim) -> None:
-        """Give a claim up; of one that was published, nothing changes."""
+    def release(self, lock: EntryLock) -> None:
+        """Give a lock up; of one that was published, nothing changes."""
         with contextlib.suppress(OSError):
-            if _is_file_of(claim.file, self.folder / claim.name):
-                os.unlink(self.folder / claim.name)
+            if _is_file_of(lock.file, self.folder / lock.name):
+                os.unlink(self.folder / lock.name)
         with contextlib.suppress(OSError):
-            os.close(claim.file)
+            os.close(lock.file)
 
     def drop(self, key: str) -> None:
-        """Remove an entry that turned out to be wrong."""
+        """Remove an entry that a read has found to be wrong."""
         try:
-            with self._book(LOCK_SECONDS) as book:
+            with self._locked_marker(LOCK_SECONDS) as marker:
                 path = self.folder / f"{key}.range"
                 size = path.stat().st_size
                 path.unlink()
-                if book is not None:
-                    _set_total(book, max(0, _total(book) - size))
+                if marker is not None:
+                    _set_total(marker, max(0, _total(marker) - size))
         except FileNotFoundError:
             pass
         except OSError as error:
-            self._give_up(error)
+            self._switch_off(error)
 
     def _read(self, key: str) -> memoryview | None:
-        """Return an entry, None if there is none that is sound."""
+        """Return an entry; None if there is none, or its content does not match its hash."""
         path = self.folder / f"{key}.range"
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
         with open(file, "rb", buffering=0) as entry:
-            found = os.fstat(file)
-            is_file = stat.S_ISREG(found.st_mode) and found.st_size <= self.most_bytes
-            content = memoryview(entry.read(found.st_size) if is_file else b"")
+            status = os.fstat(file)
+            is_file = stat.S_ISREG(status.st_mode) and status.st_size <= self.most_bytes
+            content = memoryview(entry.read(status.st_size) if is_file else b"")
         body = content[HEADER_BYTES:]
         if content[:HEADER_BYTES] != MAGIC + _digest(key, body):
             self.drop(key)
             return None
-        with contextlib.suppress(OSError):  # somebody else's: it then looks older than it is
+        with contextlib.suppress(OSError):  # of another user: it then looks older than it is
             os.utime(path)
         self._note(key, len(content))
         return body
 
-    def _claim(self, key: str) -> Claim | None:
+    def _lock_entry(self, key: str) -> EntryLock | None:
         name = f"{key}.part"
         file = self._lock_file(name, os.O_CREAT)
-        return None if file is None else Claim(key, name, file)
+        return None if file is None else EntryLock(key, name, file)
 
     def _lock_file(self, name: str, flags: int = 0) -> int | None:
-        """Return a locked file of the cache, None if somebody else has it or it is gone."""
+        """Return a locked file of the cache; None if another process holds it or it is gone."""
         path = self.folder / name
         try:
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
@@ -233,7 +245,7 @@ class RangeCache:
             return None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have renamed or removed it between our two steps.
+            # Its holder may have renamed or removed it between `open` and `flock`.
             if _is_file_of(file, path):
                 return file
         except BlockingIOError:
@@ -241,69 +253,67 @@ class RangeCache:
         os.close(file)
         return None
 
-    def _write(self, book: int, claim: Claim, content: memoryview, *, again: bool) -> None:
-        """Write one entry; the caller holds the lock."""
+    def _write(self, marker: int, lock: EntryLock, content: memoryview, *, again: bool) -> None:
+        """Write one entry; the caller holds the lock of the folder."""
         size = HEADER_BYTES + len(content)
-        if _total(book) + size > self.most_bytes:
-            self._evict(book, size)
-        total = _total(book)
+        if _total(marker) + size > self.most_bytes:
+            self._evict(marker, size)
+        total = _total(marker)
         if total + size > self.most_bytes:
             return
-        # Counted before it is there: whoever dies in between leaves a count that is too high.
-        _set_total(book, total + size)
+        # Counted before it is written: a process that dies in between leaves a count too high.
+        _set_total(marker, total + size)
         try:
-            os.ftruncate(claim.file, 0)
-            _write_all(claim.file, MAGIC + _digest(claim.key, content))
+            os.ftruncate(lock.file, 0)
+            _write_all(lock.file, MAGIC + _digest(lock.key, content))
             half = len(content) // 2
-            _write_all(claim.file, content[:half])
-            reach("write:before", claim.name)
-            _write_all(claim.file, content[half:])
-            os.rename(self.folder / claim.name, self.folder / f"{claim.key}.range")
+            _write_all(lock.file, content[:half])
+            reach("write:before", lock.name)
+            _write_all(lock.file, content[half:])
+            os.rename(self.folder / lock.name, self.folder / f"{lock.key}.range")
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(claim.file, 0)
-            _set_total(book, total)
+                os.ftruncate(lock.file, 0)
+            _set_total(marker, total)
             raise
-        self._note(claim.key, size)
+        self._note(lock.key, size)
         if again:
             with self._lock:
-                self._again.add(claim.key)
+                self._again.add(lock.key)
 
-    def _evict(self, book: int, size: int) -> None:
-        """Make room for `size` bytes and some more; the caller holds the lock."""
+    def _evict(self, marker: int, size: int) -> None:
+        """Free `size` bytes and some more; the caller holds the lock of the folder."""
         files = self._files()
         with self._lock:
-            self._again &= {one.key for one in files}
+            self._again &= {file.key for file in files}
             again, recent = set(self._again), set(self._recent)
-        total = sum(one.size_bytes for one in files)
+        total = sum(file.size_bytes for file in files)
         goal = self.most_bytes - max(size, self.most_bytes // SLACK)
-        entries = [one for one in files if one.name.endswith(".range") and one.key not in recent]
-        entries.sort(key=lambda one: one.used)
-        later = [one for one in entries if one.key in again]
-        entries = [one for one in entries if one.key not in again]
-        for one in entries + later[::-1]:
+        files = [file for file in files if file.name.endswith(".range") and file.key not in recent]
+        files.sort(key=lambda file: file.used)
+        later = [file for file in files if file.key in again]
+        files = [file for file in files if file.key not in again]
+        for file in files + later[::-1]:
             if total <= goal:
                 break
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.folder / one.name)
-            total -= one.size_bytes
-        _set_total(book, total)
+                os.unlink(self.folder / file.name)
+            total -= file.size_bytes
+        _set_total(marker, total)
 
-    def _files(self) -> list[_Seen]:
-        """Return the files that the cache has made."""
-        found = []
-        with os.scandir(self.folder) as files:
-            for file in files:
-                if OWN.fullmatch(file.name):
+    def _files(self) -> list[_CacheFile]:
+        files = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if OWN.fullmatch(entry.name):
                     with contextlib.suppress(FileNotFoundError):
-                        facts = file.stat(follow_symlinks=False)
-                        if stat.S_ISREG(facts.st_mode):
-                            key = file.name.partition(".")[0]
-                            found.append(_Seen(key, file.name, facts.st_size, facts.st_mtime_ns))
-        return found
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            key, size = entry.name.partition(".")[0], status.st_size
+                            files.append(_CacheFile(key, entry.name, size, status.st_mtime_ns))
+        return files
 
     def _note(self, key: str, size: int) -> None:
-        """Remember that an entry was used just now."""
         with self._lock:
             self._recent_bytes += size - self._recent.pop(key, 0)
             self._recent[key] = size
@@ -311,11 +321,11 @@ class RangeCache:
                 self._recent_bytes -= self._recent.popitem(last=False)[1]
 
     @contextlib.contextmanager
-    def _book(self, patience_seconds: float, flags: int = 0) -> Iterator[int | None]:
-        """Hold the lock of the folder, on the file with the count; None if others keep it."""
+    def _locked_marker(self, wait_seconds: float, flags: int = 0) -> Iterator[int | None]:
+        """Hold the lock of the folder, on the file with the count; None if others hold it."""
         path = self.folder / MARKER
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
-        end = time.monotonic() + patience_seconds
+        end = time.monotonic() + wait_seconds
         try:
             is_held = False
             while not is_held and time.monotonic() < end:
@@ -328,7 +338,7 @@ class RangeCache:
         finally:
             os.close(file)
 
-    def _give_up(self, error: OSError) -> None:
+    def _switch_off(self, error: OSError) -> None:
         with self._lock:
             is_first, self._is_off = not self._is_off, True
         if is_first:
@@ -344,14 +354,13 @@ def _warn(folder: Path, error: OSError) -> None:
 
 
 def _digest(key: str, content: memoryview) -> bytes:
-    """Return the hash of an entry; of its key, too: a file under another name is no entry."""
+    """Return the hash of an entry and its key: a file that was renamed is not valid."""
     digest = hashlib.blake2b(key.encode(), digest_size=HASH_BYTES)
     digest.update(content)
     return digest.digest()
 
 
 def _is_file_of(file: int, path: Path) -> bool:
-    """Return whether an open file still is what lies at a path."""
     try:
         return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:
@@ -364,11 +373,11 @@ def _write_all(file: int, content: bytes | memoryview) -> None:
         left = left[os.write(file, left) :]
 
 
-def _total(book: int) -> int:
-    """Return the count; one that can't be read is beyond every bound, so that it is made anew."""
-    text = os.pread(book, COUNT_BYTES, len(TITLE))
+def _total(marker: int) -> int:
+    """Return the count; if it can't be read, a value above every limit: it is counted again."""
+    text = os.pread(marker, COUNT_BYTES, len(TITLE))
     return int(text) if len(text) == COUNT_BYTES and text.isdigit() else 1 << 62
 
 
-def _set_total(book: int, total: int) -> None:
-    os.pwrite(book, b"%0*d" % (COUNT_BYTES, total), len(TITLE))
+def _set_total(marker: int, total: int) -> None:
+    os.pwrite(marker, b"%0*d" % (COUNT_BYTES, total), len(TITLE))

@@ -1,9 +1,9 @@
-"""Making edits of a running mixture: checked against the plan first, appended then.
+"""Makes edits of a running mixture: each is checked against the plan, then appended.
 
     plan = read_mix("runs/r")
     plan = append(plan, skip_rows(plan, [(8_000, 8_800)]))
 
-A state of before loads under the new plan as long as it stands before what the edit changes.
+A state saved before the edit loads under the new plan if it precedes what the edit changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def append(plan: MixPlan, edit: Edit) -> MixPlan:
     """Append an edit to the chain of a plan, and return the plan with it.
 
     Raises:
-        UsageError: the plan would take a source more often than its cap allows, or somebody else
+        UsageError: the plan would take a source more often than its cap allows, or another process
             has appended an edit meanwhile.
         DataError: the edit does not fit the plan.
     """
@@ -45,14 +45,14 @@ def new_stage(
     name: str | None = None,
     max_epochs: Mapping[str, float] | None = None,
 ) -> Edit:
-    """Return the edit that goes on with other weights, from a row of the run on.
+    """Return the edit that continues with other weights from a row of the run on.
 
     Args:
-        plan: the plan as it is.
-        row: counter of the first row that the new weights may change.
+        plan: the current plan.
+        row: row index of the first row that the new weights may change.
         weights: source -> integer share of the rows.
         rows: length of the stage; None for as many as the plan has from there.
-        name: what reports call it.
+        name: for reports.
         max_epochs: new caps of sources.
 
     Raises:
@@ -85,14 +85,14 @@ def new_stage(
 
 
 def skip_rows(plan: MixPlan, spans: Sequence[tuple[int, int]], reason: str = "") -> Edit:
-    """Return the edit that passes over stretches [first, end) of the run's rows, for good.
+    """Return the edit that skips spans [first, end) of the run's rows for good.
 
     Raises:
-        UsageError: a stretch is empty or not within the run.
+        UsageError: a span is empty or not within the run.
     """
     total = plan.order.num_rows
     if not spans:
-        raise UsageError("edit: no span is named.")
+        raise UsageError("edit: no span is given.")
     for first, end in spans:
         if not 0 <= first < end <= total:
             raise UsageError(
@@ -114,14 +114,14 @@ def take_down(
 ) -> Edit:
     """Return the edit that masks documents from a row of the run on.
 
-    Their tokens are replaced by the pad token, and none of them is a label; rows keep their places.
+    Their tokens are replaced by the pad token, and none of them is a label; rows do not move.
 
     Args:
-        plan: the plan as it is.
-        row: the run's counter from which it counts.
+        plan: the current plan.
+        row: the run's row index from which it counts.
         documents: ids, or keys.
         reason: kept with the edit.
-        ignore_missing: leave out documents that are in no packed row; one at least must be.
+        ignore_missing: leave out documents that are in no packed row; at least one must be in one.
 
     Raises:
         UsageError: a document is in no packed row, or there is no such row.
@@ -129,23 +129,23 @@ def take_down(
     if not 0 <= row <= plan.order.num_rows:
         raise UsageError(f"edit: the plan has rows 0 to {plan.order.num_rows}, got {row}.")
     provenance = Provenance(plan, DEADLINE_SECONDS)
-    asked = list(documents)
-    known = provenance.lookups.keys_of(name for name in asked if isinstance(name, str))
-    keys = {name: {name} if isinstance(name, int) else known[name] for name in asked}
+    names = list(documents)
+    if not names:
+        raise UsageError("edit: no document is given.")
+    known = provenance.lookups.keys_of(name for name in names if isinstance(name, str))
+    keys = {name: {name} if isinstance(name, int) else known[name] for name in names}
     stretches = provenance.lookups.stretches_of(set().union(*keys.values()))
-    found = {key for _, key, *_ in stretches}
-    missing = [name for name in asked if not keys[name] & found]
-    if not asked:
-        raise UsageError("edit: no document is named.")
+    packed = {key for _, key, *_ in stretches}
+    missing = [name for name in names if not keys[name] & packed]
     if missing and not (ignore_missing and stretches):
         shown = ", ".join(repr(name) for name in missing[:5])
         raise UsageError(
-            f"edit: {len(missing)} of {len(asked)} documents are in no packed row: {shown}"
+            f"edit: {len(missing)} of {len(names)} documents are in no packed row: {shown}"
             f"{', ...' if len(missing) > 5 else ''}. `corpuskit why` tells where one was dropped;"
             " ignore_missing (--ignore-missing) leaves them out."
         )
-    names = [source.name for source in plan.sources]
-    sources = np.array([names.index(source) for source, *_ in stretches], np.int32)
+    order = [source.name for source in plan.sources]
+    sources = np.array([order.index(source) for source, *_ in stretches], np.int32)
     sizes = provenance.text_bytes_of(stretches, sources)
     columns: tuple[list[Any], ...] = (
         [source for source, *_ in stretches],
@@ -156,7 +156,7 @@ def take_down(
         [key for _, key, *_ in stretches],
     )
     payload = {
-        "documents": sorted(str(name) for name in asked if keys[name] & found),
+        "documents": sorted(str(name) for name in names if keys[name] & packed),
         "not_there": sorted(map(str, missing)),
         "reason": reason,
         "spans": dict(zip(SPAN_COLUMNS, columns, strict=True)),

@@ -1,7 +1,7 @@
 """Changes to a running mixture: an append-only chain of small files beside the mix plan.
 
 `edits/00001.json`, `edits/00002.json`, ...: each names the hash of the plan that it changes and the
-row of the run from which it counts, so whatever was consumed before that row stays as it was. An
+row of the run from which it counts, so whatever was consumed before that row does not change. An
 edit never changes a shard. docs/formats.md (Edits) is the contract.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from corpuskit.loader.files import RunFiles
 
 FOLDER = "edits"
-_RESTORE = "Restore it from a copy, or delete it and the edits behind it"
+_RESTORE = "Restore it from a copy, or delete it and the edits after it"
 KINDS = ("stages", "skip", "takedown")
 SPAN_COLUMNS = ("source", "row", "first_token", "num_tokens", "text_bytes", "key")
 
@@ -49,7 +49,7 @@ def edit_hash(fields: Mapping[str, object]) -> str:
 
 
 def edit_name(number: int) -> str:
-    """Return the file of the edit with a number, from 1."""
+    """Return the name of the file of an edit; numbers start at 1."""
     return f"{FOLDER}/{number:05d}.json"
 
 
@@ -62,7 +62,7 @@ def read_edits(files: RunFiles, plan: str) -> list[Edit]:
 
     Raises:
         UsageError: they are of another plan: the mix was made again.
-        DataError: one is missing, was changed, or is of another kind than this version knows.
+        DataError: an edit is missing, was changed, or is of a kind that this version does not know.
     """
     names = [name for name in files.list(FOLDER) if name.endswith(".json")]
     chain: list[Edit] = []
@@ -78,7 +78,7 @@ def read_edits(files: RunFiles, plan: str) -> list[Edit]:
             raise UsageError(
                 f"{files.where(name)}: edits plan {edit.before}, but the plan is {expected}: the"
                 f" mix was made again since. Run the former pipeline again, or move {FOLDER}/ away"
-                " and give again what still holds (takedowns are listed in it)."
+                " and repeat the edits that still apply (takedowns are listed in it)."
             )
         chain.append(edit)
     return chain
@@ -107,27 +107,25 @@ def apply_edits(where: str, plan: Mapping[str, Any], edits: Sequence[Edit]) -> d
     """
     fields = dict(plan)
     for edit in edits:
-        place = f"{where}: {edit.name}"
+        name = f"{where}: {edit.name}"
         if edit.kind == "stages":
-            fields["stages"] = _cut(place, fields, edit.row) + get(
-                place, edit.fields, "stages", list
-            )
-            # Spans of rows that are replaced mean nothing any more.
+            fields["stages"] = _cut(name, fields, edit.row) + get(name, edit.fields, "stages", list)
+            # Spans in rows that are replaced no longer apply.
             fields["skip"] = [
                 [first, min(end, edit.row)] for first, end in fields["skip"] if first < edit.row
             ]
-            caps = get(place, edit.fields, "max_epochs", dict)
+            caps = get(name, edit.fields, "max_epochs", dict)
             fields["sources"] = [
                 {**source, "max_epochs": caps.get(source["name"], source["max_epochs"])}
                 for source in fields["sources"]
             ]
         elif edit.kind == "skip":
-            fields["skip"] = [*fields["skip"], *get(place, edit.fields, "spans", list)]
+            fields["skip"] = [*fields["skip"], *get(name, edit.fields, "spans", list)]
     return fields
 
 
 def _cut(where: str, plan: Mapping[str, Any], row: int) -> list[Any]:
-    """Return the stages of a plan up to a row of the run."""
+    """Return the mixture stages of a plan up to a row of the run."""
     kept, start = [], 0
     for stage in plan["stages"]:
         rows = get(where, stage, "rows", int)
@@ -141,7 +139,7 @@ def _cut(where: str, plan: Mapping[str, Any], row: int) -> list[Any]:
 
 
 class Masks(NamedTuple):
-    """Stretches of rows that are masked: (n,) the row of a window, first token, end, text bytes."""
+    """Masked spans of rows: (n,) the row of a window, first token, end, text bytes."""
 
     into: NDArray[np.int64]
     firsts: NDArray[np.int64]
@@ -150,7 +148,7 @@ class Masks(NamedTuple):
 
 
 class Takedowns:
-    """The stretches of stored rows that are masked, and from which row of the run on.
+    """The masked spans of stored rows, and the row of the run from which each counts.
 
     Args:
         where: the plan, for messages.
@@ -168,16 +166,16 @@ class Takedowns:
     ) -> None:
         self.edits = tuple(edit for edit in edits if edit.kind == "takedown")
         columns = [_spans(f"{where}: {edit.name}", edit, begins, rows) for edit in self.edits]
-        found = np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1)
-        found = found[:, np.lexsort((found[1], found[2], found[0]))]
-        # A stretch that several edits name counts once, from the first of them on.
-        again = (found[0, 1:] == found[0, :-1]) & (found[2, 1:] == found[2, :-1])
-        found = found[:, np.concatenate([[True], ~again])[: found.shape[1]]]
-        self._places, self._from, self._firsts, self._counts, self._bytes, self.keys = found
+        spans = np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1)
+        spans = spans[:, np.lexsort((spans[1], spans[2], spans[0]))]
+        # A span that several edits name counts once, from the first of them on.
+        again = (spans[0, 1:] == spans[0, :-1]) & (spans[2, 1:] == spans[2, :-1])
+        spans = spans[:, np.concatenate([[True], ~again])[: spans.shape[1]]]
+        self._row_numbers, self._from, self._firsts, self._counts, self._bytes, self.keys = spans
         self._all_keys = np.unique(self.keys)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._row_numbers)
 
     def history(self, rows: int) -> list[str]:
         """Return what identifies the takedowns that count for the first `rows` rows of a run."""
@@ -191,39 +189,39 @@ class Takedowns:
             for edit in self.edits
         ]
 
-    def masks(self, places: NDArray[np.int64], counters: NDArray[np.int64]) -> Masks | None:
-        """Return what is masked of rows, None if nothing is.
+    def masks(self, row_numbers: NDArray[np.int64], row_indices: NDArray[np.int64]) -> Masks | None:
+        """Return the masked spans of rows, None if there are none.
 
         Args:
             places: (M,) numbers of the rows, counted over all sources.
-            counters: (M,) the run's counters.
+            row indices: (M,) row indices of the run.
         """
         if not len(self):
             return None
-        lows = np.searchsorted(self._places, places)
-        counts = np.searchsorted(self._places, places, side="right") - lows
-        into = np.repeat(np.arange(len(places)), counts)
+        lows = np.searchsorted(self._row_numbers, row_numbers)
+        counts = np.searchsorted(self._row_numbers, row_numbers, side="right") - lows
+        into = np.repeat(np.arange(len(row_numbers)), counts)
         if not len(into):
             return None
         skipped = np.cumsum(counts) - counts
-        found = np.arange(len(into)) - skipped[into] + lows[into]
-        counted = self._from[found] <= counters[into]
-        into, found = into[counted], found[counted]
-        firsts = self._firsts[found]
-        return Masks(into, firsts, firsts + self._counts[found], self._bytes[found])
+        spans = np.arange(len(into)) - skipped[into] + lows[into]
+        counted = self._from[spans] <= row_indices[into]
+        into, spans = into[counted], spans[counted]
+        firsts = self._firsts[spans]
+        return Masks(into, firsts, firsts + self._counts[spans], self._bytes[spans])
 
-    def names(self, key: int, counter: int) -> bool:
-        """Say whether a document is masked at a row of the run."""
+    def names(self, key: int, row_index: int) -> bool:
+        """Return whether a document is masked at a row of the run."""
         at = np.searchsorted(self._all_keys, key)
         if at == len(self._all_keys) or self._all_keys[at] != key:
             return False
-        return bool(self._from[self.keys == key].min() <= counter)
+        return bool(self._from[self.keys == key].min() <= row_index)
 
 
 def _spans(
     where: str, edit: Edit, begins: Mapping[str, int], rows: Mapping[str, int]
 ) -> NDArray[np.int64]:
-    """Return the stretches of an edit: place, row of the run, first token, tokens, bytes, key."""
+    """Return the spans of an edit: row number, row of the run, first token, tokens, bytes, key."""
     spans = get(where, edit.fields, "spans", dict)
     columns = [get(where, spans, name, list) for name in SPAN_COLUMNS]
     if len({len(column) for column in columns}) != 1:
@@ -239,8 +237,8 @@ def _spans(
     limit = np.array([rows[name] for name in sources], np.int64)
     if ((row < 0) | (row >= limit) | (first < 0) | (count < 1)).any():
         raise DataError(f"{where}: spans lie outside the rows of their source. Restore the file.")
-    place = np.array([begins[name] for name in sources], np.int64) + row
-    return np.stack([place, np.full(len(row), edit.row, np.int64), first, count, size, key])
+    row_numbers = np.array([begins[name] for name in sources], np.int64) + row
+    return np.stack([row_numbers, np.full(len(row), edit.row, np.int64), first, count, size, key])
 
 
 def new_edit(
@@ -266,13 +264,13 @@ def write_edit(run_dir: str, edit: Edit) -> None:
     """Append an edit to its chain, whole or not at all.
 
     Raises:
-        UsageError: somebody else has appended one meanwhile.
+        UsageError: another process has appended an edit meanwhile.
     """
     from corpuskit.storage import open_store
 
     content = json.dumps(edit.fields, indent=1).encode() + b"\n"
     if not open_store(run_dir).put_new(edit.name, content):
         raise UsageError(
-            f"{run_dir}: {edit.name} was written by somebody else meanwhile. Look at it with"
-            " `corpuskit edit list` and give yours again."
+            f"{run_dir}: {edit.name} was written by another process meanwhile. Look at it with"
+            " `corpuskit edit list` and repeat yours."
         )

@@ -1,7 +1,7 @@
 """The files of a run directory as the loader reads them, wherever the directory lies.
 
-Small files are read whole and bounded; parts are read by ranges (`parts`). Names are relative to
-the run directory and use `/`. What lies in object storage is read by `remote`.
+Small files are read whole, up to a limit; parts are read by ranges (`parts`). Names are relative to
+the run directory and use `/`. `remote` reads object storage.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import stat
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -25,6 +23,9 @@ from corpuskit.errors import DataError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from corpuskit.loader.cache import RangeCache
 
 T = TypeVar("T")
 
@@ -33,11 +34,11 @@ MAX_JSON_BYTES = 1 << 30
 MAX_NUMBER = 1 << 62
 MAX_TEXT_BYTES = 4096
 TABLE_BYTES, TABLE_EXPANSION = 1 << 28, 1000
-"""A small table may take so much, or so many times the size of its file."""
+"""A small table may take TABLE_BYTES, or TABLE_EXPANSION times the size of its file."""
 
 
 class Transfers:
-    """Counts what reads of parts took from object storage; threads may share it."""
+    """Counts what reads of parts fetched from object storage; threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,19 +53,19 @@ class Transfers:
 
 
 class PartSource(Protocol):
-    """An open part, lent to one thread at a time."""
+    """An open part, used by one thread at a time."""
 
     file: pa.NativeFile
 
     def ready(
         self, footer: pq.FileMetaData, groups: Sequence[int], columns: Sequence[str]
     ) -> AbstractContextManager[None]:
-        """Have what a read of these row groups takes at hand; within it, they are read.
+        """Load what a read of these row groups needs; the read happens inside the context.
 
-        What the read did not find fault with by the end may be kept for others.
+        If it ends without an error, what was loaded may be cached.
 
         Raises:
-            OSError: it can't be had.
+            OSError: it can't be loaded.
         """
 
 
@@ -73,21 +74,23 @@ class RunFiles(Protocol):
 
     Attributes:
         address: what the user calls the run directory.
-        reader_threads: as many hide how long a read takes.
+        reader_threads: how many hide the latency of a read.
+        cache: of ranges; None where nothing is kept.
     """
 
     address: str
     reader_threads: int
+    cache: RangeCache | None
 
     def where(self, name: str) -> str:
-        """Return what messages call a file."""
+        """Return the name of a file for messages."""
 
     def read(self, name: str, most: int | None = None) -> bytes:
         """Return the content of a file.
 
         Raises:
-            FileNotFoundError: it is not there.
-            DataError: it is no regular file, or larger than `most` bytes.
+            FileNotFoundError: there is no such file.
+            DataError: it is not a regular file, or larger than `most` bytes.
         """
 
     def open(self, name: str) -> pa.NativeFile:
@@ -107,11 +110,11 @@ class RunFiles(Protocol):
 
         Raises:
             OSError: it can't be opened.
-            DataError: it is another one than this object has read before.
+            DataError: it was replaced since this object read it.
         """
 
     def list(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder, sorted; none where there is no folder."""
+        """Return the names of the files in a folder, sorted; none if there is no folder."""
 
 
 class LocalPart:
@@ -123,7 +126,7 @@ class LocalPart:
     def ready(
         self, footer: pq.FileMetaData, groups: Sequence[int], columns: Sequence[str]
     ) -> AbstractContextManager[None]:
-        """Do nothing: it is all there."""
+        """Do nothing: the file system loads what is read."""
         return contextlib.nullcontext()
 
 
@@ -131,6 +134,7 @@ class LocalFiles:
     """A run directory on a file system."""
 
     reader_threads = 2
+    cache: RangeCache | None = None
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir, self.address = run_dir, str(run_dir)
@@ -142,11 +146,11 @@ class LocalFiles:
     def read(self, name: str, most: int | None = None) -> bytes:
         """Return the content of a regular file: a device or a pipe would never end."""
         path = self.run_dir / name
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise DataError(f"{path}: is no regular file. Run the mix again.")
-        if most is not None and found.st_size > most:
-            raise DataError(f"{path}: {found.st_size:,} bytes, at most {most:,} are possible.")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{path}: is not a regular file. Run the mix again.")
+        if most is not None and status.st_size > most:
+            raise DataError(f"{path}: {status.st_size:,} bytes, at most {most:,} are possible.")
         return path.read_bytes()
 
     def open(self, name: str) -> pa.NativeFile:
@@ -166,45 +170,14 @@ class LocalFiles:
         return sorted(f"{folder}/{name}" for name in names)
 
 
-def open_files(
-    run_dir: str | Path,
-    *,
-    deadline_seconds: float = 120.0,
-    cache_dir: str | Path | None = None,
-    cache_bytes: int = 8 << 30,
-) -> RunFiles:
-    """Return the files of a run directory; of them, nothing is touched.
-
-    Args:
-        run_dir: a folder, or an address in object storage.
-        deadline_seconds: within which requests to object storage are answered, or fail.
-        cache_dir: where ranges from object storage are kept; None for nowhere.
-        cache_bytes: bound on the files in it.
-
-    Raises:
-        UsageError: the address or the cache is of no use, or the extra `s3` is not installed.
-    """
-    address = str(run_dir)
-    if re.match(r"[A-Za-z0-9+.-]{2,}:/", address):
-        from corpuskit.storage import is_remote
-
-        if is_remote(address):
-            from corpuskit.loader.cache import open_cache
-            from corpuskit.loader.remote import RemoteFiles
-
-            cache = None if cache_dir is None else open_cache(Path(cache_dir), cache_bytes)
-            return RemoteFiles(address, deadline_seconds, cache)
-    return LocalFiles(Path(address.removeprefix("file://")))
-
-
 def inside(name: object, where: str) -> str:
-    """Return the name of a file that a plan or an index gives.
+    """Return the name of a file that the plan or index `where` gives.
 
     Raises:
-        DataError: the name, found in `where`, would leave the run directory.
+        DataError: the name would leave the run directory.
     """
     if not isinstance(name, str) or not name or "\0" in name or name.startswith("/"):
-        raise DataError(f"{where}: {name!r} is no path within the run directory.")
+        raise DataError(f"{where}: {name!r} is not a path within the run directory.")
     if ".." in name.split("/"):
         raise DataError(f"{where}: the path {name!r} leaves the run directory.")
     return name
@@ -222,11 +195,11 @@ def read_json(
     advice: str = "Run the mix again",
     digest: str | None = None,
 ) -> dict[str, Any]:
-    """Return the object of a JSON file of ours, of the format that is known.
+    """Return the object in a JSON file of ours, of the format `known`.
 
     Raises:
         UsageError: there is no such file.
-        DataError: it is something else, or another than that with the digest.
+        DataError: it is something else, or its digest differs.
     """
     where = files.where(name)
     try:
@@ -240,10 +213,10 @@ def read_json(
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON: {one_line(error)}. {advice}.") from None
     if not isinstance(fields, dict) or fields.get("format") != known:
-        found = fields.get("format") if isinstance(fields, dict) else fields
-        if isinstance(found, int) and found > known:
+        actual = fields.get("format") if isinstance(fields, dict) else fields
+        if isinstance(actual, int) and actual > known:
             advice = "Update corpuskit"
-        raise DataError(f"{where}: format must be {known}, got {found!r}. {advice}.")
+        raise DataError(f"{where}: format must be {known}, got {actual!r}. {advice}.")
     return fields
 
 
@@ -253,7 +226,7 @@ def get(
     """Return `fields[key]`, which must be of `kind`.
 
     Raises:
-        DataError: it is not, or a number beyond all sense.
+        DataError: it is not, or it is a number beyond MAX_NUMBER.
     """
     value = fields.get(key) if isinstance(fields, dict) else None
     # A JSON true is an int to Python.
@@ -266,7 +239,7 @@ def get(
 
 
 def require_digest(where: str, content: bytes, digest: str | None) -> None:
-    """Refuse a file that is not what the plan says; plans of older runs have no digest.
+    """Refuse a file that is not the one of the plan; plans of older runs have no digest.
 
     Raises:
         DataError: names it.
@@ -279,7 +252,7 @@ def require_digest(where: str, content: bytes, digest: str | None) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says as one line; those of Arrow may have several."""
+    """Return the message of an error as one line; those of Arrow may have several."""
     return " ".join(str(error).split()).rstrip(" .")
 
 
@@ -289,8 +262,8 @@ def read_table(
     """Return columns of a small Parquet file: an index, or the lookups.
 
     Raises:
-        DataError: it can't be read, is another than that with the digest, or claims to hold far
-            more than such a file does.
+        DataError: it can't be read, its digest differs, or it claims to hold far more than such a
+            file does.
     """
     try:
         content = files.read(name)
@@ -307,7 +280,7 @@ def read_table(
 def parse_table(content: bytes, where: str, columns: Sequence[str]) -> pa.Table:
     """Return columns of a small Parquet file, from its content.
 
-    Texts come as dictionaries: one that is repeated costs 4 bytes a row.
+    Texts come as dictionaries: a repeated text costs 4 bytes a row.
 
     Raises:
         DataError: it can't be read, or claims to hold far more than such a file does.

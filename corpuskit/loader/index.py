@@ -1,4 +1,4 @@
-"""The mix plan and its parts, as files: what a loader reads before the first row.
+"""The mix plan and the index of its parts: all that a loader reads before the first row.
 
 Two small files, `mix/plan.json` and `mix/index.parquet`, whatever the size of the corpus; no part
 is opened here.
@@ -10,8 +10,10 @@ import functools
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,12 +23,12 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.edits import Edit, Takedowns, apply_edits, read_edits
 from corpuskit.loader.files import (
     MAX_NUMBER,
+    LocalFiles,
     RunFiles,
     digest_bytes,
     get,
     inside,
     one_line,
-    open_files,
     parse_table,
     read_json,
 )
@@ -34,12 +36,11 @@ from corpuskit.loader.order import MixSource, MixStage, RowOrder, SkipSpans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
 PLAN_FORMAT = 2
-"""Of mix/plan.json; in format 1 rows were permuted within blocks of a mixture."""
+"""Of mix/plan.json; format 1 permuted rows within blocks of a mixture."""
 
 MAX_EPOCHS = 10**9
 ROWS_PER_GROUP = 64
@@ -70,8 +71,8 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-class Place(NamedTuple):
-    """Where rows are stored: (M,) int64 part numbers, row groups, and rows within the group."""
+class RowLocations(NamedTuple):
+    """Where M rows are stored: (M,) int64 part numbers, row groups, and rows within the group."""
 
     parts: NDArray[np.int64]
     groups: NDArray[np.int64]
@@ -123,21 +124,21 @@ class PartIndex:
             chain.append(hashlib.blake2b(link.encode(), digest_size=16).hexdigest())
         return chain
 
-    def places(self, sources: NDArray[np.int32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of each row of a source, counted over all sources."""
-        places: NDArray[np.int64] = self._source_begins[sources] + rows
-        return places
+    def row_numbers(self, sources: NDArray[np.int32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of rows of sources, counted over all sources."""
+        row_numbers: NDArray[np.int64] = self._source_begins[sources] + rows
+        return row_numbers
 
     def begin(self, source: int) -> int:
         """Return the number of the first row of a source, counted over all sources."""
         return int(self._source_begins[source])
 
-    def locate(self, sources: NDArray[np.int32], rows: NDArray[np.int64]) -> Place:
+    def locate(self, sources: NDArray[np.int32], rows: NDArray[np.int64]) -> RowLocations:
         """Return the part, row group and row in the group of each row of a source."""
-        places = self.places(sources, rows)
-        parts = np.searchsorted(self._begins, places, side="right") - 1
-        groups, within = np.divmod(places - self._begins[parts], ROWS_PER_GROUP)
-        return Place(parts, groups, within)
+        row_numbers = self.row_numbers(sources, rows)
+        parts = np.searchsorted(self._begins, row_numbers, side="right") - 1
+        groups, within = np.divmod(row_numbers - self._begins[parts], ROWS_PER_GROUP)
+        return RowLocations(parts, groups, within)
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class MixPlan:
     Attributes:
         hash: of the plan with its edits.
         base: fields and hash of the plan without them.
-        lookups, origins: names of the files that answer for documents.
+        lookups, origins: names of the files that find documents.
         digests: of these two, `lookups` and `files`; plans of older runs have none.
     """
 
@@ -175,12 +176,43 @@ class MixPlan:
 
 
 class BasePlan(NamedTuple):
-    """What lies in `mix/`: the fields of the plan, its hash, and the index of its parts."""
+    """The plan in `mix/`, without edits: its fields, its hash, and the index of its parts."""
 
     where: str
     fields: Mapping[str, Any]
     hash: str
     parts: PartIndex
+
+
+def open_files(
+    run_dir: str | Path,
+    *,
+    deadline_seconds: float = 120.0,
+    cache_dir: str | Path | None = None,
+    cache_bytes: int = 8 << 30,
+) -> RunFiles:
+    """Return the files of a run directory; nothing is read yet.
+
+    Args:
+        run_dir: a folder, or an address in object storage.
+        deadline_seconds: after which a request to object storage fails.
+        cache_dir: where ranges from object storage are kept; None for nowhere.
+        cache_bytes: bound on the files in it.
+
+    Raises:
+        UsageError: the address or the cache can't be used, or the extra `s3` is not installed.
+    """
+    address = str(run_dir)
+    if re.match(r"[A-Za-z0-9+.-]{2,}:/", address):
+        from corpuskit.storage import is_remote
+
+        if is_remote(address):
+            from corpuskit.loader.cache import open_cache
+            from corpuskit.loader.remote import RemoteFiles
+
+            cache = None if cache_dir is None else open_cache(Path(cache_dir), cache_bytes)
+            return RemoteFiles(address, deadline_seconds, cache)
+    return LocalFiles(Path(address.removeprefix("file://")))
 
 
 def read_mix(run_dir: str | Path | RunFiles) -> MixPlan:
@@ -191,7 +223,7 @@ def read_mix(run_dir: str | Path | RunFiles) -> MixPlan:
 
     Raises:
         UsageError: there is no plan, or it takes a source more often than its `max_epochs`.
-        DataError: the plan, its index or an edit break the format, or don't belong together.
+        DataError: the plan, its index or an edit breaks the format, or they don't fit together.
     """
     files = open_files(run_dir) if isinstance(run_dir, str | os.PathLike) else run_dir
     base = _read_base(files)
@@ -213,17 +245,17 @@ def _read_base(files: RunFiles) -> BasePlan:
         ) from error
     table = parse_table(content, files.where(index), _INDEX_COLUMNS)
     parts = PartIndex(table, files.where(index), names)
-    found, expected = fields.get("plan_hash"), plan_hash(fields, digest_bytes(content))
-    if found != expected:
+    given, expected = fields.get("plan_hash"), plan_hash(fields, digest_bytes(content))
+    if given != expected:
         raise DataError(
-            f"{where}: plan_hash is {found!r}, but this plan and its index give {expected!r}."
+            f"{where}: plan_hash is {given!r}, but this plan and its index give {expected!r}."
             " One of them was changed by hand; run the mix again."
         )
     return BasePlan(where, fields, expected, parts)
 
 
 def edited(files: RunFiles, base: BasePlan, edits: Sequence[Edit]) -> MixPlan:
-    """Return a plan with these edits.
+    """Return the plan with these edits.
 
     Raises:
         UsageError: the plan takes a source more often than its `max_epochs`.
@@ -320,8 +352,8 @@ def _texts(table: pa.Table, name: str, where: str) -> list[str]:
     column = table[name]
     if not pa.types.is_dictionary(column.type) or column.null_count:
         raise DataError(f"{where}: {name} must be texts without nulls. Run the mix again.")
-    # `to_pylist` of a dictionary takes a microsecond for each value, and `cast` loads
-    # pyarrow.compute: together more than everything else that a loader does before its first row.
+    # `to_pylist` of a dictionary takes a microsecond a value, and `cast` loads pyarrow.compute:
+    # together more than everything else that a loader does before its first row.
     texts: list[str] = []
     for chunk in column.chunks:
         distinct = chunk.dictionary.to_numpy(zero_copy_only=False)

@@ -1,8 +1,8 @@
 """Which row comes when: integer arithmetic over the mix plan, nothing read and nothing stored.
 
-A run counts its rows with `t` in [0, T). `RowOrder` maps counters to rows of sources and back. Its
+The rows of a run have indices in [0, T). `RowOrder` maps them to rows of sources and back. Its
 parts, apportionment (`apportion`, `turn`) and keyed permutation (`permute`, `unpermute`), serve the
-writer of a plan too. docs/formats.md (Order) is the contract. Letters: K sources, M counters.
+writer of a plan too. docs/formats.md (Order) is the contract. Letters: K sources, M row indices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     U64 = NDArray[np.uint64]
 
 BLOCK_ROWS = 1024
-"""Rows whose turns are worked out at a time; no result depends on it."""
+"""Rows whose turns are computed at a time; no result depends on it."""
 
 ROUNDS = 6
 _SHIFT = np.uint64(33)
@@ -71,7 +71,7 @@ def turn(source: int, rank: int, weights: Sequence[int]) -> int:
 def in_turn(
     sources: NDArray[np.int32], ranks: NDArray[np.int64], weights: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Return the places of rows in the order of their turns: (M,) int64.
+    """Return the indices that sort rows by their turns: (M,) int64.
 
     Args:
         sources: (M,) ascending.
@@ -218,21 +218,21 @@ class MixStage:
 
 
 class SourceRows(NamedTuple):
-    """What M counters stand for: source numbers, rows within the source, epochs of the source."""
+    """Of M row indices: source numbers, rows within the source, epochs of the source."""
 
     sources: NDArray[np.int32]
     rows: NDArray[np.int64]
     epochs: NDArray[np.int64]
 
 
-class _Block(NamedTuple):
-    start: int  # the run's counter at its first row
+class _TurnBlock(NamedTuple):
+    start: int  # row index of its first row
     sources: NDArray[np.int32]
     taken: NDArray[np.int64]  # how many rows the run took from the source before
 
 
 class RowOrder:
-    """The order of a run: counters to rows of sources and back, each in O(K) operations.
+    """The order of a run: row indices to rows of sources and back, each in O(K) operations.
 
     Within a stage the sources take turns by Sainte-Lague, so the first n rows hold of each source
     what `apportion` says, for every n. A source gives its rows in the order in which it is stored,
@@ -257,9 +257,9 @@ class RowOrder:
         self._boundary = functools.lru_cache(maxsize=64)(self._share)
         self._epoch_keys = functools.lru_cache(maxsize=1024)(self._build_epoch_keys)
 
-    def rows_at(self, counters: NDArray[np.int64]) -> SourceRows:
-        """Return the source, row and epoch of each counter in [0, num_rows)."""
-        numbers = self._block_numbers(counters)
+    def rows_at(self, row_indices: NDArray[np.int64]) -> SourceRows:
+        """Return the source, row and epoch of each row index in [0, num_rows)."""
+        numbers = self._block_numbers(row_indices)
         first, last = (int(numbers.min()), int(numbers.max())) if numbers.size else (0, -1)
         present = range(first, last + 1) if last - first < 64 else np.unique(numbers).tolist()
         blocks = [self._block(number) for number in present]
@@ -267,31 +267,31 @@ class RowOrder:
             none = np.zeros(0, np.int64)
             return SourceRows(none.astype(np.int32), none, none)
         which = np.searchsorted(np.array(present), numbers)
-        # Where each block's rows begin among those of all, less its first counter.
+        # Where each block's rows begin in the arrays below, less its first row index.
         lengths = [len(block.sources) for block in blocks]
         begins = np.cumsum([0, *lengths[:-1]]) - np.array([block.start for block in blocks])
-        places = counters + begins[which]
-        sources = np.concatenate([block.sources for block in blocks])[places]
-        taken = np.concatenate([block.taken for block in blocks])[places]
+        at = row_indices + begins[which]
+        sources = np.concatenate([block.sources for block in blocks])[at]
+        taken = np.concatenate([block.taken for block in blocks])[at]
         epochs, rows = np.divmod(taken, self._sizes[sources])
         self._permute_epochs(sources, epochs, rows)
         return SourceRows(sources, rows, epochs)
 
-    def taken(self, counter: int) -> NDArray[np.int64]:
-        """Return how many rows of each source the counters [0, counter) take: (K,) int64."""
-        stage = int(np.searchsorted(self._starts, counter, side="right")) - 1
+    def taken(self, row_index: int) -> NDArray[np.int64]:
+        """Return how many rows of each source the first `row_index` rows take: (K,) int64."""
+        stage = int(np.searchsorted(self._starts, row_index, side="right")) - 1
         counts: NDArray[np.int64] = self._offsets[min(stage, len(self.stages))].copy()
         if stage < len(self.stages):
-            counts += self._share(stage, counter - self._starts[stage])
+            counts += self._share(stage, row_index - self._starts[stage])
         return counts
 
-    def counters_of(self, source: int, row: int) -> list[tuple[int, int]]:
-        """Return (counter, epoch) of every time the run takes `row` of `source`, in order."""
+    def row_indices_of(self, source: int, row: int) -> list[tuple[int, int]]:
+        """Return (row index, epoch) of every time the run takes `row` of `source`, in order."""
         size, total = int(self._sizes[source]), int(self._offsets[-1][source])
         return [
-            (self._counter(source, epoch * size + place), epoch)
+            (self._row_index(source, epoch * size + rank), epoch)
             for epoch in range(-(-total // size))
-            if epoch * size + (place := self._place_in_epoch(source, row, epoch)) < total
+            if epoch * size + (rank := self._rank_in_epoch(source, row, epoch)) < total
         ]
 
     def is_permuted(self, sources: SourceRows) -> NDArray[np.bool_]:
@@ -304,15 +304,14 @@ class RowOrder:
             return np.zeros(len(self.sources), np.int64)
         return apportion(num_rows, self.stages[stage].weights)
 
-    def _block_numbers(self, counters: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of each counter's block, counted over all stages."""
-        stages = np.searchsorted(self._starts, counters, side="right") - 1
-        within = counters - np.array(self._starts)[stages]
+    def _block_numbers(self, row_indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        stages = np.searchsorted(self._starts, row_indices, side="right") - 1
+        within = row_indices - np.array(self._starts)[stages]
         numbers: NDArray[np.int64] = within // BLOCK_ROWS
         numbers += np.array(self._first_block)[stages]
         return numbers
 
-    def _build_block(self, number: int) -> _Block:
+    def _build_block(self, number: int) -> _TurnBlock:
         stage = int(np.searchsorted(self._first_block, number, side="right")) - 1
         first = (number - self._first_block[stage]) * BLOCK_ROWS
         end = min(first + BLOCK_ROWS, self.stages[stage].rows)
@@ -322,7 +321,9 @@ class RowOrder:
         ranks = np.arange(end - first) - np.repeat(np.cumsum(counts) - after, counts)
         order = in_turn(sources, ranks, self.stages[stage].weights)
         sources, ranks = sources[order], ranks[order]
-        return _Block(self._starts[stage] + first, sources, ranks + self._offsets[stage][sources])
+        return _TurnBlock(
+            self._starts[stage] + first, sources, ranks + self._offsets[stage][sources]
+        )
 
     def _build_epoch_keys(self, source: int, epoch: int) -> U64:
         return round_keys(self._seed, self.sources[source].name, epoch)
@@ -341,22 +342,20 @@ class RowOrder:
         shape = self._shapes[:, sources[where]]
         rows[where] = _walk(rows[where].astype(np.uint64), shape, keys[:, which], _forward)
 
-    def _place_in_epoch(self, source: int, row: int, epoch: int) -> int:
-        """Return which of the epoch's rows `row` is."""
+    def _rank_in_epoch(self, source: int, row: int, epoch: int) -> int:
         if epoch == 0 and self._shuffled[source]:
             return row
         named = self.sources[source]
         return int(unpermute(row, named.rows, self._seed, named.name, epoch)[0])
 
-    def _counter(self, source: int, rank: int) -> int:
-        """Return the run's counter of row `rank` (from 0) ever taken from `source`."""
+    def _row_index(self, source: int, rank: int) -> int:
         stage = int(np.searchsorted(self._offsets[:, source], rank, side="right")) - 1
         within = rank - int(self._offsets[stage, source])
         return self._starts[stage] + turn(source, within, self.stages[stage].weights)
 
 
 class SkipSpans:
-    """Stretches of the run's counters that are passed over; `delivered` counts the others."""
+    """Spans of rows of the run that are skipped; all others are consumed."""
 
     def __init__(self, spans: Sequence[tuple[int, int]], num_rows: int) -> None:
         merged: list[list[int]] = []
@@ -370,22 +369,22 @@ class SkipSpans:
         self._passed = np.concatenate([[0], np.cumsum(lengths)])
         firsts = np.array([first for first, _ in merged], np.int64)
         self._edges = firsts - self._passed[:-1]
-        self.num_delivered = num_rows - int(self._passed[-1])
+        self.num_consumed = num_rows - int(self._passed[-1])
 
-    def counters(self, delivered: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the run's counter of the n-th delivered row, for each n."""
-        spans = np.searchsorted(self._edges, delivered, side="right")
-        counters: NDArray[np.int64] = delivered + self._passed[spans]
-        return counters
+    def row_indices(self, consumed: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the row index of the n-th consumed row, for each n."""
+        spans = np.searchsorted(self._edges, consumed, side="right")
+        row_indices: NDArray[np.int64] = consumed + self._passed[spans]
+        return row_indices
 
-    def delivered_before(self, counter: int) -> int:
-        """Return how many of the counters [0, counter) are delivered."""
-        return counter - sum(min(end, counter) - first for first, end in self.before(counter))
+    def consumed_before(self, row_index: int) -> int:
+        """Return how many of the first `row_index` rows are consumed."""
+        return row_index - sum(min(end, row_index) - first for first, end in self.before(row_index))
 
-    def before(self, counter: int) -> list[tuple[int, int]]:
-        """Return the spans that begin before `counter`, cut at it."""
-        return [(first, min(end, counter)) for first, end in self.spans if first < counter]
+    def before(self, row_index: int) -> list[tuple[int, int]]:
+        """Return the spans that begin before `row_index`, cut at it."""
+        return [(first, min(end, row_index)) for first, end in self.spans if first < row_index]
 
-    def covers(self, counter: int) -> bool:
-        """Say whether the row at `counter` is passed over."""
-        return any(first <= counter < end for first, end in self.spans)
+    def covers(self, row_index: int) -> bool:
+        """Return whether the row at `row_index` is skipped."""
+        return any(first <= row_index < end for first, end in self.spans)

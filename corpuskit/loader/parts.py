@@ -1,13 +1,20 @@
-"""Verified reads of packed token shards: page CRCs checked, one second try, then a named error.
+"""Verified reads of packed token shards: page CRCs checked, one retry, then an error.
 
 Reads are `pread`, never mmap: a mapped page skips the CRC, and a fault on a hung mount can't time
 out. Letters: R rows, L = seq_len.
+
+The tokens of a row group are one page: a short header, then the values as they are. Arrow reads
+that into fresh memory. `TokenPages` reads it, verified and with one copy, into the memory of the
+rows, or, where only some rows are wanted, into the same memory each time, which stays in the L2
+cache. Pages that are not exactly what our writer makes are left to Arrow.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
+import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
 
     from corpuskit.loader.files import PartSource
     from corpuskit.loader.index import MixPlan
-    from corpuskit.loader.pages import TokenPages
 
 PADDING = 2  # bit 1 of a segment's flags
 TOKEN_BYTES, GROUP_BYTES = 32, 1 << 20  # most that a token takes: its own, and those of a segment
@@ -37,15 +43,23 @@ TOKEN_COLUMNS = ("tokens", *SEGMENT_COLUMNS)
 # UnicodeDecodeError: pyarrow decodes names of columns in Python.
 READ_ERRORS = (OSError, pa.ArrowException, UnicodeDecodeError, DataError)
 
+_MOST_HEADER_BYTES = 64
+
+# The CRC's polynomial divides x^_HIGH + x^_LOW + 1 (found by search), so also the same with both
+# exponents times 8. A byte at p thus adds to the CRC what it would add at p + _NEAR and at
+# p + _HIGH together: the head of a page can be folded into its last _HIGH bytes.
+_HIGH, _LOW = 91_639, 41_678
+_NEAR = _HIGH - _LOW
+
 
 class SegmentColumns(NamedTuple):
-    """What the rows of a part consist of, as arrays.
+    """The segments of the rows of a part, as arrays.
 
     Attributes:
         starts: int32 first token of every segment of every row.
         bounds: (R + 1,) where each row's `starts` begin and end.
         pads: (R,) first token of the padded tail; L + 1 without one.
-        text_bytes: (R,) bytes of text the row stands for.
+        text_bytes: (R,) bytes of text in the row.
     """
 
     starts: NDArray[np.int32]
@@ -69,14 +83,14 @@ class StoredRows(NamedTuple):
     text_bytes: NDArray[np.int64]
 
 
-class TakesRows(Protocol):
+class RowSink(Protocol):
     """Takes the tokens of row groups as bytes, (R, row bytes); `number` counts the groups."""
 
-    def memory(self, number: int) -> NDArray[np.uint8] | None:
+    def destination(self, number: int) -> NDArray[np.uint8] | None:
         """Return contiguous memory that all rows of a group may be read into, if there is any."""
 
-    def place(self, number: int, tokens: NDArray[np.uint8]) -> None:
-        """Take rows that were not read into `memory`; they are there until this returns."""
+    def put(self, number: int, tokens: NDArray[np.uint8]) -> None:
+        """Take rows that were not read into `destination`; they are valid until this returns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,12 +103,11 @@ class _OpenPart:
         self.source.file.close()
 
 
-class Parts:
+class OpenParts:
     """The open parts of a loader: opened at the first read, and shared by its threads.
 
-    At most `max_open`, or one for each thread that reads if those are more. A part is
-    lent to one thread at a time (a Parquet reader keeps state); a second thread that needs it
-    meanwhile gets a second handle.
+    At most `max_open`, or one for each thread that reads if those are more. One thread at a time
+    uses a part (a Parquet reader keeps state); a second thread that needs it gets a second handle.
 
     Attributes:
         transfers: what was fetched for them from object storage.
@@ -122,7 +135,7 @@ class Parts:
         """Return columns of ascending row groups, every page verified.
 
         Raises:
-            OSError, pa.ArrowException, ...: `READ_ERRORS`, without a place; to be read again.
+            OSError, pa.ArrowException, ...: `READ_ERRORS`, without the place; read again.
         """
         opened = self._borrow(part)
         is_sound = False
@@ -143,9 +156,9 @@ class Parts:
         part: int,
         groups: Sequence[int],
         pages: TokenPages,
-        rows: TakesRows,
+        rows: RowSink,
     ) -> SegmentColumns:
-        """Read ascending row groups, every page verified, and hand their tokens over.
+        """Read ascending row groups, every page verified, and pass their tokens on.
 
         Args:
             part: its number.
@@ -154,7 +167,7 @@ class Parts:
             rows: takes the tokens.
 
         Raises:
-            OSError, pa.ArrowException, ...: `READ_ERRORS`, without a place; to be read again.
+            OSError, pa.ArrowException, ...: `READ_ERRORS`, without the place; read again.
         """
         opened = self._borrow(part)
         is_sound = False
@@ -168,15 +181,15 @@ class Parts:
                 self._check_count(part, groups, table.num_rows)
                 for number, group in enumerate(groups):
                     chunk = footer.row_group(group)
-                    into, size = rows.memory(number), (chunk.num_rows, self._row_bytes)
+                    into, size = rows.destination(number), (chunk.num_rows, self._row_bytes)
                     tokens = pages.read(file, chunk.column(0), *size, into)
                     if tokens is None:
-                        found = opened.file.read_row_group(group, ["tokens"], use_threads=False)
-                        self._check_count(part, [group], found.num_rows)
-                        tokens = _values(found.column(0).chunk(0), self._row_bytes)
+                        by_arrow = opened.file.read_row_group(group, ["tokens"], use_threads=False)
+                        self._check_count(part, [group], by_arrow.num_rows)
+                        tokens = _values(by_arrow.column(0).chunk(0), self._row_bytes)
                         into = None
                     if into is None:
-                        rows.place(number, tokens)
+                        rows.put(number, tokens)
             is_sound = True
         finally:
             self._give_back(opened, is_sound)
@@ -186,12 +199,12 @@ class Parts:
         return columns
 
     def read_again(self, part: int, group: int, columns: Sequence[str]) -> pa.Table:
-        """Read a row group whose first read failed: a bit may have flipped on its way here.
+        """Read a row group again whose first read failed: a bit may have flipped on the way.
 
         Raises:
             DataError: it failed again; names part, row group and source.
         """
-        self._forget(part)  # other handles may be as old as the one that failed
+        self._forget(part)  # other handles may be as stale as the one that failed
         try:
             return self.read(part, [group], columns)
         except READ_ERRORS as error:
@@ -219,14 +232,14 @@ class Parts:
         )
 
     def _check_count(self, part: int, groups: Sequence[int], num_rows: int) -> None:
-        """Raise DataError, without a place, unless row groups gave the rows that they must have."""
+        """Raise DataError, without the place, unless row groups gave as many rows as they must."""
         left = int(self._plan.parts.rows[part]) - groups[-1] * ROWS_PER_GROUP
         expected = (len(groups) - 1) * ROWS_PER_GROUP + min(ROWS_PER_GROUP, left)
         if num_rows != expected:
-            raise DataError(f"{expected} rows were due, {num_rows} came")
+            raise DataError(f"{expected} rows were expected, {num_rows} came")
 
     def close(self) -> None:
-        """Close every idle part; one that a thread still reads is closed when it comes back."""
+        """Close every idle part; one that a thread still reads is closed when it is returned."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = list(self._idle.values()), OrderedDict()
@@ -294,7 +307,7 @@ class Parts:
         return _OpenPart(number, source, file)
 
     def _check_groups(self, file: pq.ParquetFile, groups: Sequence[int]) -> None:
-        """Raise DataError, without a place, if row groups claim more than so many rows can hold."""
+        """Raise DataError, without the place, if row groups claim more than their rows can hold."""
         most = ROWS_PER_GROUP * (self._plan.seq_len + 1)
         for number in groups:
             group = file.metadata.row_group(number)
@@ -304,7 +317,7 @@ class Parts:
                 raise DataError(f"its row group {number} claims {values} values in {size} bytes")
 
     def _check_footer(self, number: int, file: pq.ParquetFile) -> None:
-        """Raise DataError, without a place, unless the part is what the plan says."""
+        """Raise DataError, without the place, unless the part is what the plan says."""
         plan, index = self._plan, self._plan.parts
         footer = file.metadata
         text = (footer.metadata or {}).get(b"corpuskit", b"{}")
@@ -317,17 +330,23 @@ class Parts:
             "first_row": int(index.first_rows[number]),
         }
         try:
-            found = {key: json.loads(text).get(key) for key in expected}
+            actual = {key: json.loads(text).get(key) for key in expected}
         except (ValueError, AttributeError):
             raise DataError(f"its footer has {text!r}, which is not a JSON object") from None
-        if found != expected:
-            raise DataError(f"its footer has {found}, the plan says {expected}")
+        if actual != expected:
+            raise DataError(f"its footer has {actual}, the plan says {expected}")
         kinds = {
             field.name: getattr(field.type, "value_type", field.type) for field in file.schema_arrow
         }
-        wanted = _column_kinds(self._row_bytes)
-        if any(kinds.get(name) != kind for name, kind in wanted.items()):
-            raise DataError(f"its columns must hold {wanted}, got {kinds}")
+        required = {
+            "tokens": pa.binary(self._row_bytes),
+            "doc_starts": pa.int32(),
+            "doc_keys": pa.int64(),
+            "text_bytes": pa.int32(),
+            "flags": pa.uint8(),
+        }
+        if any(kinds.get(name) != kind for name, kind in required.items()):
+            raise DataError(f"its columns must hold {required}, got {kinds}")
         rows = int(index.rows[number])
         if footer.num_rows != rows or footer.num_row_groups != -(-rows // ROWS_PER_GROUP):
             raise DataError(
@@ -336,23 +355,12 @@ class Parts:
             )
 
 
-def _column_kinds(row_bytes: int) -> dict[str, pa.DataType]:
-    """Return the type of each column that is read; of a list, that of its values."""
-    return {
-        "tokens": pa.binary(row_bytes),
-        "doc_starts": pa.int32(),
-        "doc_keys": pa.int64(),
-        "text_bytes": pa.int32(),
-        "flags": pa.uint8(),
-    }
-
-
 def _segments(table: pa.Table, seq_len: int) -> SegmentColumns | None:
-    """Return the arrays of a table of `SEGMENT_COLUMNS`, views if possible; None if contrary."""
+    """Return the arrays of a table of `SEGMENT_COLUMNS`; None if the columns contradict."""
     starts, text_bytes, flags = (table.column(name).chunk(0) for name in SEGMENT_COLUMNS)
     try:
         values, sizes, marks = (column.values.to_numpy() for column in (starts, text_bytes, flags))
-    except pa.ArrowException:  # a null where there must be none
+    except pa.ArrowException:  # a null
         return None
     bounds = starts.offsets.to_numpy()
     first, last = bounds[:-1], bounds[1:] - 1
@@ -372,7 +380,109 @@ def _segments(table: pa.Table, seq_len: int) -> SegmentColumns | None:
 
 
 def _values(column: pa.FixedSizeBinaryArray, width: int) -> NDArray[np.uint8]:
-    """Return the values of a column as (R, width) bytes, a view."""
     at = column.offset * width
     values = np.frombuffer(column.buffers()[1], np.uint8)[at : at + len(column) * width]
     return values.reshape(len(column), width)
+
+
+class TokenPages:
+    """Reads and verifies pages, into memory of its own; for one thread."""
+
+    def __init__(self) -> None:
+        self._header = np.empty(_MOST_HEADER_BYTES, np.uint8)
+        self._values = np.empty(0, np.uint8)
+        self._folded = np.empty(0, np.uint8)
+        self._folds: list[tuple[slice | NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]]
+
+    def read(
+        self,
+        file: pa.NativeFile,
+        chunk: pq.ColumnChunkMetaData,
+        num_rows: int,
+        row_bytes: int,
+        into: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8] | None:
+        """Return the rows of a column chunk, (R, row_bytes), until the next call.
+
+        None unless it is the tokens, one page without levels or compression, and its CRC is right.
+
+        Args:
+            file: to read it from.
+            chunk: where it is.
+            num_rows: how many rows it must have (R).
+            row_bytes: bytes of each.
+            into: contiguous memory for them, (R, row_bytes), to be overwritten and returned.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        num_bytes, size = num_rows * row_bytes, chunk.total_compressed_size
+        header_bytes = size - num_bytes
+        if not 0 < header_bytes <= _MOST_HEADER_BYTES or chunk.path_in_schema != "tokens":
+            return None
+        if len(self._folded) != num_bytes:
+            self._lay_out(num_bytes)
+        values = self._values if into is None else into.reshape(-1)
+        header = self._header[:header_bytes]
+        file.seek(chunk.data_page_offset)
+        if file.readinto(header) != header_bytes or file.readinto(values) != num_bytes:
+            return None
+        before, after = _header(num_bytes, num_rows)
+        if header.tobytes() != before + _coded(_signed(self._crc(values))) + after:
+            return None
+        return values.reshape(num_rows, row_bytes)
+
+    def _lay_out(self, num_bytes: int) -> None:
+        """Allocate memory for pages of `num_bytes`, and plan the steps of their CRC."""
+        self._values = np.empty(num_bytes, np.uint8)
+        folded = self._folded = np.empty(num_bytes, np.uint8)
+        self._folds = []
+        end = num_bytes - _HIGH  # bytes from here on are not folded any further
+        for first in range(_NEAR, num_bytes if end > _NEAR else 0, _NEAR):
+            last = min(first + _NEAR, num_bytes)
+            # Each byte and those that are folded into it, at most two.
+            near, high = max(first, min(last, end + _NEAR)), min(max(first, _HIGH), last)
+            nothing = np.zeros(1, np.uint8)
+            shifted, farther = folded[first - _NEAR : near - _NEAR], folded[high - _HIGH :]
+            self._folds += [
+                (slice(first, near), shifted, folded[first:near]),
+                (slice(near, last), nothing, folded[near:last]),
+                (folded[high:last], farther[: last - high], folded[high:last]),
+            ]
+        self._folds = [fold for fold in self._folds if len(fold[2])]
+
+    def _crc(self, values: NDArray[np.uint8]) -> int:
+        """Return zlib's CRC-32 of the values, in half of its time for large pages."""
+        if not self._folds:
+            return zlib.crc32(values.data)
+        self._folded[:_NEAR] = values[:_NEAR]
+        self._folded[:4] ^= 0xFF  # a CRC begins with all bits set
+        for left, right, into in self._folds:
+            np.bitwise_xor(values[left] if isinstance(left, slice) else left, right, out=into)
+        return zlib.crc32(self._folded[-_HIGH:].data, 0xFFFFFFFF)
+
+
+@functools.lru_cache(maxsize=16)
+def _header(num_bytes: int, num_values: int) -> tuple[bytes, bytes]:
+    """Return the bytes before and after the CRC in a page header: Thrift's compact protocol."""
+    size = _coded(num_bytes)
+    # Type DATA_PAGE, the bytes of the values twice, the CRC; a struct of how many values there are,
+    # PLAIN, levels RLE twice, and statistics, which are empty.
+    before = b"\x15\x00\x15" + size + b"\x15" + size + b"\x15"
+    after = b"\x1c\x15" + _coded(num_values) + b"\x15\x00\x15\x06\x15\x06\x1c\x00\x00\x00"
+    return before, after
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 32) if number >> 31 else number
+
+
+def _coded(number: int) -> bytes:
+    """Return an integer as a zigzag varint."""
+    number = (number << 1) ^ (number >> 63)
+    coded = bytearray()
+    while number > 0x7F:
+        coded.append(number & 0x7F | 0x80)
+        number >>= 7
+    coded.append(number)
+    return bytes(coded)

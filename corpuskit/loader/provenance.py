@@ -1,25 +1,30 @@
-"""Which documents were in a step, and in which steps a document was: both without reading tokens.
+"""Which documents are in a step, and in which steps a document is: both without reading tokens.
 
-Forwards, the order names the rows, and the side columns of their row groups name the documents.
-Backwards, the lookups of the plan name the rows of a document, and the order is inverted.
+From step to documents, the order gives the rows, and the side columns of their row groups name the
+documents. From document to steps, the lookups of the plan (sorted files of ids, keys and rows) give
+the rows, and the order is inverted.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
+import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.loader.lookups import Lookups
-from corpuskit.loader.parts import PADDING, READ_ERRORS, Parts
+from corpuskit.loader.files import FORMAT, RunFiles, get, inside, one_line, read_json, read_table
+from corpuskit.loader.parts import PADDING, READ_ERRORS, OpenParts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from corpuskit.loader.index import MixPlan
@@ -31,18 +36,18 @@ _SIDE_COLUMNS = ("doc_starts", "doc_keys", "flags")
 
 @dataclass(frozen=True, slots=True)
 class DocumentSpan:
-    """A stretch of a row that belongs to one document.
+    """A span of a row that belongs to one document.
 
     Attributes:
         key: the document's key.
         id: its id.
         file: where it came from, relative to the root of its source.
         position: row or byte offset in that file.
-        first_token: where the stretch begins in the row.
+        first_token: where the span begins in the row.
         num_tokens: its length in the stored row of seq_len + 1 tokens.
         continues: the document began in another row.
-        goes_on: the document goes on in another row.
-        masked: the document was taken down before this row; its tokens are no inputs nor labels.
+        goes_on: the document continues in another row.
+        masked: the document was taken down before this row; its tokens are not inputs nor labels.
     """
 
     key: int
@@ -70,8 +75,8 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """One time that the run sees a document: in number `row` of the step's global batch."""
+class Occurrence:
+    """One occurrence of a document in the run: in row `row` of the step's global batch."""
 
     step: int
     row: int
@@ -80,10 +85,10 @@ class Sighting:
     masked: bool = False
 
 
-class Found(NamedTuple):
-    """One time that the run takes a row with a document: stored positions of the document in it."""
+class DocumentRow(NamedTuple):
+    """A row of the run that holds a document, and the stored positions of the document in it."""
 
-    counter: int
+    row_index: int
     row: int
     epoch: int
     first_token: int
@@ -92,7 +97,7 @@ class Found(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A document's stretch of a row."""
+    """A document's span in a row."""
 
     key: int
     first_token: int
@@ -101,7 +106,7 @@ class Segment(NamedTuple):
 
 
 class Provenance:
-    """Answers which documents rows hold and when the run sees one; opens files when asked."""
+    """Finds the documents of rows and the rows of documents; opens files when they are needed."""
 
     def __init__(self, plan: MixPlan, deadline_seconds: float) -> None:
         self._plan, self._deadline = plan, deadline_seconds
@@ -111,37 +116,37 @@ class Provenance:
         self,
         step: int,
         rows: NDArray[np.int64],
-        counters: NDArray[np.int64],
+        row_indices: NDArray[np.int64],
         cuts: NDArray[np.int64] | None,
         length: int,
     ) -> list[StepRow]:
-        """Return the rows at these counters.
+        """Return the rows at these row indices.
 
         Args:
             step: the step.
             rows: their places in its global batch.
-            counters: their counters.
+            row indices: their row indices.
             cuts: first token of each in its stored row, if a row is a piece of one.
             length: tokens of a row; one more is stored.
         """
-        sources, source_rows, epochs = self._plan.order.rows_at(counters)
+        sources, source_rows, epochs = self._plan.order.rows_at(row_indices)
         segments = self._segments(sources, source_rows)
         if cuts is not None:
             segments = [
                 _cut(row, cut, length + 1) for row, cut in zip(segments, cuts.tolist(), strict=True)
             ]
-        spans = self._spans(segments, counters.tolist())
-        columns = (rows.tolist(), counters.tolist(), source_rows.tolist(), epochs.tolist())
+        spans = self._spans(segments, row_indices.tolist())
+        columns = (rows.tolist(), row_indices.tolist(), source_rows.tolist(), epochs.tolist())
         names = [self._plan.sources[k].name for k in sources.tolist()]
         return [
-            StepRow(step, row, counter, name, source_row, epoch, documents)
-            for row, counter, source_row, epoch, name, documents in zip(
+            StepRow(step, row, row_index, name, source_row, epoch, documents)
+            for row, row_index, source_row, epoch, name, documents in zip(
                 *columns, names, spans, strict=True
             )
         ]
 
-    def counters_of(self, document: str | int) -> list[Found]:
-        """Return every delivered row that holds a document, in the order of the run.
+    def rows_with(self, document: str | int) -> list[DocumentRow]:
+        """Return every consumed row that holds a document, in the order of the run.
 
         Raises:
             UsageError: no packed row holds it.
@@ -157,14 +162,16 @@ class Provenance:
             stretches[at] = (min(first, old[0]), max(first + count - 1, old[1]), key)
         if not stretches:
             raise UsageError(
-                f"when: no packed row holds document {document!r}."
+                f"occurrences: no packed row holds document {document!r}."
                 " `corpuskit why` tells whether and where it was dropped."
             )
         return sorted(
-            Found(counter, row, epoch, first, last, self._plan.takedowns.names(key, counter))
+            DocumentRow(
+                row_index, row, epoch, first, last, self._plan.takedowns.names(key, row_index)
+            )
             for (source, row), (first, last, key) in stretches.items()
-            for counter, epoch in self._plan.order.counters_of(source, row)
-            if not self._plan.skips.covers(counter)
+            for row_index, epoch in self._plan.order.row_indices_of(source, row)
+            if not self._plan.skips.covers(row_index)
         )
 
     def text_bytes_of(
@@ -177,11 +184,11 @@ class Provenance:
             sources: (M,) numbers of their sources.
 
         Raises:
-            DataError: a row has no such stretch; what the lookups say is not so.
+            DataError: a row has no such stretch, so the lookups are wrong.
         """
         rows = np.array([row for _, _, row, _, _ in stretches], np.int64)
         names = ("doc_starts", "doc_keys", "text_bytes")
-        found = []
+        text_bytes = []
         for stretch, columns in zip(stretches, self._columns(sources, rows, names), strict=True):
             source, key, row, first, count = stretch
             starts, keys, sizes = columns
@@ -193,8 +200,8 @@ class Provenance:
                     f" tokens from {first} on of row {row} of source {source!r}, and the row says"
                     " otherwise. Run the mix again."
                 )
-            found.append(sizes[stored.index((first, first + count, key))])
-        return found
+            text_bytes.append(sizes[stored.index((first, first + count, key))])
+        return text_bytes
 
     def _segments(self, sources: NDArray[np.int32], rows: NDArray[np.int64]) -> list[list[Segment]]:
         """Return the documents of each row."""
@@ -214,23 +221,23 @@ class Provenance:
         self, sources: NDArray[np.int32], rows: NDArray[np.int64], columns: Sequence[str]
     ) -> list[tuple[list[int], ...]]:
         """Return the values of side columns of each row; each row group is read once."""
-        place = self._plan.parts.locate(sources, rows)
-        parts = Parts(self._plan, max_open=1)
-        found: list[tuple[list[int], ...]] = [()] * len(rows)
-        wanted: dict[tuple[int, int], list[int]] = {}
-        for i, at in enumerate(zip(place.parts.tolist(), place.groups.tolist(), strict=True)):
-            wanted.setdefault(at, []).append(i)
+        at = self._plan.parts.locate(sources, rows)
+        parts = OpenParts(self._plan, max_open=1)
+        values: list[tuple[list[int], ...]] = [()] * len(rows)
+        by_group: dict[tuple[int, int], list[int]] = {}
+        for i, part_and_group in enumerate(zip(at.parts.tolist(), at.groups.tolist(), strict=True)):
+            by_group.setdefault(part_and_group, []).append(i)
         try:
-            for (part, group), numbers in sorted(wanted.items()):
+            for (part, group), numbers in sorted(by_group.items()):
                 table = self._read(parts, part, group, columns)
                 for i in numbers:
-                    row = int(place.rows[i])
-                    found[i] = tuple(column[row].as_py() for column in table.columns)
+                    row = int(at.rows[i])
+                    values[i] = tuple(column[row].as_py() for column in table.columns)
         finally:
             parts.close()
-        return found
+        return values
 
-    def _read(self, parts: Parts, part: int, group: int, columns: Sequence[str]) -> pa.Table:
+    def _read(self, parts: OpenParts, part: int, group: int, columns: Sequence[str]) -> pa.Table:
         """Return the side columns of a row group, or raise when its read is past the deadline."""
         outcome: list[pa.Table | DataError] = []
 
@@ -243,7 +250,7 @@ class Provenance:
             except DataError as error:
                 outcome.append(error)
 
-        # A thread, because a read that hangs can't be interrupted, only left behind.
+        # A thread, because a read that hangs can't be interrupted, only abandoned.
         thread = threading.Thread(target=read, name="corpuskit-which", daemon=True)
         thread.start()
         thread.join(self._deadline)
@@ -257,7 +264,7 @@ class Provenance:
         return outcome[0]
 
     def _spans(
-        self, segments: list[list[Segment]], counters: list[int]
+        self, segments: list[list[Segment]], row_indices: list[int]
     ) -> list[tuple[DocumentSpan, ...]]:
         """Add ids and origins to the segments of each row."""
         keys = np.unique([segment.key for row in segments for segment in row]).astype(np.int64)
@@ -280,20 +287,166 @@ class Provenance:
                     num_tokens=count,
                     continues=bool(flags & CONTINUES),
                     goes_on=bool(flags & GOES_ON),
-                    masked=takedowns.names(key, counter),
+                    masked=takedowns.names(key, row_index),
                 )
                 for key, first, count, flags in row
             )
-            for row, counter in zip(segments, counters, strict=True)
+            for row, row_index in zip(segments, row_indices, strict=True)
         ]
 
 
 def _cut(row: list[Segment], cut: int, width: int) -> list[Segment]:
-    """Return what of a row lies in a piece of it: `width` tokens from `cut` on."""
-    pieces = []
+    """Return the segments in a chunk of a row: `width` tokens from `cut` on."""
+    segments = []
     for key, start, count, flags in row:
         first, end = max(start, cut), min(start + count, cut + width)
         if first < end:
             marks = flags | CONTINUES * (first > start) | GOES_ON * (end < start + count)
-            pieces.append(Segment(key, first - cut, end - first, marks))
-    return pieces
+            segments.append(Segment(key, first - cut, end - first, marks))
+    return segments
+
+
+class ExchangeRun:
+    """A sorted Arrow file; only the batches that can hold the requested keys are read."""
+
+    def __init__(self, files: RunFiles, name: str) -> None:
+        self._path = path = files.where(name)
+        try:
+            self._file = pa.ipc.open_file(files.open(name))
+            facts = json.loads((self._file.schema.metadata or {})[b"corpuskit"])
+            self._firsts = [int(first) for first in facts["first"]]
+            self._checksums = facts.get("crc32", ())
+            known = facts["format"] == FORMAT and len(self._firsts) <= self._file.num_record_batches
+        except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            missing = isinstance(error, FileNotFoundError)
+            what = "missing: the folder work/ of a run is needed to find documents"
+            raise DataError(
+                f"{path}: {what if missing else f'not a shuffle file: {error!r}'}."
+                f" {'Restore it, or run' if missing else 'Run'} the mix again."
+            ) from error
+        if not known:
+            raise DataError(f"{path}: not a shuffle file of format {FORMAT}. Update corpuskit.")
+
+    def find(self, keys: NDArray[np.int64]) -> Iterator[tuple[int, str]]:
+        """Yield (key, value of the second column) of those ascending `keys` that the file has."""
+        numbers = np.searchsorted(np.array(self._firsts), keys, side="right") - 1
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            batch = self._batch(number)
+            values = batch.column(0).to_numpy()
+            candidates = keys[numbers == number]
+            at = np.minimum(np.searchsorted(values, candidates), len(values) - 1)
+            matches = values[at] == candidates
+            column = batch.column(1).take(pa.array(at[matches])).to_pylist()
+            yield from zip(candidates[matches].tolist(), column, strict=True)
+
+    def among(self, values: NDArray[np.generic]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows whose first column is one of the ascending `values`."""
+        firsts = np.array(self._firsts, values.dtype)
+        # Batch i may hold values from its first to the first of the next one, both included.
+        lows = np.searchsorted(values, firsts)
+        highs = np.append(np.searchsorted(values, firsts[1:], side="right"), len(values))
+        for number in np.flatnonzero(highs > lows).tolist():
+            batch = self._batch(number)
+            column = batch.column(0).to_numpy()
+            some = values[lows[number] : highs[number]]
+            at = np.minimum(np.searchsorted(some, column), len(some) - 1)
+            matches = some[at] == column
+            if matches.any():
+                yield batch.filter(pa.array(matches))
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        try:
+            batch = self._file.get_batch(number)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(
+                f"{self._path}: batch {number} can't be read: {one_line(error)}. Run the mix again."
+            ) from error
+        # `serialize` gives the bytes of the file.
+        if self._checksums and crc32(batch.serialize()) != self._checksums[number]:
+            raise DataError(f"{self._path}: batch {number} is damaged. Delete it and run again.")
+        return batch
+
+
+class Lookups:
+    """The lookups of a plan, opened when they are needed."""
+
+    def __init__(self, plan: MixPlan) -> None:
+        self._files, self._name, self._origins = plan.files, plan.lookups, plan.origins
+        self._digests = plan.digests
+
+    @property
+    def where(self) -> str:
+        """The name of the list of lookups for messages."""
+        return self._files.where(self._name)
+
+    def stretches_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
+        """Return (source, key, row, first token, number of tokens) of all spans of documents."""
+        ascending = np.array(sorted(keys), np.int64)
+        stretches: list[tuple[str, int, int, int, int]] = []
+        if not len(ascending):
+            return stretches
+        for source, run in self._runs("doc_rows", int(ascending[0]), int(ascending[-1])):
+            for batch in run.among(ascending):
+                columns = [
+                    batch.column(name).to_pylist()
+                    for name in ("key", "row", "first_token", "num_tokens")
+                ]
+                stretches += [(source, *row) for row in zip(*columns, strict=True)]
+        return sorted(stretches)
+
+    def keys_of(self, documents: Iterable[str]) -> dict[str, set[int]]:
+        """Return the keys of the documents with each id: one, unless the user's ids repeat."""
+        keys: dict[str, set[int]] = {document: set() for document in documents}
+        hashes = {
+            int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "little")
+            for document in keys
+        }
+        if not hashes:
+            return keys
+        ascending = np.array(sorted(hashes), np.uint64)
+        candidates = {
+            key
+            for _, run in self._runs("id_hashes", int(ascending[0]), int(ascending[-1]))
+            for batch in run.among(ascending)
+            for key in batch.column("key").to_pylist()
+        }
+        # Hashes of 8 bytes can collide: the ids themselves decide.
+        for key, name in self.ids(np.array(sorted(candidates), np.int64)).items():
+            if name in keys:
+                keys[name].add(key)
+        return keys
+
+    def ids(self, keys: NDArray[np.int64]) -> dict[int, str]:
+        """Return the ids of documents, by key; unknown keys are left out."""
+        ids: dict[int, str] = {}
+        if keys.size:
+            for _, run in self._runs("ids", int(keys[0]), int(keys[-1])):
+                ids |= run.find(keys)
+        return ids
+
+    def _runs(self, role: str, first: int, last: int) -> Iterator[tuple[str, ExchangeRun]]:
+        """Yield (source, file) of the files that may have something in [first, last]."""
+        where = self._files.where(self._name)
+        for entry in self._entries:
+            if entry["role"] == role and entry["first"] <= last and first <= entry["last"]:
+                name = inside(entry["path"], where)
+                yield entry["source"], ExchangeRun(self._files, name)
+
+    @functools.cached_property
+    def _entries(self) -> list[dict[str, Any]]:
+        columns = ("role", "path", "first", "last", "source")
+        table = read_table(self._files, self._name, columns, self._digests.get("lookups"))
+        entries: list[dict[str, Any]] = table.to_pylist()
+        if any(None in entry.values() for entry in entries):
+            raise DataError(f"{self.where}: has an entry without a value. Run the mix again.")
+        return entries
+
+    @functools.cached_property
+    def origins(self) -> dict[int, str]:
+        """The path of every input file by its ordinal."""
+        fields = read_json(self._files, self._origins, digest=self._digests.get("files"))
+        where = self._files.where(self._origins)
+        return {
+            get(where, entry, "ordinal", int): get(where, entry, "path", str)
+            for entry in get(where, fields, "files", list)
+        }

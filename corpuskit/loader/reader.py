@@ -1,44 +1,310 @@
 """Reads rows ahead of their use: threads, a bounded window, and a deadline for every read.
 
 The order is known, so rows are read a window of steps at a time: each row group that the window
-needs is read once, in the order of first need, and its rows are put where the window wants them.
-Two windows are alive, one in use and one being filled. Threads, not processes: nothing has to be
-shared or cleaned up. Letters: M rows of a window, L = seq_len, b rows of this rank in a step.
+needs is read once, in the order of first need, and its rows go to their places in the window. Two
+windows exist, one in use and one being filled. Threads, not processes: nothing has to be shared or
+cleaned up. Letters: M rows of a window, L = seq_len, b rows of this rank in a step.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.loader.pages import TokenPages
-from corpuskit.loader.parts import READ_ERRORS, TOKEN_COLUMNS
-from corpuskit.loader.window import Planner, Read, Window, ranges
+from corpuskit.loader.assemble import BufferPool
+from corpuskit.loader.index import ROWS_PER_GROUP
+from corpuskit.loader.parts import READ_ERRORS, TOKEN_COLUMNS, TokenPages
 from corpuskit.logs import LOG
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from corpuskit.loader.cache import RangeCache
+    from corpuskit.loader.edits import Masks
     from corpuskit.loader.index import MixPlan
-    from corpuskit.loader.parts import Parts, SegmentColumns, StoredRows
-    from corpuskit.loader.steps import Slicing
+    from corpuskit.loader.order import SourceRows
+    from corpuskit.loader.parts import OpenParts, SegmentColumns, StoredRows
+    from corpuskit.loader.steps import BatchSchedule
+
+WINDOW_ROWS, SOURCE_ROWS = 8192, 512
+"""Rows of the run in a window: SOURCE_ROWS for each source, or one read, up to WINDOW_ROWS.
+
+At the ends of a window each source has a row group that the next window reads again; a larger
+window does not stay in the CPU's cache. Rows that share permuted row groups have longer windows,
+and so has object storage, for more requests at a time.
+"""
+
+READ_BYTES = 8 << 20
+
+
+class Segments:
+    """First tokens of the segments of M rows, which come in any order."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.counts = np.zeros(num_rows, np.int32)
+        self._begins = np.zeros(num_rows, np.int64)
+        self._starts = np.empty(4 * num_rows, np.int32)
+        self._size = 0
+
+    def put(
+        self, rows: NDArray[np.int64], starts: NDArray[np.int32], counts: NDArray[np.int32]
+    ) -> None:
+        """Add rows; `starts` holds the first tokens of one row after the other."""
+        end = self._size + len(starts)
+        if end > len(self._starts):
+            self._starts = np.concatenate([self._starts, np.empty(end, np.int32)])
+        self._starts[self._size : end] = starts
+        self._begins[rows] = self._size + np.cumsum(counts) - counts
+        self.counts[rows] = counts
+        self._size = end
+
+    def of(self, rows: slice) -> NDArray[np.int32]:
+        """Return the first tokens of some rows, one row after the other."""
+        return self._starts[ranges(self._begins[rows], self.counts[rows])]
+
+
+def ranges(begins: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the numbers in some ranges, one range after the other."""
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    numbers: NDArray[np.int64] = np.repeat(begins - ends + sizes, sizes) + np.arange(total)
+    return numbers
+
+
+@dataclass(slots=True, eq=False)
+class Window:
+    """The rows of some steps, being read.
+
+    Attributes:
+        first_step: its first step.
+        num_steps: how many it has.
+        row indices: (M,) the run's row index of each row.
+        rows: source, row and epoch of each.
+        stored: (M, L + 1) tokens.
+        segments: the first token of each segment.
+        pads: (M,) first token of the padded tail.
+        text_bytes: (M,) bytes of text.
+        missing: (num_steps,) rows that are not read yet.
+        masks: stretches of its rows that are masked, in the order of rows.
+        errors: by step, why its rows can't be read.
+    """
+
+    first_step: int
+    num_steps: int
+    row_indices: NDArray[np.int64]
+    rows: SourceRows
+    stored: NDArray[np.unsignedinteger]
+    segments: Segments
+    pads: NDArray[np.int32]
+    text_bytes: NDArray[np.int64]
+    missing: NDArray[np.int64]
+    masks: Masks | None = None
+    errors: dict[int, Exception] = field(default_factory=dict)
+
+    @property
+    def rank_rows(self) -> int:
+        """How many rows each of its steps has (b)."""
+        return len(self.row_indices) // self.num_steps
+
+    @property
+    def end_step(self) -> int:
+        """The step after its last."""
+        return self.first_step + self.num_steps
+
+    def num_ready(self, step: int, most: int) -> int:
+        """Return how many steps from `step` on are complete, up to `most`."""
+        waits = self.missing[step - self.first_step :][:most] > 0
+        return int(waits.argmax()) if waits.any() else len(waits)
+
+
+@dataclass(eq=False)
+class Read:
+    """Row groups of one part, and where their rows go in a window."""
+
+    window: Window
+    part: int
+    groups: list[int]  # ascending; one read
+    taken: NDArray[np.int64]  # (n,) rows, counted over `groups`, ascending
+    into: NDArray[np.int64]  # (n,) rows of the window
+    is_retry: bool = False
+    started: float = 0.0
+
+    def steps(self) -> NDArray[np.int64]:
+        """Return the (n,) steps that its rows are for."""
+        return self.window.first_step + self.into // self.window.rank_rows
+
+    def destination(self, number: int) -> NDArray[np.uint8] | None:
+        """Return the rows of the window that a row group goes to, if they are contiguous."""
+        first, end = self.cuts[number], self.cuts[number + 1]
+        if end - first < ROWS_PER_GROUP or self.breaks[first] != self.breaks[end - 1]:
+            return None
+        into = int(self.into[first])
+        return self.window.stored[into : into + ROWS_PER_GROUP].view(np.uint8)
+
+    def put(self, number: int, tokens: NDArray[np.uint8]) -> None:
+        """Copy the rows that are taken from one of the row groups into the window.
+
+        Args:
+            number: which of `groups`.
+            tokens: (R, row bytes) of all its rows.
+        """
+        first, end = self.cuts[number], self.cuts[number + 1]
+        # As one opaque item per row: NumPy then copies a row with one memcpy.
+        row = np.dtype((np.void, tokens.shape[1]))
+        stored, rows = self.window.stored.view(row)[:, 0], tokens.view(row)[:, 0]
+        if self.breaks[first] == self.breaks[end - 1]:
+            into, taken = int(self.into[first]), int(self.taken[first]) % ROWS_PER_GROUP
+            stored[into : into + end - first] = rows[taken : taken + end - first]
+        else:
+            stored[self.into[first:end]] = rows[self.taken[first:end] % ROWS_PER_GROUP]
+
+    @functools.cached_property
+    def cuts(self) -> list[int]:
+        """Where the rows of each row group begin in `taken`, and the last end."""
+        edges = np.arange(len(self.groups) + 1) * ROWS_PER_GROUP
+        cuts: list[int] = np.searchsorted(self.taken, edges).tolist()
+        return cuts
+
+    @functools.cached_property
+    def breaks(self) -> list[int]:
+        """For each row, how many breaks in contiguity come before it, in the part or the window."""
+        steps = (np.diff(self.taken) != 1) | (np.diff(self.into) != 1)
+        return [0, *np.cumsum(steps).tolist()]
+
+    def retries(self) -> list[Read]:
+        """Return second reads of the same rows, one for each row group."""
+        numbers, within = np.divmod(self.taken, ROWS_PER_GROUP)
+        return [
+            Read(
+                self.window, self.part, [group], within[numbers == i], self.into[numbers == i], True
+            )
+            for i, group in enumerate(self.groups)
+        ]
+
+
+class Planner:
+    """Divides the steps up to `end_step` into windows of at most `most_bytes` of stored rows.
+
+    All steps of a window have the same number of rows.
+    """
+
+    def __init__(
+        self, plan: MixPlan, schedule: BatchSchedule, end_step: int, most_bytes: int
+    ) -> None:
+        self._plan, self._schedule, self._end_step = plan, schedule, end_step
+        row_bytes = (plan.seq_len + 1) * plan.dtype.itemsize
+        self._most_rows = most_bytes // row_bytes
+        self._read_groups = max(1, round(READ_BYTES / (ROWS_PER_GROUP * row_bytes)))
+        reads = plan.files.reader_threads // 2
+        some = max(SOURCE_ROWS, reads * self._read_groups * ROWS_PER_GROUP)
+        self._window_rows = min(WINDOW_ROWS, some * len(plan.sources))
+        self._pool = BufferPool()
+
+    def window(self, first_step: int) -> Window:
+        """Return the window that begins with a step, with no rows in it yet."""
+        schedule = self._schedule
+        most = max(1, self._most_rows // schedule.rank_rows(first_step))
+        end = min(self._end_step, schedule.batch.section_end(first_step) or self._end_step)
+        step_rows = schedule.batch.at(first_step)
+        short = max(1, self._window_rows // step_rows)
+        num_steps = min(end - first_step, short, most)
+        window = self._lay_out(first_step, num_steps)
+        longer = min(most, end - first_step)
+        if longer > num_steps and self._gains(window, longer):
+            window = self._lay_out(first_step, longer)
+        return window
+
+    def reads(self, window: Window) -> list[Read]:
+        """Return reads that fetch each row group of the window once, in the order of first need.
+
+        A read takes up to 8 MiB of a part: its fixed cost equals that of 200 kB.
+        """
+        place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
+        most = int(place.groups.max()) + 1
+        keys, numbers = np.unique(place.parts * most + place.groups, return_inverse=True)
+        parts, groups = np.divmod(keys, most)
+        rank = np.arange(len(keys)) - np.searchsorted(parts, parts)  # among the groups of its part
+        bundles = np.cumsum(rank % self._read_groups == 0) - 1
+        firsts = np.searchsorted(bundles, np.arange(bundles[-1] + 1))
+        of_row = bundles[numbers]
+        taken = (numbers - firsts[of_row]) * ROWS_PER_GROUP + place.rows
+        order = np.lexsort((taken, of_row))
+        edges = np.searchsorted(of_row[order], np.arange(1, len(firsts)))
+        reads = [
+            Read(window, int(parts[first]), groups[first:end].tolist(), taken[into], into)
+            for first, end, into in zip(
+                firsts, [*firsts[1:], len(keys)], np.split(order, edges), strict=True
+            )
+        ]
+        return sorted(reads, key=lambda read: int(read.into.min()))
+
+    def reserve(self, cache: RangeCache, first_step: int) -> None:
+        """Have a cache keep what the next two windows are made of.
+
+        Raises:
+            UsageError: its limit is too low for that.
+        """
+        sizes = self._plan.parts.sizes // -(-self._plan.parts.rows // ROWS_PER_GROUP)  # of a group
+        needed: list[int] = []
+        for _ in range(2):
+            if first_step >= self._end_step:
+                break
+            window = self.window(first_step)
+            place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
+            parts = np.unique(np.stack([place.parts, place.groups]), axis=1)[0]
+            needed += sizes[parts].tolist()
+            first_step = window.end_step
+        cache.reserve(needed)
+
+    def _lay_out(self, first_step: int, num_steps: int) -> Window:
+        consumed = self._schedule.rows(first_step, num_steps)
+        row_indices = self._plan.skips.row_indices(consumed)
+        rows = self._plan.order.rows_at(row_indices)
+        row_numbers = self._plan.parts.row_numbers(rows.sources, rows.rows)
+        num_rows, width = len(row_indices), self._plan.seq_len + 1
+        return Window(
+            first_step=first_step,
+            num_steps=num_steps,
+            row_indices=row_indices,
+            rows=rows,
+            stored=self._pool.take((num_rows, width), self._plan.dtype),
+            segments=Segments(num_rows),
+            pads=np.empty(num_rows, np.int32),
+            text_bytes=np.empty(num_rows, np.int64),
+            missing=np.full(num_steps, num_rows // num_steps),
+            masks=self._plan.takedowns.masks(row_numbers, row_indices),
+        )
+
+    def _gains(self, window: Window, num_steps: int) -> bool:
+        """Return whether a longer window would take two rows or more from a permuted row group.
+
+        Rows in stored order gain nothing, and reading far ahead is a burst at the start of a run.
+        """
+        sources = window.rows.sources[self._plan.order.is_permuted(window.rows)]
+        counts = np.bincount(sources, minlength=len(self._plan.sources))
+        stored = np.maximum(1, self._plan.parts.source_rows)
+        return bool((ROWS_PER_GROUP * counts * num_steps >= 2 * window.num_steps * stored).any())
+
 
 _JOIN_SECONDS = 5.0  # a read takes milliseconds, or hangs
-_RUNNING: weakref.WeakSet[Reader] = weakref.WeakSet()
+_RUNNING: weakref.WeakSet[WindowReader] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """Stop the threads before the interpreter does, which freezes them whatever they hold.
+    """Stop the threads before the interpreter freezes them, whatever locks they hold.
 
-    An iterator that is alive until then would wait for ever for a lock that a frozen thread has.
+    An iterator that is alive until then would wait forever for a lock that a frozen thread holds.
     """
     for reader in list(_RUNNING):
         reader.close()
@@ -46,15 +312,15 @@ def _close_all() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReadCounts:
-    """What a loader has read so far; amplification is `rows_read / rows_used`.
+    """What a loader has read so far; `rows_read / rows_used` is the read amplification.
 
     Attributes:
-        rows_used: rows put into batches or waiting for them.
+        rows_used: rows in batches or waiting for them.
         rows_read: rows of the row groups that were read for them.
         row_groups: row groups read.
-        wait_seconds: how long batches were waited for.
+        wait_seconds: time spent waiting for rows.
         fetched_bytes: bytes of parts that came from object storage.
-        requests: requests for them, footers included; those that the client repeats count once.
+        requests: requests for them, footers included; a request that is repeated counts once.
         cache_hits: row groups that came from the cache.
     """
 
@@ -67,14 +333,14 @@ class ReadCounts:
     cache_hits: int = 0
 
 
-class Reader:
+class WindowReader:
     """Threads that read the steps [first_step, end_step) in order, ahead of `window_of`."""
 
     def __init__(
         self,
         plan: MixPlan,
-        parts: Parts,
-        slicing: Slicing,
+        parts: OpenParts,
+        schedule: BatchSchedule,
         first_step: int,
         end_step: int,
         *,
@@ -84,8 +350,8 @@ class Reader:
     ) -> None:
         self._parts = parts
         self._end_step, self._deadline = end_step, deadline_seconds
-        self._planner = Planner(plan, slicing, end_step, read_ahead_bytes // 2)
-        lock = threading.RLock()  # `close` may be called by a garbage collection inside of it
+        self._planner = Planner(plan, schedule, end_step, read_ahead_bytes // 2)
+        lock = threading.RLock()  # a garbage collection may call `close` while it is held
         self._work = threading.Condition(lock)  # something to read or to plan, or closed
         self._done = threading.Condition(lock)  # rows or an error have come
         self._planned_step = first_step
@@ -105,7 +371,7 @@ class Reader:
             thread.start()
 
     def window_of(self, step: int) -> Window:
-        """Wait until all rows of a step are there, and return its window; steps in order only.
+        """Wait until all rows of a step are read, and return its window; steps in order only.
 
         Raises:
             DataError: a row can't be read, or its read is past the deadline.
@@ -129,7 +395,7 @@ class Reader:
                 self._done.wait(self._check_deadlines(step))
 
     def require_open(self) -> None:
-        """Refuse to go on with a reader that somebody has closed.
+        """Refuse to continue with a reader that was closed.
 
         Raises:
             UsageError: it is closed.
@@ -146,7 +412,7 @@ class Reader:
             )
 
     def close(self) -> None:
-        """Stop the threads and close the parts; a thread that hangs in a read is left behind."""
+        """Stop the threads and close the parts; a thread that hangs in a read is abandoned."""
         if self._is_closed or os.getpid() != self._pid:
             return  # in a fork the threads are not there, and one may have held the lock
         with self._work:
@@ -164,7 +430,7 @@ class Reader:
         return time.monotonic() - read.started
 
     def _check_deadlines(self, step: int) -> float:
-        """Return in how many seconds to look again; raise if the step's read is past its time."""
+        """Return in how many seconds to check again; raise if the step's read is overdue."""
         late = [read for read in self._under_way if self._age(read) >= self._deadline]
         for read in late:
             if step in read.steps() or len(late) == len(self._threads):
@@ -181,13 +447,13 @@ class Reader:
             pages = TokenPages()
             while self._turn(pages):
                 pass
-        except BaseException as error:  # noqa: BLE001 the end of a thread: whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 of a thread: `window_of` raises it
             with self._done:
                 self._failure = error
                 self._done.notify_all()
 
     def _turn(self, pages: TokenPages) -> bool:
-        """Plan a window or read a row group, whichever is due; False when closed."""
+        """Plan a window or read a row group, whichever comes next; False when closed."""
         with self._work:
             while True:
                 if self._is_closed:
@@ -225,20 +491,20 @@ class Reader:
 
     def _read(self, read: Read, pages: TokenPages) -> None:
         error: Exception | None = None
-        again, num_rows = [], 0
+        retries, num_rows = [], 0
         try:
             num_rows = self._fill(read, pages)
         except READ_ERRORS as reason:
             if not read.is_retry:
-                again = read.one_by_one()
+                retries = read.retries()
                 LOG.warning("a read of token rows failed and is tried again: %s", reason)
             else:
-                error = reason  # raised when a step that needs these rows is asked for, not before
+                error = reason  # raised when a step that needs these rows is requested, not before
         window, steps = read.window, read.steps()
         with self._done:
             self._under_way.remove(read)
-            if again:
-                self._queue.extendleft(reversed(again))
+            if retries:
+                self._queue.extendleft(reversed(retries))
                 self._work.notify_all()
             elif error:
                 window.errors |= dict.fromkeys(steps.tolist(), error)
@@ -248,23 +514,23 @@ class Reader:
             self._done.notify_all()
 
     def _fill(self, read: Read, pages: TokenPages) -> int:
-        """Put the rows of a read where the window wants them; return how many were read."""
+        """Copy the rows of a read into the window; return how many were read."""
         window, parts = read.window, self._parts
         if read.is_retry:
             table = parts.read_again(read.part, read.groups[0], TOKEN_COLUMNS)
             rows = parts.decode(read.part, read.groups, table)
-            read.place(0, rows.tokens.view(np.uint8))
-            found: SegmentColumns | StoredRows = rows
+            read.put(0, rows.tokens.view(np.uint8))
+            segments: SegmentColumns | StoredRows = rows
         else:
-            found = parts.read_rows(read.part, read.groups, pages, read)
+            segments = parts.read_rows(read.part, read.groups, pages, read)
         taken, into = read.taken, read.into
-        window.pads[into] = found.pads[taken]
-        window.text_bytes[into] = found.text_bytes[taken]
-        begins, counts = found.bounds[:-1][taken], np.diff(found.bounds)[taken]
-        starts = found.starts[ranges(begins, counts)]
+        window.pads[into] = segments.pads[taken]
+        window.text_bytes[into] = segments.text_bytes[taken]
+        begins, counts = segments.bounds[:-1][taken], np.diff(segments.bounds)[taken]
+        starts = segments.starts[ranges(begins, counts)]
         with self._work:
             window.segments.put(into, starts, counts)
-        return len(found.pads)
+        return len(segments.pads)
 
     def _count(
         self,

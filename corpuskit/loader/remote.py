@@ -1,56 +1,210 @@
 """Runs in object storage: small files whole, parts by ranges, and never a whole part.
 
-Of a part, the footer is fetched once, and then what a read needs: row groups that lie side by side
-come in one request. pyarrow reads them from memory, so pages are verified as on a disk. With a
-cache, each row group is kept as an entry of its own, after its pages were verified.
+Of a part, the footer is fetched once, then what a read needs: row groups that lie side by side come
+in one request. pyarrow reads them from memory, so pages are verified as on a disk. With a cache,
+each row group is kept as an entry of its own, after its pages were verified.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import errno
 import hashlib
 import json
+import os
 import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from corpuskit.errors import DataError, UsageError
-from corpuskit.loader.cache import HEADER_BYTES, Claim
-from corpuskit.loader.index import ROWS_PER_GROUP
-from corpuskit.loader.ranges import Pieces, Span, Tail, joined, spans_of
+from corpuskit.errors import DataError
+from corpuskit.loader.cache import EntryLock
 from corpuskit.storage.client import RetryPolicy, open_bucket, split
 from corpuskit.storage.remote import RemoteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow.parquet as pq
 
     from corpuskit.loader.cache import RangeCache
     from corpuskit.loader.files import Transfers
-    from corpuskit.loader.index import MixPlan
-    from corpuskit.loader.window import Planner
 
 TAIL_BYTES = 64 << 10
 MOST_FOOTER_BYTES = 64 << 20
 KEPT_TAIL_BYTES = 64 << 20
 """Footers held in memory, all parts together."""
 
-CLAIM_RATIO = 0.25
-"""Of the deadline, to wait for somebody else who fetches the same."""
+LOCK_WAIT_RATIO = 0.25
+"""Of the deadline, to wait for another process that fetches the same."""
+
+GAP_BYTES = 64 << 10
+MOST_BYTES = 32 << 20
+"""Ranges with gaps of at most GAP_BYTES are one request, of at most MOST_BYTES."""
+
+
+class Span(NamedTuple):
+    """Bytes [begin, end) of a part."""
+
+    begin: int
+    end: int
+
+
+class Tail(NamedTuple):
+    """The end of a part as it was opened: the footer, or all of a small part."""
+
+    tag: str
+    size_bytes: int
+    content: memoryview
+
+
+class RangeFile:
+    """An object as a file for pyarrow: ranges in memory, anything else is fetched.
+
+    Args:
+        tail: the end of the object.
+        fetch: returns another range of it.
+        when_closed: called when the file is closed.
+    """
+
+    def __init__(
+        self, tail: Tail, fetch: Callable[[Span], memoryview], when_closed: Callable[[], None]
+    ) -> None:
+        self.size_bytes = tail.size_bytes
+        self.closed = False
+        self._fetch, self._when_closed, self._at = fetch, when_closed, 0
+        self._tail = (tail.size_bytes - len(tail.content), tail.content)
+        self._begins: list[int] = []
+        self._contents: list[memoryview] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all ranges but the tail."""
+        self._begins, self._contents = [self._tail[0]], [self._tail[1]]
+
+    def add(self, span: Span, content: memoryview) -> None:
+        """Hold a span in memory until `clear`."""
+        at = bisect.bisect_right(self._begins, span.begin)
+        self._begins.insert(at, span.begin)
+        self._contents.insert(at, content)
+
+    def has(self, span: Span) -> bool:
+        """Return whether a span is in memory."""
+        return self._find(span) is not None
+
+    def content(self, span: Span) -> memoryview:
+        """Return a span, fetched if it is not in memory."""
+        content = self._find(span)
+        return self._fetch(span) if content is None else content
+
+    def _find(self, span: Span) -> memoryview | None:
+        at = bisect.bisect_right(self._begins, span.begin) - 1
+        if at < 0:
+            return None
+        begin = span.begin - self._begins[at]
+        content = self._contents[at][begin : begin + span.end - span.begin]
+        return content if len(content) == span.end - span.begin else None
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return that it can be read from any position."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size_bytes}[whence]
+        self._at = start + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        return bytes(self._next(size))
+
+    def read_buffer(self, size: int = -1) -> pa.Buffer:
+        """Return the next bytes without a copy; pyarrow calls this where it exists."""
+        return pa.py_buffer(self._next(size))
+
+    def close(self) -> None:
+        """Drop everything."""
+        if not self.closed:
+            self.closed = True
+            self._when_closed()
+            # pyarrow holds this object where no garbage collector sees it: leave no circle.
+            self._fetch, self._when_closed = _fetch_nothing, _do_nothing
+        self._tail = (self.size_bytes, memoryview(b""))
+        self.clear()
+
+    def _next(self, size: int) -> memoryview:
+        end = self.size_bytes if size < 0 else min(self.size_bytes, self._at + size)
+        span = Span(self._at, max(self._at, end))
+        self._at = span.end
+        return self.content(span) if span.begin < span.end else memoryview(b"")
+
+
+def _fetch_nothing(span: Span) -> memoryview:
+    raise ValueError(f"bytes {span.begin} to {span.end} were asked for from a closed part")
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def spans_of(
+    footer: pq.FileMetaData, group: int, size_bytes: int, columns: Sequence[str] | None = None
+) -> list[Span]:
+    """Return where column chunks of a row group lie; without `columns`, one span for all.
+
+    Raises:
+        DataError: they lie outside the file; without its name.
+    """
+    facts = footer.row_group(group)
+    spans = []
+    for leaf in range(facts.num_columns):
+        chunk = facts.column(leaf)
+        if columns is None or chunk.path_in_schema.partition(".")[0] in columns:
+            begin = chunk.data_page_offset
+            if chunk.has_dictionary_page:
+                begin = min(begin, chunk.dictionary_page_offset)
+            spans.append(Span(begin, begin + chunk.total_compressed_size))
+    if any(not 0 <= span.begin < span.end <= size_bytes for span in spans):
+        raise DataError(f"its row group {group} lies outside its {size_bytes} bytes")
+    if columns is not None:
+        return spans
+    group_span = Span(min(span.begin for span in spans), max(span.end for span in spans))
+    if group_span.end - group_span.begin > sum(span.end - span.begin for span in spans) + GAP_BYTES:
+        raise DataError(f"its row group {group} is not one range of bytes")
+    return [group_span]
+
+
+def joined(spans: Sequence[Span]) -> list[Span]:
+    """Return ranges that cover spans; spans close to each other share a range."""
+    joined: list[Span] = []
+    for span in sorted(spans):
+        last = joined[-1] if joined else None
+        is_near = last is not None and span.begin - last.end <= GAP_BYTES
+        if last and is_near and span.end - last.begin <= MOST_BYTES:
+            joined[-1] = Span(last.begin, max(last.end, span.end))
+        else:
+            joined.append(span)
+    return joined
 
 
 class RemoteFiles:
     """A run directory in an object store; see `RunFiles`.
 
-    A part whose rows were read stays what it was: if its ETag is another one later, that is an
-    error. An answer may take a quarter of the deadline, and a request is repeated for so long: both
-    tries that a read has, with what each repeats, end within the deadline.
+    A part whose rows were read must not change: another ETag later is an error. An answer may take
+    a quarter of the deadline, and a request is repeated for as long: the two tries of a read, with
+    what each repeats, end within the deadline.
     """
 
     reader_threads = 8
@@ -77,14 +231,14 @@ class RemoteFiles:
     def read(self, name: str, most: int | None = None) -> bytes:
         """Return the content of an object."""
         try:
-            found = self._bucket.read(self._key(name), most)
+            content_and_entry = self._bucket.read(self._key(name), most)
         except OSError as error:
             if error.errno != errno.EFBIG:
                 raise
             raise DataError(f"{self.where(name)}: {error.strerror}.") from None
-        if found is None:
+        if content_and_entry is None:
             raise FileNotFoundError(errno.ENOENT, "there is no such object", self.where(name))
-        return found[0]
+        return content_and_entry[0]
 
     def open(self, name: str) -> pa.NativeFile:
         """Open an object for ranges of it."""
@@ -93,11 +247,11 @@ class RemoteFiles:
     def list(self, folder: str) -> list[str]:
         """Return the names of the objects right below a folder."""
         key = self._key(folder)
-        _, found = self._bucket.level(key)
+        _, entries = self._bucket.level(key)
         start = f"{key}/"
         return sorted(
             f"{folder}/{entry.key.removeprefix(start)}"
-            for entry in found
+            for entry in entries
             if entry.key.startswith(start) and entry.key != start
         )
 
@@ -118,12 +272,12 @@ class RemoteFiles:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def accept(self, name: str, tag: str) -> None:
-        """Hold a part to its tag from now on: rows of it were read."""
+        """Require this tag of a part from now on: rows of it were read."""
         with self._lock:
             self._tags.setdefault(name, tag)
 
     def forget(self, name: str) -> None:
-        """Fetch the footer of a part anew when it is opened next."""
+        """Fetch the footer of a part again when it is opened next."""
         with self._lock:
             self._tails.pop(name, None)
 
@@ -131,7 +285,7 @@ class RemoteFiles:
         return self._store.where(name).partition("://")[2].partition("/")[2]
 
     def _tail(self, name: str, transfers: Transfers) -> Tail:
-        """Return the tail of a part; threads that want the same one wait for the first of them."""
+        """Return the tail of a part; threads that need the same tail wait for the first of them."""
         with self._lock:
             turn = self._opening.setdefault(name, threading.Lock())
         with turn:
@@ -149,7 +303,7 @@ class RemoteFiles:
     def _keep(self, name: str, tail: Tail) -> None:
         with self._lock:
             self._tails[name] = tail
-            held = sum(len(one.content) for one in self._tails.values())
+            held = sum(len(held_tail.content) for held_tail in self._tails.values())
             while held > KEPT_TAIL_BYTES and len(self._tails) > 1:
                 held -= len(self._tails.popitem(last=False)[1].content)
 
@@ -158,11 +312,11 @@ class RemoteFiles:
         try:
             content, entry = self._bucket.read_tail(key, TAIL_BYTES)
         except OSError as error:
-            # An object without bytes has no last ones; servers say so in different ways.
-            found = self._bucket.head(key) if error.errno == errno.EIO else None
-            if found is None or found.size_bytes:
+            # An empty object has no last bytes; servers answer that in different ways.
+            empty = self._bucket.head(key) if error.errno == errno.EIO else None
+            if empty is None or empty.size_bytes:
                 raise
-            return Tail(found.tag, 0, memoryview(b""))
+            return Tail(empty.tag, 0, memoryview(b""))
         transfers.add(fetched_bytes=len(content), requests=1)
         size, tag = entry.size_bytes, entry.tag
         with self._lock:
@@ -189,42 +343,42 @@ class RemotePart:
         self._files, self._name, self._tag = files, name, tail.tag
         self._transfers, self._again = transfers, again
         self._is_sound = False
-        self._pieces = Pieces(tail, self._fetch, self._closed)
-        self.file = pa.PythonFile(self._pieces, mode="r")
+        self._ranges = RangeFile(tail, self._fetch, self._closed)
+        self.file = pa.PythonFile(self._ranges, mode="r")
 
     @contextlib.contextmanager
     def ready(
         self, footer: pq.FileMetaData, groups: Sequence[int], columns: Sequence[str]
     ) -> Iterator[None]:
-        """Fetch what a read takes and the cache has not; keep it there once it was read."""
+        """Fetch what a read needs and the cache lacks; cache it once it was read."""
         cache = self._files.cache
-        claims: dict[Span, Claim] = {}
+        locks: dict[Span, EntryLock] = {}
         hits: list[str] = []
         is_loaded = is_sound = False
         try:
             if "tokens" not in columns:
                 self._request(self._side(footer, groups, columns, hits))
             else:
-                size = self._pieces.size_bytes
-                wanted = [span for group in groups for span in spans_of(footer, group, size)]
-                missing = [span for span in wanted if not self._pieces.has(span)]
+                size = self._ranges.size_bytes
+                needed = [span for group in groups for span in spans_of(footer, group, size)]
+                missing = [span for span in needed if not self._ranges.has(span)]
                 if cache is None:
                     self._request(missing)
                 else:
-                    self._gather(cache, missing, claims, hits)
+                    self._gather(cache, missing, locks, hits)
             is_loaded = True
             yield
             is_sound = True
         finally:
             if cache is not None:
-                self._settle(cache, claims, hits if is_loaded else [], is_sound=is_sound)
-            self._pieces.clear()
+                self._settle(cache, locks, hits if is_loaded else [], is_sound=is_sound)
+            self._ranges.clear()
             self._is_sound = is_sound
             if is_sound:
                 self._files.accept(self._name, self._tag)
 
     def _closed(self) -> None:
-        """Have the footer fetched anew if nothing was read with this one, or not the last time."""
+        # Unless the last read with this footer worked, fetch it again.
         if not self._is_sound:
             self._files.forget(self._name)
 
@@ -236,95 +390,67 @@ class RemotePart:
         hits: list[str],
     ) -> list[Span]:
         """Return the chunks of some columns, of row groups that the cache does not have."""
-        cache, size = self._files.cache, self._pieces.size_bytes
-        wanted = []
+        cache, size = self._files.cache, self._ranges.size_bytes
+        needed = []
         for group in groups:
             (span,) = spans_of(footer, group, size)
             key = self._entry(span)
-            found = cache.find(key) if cache is not None else None
-            if found is not None and self._add(span, found, key, hits):
+            content = cache.find(key) if cache is not None else None
+            if content is not None and self._add(span, content, key, hits):
                 continue
-            wanted += spans_of(footer, group, size, columns)
-        return [span for span in wanted if not self._pieces.has(span)]
+            needed += spans_of(footer, group, size, columns)
+        return [span for span in needed if not self._ranges.has(span)]
 
     def _gather(
-        self, cache: RangeCache, spans: list[Span], claims: dict[Span, Claim], hits: list[str]
+        self, cache: RangeCache, spans: list[Span], locks: dict[Span, EntryLock], hits: list[str]
     ) -> None:
-        """Have ascending spans at hand: from the cache, by requests, or fetched by others just now.
+        """Load ascending spans: from the cache, by requests, or as other processes fetch them.
 
-        Who holds a claim waits for spans behind it only, so nobody waits in a circle.
+        A process that holds a lock waits for later spans only, so there is no deadlock.
         """
-        end = time.monotonic() + self._files.deadline_seconds * CLAIM_RATIO
-        wanted: list[Span] = []
+        end = time.monotonic() + self._files.deadline_seconds * LOCK_WAIT_RATIO
+        needed: list[Span] = []
         for span in spans:
             key = self._entry(span)
-            found = cache.get(key)
-            if found is None:
-                self._request(wanted)
-                wanted = []
-                found = cache.get(key, end - time.monotonic())
-            if isinstance(found, Claim):
-                claims[span] = found
-            if isinstance(found, Claim | None) or not self._add(span, found, key, hits):
-                wanted.append(span)
-        self._request(wanted)
+            entry = cache.get(key)
+            if entry is None:
+                self._request(needed)
+                needed = []
+                entry = cache.get(key, end - time.monotonic())
+            if isinstance(entry, EntryLock):
+                locks[span] = entry
+            if isinstance(entry, EntryLock | None) or not self._add(span, entry, key, hits):
+                needed.append(span)
+        self._request(needed)
 
     def _settle(
-        self, cache: RangeCache, claims: Mapping[Span, Claim], hits: list[str], *, is_sound: bool
+        self, cache: RangeCache, locks: Mapping[Span, EntryLock], hits: list[str], *, is_sound: bool
     ) -> None:
-        """Keep what was fetched and found sound; drop entries with which a read failed."""
+        """Cache what was fetched and read without error; drop entries with which a read failed."""
         if is_sound:
-            kept = [(claim, self._pieces.piece(span)) for span, claim in claims.items()]
-            cache.publish(kept, again=self._again)
+            contents = [(lock, self._ranges.content(span)) for span, lock in locks.items()]
+            cache.publish(contents, again=self._again)
             return
-        for claim in claims.values():
-            cache.release(claim)
+        for lock in locks.values():
+            cache.release(lock)
         for key in hits:
             cache.drop(key)
 
     def _add(self, span: Span, content: memoryview, key: str, hits: list[str]) -> bool:
-        """Use an entry of the cache; False if it is not of this span."""
+        """Use an entry of the cache; False if it does not fit the span."""
         if len(content) != span.end - span.begin:
             return False
-        self._pieces.add(span, content)
+        self._ranges.add(span, content)
         hits.append(key)
         self._transfers.add(cache_hits=1)
         return True
 
     def _request(self, spans: Sequence[Span]) -> None:
-        """Fetch spans, those that are near to each other together."""
         for span in joined(spans):
-            self._pieces.add(span, self._fetch(span))
+            self._ranges.add(span, self._fetch(span))
 
     def _fetch(self, span: Span) -> memoryview:
         return self._files.fetch(self._name, span, self._tag, self._transfers)
 
     def _entry(self, span: Span) -> str:
         return self._files.entry_key(self._name, self._tag, span)
-
-
-def require_room(plan: MixPlan, planner: Planner, first_step: int, end_step: int) -> None:
-    """Refuse a cache that does not hold what two windows of a loader are made of.
-
-    Raises:
-        UsageError: its bound is smaller; names the least that will do.
-    """
-    cache = plan.files.cache if isinstance(plan.files, RemoteFiles) else None
-    if cache is None:
-        return
-    sizes = plan.parts.sizes // -(-plan.parts.rows // ROWS_PER_GROUP)  # of a row group
-    least = 0
-    for _ in range(2):
-        if first_step >= end_step:
-            break
-        window = planner.window(first_step)
-        place = plan.parts.locate(window.rows.sources, window.rows.rows)
-        parts = np.unique(np.stack([place.parts, place.groups]), axis=1)[0]
-        least += int(sizes[parts].sum()) + HEADER_BYTES * len(parts)
-        first_step = window.end_step
-    if cache.most_bytes < least:
-        raise UsageError(
-            f"loader: cache_bytes must be at least {least}, what two windows of rows take, got"
-            f" {cache.most_bytes}. Raise it, or lower read_ahead_bytes."
-        )
-    cache.keep_bytes = least

@@ -1,4 +1,7 @@
-"""The position of a loader: a counter, and the proof that it still means the same rows."""
+"""The position of a loader: a row index, and the proof that it still means the same rows.
+
+Also what each source has given up to a position, against what its weights ask for.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import DataError, UsageError
@@ -26,19 +30,19 @@ _SAVED = "Load a state that this version wrote."
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """Where a run stands between two steps.
+    """The position of a run between two steps.
 
-    `rows` alone is the position: the run's counter behind the last row delivered. The rest is
-    redundant, and is recomputed and compared on load; but `step` is the trainer's count, which rows
-    do not give once the batch size has changed.
+    `rows` alone is the position: the row index after the last row consumed. The rest is redundant,
+    and is recomputed and compared on load; but `step` is the trainer's count, which does not follow
+    from rows once the batch size has changed.
 
     Attributes:
         plan: hash of the plan.
         history: `history` of the plan up to `rows`.
         step: steps done.
-        rows: the run's row counter behind the last step.
-        tokens: input positions delivered, seq_len for each row, padding included.
-        consumed: rows delivered of each source.
+        rows: the row index after the last step.
+        tokens: input positions consumed, seq_len for each row, padding included.
+        consumed: rows consumed of each source.
         digest: `digest_of` the rest.
     """
 
@@ -57,11 +61,10 @@ class LoaderState:
 
     @classmethod
     def from_dict(cls, fields: object) -> LoaderState:
-        """Read what `to_dict` wrote.
+        """Return the state that `to_dict` gave as values.
 
         Raises:
-            DataError: the format is not known, or a field is missing or can't be what was saved;
-                names the field.
+            DataError: the format is not known, or a field (named) is missing or impossible.
         """
         if not isinstance(fields, Mapping):
             raise DataError(f"loader state: must be a dict, got {_short(fields)}. {_SAVED}")
@@ -109,7 +112,6 @@ def _count(fields: Mapping[str, Any], name: str, of: str = "") -> int:
 
 
 def _short(value: object) -> str:
-    """Return a value for a message of one line."""
     return " ".join(reprlib.repr(value).split())
 
 
@@ -121,21 +123,21 @@ def digest_of(state: LoaderState) -> str:
 
 
 def state_at(plan: MixPlan, step: int, rows: int) -> LoaderState:
-    """Return the state of a run that has done `step` steps and stands at counter `rows`."""
+    """Return the state of a run that has done `step` steps and is at row index `rows`."""
     state = LoaderState(
         plan=plan.hash,
         base=plan.base.hash,
         history=history(plan, rows),
         step=step,
         rows=rows,
-        tokens=plan.skips.delivered_before(rows) * plan.seq_len,
-        consumed=consumed_before(plan, rows),
+        tokens=plan.skips.consumed_before(rows) * plan.seq_len,
+        consumed=consumed_by_source(plan, rows),
     )
     return replace(state, digest=digest_of(state))
 
 
-def consumed_before(plan: MixPlan, rows: int) -> dict[str, int]:
-    """Return how many rows of each source the counters [0, rows) deliver."""
+def consumed_by_source(plan: MixPlan, rows: int) -> dict[str, int]:
+    """Return how many rows of each source the first `rows` rows consume, skipped ones left out."""
     counts = plan.order.taken(rows)
     for first, end in plan.skips.before(rows):
         counts = counts - (plan.order.taken(end) - plan.order.taken(first))
@@ -152,9 +154,9 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
     kind = DataError if state.plan == plan.hash else UsageError
     if edit := _edit_since(state, plan):
         raise UsageError(
-            f"loader state: it stands at row {state.rows}, but {plan.files.where(edit.name)} was"
+            f"loader state: it is at row {state.rows}, but {plan.files.where(edit.name)} was"
             f" made since and changes the rows from {edit.row} on. Load a checkpoint from before"
-            " that row, or delete that edit and those behind it."
+            " that row, or delete that edit and those after it."
         )
     if state.base == plan.base.hash and state.plan not in _hashes(plan):
         raise UsageError(
@@ -183,11 +185,13 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
             f"loader state: the first {state.rows} rows are not those of {whose}: history"
             f" {state.history} and {state.tokens} tokens, expected {expected.history} and"
             f" {expected.tokens}. Load it with the plan that it was saved with, or with one that"
-            " differs behind these rows only."
+            " differs only after these rows."
         )
-    delivered = plan.skips.delivered_before(state.rows)
-    if not min(1, delivered) <= state.step <= delivered:
-        raise kind(f"loader state: {state.step} steps can't have taken {delivered} rows. {_SAVED}")
+    num_consumed = plan.skips.consumed_before(state.rows)
+    if not min(1, num_consumed) <= state.step <= num_consumed:
+        raise kind(
+            f"loader state: {state.step} steps can't have taken {num_consumed} rows. {_SAVED}"
+        )
     if state.digest != (digest := digest_of(state)):
         raise DataError(
             f"loader state: digest is {_short(state.digest)}, but its other fields give"
@@ -196,7 +200,7 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
 
 
 def _edit_since(state: LoaderState, plan: MixPlan) -> Edit | None:
-    """Return the first edit behind the state's own plan that changes rows the state has taken."""
+    """Return the first edit since the state's plan that changes rows before the state."""
     hashes = _hashes(plan)
     if state.plan not in hashes:
         return None
@@ -205,17 +209,16 @@ def _edit_since(state: LoaderState, plan: MixPlan) -> Edit | None:
 
 
 def _hashes(plan: MixPlan) -> list[str]:
-    """Return the hashes of a plan without edits, with the first of them, and so on."""
+    """Return the hashes of a plan without edits, with its first edit, and so on."""
     return [plan.base.hash, *(edit.after for edit in plan.edits)]
 
 
 def history(plan: MixPlan, rows: int) -> str:
     """Return a blake2b-128 over all that decides the first `rows` rows of a run, and nothing else.
 
-    So equal values mean equal rows, also under different plans: stages and sources that come later,
-    the length of the run, names of stages and common factors of weights are left out. A source that
-    is still in a first epoch in stored order counts with the parts it has reached, any other with
-    all of them.
+    Equal values mean equal rows, even under different plans: later stages and sources, the length
+    of the run, names of stages and common factors of weights are left out. A source that is still
+    in a first epoch in stored order counts with the parts it has reached, any other with all.
     """
     order = plan.order
     stages, start = [], 0
@@ -253,3 +256,56 @@ def history(plan: MixPlan, rows: int) -> str:
         fields["takedowns"] = takedowns
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceShare:
+    """One source up to a point of a run.
+
+    Attributes:
+        source: its name.
+        rows: rows consumed.
+        tokens: input positions consumed, padding included.
+        epochs: rows consumed / rows there are.
+        share: part of all rows consumed.
+        planned_share: part that the weights of the stages ask for.
+        error_rows: rows consumed beyond what the weights ask for; spans to skip count in both.
+    """
+
+    source: str
+    rows: int
+    tokens: int
+    epochs: float
+    share: float
+    planned_share: float
+    error_rows: float
+
+
+def shares_before(plan: MixPlan, rows: int) -> list[SourceShare]:
+    """Return what each source gives in the first `rows` rows of a run, without skipped ones."""
+    consumed = consumed_by_source(plan, rows)
+    ideal = dict.fromkeys(consumed, Fraction(0))
+    start = 0
+    for stage in plan.order.stages:
+        end = start + stage.rows
+        used = max(0, min(rows, end) - start)
+        # Skipped rows of a stage take their share of each source along.
+        for first, last in plan.skips.before(rows):
+            used -= max(0, min(last, end, rows) - max(first, start))
+        total = sum(stage.weights)
+        for source, weight in zip(plan.sources, stage.weights, strict=True):
+            ideal[source.name] += Fraction(used * weight, total)
+        start = end
+    num_consumed = sum(consumed.values()) or 1
+    return [
+        SourceShare(
+            source=source.name,
+            rows=consumed[source.name],
+            tokens=consumed[source.name] * plan.seq_len,
+            epochs=consumed[source.name] / source.rows if source.rows else 0.0,
+            share=consumed[source.name] / num_consumed,
+            planned_share=float(ideal[source.name] / num_consumed),
+            error_rows=float(consumed[source.name] - ideal[source.name]),
+        )
+        for source in plan.sources
+    ]

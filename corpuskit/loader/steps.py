@@ -1,4 +1,4 @@
-"""Steps and rows: how many rows each step takes, also where the batch size grows during a run."""
+"""Which rows each step takes, including batch sizes that grow during a run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+BatchSize = int | list[tuple[int, int]]
+"""Rows of the global batch, or (first step, rows) pairs of a ramp."""
+
+
+def parse_batch_size(text: str) -> BatchSize:
+    """Return the batch size in `256`, or `0:256,1000:512`: 512 rows from step 1000 on.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        if ":" not in text:
+            return int(text)
+        return [(int(step), int(rows)) for step, rows in (p.split(":") for p in text.split(","))]
+    except ValueError:
+        what = "neither a number of rows nor a ramp like 0:256,1000:512"
+        raise ValueError(f"{text!r} is {what}") from None
+
+
 class BatchRows:
     """Rows of the global batch by step: a number, or (first step, rows) pairs of a ramp.
 
@@ -25,45 +44,45 @@ class BatchRows:
     """
 
     def __init__(self, rows: int | Sequence[tuple[int, int]]) -> None:
-        pieces = _pieces(rows)
-        steps = [step for step, _ in pieces]
+        ramp = _ramp(rows)
+        steps = [step for step, _ in ramp]
         if not steps or steps[0] or any(b <= a for a, b in itertools.pairwise(steps)):
             raise UsageError(
                 "loader: a ramp of global_batch_rows must be (first step, rows) pairs with steps"
-                f" ascending from 0, got {list(pieces)}."
+                f" ascending from 0, got {list(ramp)}."
             )
-        if min(rows for _, rows in pieces) < 1:
+        if min(rows for _, rows in ramp) < 1:
             raise UsageError(f"loader: global_batch_rows must be at least 1, got {rows}.")
-        self.pieces = pieces
+        self.ramp = ramp
         self._steps = np.array(steps, np.int64)
-        self._rows = np.array([rows for _, rows in pieces], np.int64)
+        self._rows = np.array([rows for _, rows in ramp], np.int64)
         self._before = np.concatenate([[0], np.cumsum(np.diff(self._steps) * self._rows[:-1])])
 
     def at(self, step: int) -> int:
         """Return the rows of a step."""
-        return int(self._rows[self._piece(step)])
+        return int(self._rows[self._section(step)])
 
     def before(self, step: int) -> int:
         """Return the rows of all steps before one."""
-        piece = self._piece(step)
-        return int(self._before[piece] + (step - self._steps[piece]) * self._rows[piece])
+        section = self._section(step)
+        return int(self._before[section] + (step - self._steps[section]) * self._rows[section])
 
     def step_of(self, row: int) -> int:
         """Return the step that takes a row, rows counted from step 0."""
-        piece = int(np.searchsorted(self._before, row, side="right")) - 1
-        return int(self._steps[piece] + (row - self._before[piece]) // self._rows[piece])
+        section = int(np.searchsorted(self._before, row, side="right")) - 1
+        return int(self._steps[section] + (row - self._before[section]) // self._rows[section])
 
-    def piece_end(self, step: int) -> int | None:
+    def section_end(self, step: int) -> int | None:
         """Return the first later step with another size, None if there is none."""
-        piece = self._piece(step) + 1
-        return int(self._steps[piece]) if piece < len(self.pieces) else None
+        section = self._section(step) + 1
+        return int(self._steps[section]) if section < len(self.ramp) else None
 
-    def _piece(self, step: int) -> int:
+    def _section(self, step: int) -> int:
         return max(0, int(np.searchsorted(self._steps, step, side="right")) - 1)
 
 
-def _pieces(rows: int | Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return (first step, rows) pairs; whole numbers of any type will do."""
+def _ramp(rows: int | Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return (first step, rows) pairs; accepts any integer type."""
     try:
         return ((0, operator.index(rows)),)  # type: ignore[arg-type]
     except TypeError:
@@ -79,14 +98,14 @@ def _pieces(rows: int | Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...
 
 
 @dataclass(frozen=True, slots=True)
-class Slicing:
-    """Which rows of the run one rank takes in which step; rows are stored rows.
+class BatchSchedule:
+    """Which stored rows of the run a rank takes in each step.
 
     Attributes:
         batch: stored rows of the global batch by step.
-        first_step: a step whose place is known, where the loader was told to stand.
-        first_row: rows delivered before it.
-        rank: of `world_size` slices, which.
+        first_step: where the loader started or was moved to.
+        first_row: rows consumed before it.
+        rank: which of the `world_size` slices.
     """
 
     batch: BatchRows
@@ -101,29 +120,29 @@ class Slicing:
         return self.first_row == self.batch.before(self.first_step)
 
     def before(self, step: int) -> int:
-        """Return how many rows were delivered before a step.
+        """Return how many rows were consumed before a step.
 
         Raises:
-            UsageError: the step is before `first_step`, which another batch size has led to.
+            UsageError: the step is before `first_step`, which was reached with another batch size.
         """
         if step < self.first_step:
             self.require_past()
         return self.first_row + self.batch.before(step) - self.batch.before(self.first_step)
 
     def require_past(self) -> None:
-        """Refuse to count steps before a state that another batch size has led to.
+        """Refuse to count steps before a state that was reached with another batch size.
 
         Raises:
-            UsageError: one has.
+            UsageError: it was.
         """
         if not self.knows_past:
             raise UsageError(
                 f"loader: the first {self.first_step} steps took {self.first_row} rows, so not"
-                f" {_said(self.batch)}. Ask a loader with the batch size of that time."
+                f" {_describe(self.batch)}. Ask a loader that has the batch size of those steps."
             )
 
     def step_of(self, row: int) -> tuple[int, int]:
-        """Return the step that takes a delivered row, and which of its rows that is."""
+        """Return the step that takes a consumed row, and which of its rows that is."""
         if row < self.first_row:
             self.require_past()
         shift = self.batch.before(self.first_step) - self.first_row
@@ -131,7 +150,7 @@ class Slicing:
         return step, row + shift - self.batch.before(step)
 
     def last_step(self, num_rows: int) -> int:
-        """Return how many whole steps `num_rows` delivered rows make."""
+        """Return how many whole steps `num_rows` consumed rows make."""
         return self.step_of(max(num_rows, self.first_row))[0]
 
     def rank_rows(self, step: int) -> int:
@@ -139,23 +158,23 @@ class Slicing:
         return self.batch.at(step) // self.world_size
 
     def rows(self, step: int, num_steps: int) -> NDArray[np.int64]:
-        """Return the numbers of the delivered rows of steps of one size, (num_steps * b,)."""
+        """Return the numbers of the consumed rows of steps of one size, (num_steps * b,)."""
         size, mine = self.batch.at(step), self.rank_rows(step)
         begins = self.before(step) + self.rank * mine + np.arange(num_steps, dtype=np.int64) * size
         return (begins[:, None] + np.arange(mine)).reshape(-1)
 
 
-def _said(batch: BatchRows) -> str:
-    if len(batch.pieces) == 1:
-        return f"{batch.pieces[0][1]} each"
-    return "those of the ramp " + ", ".join(f"{step}:{rows}" for step, rows in batch.pieces)
+def _describe(batch: BatchRows) -> str:
+    if len(batch.ramp) == 1:
+        return f"{batch.ramp[0][1]} each"
+    return "those of the ramp " + ", ".join(f"{step}:{rows}" for step, rows in batch.ramp)
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatches:
-    """How a rank's rows of a step are cut: into so many batches, or into batches of so many rows.
+    """How a rank's rows of a step are cut: into `batches`, or into batches of `rows` each.
 
-    With a ramp of the batch size the second keeps the memory of a batch as it is.
+    With a ramp of the batch size the second keeps the memory of a batch constant.
     """
 
     batches: int = 1
@@ -166,31 +185,31 @@ class MicroBatches:
         return self.batches if self.rows is None else rank_rows // self.rows
 
     def fits(self, rank_rows: int) -> bool:
-        """Say whether all batches of a step get the same number of rows."""
+        """Return whether all batches of a step get the same number of rows."""
         size = self.batches if self.rows is None else self.rows
         return size >= 1 and rank_rows % size == 0 and self.count(rank_rows) >= 1
 
 
 def check_topology(
-    batch: BatchRows, rank: int, world_size: int, micro: MicroBatches, pieces: int
+    batch: BatchRows, rank: int, world_size: int, micro: MicroBatches, row_chunks: int
 ) -> None:
-    """Refuse sizes that don't divide, with the ones that do.
+    """Refuse sizes that don't divide, and name those that do.
 
     Args:
         batch: rows of the global batch by step.
         rank, world_size: the slice, and how many there are.
         micro: how a slice is cut.
-        pieces: rows that one stored row is handed out as; a slice has whole stored rows.
+        row_chunks: rows that each stored row is handed out as; a slice has whole stored rows.
 
     Raises:
         UsageError: something does not divide.
     """
     if micro.rows is not None and micro.batches != 1:
         raise UsageError("loader: give micro_batches or micro_batch_rows, and not both.")
-    for _, rows in batch.pieces:
-        if world_size < 1 or rows % (world_size * pieces):
-            legal = [n for n in range(1, rows // pieces + 1) if rows % (n * pieces) == 0]
-            halves = f" and rows come in {pieces}s from a stored row" if pieces > 1 else ""
+    for _, rows in batch.ramp:
+        if world_size < 1 or rows % (world_size * row_chunks):
+            legal = [n for n in range(1, rows // row_chunks + 1) if rows % (n * row_chunks) == 0]
+            halves = f" and rows come in {row_chunks}s from a stored row" if row_chunks > 1 else ""
             raise UsageError(
                 f"loader: world_size must divide global_batch_rows, got {world_size} and"
                 f" {rows}{halves}. Legal for {rows} rows: {legal or 'none'}."
@@ -211,18 +230,18 @@ def check_topology(
         raise UsageError(f"loader: rank must be in [0, {world_size}), got {rank}.")
 
 
-def cut_rows(stored: int, wanted: int | None) -> tuple[int, int]:
-    """Return the length of the rows that are handed out, and how many a stored row gives.
+def cut_rows(stored: int, seq_len: int | None) -> tuple[int, int]:
+    """Return the length of the rows that are handed out, and how many each stored row gives.
 
     Raises:
         UsageError: the stored rows can't be cut into rows of this length.
     """
-    if wanted is None:
+    if seq_len is None:
         return stored, 1
-    if wanted < 1 or stored % wanted:
+    if seq_len < 1 or stored % seq_len:
         legal = [stored // n for n in range(1, 65) if stored % n == 0]
         raise UsageError(
-            f"loader: seq_len must divide the {stored} tokens of a packed row, got {wanted}."
+            f"loader: seq_len must divide the {stored} tokens of a packed row, got {seq_len}."
             f" Legal: {', '.join(map(str, legal))}."
         )
-    return wanted, stored // wanted
+    return seq_len, stored // seq_len

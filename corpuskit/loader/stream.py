@@ -1,4 +1,4 @@
-"""The streaming loader: the batch of a step as a pure function of plan and step, on any ranks."""
+"""The streaming loader: the batch of a step is a pure function of plan and step, on any ranks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.errors import UsageError
-from corpuskit.loader.assemble import Assembled, Memory, PlainRows
-from corpuskit.loader.files import open_files
-from corpuskit.loader.index import read_mix
-from corpuskit.loader.parts import Parts
-from corpuskit.loader.provenance import Provenance, Sighting
-from corpuskit.loader.reader import ReadCounts, Reader
-from corpuskit.loader.shares import shares_before
-from corpuskit.loader.state import LoaderState, check_state, state_at
-from corpuskit.loader.steps import BatchRows, MicroBatches, Slicing, check_topology, cut_rows
-from corpuskit.loader.window import Planner
+from corpuskit.loader.assemble import Assembled, BufferPool, PlainRows
+from corpuskit.loader.index import open_files, read_mix
+from corpuskit.loader.parts import OpenParts
+from corpuskit.loader.provenance import Occurrence, Provenance
+from corpuskit.loader.reader import Planner, ReadCounts, WindowReader
+from corpuskit.loader.state import LoaderState, check_state, shares_before, state_at
+from corpuskit.loader.steps import BatchRows, BatchSchedule, MicroBatches, check_topology, cut_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +24,8 @@ if TYPE_CHECKING:
 
     from corpuskit.loader.assemble import Batch
     from corpuskit.loader.provenance import StepRow
-    from corpuskit.loader.shares import SourceShare
-    from corpuskit.loader.window import Window
+    from corpuskit.loader.reader import Window
+    from corpuskit.loader.state import SourceShare
 
 ASSEMBLED_TOKENS = 1 << 18
 
@@ -42,16 +39,16 @@ class StreamingLoader:
       belongs to another segment or is padding; positions restart at each segment.
     - `cu_seqlens` (n + 1,) int32 segment boundaries over the b * L positions; `max_seqlen` int.
     - `source_ids` (b,) int32 into `source_names`; `row_ids` (b,) int64 row within the source;
-      `run_rows` (b,) int64 the run's row counter; `text_bytes` (b,) int64 bytes of text in the row.
+      `run_rows` (b,) int64 the run's row index; `text_bytes` (b,) int64 bytes of text in the row.
     - `step` int: the step that the batch belongs to. With `seq_len`, `row_parts` (b,) int32: which
-      piece of its stored row a row is.
+      chunk of its stored row a row is.
 
     A loader is one pass over the run, whose epochs are in the plan: at its end, iterating gives
-    nothing, and a warning. An iterator goes on where the loader stands, and the loader moves on
-    with the last batch of a step: `state_dict()` in the body of the loop is the state behind that
-    step. With `micro_batches` = m, a step yields m batches, and a state in between is that of the
+    nothing, and a warning. An iterator continues at the position of the loader, which advances with
+    the last batch of a step: `state_dict()` in the body of the loop is the state after that step.
+    With `micro_batches` = m, a step yields m batches, and a state in between is that of the
     beginning of the step. Rows left over at the end of the plan, fewer than a global batch, are not
-    delivered.
+    yielded.
 
     Args:
         run_dir: the directory of a finished run, or its address in object storage.
@@ -61,14 +58,13 @@ class StreamingLoader:
         world_size: number of slices; divides every batch size.
         micro_batches: batches that this rank's slice is cut into; divides its rows.
         micro_batch_rows: instead of `micro_batches`, the rows of each: a ramp grows in batches.
-        seq_len: hand every packed row out as rows of so many tokens, which divide it; they count
-            as rows of the global batch, and the pieces of a packed row stay together.
+        seq_len: hand every packed row out as rows of this length, which divides it; they count as
+            rows of the global batch, and the chunks of a packed row stay together.
         start_step: where to begin, in steps from the start of the run.
         num_steps: steps of the whole run; None for as many as the plan has rows for.
         reader_threads: threads that read ahead; None for 2, for 8 from object storage.
         read_ahead_bytes: bound on the stored rows held in memory.
-        read_deadline_seconds: how long the read of a row group may take before the step that waits
-            for it raises.
+        read_deadline_seconds: a step that waits longer for the read of a row group raises.
         max_open_parts: bound on open files.
         cache_dir: folder on this machine for what comes from object storage, shared by the ranks
             of the machine and by later runs; None to write nothing.
@@ -112,24 +108,22 @@ class StreamingLoader:
             cache_bytes=cache_bytes,
         )
         self.plan = read_mix(files)
-        self.seq_len, self._pieces = cut_rows(self.plan.seq_len, seq_len)
+        self.seq_len, self._row_chunks = cut_rows(self.plan.seq_len, seq_len)
         self.rank, self.world_size = rank, world_size
         self._micro = MicroBatches(micro_batches, micro_batch_rows)
-        check_topology(batch, rank, world_size, self._micro, self._pieces)
+        check_topology(batch, rank, world_size, self._micro, self._row_chunks)
         self._batch = batch
-        self._stored = BatchRows([(step, rows // self._pieces) for step, rows in batch.pieces])
+        self._stored = BatchRows([(step, rows // self._row_chunks) for step, rows in batch.ramp])
         self._threads, self._read_ahead = reader_threads or files.reader_threads, read_ahead_bytes
         self._deadline, self._max_open = read_deadline_seconds, max_open_parts
-        self._wanted_steps = num_steps
-        self._reader: Reader | None = None
+        self._num_steps = num_steps
+        self._reader: WindowReader | None = None
         self._counts = ReadCounts()
         self._provenance = Provenance(self.plan, read_deadline_seconds)
-        self._stand_at(start_step, self._stored.before(max(0, start_step)))
-        if cache_dir is not None:
-            from corpuskit.loader.remote import require_room
-
-            planner = Planner(self.plan, self._slicing, self._end_step, read_ahead_bytes // 2)
-            require_room(self.plan, planner, self._step, self._end_step)
+        self._seek(start_step, self._stored.before(max(0, start_step)))
+        if files.cache is not None:
+            planner = Planner(self.plan, self._schedule, self._end_step, read_ahead_bytes // 2)
+            planner.reserve(files.cache, self._step)
 
     @property
     def source_names(self) -> tuple[str, ...]:
@@ -159,7 +153,7 @@ class StreamingLoader:
     @property
     def num_batches(self) -> int:
         """Batches of the whole run, those done included."""
-        sizes, last = self._batch.pieces, self._end_step
+        sizes, last = self._batch.ramp, self._end_step
         ends = [*(min(step, last) for step, _ in sizes[1:]), last]
         return sum(
             max(0, end - first) * self._micro.count(rows // self.world_size)
@@ -198,32 +192,32 @@ class StreamingLoader:
         return self.state_at(self._step)
 
     def state_at(self, step: int) -> dict[str, object]:
-        """Return the position behind `step` steps, past or future, whatever was iterated.
+        """Return the position after `step` steps, past or future, whatever was iterated.
 
-        For training code that looks ahead: the state that belongs to a batch is that behind its
-        step, `state_at(batch["step"] + 1)`, not where the loader stands.
+        For training code that prefetches: the state that belongs to a batch is that after its step,
+        `state_at(batch["step"] + 1)`, not the position of the loader.
 
         Raises:
-            UsageError: the run has no such step, or another batch size has led to this point.
+            UsageError: the run has no such step, or this point was reached with another batch size.
         """
         self._check_step(step, "state_at", extra=1)
-        rows = self._counter_behind(self._slicing.before(step))
+        rows = self._row_index_after(self._schedule.before(step))
         return state_at(self.plan, step, rows).to_dict()
 
     def load_state_dict(self, fields: Mapping[str, object]) -> None:
         """Move to a saved position; ranks, micro-batches and batch size may have changed since.
 
-        A state of another plan is accepted when both have the same history up to it: sources and
-        stages may be added behind it, the run be longer, spans to skip begin later. The proof is a
+        A state of another plan is accepted if both have the same history up to it: sources and
+        stages may be added after it, the run be longer, spans to skip begin later. The proof is a
         hash over all that decides those rows, computed again under this plan.
 
         Raises:
             UsageError: the state is of a plan with another history.
-            DataError: it is no state, or contradicts itself or its plan; names the field.
+            DataError: it is not a state, or contradicts itself or its plan; names the field.
         """
         state = LoaderState.from_dict(fields)
         check_state(state, self.plan)
-        self._stand_at(state.step, self.plan.skips.delivered_before(state.rows))
+        self._seek(state.step, self.plan.skips.consumed_before(state.rows))
         self.close()
 
     def which(self, step: int, rank: int | None = None, row: int | None = None) -> list[StepRow]:
@@ -245,116 +239,117 @@ class StreamingLoader:
             raise UsageError(f"which: row must be in [0, {num_rows}), got {row}.")
         first = (rank or 0) * num_rows
         rows = first + (np.arange(num_rows) if row is None else np.array([row]))
-        stored, pieces = np.divmod(rows, self._pieces)
-        counters = self.plan.skips.counters(self._slicing.before(step) + stored)
-        cuts = pieces * self.seq_len if self._pieces > 1 else None
-        return self._provenance.rows_of(step, rows, counters, cuts, self.seq_len)
+        stored, chunks = np.divmod(rows, self._row_chunks)
+        row_indices = self.plan.skips.row_indices(self._schedule.before(step) + stored)
+        cuts = chunks * self.seq_len if self._row_chunks > 1 else None
+        return self._provenance.rows_of(step, rows, row_indices, cuts, self.seq_len)
 
-    def when(self, document: str | int) -> list[Sighting]:
-        """Return every time the run sees a document, given by id or key, in the order of steps.
+    def occurrences(self, document: str | int) -> list[Occurrence]:
+        """Return every occurrence of a document, given by id or key, in the order of steps.
 
         Raises:
             UsageError: no packed row holds such a document.
         """
-        sightings = []
-        for found in self._provenance.counters_of(document):
-            delivered = self.plan.skips.delivered_before(found.counter)
-            step, place = self._slicing.step_of(delivered)
+        occurrences = []
+        for match in self._provenance.rows_with(document):
+            step, row = self._schedule.step_of(self.plan.skips.consumed_before(match.row_index))
             if step >= self._last_step():
                 continue
-            first = found.first_token // self.seq_len
+            first = match.first_token // self.seq_len
             # The last token of a stored row is only ever a label.
-            last = min(found.last_token, self.plan.seq_len - 1) // self.seq_len
-            sightings += [
-                Sighting(step, place * self._pieces + piece, found.row, found.epoch, found.masked)
-                for piece in range(min(first, last), last + 1)
+            last = min(match.last_token, self.plan.seq_len - 1) // self.seq_len
+            occurrences += [
+                Occurrence(
+                    step, row * self._row_chunks + chunk, match.row, match.epoch, match.masked
+                )
+                for chunk in range(min(first, last), last + 1)
             ]
-        return sightings
+        return occurrences
 
     def row_at(self, step: int) -> int:
-        """Return the run's counter of the first row of a step; behind the last, its end.
+        """Return the row index of the first row of a step; after the last step, the run's end.
 
         Raises:
-            UsageError: the run has no such step, or another batch size has led to this point.
+            UsageError: the run has no such step, or this point was reached with another batch size.
         """
         self._check_step(step, "row_at", extra=1)
-        delivered = self._slicing.before(step)
-        if delivered >= self.plan.skips.num_delivered:
+        consumed = self._schedule.before(step)
+        if consumed >= self.plan.skips.num_consumed:
             return self.plan.order.num_rows
-        return int(self.plan.skips.counters(np.array([delivered]))[0])
+        return int(self.plan.skips.row_indices(np.array([consumed]))[0])
 
     def mixture(self, step: int | None = None) -> list[SourceShare]:
-        """Return what each source has given behind `step` steps (where the loader stands).
+        """Return what each source has given after `step` steps; by default, those done.
 
         Raises:
             UsageError: the run has no such step.
         """
         step = self._step if step is None else step
         self._check_step(step, "mixture", extra=1)
-        return shares_before(self.plan, self._counter_behind(self._slicing.before(step)))
+        return shares_before(self.plan, self._row_index_after(self._schedule.before(step)))
 
-    def _check_step(self, step: int, asked: str, extra: int = 0) -> None:
+    def _check_step(self, step: int, method: str, extra: int = 0) -> None:
         last = self._last_step()
         if not 0 <= step < last + extra:
-            raise UsageError(f"{asked}: step must be in [0, {last + extra}), got {step}.")
+            raise UsageError(f"{method}: step must be in [0, {last + extra}), got {step}.")
 
-    def _stand_at(self, step: int, delivered: int) -> None:
-        """Make (step, delivered stored rows) the point that steps are counted from."""
-        slicing = Slicing(self._stored, step, delivered, self.rank, self.world_size)
-        num_delivered, wanted = self.plan.skips.num_delivered, self._wanted_steps
-        if step < 0 or delivered > num_delivered:
-            last = Slicing(self._stored, 0, 0, 0, 1).last_step(num_delivered)
+    def _seek(self, step: int, consumed: int) -> None:
+        """Move to a step; `consumed` stored rows come before it."""
+        schedule = BatchSchedule(self._stored, step, consumed, self.rank, self.world_size)
+        num_consumed, num_steps = self.plan.skips.num_consumed, self._num_steps
+        if step < 0 or consumed > num_consumed:
+            last = BatchSchedule(self._stored, 0, 0, 0, 1).last_step(num_consumed)
             raise UsageError(f"loader: start_step must be in [0, {last}], got {step}.")
-        last = slicing.last_step(num_delivered)
-        if wanted is not None and not max(step, 1) <= wanted <= last:
-            behind = f" of which {step} are done" if step else ""
+        last = schedule.last_step(num_consumed)
+        if num_steps is not None and not max(step, 1) <= num_steps <= last:
+            done = f" of which {step} are done" if step else ""
             raise UsageError(
                 f"loader: num_steps must be at least {max(step, 1)} and at most {last}, the steps"
-                f" of {self._batch.at(last)} rows in plan {self.plan.name!r}{behind}, got {wanted}."
+                f" of {self._batch.at(last)} rows in plan {self.plan.name!r}{done},"
+                f" got {num_steps}."
             )
-        self._step, self._slicing = step, slicing
-        self._end_step = last if wanted is None else wanted
+        self._step, self._schedule = step, schedule
+        self._end_step = last if num_steps is None else num_steps
 
     def _last_step(self) -> int:
-        """Return how many steps the plan has rows for."""
-        return self._slicing.last_step(self.plan.skips.num_delivered)
+        return self._schedule.last_step(self.plan.skips.num_consumed)
 
-    def _counter_behind(self, delivered: int) -> int:
-        if not delivered:
+    def _row_index_after(self, consumed: int) -> int:
+        if not consumed:
             return 0
-        return int(self.plan.skips.counters(np.array([delivered - 1]))[0]) + 1
+        return int(self.plan.skips.row_indices(np.array([consumed - 1]))[0]) + 1
 
     def _stream(self) -> Iterator[Batch]:
         if self._step >= self._end_step:
-            # No error: a finished run that is started again gets here. It is shown once.
+            # Not an error: a finished run that is started again gets here. Python warns once.
             warnings.warn(
                 f"loader: {self._step} of {self._end_step} steps are done, so there is nothing to"
-                " iterate over. The epochs are in the plan, a loader is passed over once; to take"
-                " its steps again, load_state_dict(state_at(0)).",
+                " iterate over. The epochs are in the plan, and a loader is one pass over it; to"
+                " take its steps again, load_state_dict(state_at(0)).",
                 stacklevel=2,
             )
             return
-        parts = Parts(self.plan, self._max_open)
-        reader = self._reader = Reader(
+        parts = OpenParts(self.plan, self._max_open)
+        reader = self._reader = WindowReader(
             self.plan,
             parts,
-            self._slicing,
+            self._schedule,
             self._step,
             self._end_step,
             num_threads=self._threads,
             read_ahead_bytes=self._read_ahead,
             deadline_seconds=self._deadline,
         )
-        memory, end = Memory(), self._step
+        pool, end = BufferPool(), self._step
         try:
             for step in range(self._step, self._end_step):
                 if step == end:
                     window = reader.window_of(step)
-                    rank_rows = window.rank_rows * self._pieces
+                    rank_rows = window.rank_rows * self._row_chunks
                     micro_batches = self._micro.count(rank_rows)
                     most = ASSEMBLED_TOKENS // (window.rank_rows * self.plan.seq_len)
                     begin, end = step, step + window.num_ready(step, max(1, most))
-                    rows = self._assemble(memory, window, begin, end, rank_rows // micro_batches)
+                    rows = self._assemble(pool, window, begin, end, rank_rows // micro_batches)
                 for micro in range(micro_batches):
                     reader.require_open()
                     if micro == micro_batches - 1:
@@ -366,9 +361,9 @@ class StreamingLoader:
                 self.close()
 
     def _assemble(
-        self, memory: Memory, window: Window, begin: int, end: int, batch_rows: int
+        self, pool: BufferPool, window: Window, begin: int, end: int, batch_rows: int
     ) -> Assembled:
-        """Make arrays of the steps [begin, end) of a window; none of the large is the window's."""
+        """Make arrays of the steps [begin, end) of a window; the large ones are copies."""
         first = (begin - window.first_step) * window.rank_rows
         rows = slice(first, (end - window.first_step) * window.rank_rows)
         stored, text_bytes, masked = window.stored[rows], window.text_bytes[rows], None
@@ -381,7 +376,7 @@ class StreamingLoader:
                 stored[row, begins:ends] = pad if isinstance(pad, int) else 0
             np.subtract.at(text_bytes, masked[0], window.masks.text_bytes[some])
         return Assembled(
-            memory,
+            pool,
             PlainRows(
                 stored,
                 window.segments.of(rows),
@@ -392,9 +387,9 @@ class StreamingLoader:
             {
                 "source_ids": window.rows.sources[rows],
                 "row_ids": window.rows.rows[rows],
-                "run_rows": window.counters[rows],
+                "run_rows": window.row_indices[rows],
             },
             batch_rows=batch_rows,
-            pieces=self._pieces,
+            row_chunks=self._row_chunks,
             masked=masked,
         )

@@ -1,4 +1,4 @@
-"""The loader as a torch dataset, and its batches as other training code takes them."""
+"""The loader as a torch dataset, and its batches in the form that other training code takes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _NO_BATCHING = (
 class TorchStream(IterableDataset[Tensors]):
     """Yields the batches of a loader as tensors that share the memory of its arrays.
 
-    Use it as it is, or with `DataLoader(stream, batch_size=None, num_workers=0)`: it yields whole
-    batches of this rank, so nothing may slice or shard them once more. Integers stay int32, half
+    Use it directly, or with `DataLoader(stream, batch_size=None, num_workers=0)`: it yields whole
+    batches of this rank, so nothing may slice or shard them again. Integers stay int32, half
     the bytes to a device; take `.long()` there where needed.
 
     Args:
@@ -46,7 +46,7 @@ class TorchStream(IterableDataset[Tensors]):
         pin_memory: copy each batch into page-locked memory, for `to(device, non_blocking=True)`.
 
     Raises:
-        UsageError: pinned memory is asked for without a CUDA device.
+        UsageError: `pin_memory` without a CUDA device.
     """
 
     def __init__(self, loader: StreamingLoader, *, pin_memory: bool = False) -> None:
@@ -59,8 +59,8 @@ class TorchStream(IterableDataset[Tensors]):
     def __iter__(self) -> Iterator[Tensors]:
         if get_worker_info() is not None:
             raise UsageError(_NO_WORKERS)
-        # A dataset is not told how a DataLoader will use it. The object that calls `iter` here
-        # knows: torch's fetcher, which has `auto_collation` unless batch_size is None.
+        # A dataset does not know how a DataLoader will use it. The object that calls `iter` here
+        # does: torch's fetcher, which has `auto_collation` unless batch_size is None.
         if getattr(sys._getframe(1).f_locals.get("self"), "auto_collation", False):
             raise UsageError(_NO_BATCHING)
         return self._tensors()
@@ -77,7 +77,7 @@ class TorchStream(IterableDataset[Tensors]):
         raise UsageError(_NO_WORKERS)
 
     def state_dict(self, step: int | None = None) -> dict[str, object]:
-        """Return the state behind a number of steps.
+        """Return the state after a number of steps.
 
         Args:
             step: steps that training has done. None: those whose last batch was yielded, which are
@@ -103,10 +103,10 @@ class TorchStream(IterableDataset[Tensors]):
 
     def _tensor(self, array: NDArray[np.int32] | NDArray[np.int64]) -> torch.Tensor:
         tensor = torch.from_numpy(array)
-        # Not a ring of our own: torch keeps page-locked blocks and hands one out again when no
-        # tensor holds it *and* the copies out of it are done, on whichever stream they were
-        # queued. Nobody else can know: a loop that never waits for its device queues copies many
-        # steps after the batch was let go.
+        # Not a ring of our own: torch keeps page-locked blocks and reuses one when no tensor holds
+        # it *and* the copies out of it are done, on whichever stream they were queued. Only torch
+        # can know: a loop that never waits for its device queues copies many steps after the batch
+        # was dropped.
         return tensor.pin_memory() if self._pin_memory else tensor
 
 
@@ -114,12 +114,12 @@ def rank_and_world_size() -> tuple[int, int]:
     """Return the rank of this process and how many there are, as torch or torchrun has them.
 
     From `torch.distributed` where that is initialised, else from RANK and WORLD_SIZE, else (0, 1).
-    Initialises nothing and asks nobody. Ranks that work on the same rows (tensor, context or
-    pipeline parallel) must have the same slice: give the loader the rank in, and the size of, the
-    data-parallel dimensions of the mesh instead.
+    Initialises nothing and does not communicate. Ranks that work on the same rows (tensor, context
+    or pipeline parallel) must have the same slice: give the loader the rank in, and the size of,
+    the data-parallel dimensions of the mesh instead.
 
     Raises:
-        UsageError: one of RANK and WORLD_SIZE is not a number, or there without the other.
+        UsageError: RANK or WORLD_SIZE is not a number, or set without the other.
     """
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
@@ -137,7 +137,7 @@ def rank_and_world_size() -> tuple[int, int]:
 def transformers_inputs(batch: Tensors) -> Tensors:
     """Return a batch as the arguments of a causal language model of `transformers`.
 
-    - `shift_labels`: `labels` here belong to the position they stand at; a model that gets `labels`
+    - `shift_labels`: `labels` here belong to their own position; a model that gets `labels`
       alone shifts them once more. Both are there, since models compute a loss if there are
       `labels`.
     - Attention stays within segments: with `position_ids` that restart and without a cache, models

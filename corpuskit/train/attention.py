@@ -180,7 +180,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) ->
         cu_seq_k=layout.offsets,
         max_q=layout.longest,
         max_k=layout.longest,
-        window_size=(-1, 0),  # causal: everything behind, nothing ahead
+        window_size=(-1, 0),  # causal: everything before, nothing after
         enable_gqa=grouped,
     )
     assert isinstance(packed, torch.Tensor), "a pair only if auxiliary outputs are asked for"

@@ -4,16 +4,15 @@
 optimizer as torch.distributed.checkpoint writes them, and `train.json` (record.py): step, model
 shape, settings, hashes, the loader's state, and a digest of every file, taken of the bytes as they
 were written. It is written as `step-00000120.tmp`, made durable, and renamed when every rank's part
-is on disk, so a folder under its final name is whole; whatever else a killed run left is deleted by
+is on disk, so a folder under its final name is complete; what else a killed run left is deleted by
 the next one. Before a checkpoint is loaded every file is compared with its digest.
 
-A checkpoint is trusted like code: torch unpickles its `.metadata`. Load none that others made.
+A checkpoint is trusted like code: torch unpickles its `.metadata`. Load only those you trust.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import os
 import shutil
@@ -31,10 +30,11 @@ from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from corpuskit.errors import CorpuskitError, DataError, UsageError
+from corpuskit.storage.digested import DigestedFile
 from corpuskit.storage.local import sync_folder
 from corpuskit.train.record import (
+    CheckpointRecord,
     DamagedCheckpointError,
-    Record,
     find_damage,
     read_record,
     step_of,
@@ -42,6 +42,7 @@ from corpuskit.train.record import (
 )
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Iterator
 
     import torch
@@ -52,9 +53,9 @@ if TYPE_CHECKING:
 
 
 def require_same_run(
-    folder: Path, record: Record, shape: ModelShape, settings: TrainSettings
+    folder: Path, record: CheckpointRecord, shape: ModelShape, settings: TrainSettings
 ) -> None:
-    """Refuse to go on from a checkpoint of another model, or with steps of another size.
+    """Refuse to continue from a checkpoint of another model, or with steps of another size.
 
     Raises:
         UsageError: names every difference.
@@ -73,8 +74,8 @@ def require_same_run(
         )
 
 
-def require_same_training(folder: Path, record: Record, identity: str) -> None:
-    """Refuse to go on from a checkpoint that another training has written.
+def require_same_training(folder: Path, record: CheckpointRecord, identity: str) -> None:
+    """Refuse to continue from a checkpoint that another training has written.
 
     Args:
         folder: of the checkpoint.
@@ -87,38 +88,38 @@ def require_same_training(folder: Path, record: Record, identity: str) -> None:
     if identity and record.run != identity:
         raise UsageError(
             f"{folder}: the checkpoint is of another training ({record.run or 'unknown'}; run.json "
-            f"says {identity}). Move it away; or, to go on from it, copy it alone to "
+            f"says {identity}). Move it away; or, to continue from it, copy it alone to "
             "OUTPUT/checkpoints of a new output."
         )
 
 
 class Damaged(NamedTuple):
-    """A checkpoint that is not what was saved, and in what."""
+    """A checkpoint that is not what was saved, and the difference."""
 
     folder: Path
     problem: str
 
 
-class Whole(NamedTuple):
-    """A checkpoint whose files are what was saved."""
+class VerifiedCheckpoint(NamedTuple):
+    """A checkpoint whose files were read and are what was saved."""
 
     folder: Path
-    record: Record
-    size_bytes: int  # of all files that were read for that
-    seconds: float  # and how long that took
+    record: CheckpointRecord
+    size_bytes: int  # of all its files
+    seconds: float  # that verification took
 
 
 class Checkpoints:
     """The checkpoints of one run.
 
     Every rank has one, and all call the same methods at the same steps. A save copies the state to
-    host memory, then writes in a thread while training goes on; at most one is in flight.
+    host memory, then writes in a thread while training continues; at most one is in flight.
 
     Args:
         folder: holds the `step-*` folders.
         parallel: this rank.
-        keep: how many of the newest stay.
-        keep_every: multiples of so many steps stay for good; None for none.
+        keep: how many of the newest are kept.
+        keep_every: checkpoints at multiples of this step are kept for good; None for none.
     """
 
     def __init__(
@@ -137,17 +138,16 @@ class Checkpoints:
 
     def newest(self) -> Path | None:
         """Return the newest checkpoint, unchecked, as rank 0 sees it; collective."""
-        there = self._ordered(None)
-        return there[0] if there else None
+        checkpoints = self._ordered(None)
+        return checkpoints[0] if checkpoints else None
 
-    def newest_whole(self, at_most: int | None = None) -> Whole | None:
-        """Return the newest checkpoint that is what was saved; None if there are none; collective.
+    def newest_verified(self, at_most: int | None = None) -> VerifiedCheckpoint | None:
+        """Return the newest undamaged checkpoint; None if there are no checkpoints; collective.
 
-        Those that were tried before it are damaged; they are in `damaged`, to be reported and set
-        aside.
+        Newer ones that are damaged are in `damaged`, to be reported and set aside.
 
         Args:
-            at_most: of so many steps; if all are newer, the oldest of them. None for any.
+            at_most: of at most this many steps; if all are newer, the oldest. None for any.
 
         Raises:
             DataError: all are damaged; or one is of a format that this version does not read.
@@ -159,7 +159,7 @@ class Checkpoints:
             record, problem = self._examine(folder)
             if record and not problem:
                 size = sum(size for size, _ in record.files.values())
-                return Whole(folder, record, size, time.perf_counter() - begun)
+                return VerifiedCheckpoint(folder, record, size, time.perf_counter() - begun)
             self.damaged.append(Damaged(folder, problem))
         if self.damaged:
             folder, problem = self.damaged[0]
@@ -182,7 +182,7 @@ class Checkpoints:
         return names
 
     def forget_after(self, step: int) -> None:
-        """Delete the checkpoints of more steps than that."""
+        """Delete the checkpoints of more than `step` steps."""
         self.wait()
         if self._parallel.rank == 0:
             # The newest first: whatever a kill leaves, the newest of it is not yet to be deleted.
@@ -191,7 +191,9 @@ class Checkpoints:
                     _delete(checkpoint)
         self._parallel.gather(None)
 
-    def save(self, model: Decoder, optimizer: torch.optim.Optimizer, record: Record) -> None:
+    def save(
+        self, model: Decoder, optimizer: torch.optim.Optimizer, record: CheckpointRecord
+    ) -> None:
         """Begin to save; wait first for the save before."""
         self.wait()
         final = self._folder / f"step-{record.step:08d}"
@@ -262,16 +264,16 @@ class Checkpoints:
 
     def _ordered(self, at_most: int | None) -> list[Path]:
         """Return the checkpoints in the order in which to try them, as rank 0 sees them."""
-        there: list[Path] = []
+        checkpoints: list[Path] = []
         if self._parallel.rank == 0:
-            there = _complete(self._folder)[::-1]
-        there = self._parallel.gather(there)[0]
+            checkpoints = _complete(self._folder)[::-1]
+        checkpoints = self._parallel.gather(checkpoints)[0]
         if at_most is None:
-            return there
-        older = [path for path in there if _step(path) <= at_most]
-        return older + [path for path in reversed(there) if path not in older]
+            return checkpoints
+        older = [path for path in checkpoints if _step(path) <= at_most]
+        return older + [path for path in reversed(checkpoints) if path not in older]
 
-    def _examine(self, folder: Path) -> tuple[Record | None, str]:
+    def _examine(self, folder: Path) -> tuple[CheckpointRecord | None, str]:
         """Return a checkpoint's record, and what is wrong with the checkpoint; collective."""
         record, problem, failure = None, "", None
         rank, ranks = self._parallel.rank, self._parallel.world_size
@@ -285,10 +287,10 @@ class Checkpoints:
         outcomes = self._parallel.gather((problem, failure))
         if failures := [error for _, error in outcomes if error]:
             raise failures[0]
-        return record, "; ".join(dict.fromkeys(found for found, _ in outcomes if found))
+        return record, "; ".join(dict.fromkeys(problem for problem, _ in outcomes if problem))
 
     def _publish(
-        self, writing: Future[Any], files: DigestedFiles, final: Path, record: Record
+        self, writing: Future[Any], files: DigestedFiles, final: Path, record: CheckpointRecord
     ) -> None:
         # Every rank's future ends when all have reported their files as written.
         writing.result()
@@ -297,7 +299,7 @@ class Checkpoints:
         if self._parallel.rank:
             return
         partial = final.with_suffix(".tmp")
-        every = {name: what for one in of_ranks for name, what in one.items()}
+        every = {name: digest for files in of_ranks for name, digest in files.items()}
         write_record(partial, replace(record, files=every))  # syncs the folder, too
         partial.rename(final)
         sync_folder(self._folder)
@@ -308,7 +310,7 @@ class Checkpoints:
 
 
 class DigestedFiles(FileSystem):
-    """What torch writes files by: notes size and digest of the bytes on their way to the disk."""
+    """The file system that torch writes to: records size and digest of each file."""
 
     def __init__(self) -> None:
         self.written: dict[str, tuple[int, str]] = {}
@@ -316,9 +318,9 @@ class DigestedFiles(FileSystem):
     @contextlib.contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
         """Open a file for writing."""
-        with _DigestedFile(io.FileIO(path, mode)) as stream:
+        with DigestedFile(path, xxhash.xxh3_128(), mode) as stream:
             yield stream
-        self.written[Path(path).name] = (stream.size, stream.digest.hexdigest())
+        self.written[Path(path).name] = (stream.size_bytes, stream.digest.hexdigest())
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         """Rename a file."""
@@ -326,37 +328,17 @@ class DigestedFiles(FileSystem):
         self.written[Path(new_path).name] = self.written.pop(Path(path).name)
 
 
-class _DigestedFile(io.BufferedWriter):
-    """A file that is written from its beginning to its end."""
-
-    def __init__(self, raw: io.FileIO) -> None:
-        super().__init__(raw)
-        self.size, self.digest = 0, xxhash.xxh3_128()
-
-    def write(self, content: Any, /) -> int:
-        """Write some bytes."""
-        self.digest.update(content)
-        self.size += memoryview(content).nbytes
-        return super().write(content)
-
-    def fileno(self) -> int:
-        """Return the descriptor; torch syncs it, of `.metadata` without a flush before."""
-        self.flush()
-        return super().fileno()
-
-
 def _state(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     is_new = not optimizer.state
     model_state, optimizer_state = get_state_dict(model, optimizer)
     if is_new:
         # torch has made the missing state by a step without gradients, and counted it.
-        for one in optimizer.state.values():
-            one["step"].zero_()
+        for state in optimizer.state.values():
+            state["step"].zero_()
     return {"model": model_state, "optimizer": optimizer_state}
 
 
 def _complete(folder: Path) -> list[Path]:
-    """Return the complete checkpoints, oldest first."""
     return sorted((path for path in folder.iterdir() if step_of(path.name) is not None), key=_step)
 
 

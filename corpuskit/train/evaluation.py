@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from corpuskit.train.settings import TrainSettings
 
 WINDOW_TOKENS = 1 << 20
-"""Documents of so many tokens, and one more, are packed together: 24 MB of rows, more if one
+"""Documents of this many tokens, and one more, are packed together: 24 MB of rows, or more if one
 document is longer."""
 
 
@@ -45,7 +45,7 @@ class HeldOutDocument(Protocol):
 
     @property
     def text_bytes(self) -> int:
-        """UTF-8 bytes of text behind its first token: what its predicted tokens spell."""
+        """UTF-8 bytes of text after its first token: what its predicted tokens spell."""
 
 
 class HeldOut(Protocol):
@@ -59,8 +59,8 @@ class HeldOut(Protocol):
         """Yield every `ranks`-th document of a source, from the one with number `rank` on."""
 
 
-class Rows(NamedTuple):
-    """Packed pieces of documents; a row has those of one source.
+class HeldOutRows(NamedTuple):
+    """Packed pieces of documents; all pieces in a row are of one source.
 
     Attributes:
         tokens, labels: (S, L); a label is the next token of the document, or `IGNORED`.
@@ -134,7 +134,7 @@ def evaluate(
     return source_losses(names, *totals)
 
 
-def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Rows:
+def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> HeldOutRows:
     """Pack documents, each given with the number of its source, into rows of `seq_len` inputs.
 
     Pieces of a long document overlap by one token, which is the last label of one and the first
@@ -143,7 +143,7 @@ def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Rows
     sources: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     places: list[tuple[int, NDArray[np.integer]]] = []  # (row, inputs and last label)
     num_rows = 0
-    for source, group in itertools.groupby(documents, key=lambda one: one[0]):
+    for source, group in itertools.groupby(documents, key=lambda document: document[0]):
         pieces = [
             tokens[begin : begin + seq_len + 1]
             for _, tokens in group
@@ -151,8 +151,8 @@ def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Rows
         ]
         if pieces:
             lengths = np.array([len(piece) - 1 for piece in pieces])
-            found, count = best_fit(lengths, seq_len)
-            places += zip((found + num_rows).tolist(), pieces, strict=True)
+            bins, count = best_fit(lengths, seq_len)
+            places += zip((bins + num_rows).tolist(), pieces, strict=True)
             sources.append(np.full(count, source))
             num_rows += count
     tokens, labels, positions = _masked(num_rows, seq_len)
@@ -163,11 +163,10 @@ def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> Rows
         positions[row, begin:end] = np.arange(end - begin)
         positions[row, end:] = np.arange(seq_len - end)  # padding is a piece of its own
         ends[row] = end
-    return Rows(tokens, labels, positions, np.concatenate(sources))
+    return HeldOutRows(tokens, labels, positions, np.concatenate(sources))
 
 
 def _masked(num_rows: int, seq_len: int) -> tuple[NDArray[np.int64], ...]:
-    """Return tokens, labels and positions of rows that predict nothing."""
     shape = (num_rows, seq_len)
     positions = np.tile(np.arange(seq_len), (num_rows, 1))
     return np.zeros(shape, np.int64), np.full(shape, IGNORED), positions
@@ -190,7 +189,6 @@ def _window(
 
 
 def _most(parallel: Parallel, count: int) -> int:
-    """Return the largest of all ranks' counts."""
     counts = torch.tensor(count, device=parallel.device)
     dist.all_reduce(counts, dist.ReduceOp.MAX, parallel.data_group)
     return int(counts)
@@ -201,7 +199,7 @@ def _row_losses(
     model: Decoder,
     settings: TrainSettings,
     parallel: Parallel,
-    rows: Rows,
+    rows: HeldOutRows,
     num_passes: int,
     beat: Callable[[], None],
 ) -> NDArray[np.float64]:
@@ -232,7 +230,7 @@ def _row_losses(
             device=device,
         )
         logits = model(take(rows.tokens, first, no_tokens), layout)
-        found, _ = token_losses(logits, take(rows.labels, first, no_labels))
-        losses.append(found.double().sum(1))
-    whole: NDArray[np.float64] = torch.cat(losses).cpu().numpy()
-    return whole[: len(rows.sources)]
+        of_tokens, _ = token_losses(logits, take(rows.labels, first, no_labels))
+        losses.append(of_tokens.double().sum(1))
+    of_rows: NDArray[np.float64] = torch.cat(losses).cpu().numpy()
+    return of_rows[: len(rows.sources)]

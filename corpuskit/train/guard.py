@@ -1,8 +1,8 @@
-"""Steps that would do harm: told from the others, traced to their documents, and skipped for good.
+"""Steps that would do harm: detected, traced to their documents, and skipped for good.
 
 A step whose loss or gradient norm is not finite, or far above those of the steps before, is not
 applied. If that happens too often the run goes back to a checkpoint and the rows are taken out of
-the plan: PaLM (section 5.1) went back about 100 steps and passed over 200 to 500 batches, and the
+the plan: PaLM (section 5.1) went back about 100 steps and skipped 200 to 500 batches, and the
 spikes did not come again. What makes a document suspect is its loss: by how many nats its tokens
 cost more than tokens of the steps before.
 """
@@ -47,7 +47,7 @@ class SpikeGuard:
 
     Args:
         settings: of the run.
-        state: of a checkpoint, so that a run that goes on judges as one that never stopped.
+        state: of a checkpoint, so that a resumed run judges like one that never stopped.
     """
 
     def __init__(self, settings: GuardSettings, state: Mapping[str, Any] | None = None) -> None:
@@ -58,7 +58,7 @@ class SpikeGuard:
         self.bad_steps: list[int] = [*known["bad_steps"]]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next judgement rests on, JSON-ready."""
+        """Return the state for the next judgement, JSON-ready."""
         return {
             "losses": [*self._losses],
             "grad_norms": [*self._grad_norms],
@@ -78,9 +78,9 @@ class SpikeGuard:
             loss: of the whole step, in nats per token.
             grad_norm: of the whole step, before clipping.
         """
-        reason = self._find(loss, grad_norm)
+        reason = self._reason(loss, grad_norm)
         if math.isfinite(loss) and math.isfinite(grad_norm):
-            # Bad ones, too: where the loss has moved for good, a few steps make it the usual one.
+            # Bad ones, too: if the loss has moved for good, a few steps make it the usual one.
             self._losses.append(loss)
             self._grad_norms.append(grad_norm)
         if reason is not None:
@@ -88,12 +88,12 @@ class SpikeGuard:
             self.bad_steps = [bad for bad in self.bad_steps if bad > earliest] + [step]
         return reason
 
-    def begin_anew(self) -> None:
-        """Forget the window: other data come, and with them another loss."""
+    def reset(self) -> None:
+        """Forget the window: other data follow, and with them another loss."""
         self._losses.clear()
         self._grad_norms.clear()
 
-    def _find(self, loss: float, grad_norm: float) -> str | None:
+    def _reason(self, loss: float, grad_norm: float) -> str | None:
         for name, value in (("loss", loss), ("gradient norm", grad_norm)):
             if not math.isfinite(value):
                 return f"{name} is {value}"
@@ -123,13 +123,13 @@ class SpikeGuard:
 def _far_above(value: float, before: Sequence[float], least: float) -> tuple[float, float]:
     """Return by how many standard deviations a value is above the mean of others, and that mean."""
     mean = sum(before) / len(before)
-    spread = math.sqrt(sum((one - mean) ** 2 for one in before) / len(before))
+    spread = math.sqrt(sum((other - mean) ** 2 for other in before) / len(before))
     return (value - mean) / max(spread, least), mean
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A document's stretch of a row in a bad step."""
+    """A document's span of a row in a bad step."""
 
     document: str  # its id
     file: str  # where it came from
@@ -154,7 +154,7 @@ def document_losses(
     Args:
         batch: S rows of L tokens, as the loader gives them.
         losses: (S, L) nats, 0 where a token has no label.
-        usual: nats per token that are no surprise.
+        usual: nats per token that are expected.
 
     Returns:
         `NAMED` at most: (excess in nats, row of the batch, first token, labelled tokens, mean
@@ -165,32 +165,32 @@ def document_losses(
     labelled = np.add.reduceat((batch["labels"] != IGNORED).reshape(-1), starts, dtype=np.int64)
     sums = np.add.reduceat(losses.reshape(-1), starts, dtype=np.float64)
     excess = np.where(np.isfinite(sums), sums - labelled * usual, np.inf)
-    order = [one for one in np.argsort(-excess, kind="stable").tolist() if labelled[one]]
+    order = [i for i in np.argsort(-excess, kind="stable").tolist() if labelled[i]]
     return [
         (
-            float(excess[one]),
-            int(starts[one]) // length,
-            int(starts[one]) % length,
-            int(labelled[one]),
-            float(sums[one] / labelled[one]),
+            float(excess[i]),
+            int(starts[i]) // length,
+            int(starts[i]) % length,
+            int(labelled[i]),
+            float(sums[i] / labelled[i]),
         )
-        for one in order[:NAMED]
+        for i in order[:NAMED]
     ]
 
 
 def name_documents(
-    loader: StreamingLoader, step: int, found: Sequence[tuple[float, int, int, int, float]]
+    loader: StreamingLoader, step: int, stretches: Sequence[tuple[float, int, int, int, float]]
 ) -> list[Suspect]:
-    """Return whose stretches these are.
+    """Return the documents of these stretches.
 
     Args:
         loader: of the run.
         step: the bad one.
-        found: as `document_losses` gives them, rows counted in the global batch.
+        stretches: as `document_losses` gives them, rows counted in the global batch.
     """
     suspects = []
-    for excess, place, first_token, tokens, loss in found:
-        (row,) = loader.which(step, row=place)
+    for excess, number, first_token, tokens, loss in stretches:
+        (row,) = loader.which(step, row=number)
         span = next(span for span in reversed(row.documents) if span.first_token <= first_token)
         suspects.append(
             Suspect(

@@ -2,8 +2,8 @@
 
 Reader's path: this file, top to bottom; then model.py and attention.py (what a step computes),
 parallel.py (how ranks share it), setup.py and checkpoint.py (where it begins and how it survives),
-guard.py and recovery.py (what it refuses), and the others as needed. There is no framework: torch,
-called directly.
+guard.py and recovery.py (what it refuses), and the others as needed. There is no framework; torch
+is called directly.
 
 A step is a pure function of the weights and of rows [step * G, (step + 1) * G) of the mix plan, G
 being `batch.global_rows`. Slices of those rows go to data-parallel ranks, and every sum over the
@@ -28,18 +28,16 @@ import torch.distributed as dist
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import lay_out
-from corpuskit.train.estimates.flops import step_flops
-from corpuskit.train.exits import REQUEUE, Ending, note_ending
-from corpuskit.train.folder import claim
-from corpuskit.train.health import StopSignals
-from corpuskit.train.metrics import Progress, TrainResult, source_losses
+from corpuskit.train.flops import step_flops
+from corpuskit.train.heartbeat import REQUEUE, Ending, Heartbeat, note_ending
+from corpuskit.train.metrics import StepMetrics, TrainResult, source_losses
 from corpuskit.train.model import token_losses
 from corpuskit.train.optim import clip_gradients, learning_rate
 from corpuskit.train.parallel import begin_micro_batch, join
-from corpuskit.train.pulse import Pulse
+from corpuskit.train.record import lock_output
 from corpuskit.train.recovery import BadStep, go_back, report_bad_step
 from corpuskit.train.setup import Run, set_up
-from corpuskit.train.watch import Watch
+from corpuskit.train.watch import StopSignals, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +55,7 @@ COLLECT_EVERY_STEPS = 200  # a garbage collection on one rank makes all the othe
 def main(
     settings: TrainSettings, observer: Observer | None = None, held_out: HeldOut | None = None
 ) -> TrainResult:
-    """Train to the end, or go on from the newest checkpoint in `settings.output`.
+    """Train to the end, or continue from the newest checkpoint in `settings.output`.
 
     Alone it is an ordinary function. As one of several ranks (torchrun sets RANK, WORLD_SIZE,
     LOCAL_RANK, MASTER_ADDR and MASTER_PORT) it does not return but ends the process with the
@@ -66,8 +64,8 @@ def main(
 
     Args:
         settings: the same on every rank.
-        observer: called on rank 0 with a Progress every `log_every_steps` steps, with whatever else
-            happens, and with the TrainResult at the end; `str()` of each is one line.
+        observer: called on rank 0 with StepMetrics every `log_every_steps` steps, with every other
+            Update, and with the TrainResult at the end; `str()` of each is one line.
         held_out: what `settings.evaluate` evaluates on.
     """
     is_guest = dist.is_initialized()
@@ -94,11 +92,10 @@ def train(
     observer: Observer | None = None,
     held_out: HeldOut | None = None,
 ) -> TrainResult:
-    """Take the steps that are left; return on every rank, with the process group as it was.
+    """Take the remaining steps; return on every rank, with the process group unchanged.
 
     Raises:
-        UsageError: the settings ask for what the plan or the checkpoint cannot give; nothing was
-            run.
+        UsageError: the settings don't fit the plan or the checkpoint; nothing was run.
         GuardError: too many steps were bad; they were not applied.
         CorpuskitError: a checkpoint could not be written.
     """
@@ -108,15 +105,15 @@ def train(
     health = settings.health
     output = Path(settings.output)
     with (
-        claim(output, parallel) as identity,
+        lock_output(output, parallel) as identity,
         StopSignals(health.stop_after_seconds) as stop,
-        Pulse(output, parallel.rank, health.hang_seconds) as pulse,
+        Heartbeat(output, parallel.rank, health.hang_seconds) as heartbeat,
         _rare_collections(),
     ):
         while True:
-            pulse.beat(0, "set up")
+            heartbeat.beat(0, "set up")
             run = set_up(settings, parallel, identity)
-            with Watch(run, observer, pulse, stop) as watch:
+            with Watch(run, observer, heartbeat, stop) as watch:
                 result = take_steps(run, watch, held_out, begun)
                 if result:
                     return result
@@ -145,7 +142,7 @@ def take_steps(
         if done % settings.health.compare_every_steps == 0:
             watch.compare_speeds(done)
         if is_last or done % settings.checkpoint.every_steps == 0:
-            watch.pulse.beat(done, "checkpoint")
+            watch.heartbeat.beat(done, "checkpoint")
             watch.saved(run.checkpoints.wait())
             run.checkpoints.save(run.model, run.optimizer, run.record(done))
             if is_last or not settings.checkpoint.background:
@@ -170,18 +167,18 @@ def take_steps(
 
 def is_due(done: int, run: Run) -> bool:
     """Return whether held-out documents are evaluated after `done` steps."""
-    wanted = run.settings.evaluate
-    return wanted is not None and (done == run.steps or done % wanted.every_steps == 0)
+    settings = run.settings.evaluate
+    return settings is not None and (done == run.steps or done % settings.every_steps == 0)
 
 
 class Sums(NamedTuple):
-    """What a step adds up over all its rows, by source; and the norm of what it found."""
+    """The sums of a step over all its rows, by source, and the norm of its gradient."""
 
     nats: list[float]
     tokens: list[float]  # labelled ones
     text_bytes: list[float]
     grad_norm: float
-    stops: float  # ranks that were told to stop
+    stops: float  # ranks that received a signal to stop
 
     @property
     def loss(self) -> float:
@@ -191,7 +188,7 @@ class Sums(NamedTuple):
 
 def take_step(
     run: Run, step: int, batches: Iterator[Batch], watch: Watch
-) -> tuple[Progress, str | None]:
+) -> tuple[StepMetrics, str | None]:
     """Do one optimiser update, unless the guard finds the step bad.
 
     Args:
@@ -204,17 +201,17 @@ def take_step(
         The step as it was, and the signal that asks to stop, if any rank had one.
     """
     begun = time.perf_counter()
-    watch.pulse.beat(step, "data")
+    watch.heartbeat.beat(step, "data")
     batch = next(batches)
     waited = time.perf_counter() - begun
     watch.waits.add(waited)
-    watch.pulse.beat(step, "step")
+    watch.heartbeat.beat(step, "step")
 
     losses, sums = compute_gradients(run, batch, stops=watch.stop.received is not None)
 
     done, total = (step + 1) * run.step_tokens, run.steps * run.step_tokens
-    if begins_stage(run, step):
-        run.guard.begin_anew()
+    if begins_mixture_stage(run, step):
+        run.guard.reset()
     lr = learning_rate(done, total, run.settings.optimizer.lr, run.settings.schedule)
     usual = run.guard.usual_loss
     reason = run.guard.judge(step, sums.loss, sums.grad_norm)
@@ -229,7 +226,7 @@ def take_step(
     seconds = time.perf_counter() - begun
     names = run.loader.source_names
     p50, p99 = watch.waits.percentiles()
-    progress = Progress(
+    progress = StepMetrics(
         step=step,
         steps=run.steps,
         tokens=done,
@@ -248,7 +245,7 @@ def take_step(
     return progress, (watch.stop.received or "a signal to another rank") if sums.stops else None
 
 
-def begins_stage(run: Run, step: int) -> bool:
+def begins_mixture_stage(run: Run, step: int) -> bool:
     """Return whether another stage of the mixture begins with a row of this step."""
     first, end = run.loader.row_at(step), run.loader.row_at(step + 1)
     return any(first <= start < end for start in run.stage_starts)
@@ -260,7 +257,7 @@ def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Ten
     Args:
         run: this rank's.
         batch: this rank's S rows of L tokens.
-        stops: whether this rank was told to stop. Ranks hear of a signal at different times; the
+        stops: whether this rank got a signal to stop. Ranks get it at different times; the
             sum makes them stop after the same step.
 
     Returns:
@@ -336,7 +333,7 @@ def model_flops_utilisation(run: Run, batch: Batch, seconds: float) -> float | N
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Leave the collection of garbage to the loop, which does it on all ranks at the same step."""
+    """Leave garbage collection to the loop, which does it on all ranks at the same step."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

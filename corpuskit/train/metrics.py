@@ -1,4 +1,4 @@
-"""What a run tells: lines of JSON for every step, lines for people, and how it ended."""
+"""What a run reports: a line of JSON for every step, lines for people, and how it ended."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from corpuskit.errors import CorpuskitError, DataError, describe
-from corpuskit.train.exits import REQUEUE
+from corpuskit.train.heartbeat import REQUEUE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from corpuskit.loader.shares import SourceShare
+    from corpuskit.loader.state import SourceShare
 
 WAITS_KEPT = 1000  # steps
 SOURCES_SHOWN = 8  # in a line of progress
@@ -34,7 +34,7 @@ class SourceLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StepMetrics:
     """One step as it was: a line of metrics.jsonl."""
 
     step: int  # as the loader counts, from 0; `corpuskit trace --step` takes it
@@ -53,7 +53,7 @@ class Progress:
     is_applied: bool  # False: the guard left weights and optimizer as they were
 
     def __str__(self) -> str:
-        shown = [f"{name} {one.loss:.3f}" for name, one in self.sources.items()]
+        shown = [f"{name} {source.loss:.3f}" for name, source in self.sources.items()]
         if len(shown) > SOURCES_SHOWN:
             shown = [*shown[:SOURCES_SHOWN], f"and {len(shown) - SOURCES_SHOWN} more sources"]
         mfu = "" if self.mfu is None else f"mfu {100 * self.mfu:.1f} %  "
@@ -67,7 +67,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationMetrics:
     """The loss on held-out documents: a line of evaluations.jsonl."""
 
     step: int  # steps done when it was made
@@ -75,10 +75,10 @@ class Evaluation:
 
     def __str__(self) -> str:
         parts = [
-            f"{name} {one.loss:.3f} nats"
-            if one.bits_per_byte is None
-            else f"{name} {one.bits_per_byte:.4f} bits per byte"
-            for name, one in self.sources.items()
+            f"{name} {source.loss:.3f} nats"
+            if source.bits_per_byte is None
+            else f"{name} {source.bits_per_byte:.4f} bits per byte"
+            for name, source in self.sources.items()
         ]
         return f"held out after {self.step} steps: {', '.join(parts) or 'nothing'}"
 
@@ -94,11 +94,11 @@ class SourceMixture:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
-    """What the sources have given against what the plan asks: a line of mixture.jsonl.
+class MixtureMetrics:
+    """What the sources have given against what the plan asks for: a line of mixture.jsonl.
 
-    Shares part where rows of one source hold more labels than those of another (padding, first
-    tokens of documents), or where steps were not applied.
+    The ratios differ where rows of one source hold more labels than those of another (padding,
+    first tokens of documents), or where steps were not applied.
     """
 
     step: int  # steps done
@@ -106,9 +106,9 @@ class Mixture:
 
     def __str__(self) -> str:
         parts = [
-            f"{name} {100 * one.realised_ratio:.1f} % (planned {100 * one.planned_ratio:.1f} %, "
-            f"{one.epochs:.2f} epochs)"
-            for name, one in self.sources.items()
+            f"{name} {100 * source.realised_ratio:.1f} % "
+            f"(planned {100 * source.planned_ratio:.1f} %, {source.epochs:.2f} epochs)"
+            for name, source in self.sources.items()
         ]
         return f"mixture after {self.step} steps: {', '.join(parts)}"
 
@@ -132,7 +132,7 @@ class TrainResult:
     steps_done: int  # over all its starts
     steps: int  # of the whole run
     tokens: int  # consumed over all its starts, padding included
-    loss: float | None  # of the last step, as in Progress; None if there was no step left to do
+    loss: float | None  # of the last step, as in StepMetrics; None if there was no step left to do
     seconds: float  # of this start
     checkpoint: Path | None  # the newest one
     stopped_by: str | None  # the signal that ended it early
@@ -151,10 +151,10 @@ class TrainResult:
         )
 
 
-Told = Progress | Evaluation | Mixture | Event | TrainResult
-"""What an observer is told; `str()` of each is one line."""
+Update = StepMetrics | EvaluationMetrics | MixtureMetrics | Event | TrainResult
+"""What an observer is called with; `str()` of each is one line."""
 
-Observer = Callable[[Told], None]
+Observer = Callable[[Update], None]
 
 
 def source_losses(
@@ -179,7 +179,7 @@ class DataWaits:
         self._seconds: deque[float] = deque(maxlen=WAITS_KEPT)
 
     def add(self, seconds: float) -> None:
-        """Note one step."""
+        """Add the wait of a step."""
         self._seconds.append(seconds)
 
     def percentiles(self) -> tuple[float, float]:
@@ -190,19 +190,19 @@ class DataWaits:
         return 1000 * p50, 1000 * p99
 
 
-class Journal:
-    """The files that a run writes beside its checkpoints, each of one JSON object per line.
+class MetricsWriter:
+    """Writes the files of a run beside its checkpoints, each with one JSON object per line.
 
     `metrics.jsonl` has a line per step, `evaluations.jsonl` one per evaluation, `mixture.jsonl` one
-    per `mixture()`; `events.jsonl` one per start, end, failure and whatever else happened.
+    per `mixture()`; `events.jsonl` one per start, end, failure and other event.
 
-    Opened when `done` steps are done, it drops what the first three say of later ones, which a
-    killed run took but did not save: a step has one line, however often the run was killed. Events
-    stay. JSON has no word for numbers that are not finite: they are null in the first three, and
-    text ("nan", "inf") in events.
+    Opened when `done` steps are done, it drops the lines of later steps from the first three: a
+    killed run took these steps but did not save them. So a step has one line, however often the run
+    was killed. Events are kept. JSON can't write numbers that are not finite: they are null in the
+    first three files, and text ("nan", "inf") in events.
 
     Raises:
-        DataError: a line is no JSON.
+        DataError: a line is not JSON.
     """
 
     def __init__(self, output: Path, done: int) -> None:
@@ -224,43 +224,43 @@ class Journal:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            told = {"error": type(error).__name__, "message": str(error)}
-            self.event(kind, str(error), **{**getattr(error, "event", {}), **told})
+            fields = {"error": type(error).__name__, "message": str(error)}
+            self.event(kind, str(error), **{**getattr(error, "event", {}), **fields})
         for file in self._files.values():
             file.close()
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: StepMetrics) -> None:
         """Write one step."""
         line = asdict(progress)
         self._count(line)
         self._write("metrics", line)
 
-    def evaluation(self, step: int, sources: dict[str, SourceLoss]) -> Evaluation:
-        """Write what the held-out documents gave after `step` steps; return it for the observer."""
-        made = Evaluation(step, sources)
-        self._write("evaluations", asdict(made))
-        return made
+    def evaluation(self, step: int, sources: dict[str, SourceLoss]) -> EvaluationMetrics:
+        """Write the losses on held-out documents after `step` steps; return the line."""
+        evaluation = EvaluationMetrics(step, sources)
+        self._write("evaluations", asdict(evaluation))
+        return evaluation
 
     def has_evaluation(self, done: int) -> bool:
         """Return whether evaluations.jsonl has a line for `done` steps."""
         lines = self._path("evaluations").read_bytes().splitlines()
         return any(json.loads(line)["step"] == done for line in lines)
 
-    def mixture(self, step: int, shares: Sequence[SourceShare]) -> Mixture:
+    def mixture(self, step: int, shares: Sequence[SourceShare]) -> MixtureMetrics:
         """Write what was trained on in the first `step` steps; return it for the observer.
 
         Args:
             step: steps done.
             shares: the loader's `mixture(step)`.
         """
-        made = mixture(step, shares, self._trained)
-        self._write("mixture", asdict(made))
-        return made
+        so_far = mixture(step, shares, self._trained)
+        self._write("mixture", asdict(so_far))
+        return so_far
 
     def event(self, kind: str, text: str = "", /, **fields: Any) -> Event:
         """Write one event with the time; return it for the observer.
 
-        What JSON has no word for is written as text.
+        Values that JSON can't write are written as text.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         line = {"event": kind, "time": now, **({"text": text} if text else {}), **fields}
@@ -268,7 +268,7 @@ class Journal:
         return Event(kind, text, fields)
 
     def _cut_back(self, done: int) -> None:
-        """Drop the lines of steps behind the first `done`; count what the others trained on."""
+        """Drop the lines of steps after the first `done`; count what the others trained on."""
         _cut(self._path("metrics"), lambda line: line["step"] < done and self._count(line))
         for name in ("evaluations", "mixture"):
             _cut(self._path(name), lambda line: line["step"] <= done)
@@ -277,7 +277,6 @@ class Journal:
         return self._output / f"{name}.jsonl"
 
     def _count(self, line: Mapping[str, Any]) -> bool:
-        """Add a step's tokens to what was trained on."""
         if line.get("is_applied", True):
             for name, source in line["sources"].items():
                 self._trained[name] = self._trained.get(name, 0) + source["tokens"]
@@ -293,7 +292,7 @@ class Journal:
             raise CorpuskitError(f"{self._path(name)}: {describe(error)}") from error
 
 
-def mixture(step: int, shares: Sequence[SourceShare], trained: Mapping[str, int]) -> Mixture:
+def mixture(step: int, shares: Sequence[SourceShare], trained: Mapping[str, int]) -> MixtureMetrics:
     """Put what was trained on beside what the plan asks.
 
     Args:
@@ -302,7 +301,7 @@ def mixture(step: int, shares: Sequence[SourceShare], trained: Mapping[str, int]
         trained: labelled tokens by source.
     """
     total = sum(trained.values()) or 1
-    return Mixture(
+    return MixtureMetrics(
         step,
         {
             share.source: SourceMixture(
@@ -317,13 +316,13 @@ def mixture(step: int, shares: Sequence[SourceShare], trained: Mapping[str, int]
 
 
 def _finite(value: Any, unknown: Callable[[object], object]) -> Any:
-    """Return JSON values with `unknown` of every number that is not finite."""
+    """Return JSON values with `unknown(number)` for every number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else unknown(value)
     if isinstance(value, Mapping):
-        return {str(key): _finite(one, unknown) for key, one in value.items()}
+        return {str(key): _finite(item, unknown) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one, unknown) for one in value]
+        return [_finite(item, unknown) for item in value]
     return value
 
 
@@ -338,7 +337,7 @@ def _cut(path: Path, is_kept: Callable[[dict[str, Any]], bool]) -> None:
             except (ValueError, LookupError, TypeError):
                 raise DataError(
                     f"{path}: line {number} is not what a training run writes. "
-                    "Move the file away and run again: training needs it for nothing."
+                    "Move the file away and run again: training does not need it."
                 ) from None
             end += len(line)
         file.truncate(end)

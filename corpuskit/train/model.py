@@ -1,7 +1,7 @@
 """A Llama-style decoder.
 
 Shapes: R rows, L tokens per row, C model width, H query heads, G key/value heads, D head size, V
-vocabulary.
+vocabulary, P = V / ranks that share matrices.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.functional import cross_entropy, linear, silu
@@ -21,7 +22,6 @@ from torch.utils.checkpoint import (
 
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import attend, rotate
-from corpuskit.train.tensor_parallel import sharded_losses
 
 if TYPE_CHECKING:
     from corpuskit.train.attention import Layout
@@ -141,7 +141,7 @@ def token_losses(
         (R, L) float32 cross-entropy, 0 where ignored; and a scalar, its sum with the z-loss added.
     """
     if isinstance(logits, DTensor):
-        return sharded_losses(logits, labels, z_loss)
+        return _sharded_losses(logits, labels, z_loss)
     logits = logits.float()
     losses = cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
@@ -150,6 +150,52 @@ def token_losses(
         return losses, losses.sum()
     squares = logits.logsumexp(-1).square() * (labels != IGNORED)
     return losses, losses.sum() + z_loss * squares.sum()
+
+
+def _sharded_losses(
+    logits: DTensor, labels: torch.Tensor, z_loss: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Do the same as `token_losses` for logits (R, L, V) of which each rank has (R, L, P).
+
+    torch's `loss_parallel` has no log-normaliser to give, and its backward pass must run inside its
+    context.
+    """
+    group = logits.device_mesh.get_group()
+    per_token = _CrossEntropy.apply(logits.to_local().float(), labels, group)  # type: ignore[no-untyped-call]
+    losses, normalisers = per_token
+    objective = losses.sum()
+    if z_loss:
+        objective = objective + z_loss * (normalisers.square() * (labels != IGNORED)).sum()
+    return losses, objective
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Cross-entropy and log-normaliser (R, L) of each token, equal on all ranks of a group."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        size = logits.shape[-1]
+        places = labels - dist.get_rank(group) * size
+        is_here = (places >= 0) & (places < size)  # IGNORED is nowhere
+        places = places.clamp(0, size - 1)[..., None]
+        highest = logits.amax(-1)
+        dist.all_reduce(highest, dist.ReduceOp.MAX, group)
+        powers = (logits - highest[..., None]).exp()
+        sums = torch.stack((powers.sum(-1), logits.gather(-1, places)[..., 0] * is_here))
+        dist.all_reduce(sums, group=group)
+        normalisers = highest + sums[0].log()
+        ctx.save_for_backward(powers.div_(sums[0][..., None]), places, is_here, labels != IGNORED)
+        return (normalisers - sums[1]) * (labels != IGNORED), normalisers
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        shares, places, is_here, is_labelled = ctx.saved_tensors
+        of_losses = gradients[0] * is_labelled
+        slopes = shares * (of_losses + gradients[1])[..., None]
+        slopes.scatter_add_(-1, places, -(of_losses * is_here)[..., None])
+        return slopes, None, None
 
 
 @torch.no_grad()

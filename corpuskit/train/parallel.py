@@ -1,4 +1,7 @@
-"""How ranks share the work: FSDP2 over a mesh of (replica, shard, tensor)."""
+"""How ranks share the work: FSDP2 and tensor parallelism over a mesh of (replica, shard, tensor).
+
+With tensor parallelism, ranks share each matrix, and between blocks the tokens of a row.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,20 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
 from corpuskit.train.model import Decoder, init_weights
-from corpuskit.train.tensor_parallel import share_matrices
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -46,9 +58,9 @@ class Parallel:
 
     def gather(self, mine: Any) -> list[Any]:
         """Return what every rank gives, by rank, on every rank."""
-        found = [None] * self.world_size
-        dist.all_gather_object(found, mine, group=self.talk_group)
-        return found
+        everyone = [None] * self.world_size
+        dist.all_gather_object(everyone, mine, group=self.talk_group)
+        return everyone
 
 
 def join(settings: TrainSettings) -> Parallel:
@@ -125,6 +137,53 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     return model
 
 
+def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:
+    """Spread the model, still without weights, over the ranks of `mesh`.
+
+    A block's first matrices are cut by outputs, its last ones by inputs, so each half of a block
+    gathers the tokens once and adds up once; norms and the stream between see L / ranks tokens.
+    Norms have whole weights; FSDP, which comes on top, adds up their gradients.
+    """
+    by_tokens, whole = Shard(1), Replicate()
+    gather_tokens = PrepareModuleInput(
+        input_layouts=(by_tokens, None), desired_input_layouts=(whole, None)
+    )
+    plan: dict[str, ParallelStyle] = {
+        "embedding": RowwiseParallel(input_layouts=whole, output_layouts=by_tokens),
+        "norm": SequenceParallel(),
+        "blocks.*.attention_norm": SequenceParallel(),
+        "blocks.*.attention": gather_tokens,
+        "blocks.*.attention.out": RowwiseParallel(output_layouts=by_tokens),
+        "blocks.*.feed_forward_norm": SequenceParallel(),
+        "blocks.*.feed_forward": PrepareModuleInput(
+            input_layouts=by_tokens, desired_input_layouts=whole
+        ),
+        "blocks.*.feed_forward.down": RowwiseParallel(output_layouts=by_tokens),
+    }
+    for name in ("attention.query", "attention.key", "attention.value"):
+        plan[f"blocks.*.{name}"] = ColwiseParallel()
+    for name in ("feed_forward.gate", "feed_forward.up"):
+        plan[f"blocks.*.{name}"] = ColwiseParallel()
+    if model.shape.qk_norm:
+        # Over heads instead of tokens: each rank has all tokens of its heads.
+        for name in ("attention.query_norm", "attention.key_norm"):
+            plan[f"blocks.*.{name}"] = SequenceParallel(sequence_dim=2, use_local_output=True)
+    if model.head is not None:
+        plan["head"] = ColwiseParallel()
+    parallelize_module(model, mesh, plan)
+    # It returns a tensor still on its way (AsyncCollectiveTensor), whose gradient a compiled block
+    # drops without a word (torch 2.13); a copy has arrived.
+    model.embedding.register_forward_hook(lambda _module, _inputs, output: output.clone())
+    # The head reads a weight and is no module when tied: what comes before it gathers the tokens.
+    parallelize_module(
+        model.norm,
+        mesh,
+        PrepareModuleOutput(
+            output_layouts=by_tokens, desired_output_layouts=whole, use_local_output=False
+        ),
+    )
+
+
 def _shard(model: Decoder, settings: TrainSettings, parallel: Parallel) -> None:
     mesh = parallel.mesh["replica", "shard"]
     if settings.parallel.replicas == 1:
@@ -140,7 +199,7 @@ def _shard(model: Decoder, settings: TrainSettings, parallel: Parallel) -> None:
 
 
 def begin_micro_batch(model: Decoder, settings: TrainSettings, *, is_last: bool) -> None:
-    """Say before a micro-batch what its backward pass leaves on this rank.
+    """Set before a micro-batch what its backward pass leaves on this rank.
 
     Replicas add up their gradients once per step. Shards do so at each backward pass, but with
     `parallel.zero: 1`, which keeps whole gradients until the last; weights stay whole as long with
@@ -192,9 +251,9 @@ def require_same(parallel: Parallel, what: str, value: str) -> None:
     Raises:
         UsageError: on every rank, with what each has.
     """
-    found = parallel.gather(value)
-    if len(set(found)) > 1:
-        each = ", ".join(f"rank {rank}: {one}" for rank, one in enumerate(found))
+    values = parallel.gather(value)
+    if len(set(values)) > 1:
+        each = ", ".join(f"rank {rank}: {other}" for rank, other in enumerate(values))
         raise UsageError(f"{what} differs between ranks ({each}). Start all of them again.")
 
 

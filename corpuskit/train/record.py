@@ -1,30 +1,39 @@
-"""What a checkpoint says of itself: `train.json`, with a digest of every file and of itself.
+"""The record of a checkpoint, and the lock and identity of a training's output folder.
 
-The digest is xxh3-128: it finds what storage, copying and people do to files, not forgery, and
-reads 10 GB/s on a core where blake2b reads 0.7, so checking costs little more than reading.
+The record, `train.json`, has a digest of every file and of itself. The digest is xxh3-128: it finds
+accidents of storage and copying, not forgery, and reads 10 GB/s on a core where blake2b reads 0.7,
+so checking costs little more than reading.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import re
+import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import xxhash
 
-from corpuskit.errors import CorpuskitError, DataError, describe
+from corpuskit.errors import CorpuskitError, DataError, UsageError, describe
 from corpuskit.storage import LocalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from corpuskit.train.parallel import Parallel
 
 FORMAT = 2
 FILE = "train.json"
 READERS = 8  # threads of a rank that check files
+WAIT_SECONDS = 20.0  # for the lock: ranks that are ending may still be saving
 _NAME = re.compile(r"step-(\d{8,})")
 _LAST = b',"digest":"'  # of the bytes before it
 
@@ -33,7 +42,7 @@ Files = dict[str, tuple[int, str]]
 
 
 class DamagedCheckpointError(DataError):
-    """A checkpoint is not what was saved; `problem` says in what."""
+    """A checkpoint is not what was saved; `problem` is the difference."""
 
     def __init__(self, folder: Path, problem: str, advice: str) -> None:
         super().__init__(f"{folder}: the checkpoint is damaged: {problem}. {advice}")
@@ -41,8 +50,8 @@ class DamagedCheckpointError(DataError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What `train.json` says."""
+class CheckpointRecord:
+    """The content of `train.json`."""
 
     step: int  # steps done
     shape: dict[str, Any]  # ModelShape
@@ -57,19 +66,21 @@ class Record:
 
 
 def step_of(name: str) -> int | None:
-    """Return the step that the name of a complete checkpoint says; None for other names."""
+    """Return the step in the name of a complete checkpoint; None for other names."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
-def write_record(folder: Path, record: Record) -> None:
+def write_record(folder: Path, record: CheckpointRecord) -> None:
     """Write `train.json`, durably."""
     fields = json.dumps({"format": FORMAT, **asdict(record)}, separators=(",", ":")).encode()
     body = fields.removesuffix(b"}")
     LocalStore(folder).put(FILE, body + _LAST + _digest(body).encode() + b'"}')
 
 
-def read_record(folder: Path, advice: str = "Restore it from a copy, or move it away.") -> Record:
+def read_record(
+    folder: Path, advice: str = "Restore it from a copy, or move it away."
+) -> CheckpointRecord:
     """Read a checkpoint's `train.json`.
 
     Args:
@@ -79,7 +90,7 @@ def read_record(folder: Path, advice: str = "Restore it from a copy, or move it 
     Raises:
         DamagedCheckpointError: it is not what was written, or of another step than the folder.
         DataError: it is of another format.
-        CorpuskitError: the folder can't be seen from here.
+        CorpuskitError: the folder can't be read from here.
     """
     try:
         content = (folder / FILE).read_bytes()
@@ -106,7 +117,7 @@ def read_record(folder: Path, advice: str = "Restore it from a copy, or move it 
     number = fields.pop("format")
     if number != FORMAT:
         raise DataError(f"{folder / FILE}: format {number!r} is not known. Use a newer corpuskit.")
-    record = Record(**fields)
+    record = CheckpointRecord(**fields)
     named = step_of(folder.name)
     if named is not None and named != record.step:
         problem = f"{FILE} is of step {record.step}: the folder was renamed, or files were swapped"
@@ -122,7 +133,7 @@ def _is_older(content: bytes) -> bool:
     return isinstance(fields, dict) and fields.get("format") == 1 and "files" not in fields
 
 
-def require_whole(folder: Path, record: Record, advice: str) -> None:
+def require_undamaged(folder: Path, record: CheckpointRecord, advice: str) -> None:
     """Read every file of a checkpoint, and refuse it if one is not what was saved.
 
     Raises:
@@ -140,12 +151,12 @@ def find_damage(
     Each file is read by one rank, as a rule by the one that wrote it, and by one thread.
 
     Args:
-        folder: theirs.
-        files: what they must be.
+        folder: of the files.
+        files: their sizes and digests.
         rank, ranks: which share.
 
     Raises:
-        OSError: a file is there and can't be read.
+        OSError: a file exists and can't be read.
     """
     mine = sorted(files, key=_by_number)[rank::ranks]
     with ThreadPoolExecutor(READERS, "check") as readers:
@@ -177,9 +188,67 @@ def _compare(path: Path, size: int, digest: str) -> str:
 
 def _measure(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, xxhash.xxh3_128)  # type: ignore[arg-type]  # its stub
-        return file.tell(), found.hexdigest()
+        digest = hashlib.file_digest(file, xxhash.xxh3_128)  # type: ignore[arg-type]  # its stub
+        return file.tell(), digest.hexdigest()
 
 
 def _digest(content: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(content)
+
+
+@contextlib.contextmanager
+def lock_output(output: Path, parallel: Parallel) -> Iterator[str]:
+    """Hold the folder while entered, and yield the id that its training got at its first start.
+
+    Rank 0 locks `lock`; the lock ends with the process, however that ends. Where the file system
+    has no locks, nothing is held.
+
+    Raises:
+        UsageError: another process trains into this folder.
+        DataError: `run.json` is damaged.
+    """
+    with contextlib.ExitStack() as stack:
+        identity = ""
+        if parallel.rank == 0:
+            output.mkdir(parents=True, exist_ok=True)
+            _lock(stack.enter_context((output / "lock").open("a")), output)
+            identity = _identity(output)
+        yield parallel.gather(identity)[0]
+
+
+def _lock(file: IO[str], output: Path) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                return
+            if time.monotonic() > deadline:
+                raise UsageError(
+                    f"{output}: another process trains into this folder. Wait for it, end it, or "
+                    "set another output; `corpuskit train FILE --status` says where its ranks are."
+                ) from None
+            time.sleep(0.2)
+        else:
+            return
+
+
+def _identity(output: Path) -> str:
+    path = output / "run.json"
+    if not path.exists():
+        fields = {"format": 1, "id": _identity_of_checkpoints(output) or uuid.uuid4().hex}
+        LocalStore(output).put("run.json", json.dumps(fields).encode())
+    try:
+        return str(json.loads(path.read_bytes())["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: has no id: {error}. Restore it, or delete it.") from None
+
+
+def _identity_of_checkpoints(output: Path) -> str | None:
+    """Return the id in the newest readable checkpoint: of a training that continues elsewhere."""
+    for folder in sorted(output.glob("checkpoints/step-*"), reverse=True):
+        with contextlib.suppress(CorpuskitError):
+            if step_of(folder.name) is not None and (known := read_record(folder).run):
+                return known
+    return None

@@ -1,4 +1,4 @@
-"""What happens to a step that the guard refuses: its documents are named; or the run goes back."""
+"""What follows a step that the guard refuses: its documents are named, or the run goes back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from corpuskit.errors import CorpuskitError
 from corpuskit.loader.index import read_mix
-from corpuskit.train.exits import REQUEUE
 from corpuskit.train.guard import (
     NAMED,
     GuardError,
@@ -18,6 +17,7 @@ from corpuskit.train.guard import (
     name_documents,
     skip_for_good,
 )
+from corpuskit.train.heartbeat import REQUEUE
 from corpuskit.train.parallel import require_same
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PlanEditedError(CorpuskitError):
-    """The mix plan is not that which this start began with; nothing else is wrong."""
+    """The mix plan has changed since this start; nothing else is wrong."""
 
     exit_code = REQUEUE
 
@@ -70,14 +70,14 @@ def report_bad_step(
         )
     ]
     everyone = run.parallel.gather((run.parallel.data_rank, mine, rows))
-    by_slice = {place: found for place, *found in everyone}  # ranks that share rows say the same
-    worst = sorted(one for found, _ in by_slice.values() for one in found)[::-1][:NAMED]
+    by_slice = {rank: report for rank, *report in everyone}  # ranks that share rows report the same
+    worst = sorted(s for of_slice, _ in by_slice.values() for s in of_slice)[::-1][:NAMED]
     if run.parallel.rank:
         return
     documents, unknown = [], None
     try:
         documents = name_documents(run.loader, bad.step, worst)
-    except CorpuskitError as error:  # no reason to end what goes on: the rows are known
+    except CorpuskitError as error:  # training continues: the rows are known
         unknown = str(error)
     named = "; ".join(map(str, documents[:3])) or f"unknown: {unknown}"
     watch.event(
@@ -85,22 +85,22 @@ def report_bad_step(
         f"step {bad.step} not applied: {bad.reason}. Most suspect: {named}",
         **asdict(bad),
         documents=[asdict(document) for document in documents],
-        rows=[row for place in sorted(by_slice) for row in by_slice[place][1]],
+        rows=[row for rank in sorted(by_slice) for row in by_slice[rank][1]],
     )
 
 
 def go_back(run: Run, watch: Watch) -> None:
     """Take the rows of the bad steps out of the plan, and make an older checkpoint the newest.
 
-    Checkpoints go first: killed in between, the run meets the same rows again, and is back here.
-    Bad steps before the oldest checkpoint stay in the plan: they were not applied.
+    Checkpoints are deleted first: a run that is killed in between meets the same rows again, and
+    comes back here. Bad steps before the oldest checkpoint stay in the plan: they were not applied.
 
     Raises:
-        GuardError: the run went back as often as it may, or no row would be left.
-        CorpuskitError: the plan has been edited since the run began, or can't be.
+        GuardError: the run has gone back as often as it may, or no row would be left.
+        CorpuskitError: the plan was edited since the run began, or can't be edited.
     """
     watch.saved(run.checkpoints.wait())
-    watch.pulse.beat(run.guard.bad_steps[-1], "rollback")
+    watch.heartbeat.beat(run.guard.bad_steps[-1], "rollback")
     guard, loader, bad = run.guard.settings, run.loader, run.guard.bad_steps
     so_far = count_rollbacks(loader.plan, run.identity)
     times = "time" if len(bad) == 1 else "times"
@@ -112,7 +112,7 @@ def go_back(run: Run, watch: Watch) -> None:
             "events.jsonl names their documents. Lower optimizer.lr, raise guard.tolerate or "
             "guard.rollbacks, or take documents down with `corpuskit edit`."
         )
-    newest = run.checkpoints.newest_whole(at_most=max(bad[0] - guard.rollback_steps, 0))
+    newest = run.checkpoints.newest_verified(at_most=max(bad[0] - guard.rollback_steps, 0))
     watch.report_damage(newest)
     back_to = newest.record.step if newest else 0
     first = max(min(step for step in bad if step >= back_to) - guard.skip_before, back_to)
@@ -133,19 +133,19 @@ def go_back(run: Run, watch: Watch) -> None:
         f"{guard.rollbacks}",
         back_to=back_to, bad_steps=bad, skipped_rows=rows, number=so_far + 1,
     )  # fmt: skip
-    run.parallel.gather(None)  # nobody reads the plan before it is written
+    run.parallel.gather(None)  # no rank reads the plan before it is written
 
 
 def _plan_now(run: Run) -> str:
-    """Return the hash of the plan as it is.
+    """Return the current hash of the plan.
 
     Raises:
-        PlanEditedError: it is not that which the run began with.
+        PlanEditedError: it is not the one that the run began with.
     """
     now = read_mix(run.settings.data).hash
     if now != run.loader.plan.hash:
         raise PlanEditedError(
-            f"{run.settings.data}: the mix plan was edited since this start. Run again: it goes on "
-            "from the newest checkpoint, with the plan as it is now."
+            f"{run.settings.data}: the mix plan was edited since this start. Run again: it "
+            "continues from the newest checkpoint, with the edited plan."
         )
     return now

@@ -1,8 +1,9 @@
-"""What a training run is told. Every field is a key of the training YAML file."""
+"""The settings of a training run. Every field is a key of the training YAML file."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -116,7 +117,6 @@ class ModelSettings(Section):
         return bool(self._sizes())
 
     def _sizes(self) -> dict[str, int]:
-        """Return the dimensions by name; what is set wins over the preset."""
         sizes = dict(zip(SIZES, PRESETS[self.preset], strict=True)) if self.preset else {}
         given = {name: getattr(self, name) for name in SIZES}
         return sizes | {name: size for name, size in given.items() if size is not None}
@@ -211,9 +211,9 @@ class CheckpointSettings(Section):
     keep: int = Field(3, ge=1)
     """How many of the newest checkpoints are kept."""
     keep_every_steps: int | None = Field(None, ge=1)
-    """Also keep those of multiples of so many steps for good: for anneals, for rolling back."""
+    """Also keep those at multiples of this many steps for good: for anneals, for rolling back."""
     background: bool = True
-    """Write while training goes on."""
+    """Write while training continues."""
 
 
 class GuardSettings(Section):
@@ -223,17 +223,17 @@ class GuardSettings(Section):
     """
 
     sigmas: float = Field(6.0, ge=0)
-    """A spike is so many standard deviations above the mean of the window; 0 looks for none."""
+    """Standard deviations above the window's mean from which a step is a spike; 0 detects none."""
     window: int = Field(128, ge=8)
-    """Steps that are compared with; it begins anew with each stage of the mixture."""
+    """Previous steps to compare with; starts empty with each stage of the mixture."""
     min_steps: int = Field(32, ge=2)
-    """Spikes are looked for once the window has so many steps, or is full."""
+    """Detect spikes once the window has this many steps, or is full."""
     tolerate: int = Field(5, ge=0)
-    """Bad steps within the last `window` steps that are passed over before the run goes back."""
+    """Bad steps within the last `window` steps that are skipped before the run goes back."""
     rollbacks: int = Field(0, ge=0)
     """How often it may go back to a checkpoint and take rows out of the plan of `data`, for all."""
     rollback_steps: int = Field(100, ge=0)
-    """Go back to the newest checkpoint at least so many steps before the first bad step."""
+    """Go back to the newest checkpoint at least this many steps before the first bad step."""
     skip_before: int = Field(0, ge=0)
     """Steps before the first bad one that are skipped with it."""
     skip_after: int = Field(0, ge=0)
@@ -264,11 +264,11 @@ class HealthSettings(Section):
     """What ends a run that hangs, and when it ends itself."""
 
     hang_seconds: float = Field(1800.0, gt=0)
-    """A rank that finishes no phase of a step for so long writes all stacks and ends, code 78."""
+    """A rank that finishes no phase of a step for this long writes all stacks and ends, code 78."""
     compare_every_steps: int = Field(50, ge=1)
     """Steps between comparisons of the ranks' speeds."""
     stop_after_seconds: float | None = Field(None, gt=0)
-    """Save and end after so long, code 75: for jobs with a time limit."""
+    """Save and end after this time, code 75: for jobs with a time limit."""
 
 
 class TrainSettings(Section):
@@ -283,7 +283,7 @@ class TrainSettings(Section):
     cache_bytes: int = Field(8 << 30, ge=1)
     """Bound on `cache_dir`, over all ranks together."""
     output: PathText
-    """Folder for metrics and checkpoints; a run that finds its own continues them."""
+    """Folder for metrics and checkpoints; a run continues from its own."""
     seed: int = Field(0, ge=0)
     """Seed of the initial weights; the order of the rows has its own, in the plan."""
     model: ModelSettings = ModelSettings(preset="0.5m")
@@ -307,7 +307,7 @@ class TrainSettings(Section):
     checkpoint: CheckpointSettings = CheckpointSettings()
     """When checkpoints are written."""
     guard: GuardSettings = GuardSettings()
-    """Spikes and numbers that are none."""
+    """Spikes, and numbers that are not finite."""
     evaluate: EvaluateSettings | None = None
     """Held-out documents; none when absent."""
     health: HealthSettings = HealthSettings()
@@ -345,3 +345,30 @@ class TrainSettings(Section):
     def digest(self) -> str:
         """Return the blake2b-128 of the settings, as hex."""
         return hashlib.blake2b(self.model_dump_json().encode(), digest_size=16).hexdigest()
+
+
+def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:
+    """Refuse sizes of which `tensor` ranks cannot have equal shares.
+
+    Raises:
+        UsageError: names each, and the next size that would do.
+    """
+    kv_heads = _next(shape.kv_heads, tensor)
+    required = {
+        "model.heads": (shape.heads, _next(shape.heads, kv_heads)),
+        "model.kv_heads": (shape.kv_heads, kv_heads),
+        "model.ffn_dim": (shape.ffn_dim, _next(shape.ffn_dim, tensor)),
+        "model.vocab_size": (shape.vocab_size, _next(shape.vocab_size, tensor)),
+        "seq_len of the packed rows": (seq_len, _next(seq_len, tensor)),
+    }
+    uneven = {key: sizes for key, sizes in required.items() if sizes[0] % tensor}
+    if uneven:
+        raise UsageError(
+            f"parallel.tensor: {tensor} does not divide "
+            f"{', '.join(f'{key} {size}' for key, (size, _) in uneven.items())}. Change it, or set "
+            f"{', '.join(f'{key} {good}' for key, (_, good) in uneven.items())}."
+        )
+
+
+def _next(size: int, factor: int) -> int:
+    return math.ceil(size / factor) * factor

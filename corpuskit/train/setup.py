@@ -1,4 +1,4 @@
-"""What a run is made of, and where it begins: at the newest checkpoint, or at initial weights."""
+"""Builds a run, and finds where it begins: at the newest checkpoint, or at initial weights."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.attention import choose_kernel
 from corpuskit.train.checkpoint import Checkpoints, require_same_run, require_same_training
-from corpuskit.train.estimates.flops import peak_flops
+from corpuskit.train.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
-from corpuskit.train.record import Record
-from corpuskit.train.tensor_parallel import require_even_shares
+from corpuskit.train.record import CheckpointRecord
+from corpuskit.train.settings import require_even_shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from corpuskit.train.attention import Kernel
-    from corpuskit.train.checkpoint import Whole
+    from corpuskit.train.checkpoint import VerifiedCheckpoint
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import ModelShape, TrainSettings
@@ -46,13 +46,13 @@ class Run:
     identity: str  # of the training, over all its starts
     steps: int  # of the whole run
     done: int  # when it was set up
-    newest: Whole | None  # the checkpoint that it went on from
+    newest: VerifiedCheckpoint | None  # the checkpoint that it went on from
     step_tokens: int  # over all ranks, padding included
     peak_flops: float | None  # of one device
 
-    def record(self, done: int) -> Record:
+    def record(self, done: int) -> CheckpointRecord:
         """Return what a checkpoint after `done` steps says."""
-        return Record(
+        return CheckpointRecord(
             step=done,
             shape=asdict(self.model.shape),
             settings=self.settings.model_dump(mode="json"),
@@ -71,10 +71,10 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     Args:
         settings: the same on every rank.
         parallel: this rank.
-        identity: of the training, as `folder.claim` gives it.
+        identity: of the training, as `lock_output` gives it.
 
     Raises:
-        UsageError: the settings ask for what the plan or the checkpoint cannot give.
+        UsageError: the settings don't fit the plan or the checkpoint.
         DataError: plan or checkpoint are damaged.
     """
     loader = open_loader(settings, parallel)
@@ -92,7 +92,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         settings.checkpoint.keep,
         settings.checkpoint.keep_every_steps,
     )
-    newest = checkpoints.newest_whole()
+    newest = checkpoints.newest_verified()
     if newest:
         require_same_training(newest.folder, newest.record, identity)
         require_same_run(newest.folder, newest.record, shape, settings)
@@ -101,9 +101,9 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     optimizer = build_optimizer(model, settings.optimizer)
     if newest:
         checkpoints.load(newest.folder, model, optimizer)
-        stand_at(newest, loader)
+        restore_loader(newest, loader)
     elif settings.init_from:
-        take_over(Path(settings.init_from), model, parallel)
+        load_initial_weights(Path(settings.init_from), model, parallel)
     peak = settings.peak_tflops
     return Run(
         newest=newest,
@@ -124,24 +124,23 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     )
 
 
-def take_over(folder: Path, model: Decoder, parallel: Parallel) -> None:
+def load_initial_weights(folder: Path, model: Decoder, parallel: Parallel) -> None:
     """Fill a model with the weights of a folder of Hugging Face.
 
     Raises:
         DataError: a file is damaged, or not of this model.
     """
-    from corpuskit.train.huggingface.init_from import require_whole_export
-    from corpuskit.train.huggingface.models import load_weights
+    from corpuskit.train.huggingface import load_weights, require_undamaged_export
 
-    require_whole_export(folder, parallel)
+    require_undamaged_export(folder, parallel)
     load_weights(folder, model)
 
 
-def stand_at(checkpoint: Whole, loader: StreamingLoader) -> None:
-    """Move the loader to where a checkpoint stands.
+def restore_loader(checkpoint: VerifiedCheckpoint, loader: StreamingLoader) -> None:
+    """Move the loader to the position of a checkpoint.
 
     Raises:
-        UsageError: the checkpoint has consumed other rows than those of the plan.
+        UsageError: the checkpoint has consumed rows that are not those of the plan.
         DataError: its state of the loader contradicts itself.
     """
     try:
@@ -166,12 +165,12 @@ def choose_shape(settings: TrainSettings, tokenizer: Mapping[str, object]) -> Mo
     """Return the model's shape: of the settings, or of the model whose weights are taken over."""
     if settings.init_from is None:
         return settings.model.shape(cast("int", tokenizer["vocab_size"]))
-    from corpuskit.train.huggingface.init_from import choose_model
+    from corpuskit.train.huggingface import choose_model
 
     return choose_model(settings, tokenizer)
 
 
-def require_steps_left(folder: Path, record: Record, steps: int) -> None:
+def require_steps_left(folder: Path, record: CheckpointRecord, steps: int) -> None:
     """Refuse a run that is to end before its newest checkpoint.
 
     Raises:
@@ -191,18 +190,18 @@ def count_steps(settings: TrainSettings, loader: StreamingLoader) -> int:
         UsageError: the plan has fewer rows than that.
     """
     global_rows = settings.batch.global_rows
-    steps, asked = loader.num_steps, "one step"
+    steps, request = loader.num_steps, "one step"
     if settings.steps is not None:
-        steps, asked = settings.steps, f"steps: {settings.steps}"
+        steps, request = settings.steps, f"steps: {settings.steps}"
     elif settings.tokens is not None:
         steps = -(-settings.tokens // (global_rows * loader.plan.seq_len))
-        asked = f"tokens: {settings.tokens}, {steps} steps"
+        request = f"tokens: {settings.tokens}, {steps} steps"
     if steps > loader.num_steps and loader.num_steps:
         # Rows that a guard took out shorten a run that had just enough.
         steps = min(steps, max(loader.num_steps, steps - _steps_skipped(loader, global_rows)))
     if steps > loader.num_steps or not steps:
         raise UsageError(
-            f"{asked} of {global_rows} rows: {settings.data} has rows for {loader.num_steps}. "
+            f"{request} of {global_rows} rows: {settings.data} has rows for {loader.num_steps}. "
             "Ask for fewer, lower batch.global_rows, or mix more epochs."
         )
     return steps
@@ -210,4 +209,4 @@ def count_steps(settings: TrainSettings, loader: StreamingLoader) -> int:
 
 def _steps_skipped(loader: StreamingLoader, global_rows: int) -> int:
     plan = loader.plan
-    return plan.order.num_rows // global_rows - plan.skips.num_delivered // global_rows
+    return plan.order.num_rows // global_rows - plan.skips.num_consumed // global_rows

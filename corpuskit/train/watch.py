@@ -1,46 +1,228 @@
-"""What looks at the steps of a run: files, observer, signals, heartbeat."""
+"""What watches the steps of a run: signals and time limits, slow ranks, files, the observer.
+
+Beside it: heartbeat.py (heartbeats, watchdog, exit codes) and status.py, which reads them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import math
+import signal
+import socket
+import statistics
+import threading
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+import torch.distributed as dist
+
 from corpuskit.train.evaluation import evaluate
-from corpuskit.train.health import Speeds
-from corpuskit.train.metrics import DataWaits, Journal
+from corpuskit.train.metrics import DataWaits, MetricsWriter
 
 if TYPE_CHECKING:
-    from corpuskit.train.checkpoint import Whole
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+    from corpuskit.train.checkpoint import VerifiedCheckpoint
     from corpuskit.train.evaluation import HeldOut
-    from corpuskit.train.health import StopSignals
-    from corpuskit.train.metrics import Observer, Progress, Told, TrainResult
-    from corpuskit.train.pulse import Pulse
+    from corpuskit.train.heartbeat import Heartbeat
+    from corpuskit.train.metrics import Observer, StepMetrics, TrainResult, Update
+    from corpuskit.train.parallel import Parallel
     from corpuskit.train.setup import Run
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # a scheduler's end, and Slurm's warning before it
+
+
+class StopSignals:
+    """Records the first SIGTERM or SIGUSR1 while entered; the loop checks after each step.
+
+    Only the main thread may set handlers; in any other thread no signal is recorded.
+
+    Args:
+        stop_after_seconds: since this was made, the time after which the run is to stop, too. Ranks
+            start at different times; the first one whose time is over stops all of them.
+    """
+
+    def __init__(self, stop_after_seconds: float | None = None) -> None:
+        self._signal: str | None = None
+        seconds = math.inf if stop_after_seconds is None else stop_after_seconds
+        self._deadline = time.monotonic() + seconds
+        self._before: dict[signal.Signals, Callable[..., object] | int | None] = {}
+
+    @property
+    def received(self) -> str | None:
+        """The signal, "stop_after_seconds", or nothing yet."""
+        if self._signal is None and time.monotonic() >= self._deadline:
+            return "stop_after_seconds"
+        return self._signal
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._signal = self._signal or signal.Signals(number).name
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedReport:
+    """What each rank would need for a step without waiting for others; sequences are by rank."""
+
+    step_seconds: float  # mean of a step as measured
+    own_seconds: tuple[float, ...]  # of a step: its work and its wait for rows
+    data_wait_seconds: tuple[float, ...]  # of a step
+    slowness: tuple[float, ...]  # of its work, as a multiple of the median rank's
+    slowest: int  # rank with the most seconds of its own
+    host: str  # of the slowest
+    ratio: float  # its own seconds as a multiple of the median rank's
+
+    def __str__(self) -> str:
+        rank = self.slowest
+        return (
+            f"ranks: slowest is {rank} on {self.host}, {self.ratio:.2f} times the median: "
+            f"{self.own_seconds[rank]:.3f} s a step of its own, "
+            f"{self.data_wait_seconds[rank]:.3f} s of it waiting for rows, "
+            f"work {self.slowness[rank]:.2f} times the median; a step takes "
+            f"{self.step_seconds:.3f} s"
+        )
+
+
+class Speeds:
+    """Finds the rank that the others wait for.
+
+    Steps of synchronous training take equally long on every rank, so their time says nothing.
+    Instead each rank measures itself: how long it waits for rows, how long a matrix product of its
+    own takes, and on CPU how much processor time it uses. That finds a slow clock, a device that is
+    throttled or shared, slow storage and, on CPU, more work than others have. It does not find a
+    slow network, which delays all ranks alike, nor delays between two comparisons that use no
+    processor time, nor uneven work on CUDA.
+
+    Made by all ranks at once, while no save is in flight; `compare` may be called during one.
+    """
+
+    def __init__(self, parallel: Parallel) -> None:
+        self._parallel = parallel
+        self._hosts: list[str] = parallel.gather(socket.gethostname())
+        self._probe = _Probe(parallel.device)
+        self._since = time.perf_counter(), time.process_time()
+
+    def compare(self, step_seconds: float, data_wait_seconds: float) -> SpeedReport:
+        """Compare the ranks; on every rank, with the same answer.
+
+        Costs every rank the time of three matrix products or 0.5 % of that since the last
+        comparison, whichever is more.
+
+        Args:
+            step_seconds: of a step, the mean since the last comparison.
+            data_wait_seconds: of it, this rank's wait for rows.
+        """
+        wall, cpu = self._since
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        # On CUDA it is the time of Python, which the device does not wait for.
+        share = cpu / wall if self._parallel.device.type == "cpu" else 0.0
+        probe = self._probe.seconds(0.005 * wall)
+        mine = [step_seconds, data_wait_seconds, share * step_seconds, probe]
+        # The main thread alone uses the default group, so a save in flight does no harm.
+        values = torch.tensor(mine, dtype=torch.float64, device=self._parallel.device)
+        ranks = self._parallel.world_size
+        gathered = [torch.empty_like(values) for _ in range(ranks)]
+        dist.all_gather(gathered, values)
+        self._since = time.perf_counter(), time.process_time()
+        return report_of([tuple(row.tolist()) for row in gathered], self._hosts)
+
+
+def report_of(ranks: Sequence[tuple[float, ...]], hosts: Sequence[str]) -> SpeedReport:
+    """Turn measurements into a report.
+
+    Args:
+        ranks: (step, wait for rows, processor time of a step or 0, probe) in seconds, by rank.
+        hosts: by rank.
+    """
+    steps, waits, cpus, probes = (list(column) for column in zip(*ranks, strict=True))
+    slowness = [
+        max(cpu, probe) for cpu, probe in zip(_by_median(cpus), _by_median(probes), strict=True)
+    ]
+    # The rest of a step, without waiting for rows, is work and waiting for the slowest. The rank
+    # with the smallest rest waits least: that is the time that the slowest works.
+    left = min(step - wait for step, wait in zip(steps, waits, strict=True))
+    unit = max(left, 0.0) / max(slowness)
+    own = [wait + unit * slow for wait, slow in zip(waits, slowness, strict=True)]
+    slowest = max(range(len(own)), key=own.__getitem__)
+    return SpeedReport(
+        step_seconds=statistics.fmean(steps),
+        own_seconds=_rounded(own),
+        data_wait_seconds=_rounded(waits),
+        slowness=_rounded(slowness),
+        slowest=slowest,
+        host=hosts[slowest],
+        ratio=_by_median(own)[slowest],
+    )
+
+
+def _by_median(values: Sequence[float]) -> list[float]:
+    # Of two ranks the faster one: a mean of both would hide half of the difference.
+    middle = statistics.median_low(values)
+    return [value / middle if middle > 0 else 1.0 for value in values]
+
+
+def _rounded(values: Sequence[float]) -> tuple[float, ...]:
+    return tuple(float(f"{value:.4g}") for value in values)
+
+
+class _Probe:
+    """A matrix product that each rank computes alone."""
+
+    def __init__(self, device: torch.device) -> None:
+        is_cuda = device.type == "cuda"
+        size, dtype = (4096, torch.bfloat16) if is_cuda else (256, torch.float32)
+        self._matrix = torch.ones(size, size, dtype=dtype, device=device)
+        self._device = device
+        self.seconds(0.0)  # the first product chooses algorithms and wakes threads
+
+    def seconds(self, at_least: float) -> float:
+        """Return the mean time of a product, over three of them and `at_least` seconds."""
+        begun, number = time.perf_counter(), 0
+        self._wait()
+        while number < 3 or time.perf_counter() - begun < at_least:
+            self._matrix @ self._matrix
+            self._wait()
+            number += 1
+        return (time.perf_counter() - begun) / number
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
 
 class Watch:
-    """Writes and tells what happens between a set-up and the end of it.
+    """Writes what happens in a run to its files, and notifies the observer.
 
-    Only rank 0 writes and tells; the others have the same methods, so that the loop has no cases.
+    Only rank 0 does; the others have the same methods, so that the loop needs no cases.
     """
 
     def __init__(
-        self, run: Run, observer: Observer | None, pulse: Pulse, stop: StopSignals
+        self, run: Run, observer: Observer | None, heartbeat: Heartbeat, stop: StopSignals
     ) -> None:
         is_first = run.parallel.rank == 0
-        self._run, self.pulse, self.stop = run, pulse, stop
+        self._run, self.heartbeat, self.stop = run, heartbeat, stop
         self._observer = observer if is_first else None
-        self._journal = Journal(Path(run.settings.output), run.done) if is_first else None
+        self._writer = MetricsWriter(Path(run.settings.output), run.done) if is_first else None
         self.waits, self._speeds = DataWaits(), Speeds(run.parallel)
         self._since: list[tuple[float, float]] = []
 
     def __enter__(self) -> Self:
-        if self._journal:
-            self._journal.__enter__()
+        if self._writer:
+            self._writer.__enter__()
             record = asdict(self._run.record(self._run.done)) | {"guard": None}
             del record["files"]
-            self._journal.event("start", steps=self._run.steps, **record)
+            self._writer.event("start", steps=self._run.steps, **record)
         self.report_damage(self._run.newest)
         if newest := self._run.newest:
             size, seconds = newest.size_bytes, newest.seconds
@@ -54,54 +236,54 @@ class Watch:
 
     def __exit__(self, *error: Any) -> None:
         self._run.loader.close()
-        if self._journal:
-            self._journal.__exit__(*error)
+        if self._writer:
+            self._writer.__exit__(*error)
 
-    def step(self, progress: Progress, *, is_last: bool) -> None:
-        """Write a step; now and then tell of it, and of the mixture so far."""
+    def step(self, progress: StepMetrics, *, is_last: bool) -> None:
+        """Write a step; every `log_every_steps` notify of it and of the mixture so far."""
         self._since.append((progress.step_seconds, progress.data_wait_seconds))
-        if not self._journal:
+        if not self._writer:
             return
-        self._journal.step(progress)
+        self._writer.step(progress)
         done = progress.step + 1
         if is_last or done % self._run.settings.log_every_steps == 0:
-            self._tell(progress)
-            self._tell(self._journal.mixture(done, self._run.loader.mixture(done)))
+            self._notify(progress)
+            self._notify(self._writer.mixture(done, self._run.loader.mixture(done)))
 
     def compare_speeds(self, done: int) -> None:
-        """Write and tell which rank the others wait for; collective."""
+        """Report which rank the others wait for; collective."""
         steps, waits = zip(*self._since, strict=True)
         report = self._speeds.compare(sum(steps) / len(steps), sum(waits) / len(waits))
         self._since.clear()
         self.event("speeds", str(report), step=done, **asdict(report))
 
     def evaluate(self, done: int, held_out: HeldOut) -> None:
-        """Evaluate held-out documents; write and tell what they gave; collective."""
+        """Evaluate held-out documents and report the losses; collective."""
         run = self._run
-        found = evaluate(
+        losses = evaluate(
             run.model, run.settings, run.parallel, held_out, run.loader.plan.seq_len,
-            beat=lambda: self.pulse.beat(done, "evaluate"),
+            beat=lambda: self.heartbeat.beat(done, "evaluate"),
         )  # fmt: skip
-        if self._journal:
-            self._tell(self._journal.evaluation(done, found))
+        if self._writer:
+            self._notify(self._writer.evaluation(done, losses))
 
     def has_evaluation(self, done: int) -> bool:
-        """Return whether the files have an evaluation after so many steps; collective."""
-        known = self._journal is not None and self._journal.has_evaluation(done)
+        """Return whether the files have an evaluation after `done` steps; collective."""
+        known = self._writer is not None and self._writer.has_evaluation(done)
         return bool(self._run.parallel.gather(known)[0])
 
     def saved(self, checkpoint: Path | None) -> None:
-        """Write and tell that a checkpoint is complete, if there is one."""
+        """Report that a checkpoint is complete, if there is one."""
         if checkpoint:
             self.event("checkpoint", f"{checkpoint.name} saved", checkpoint=str(checkpoint))
 
-    def report_damage(self, newest: Whole | None) -> None:
-        """Write and tell which checkpoints are damaged, then set them aside."""
+    def report_damage(self, newest: VerifiedCheckpoint | None) -> None:
+        """Report which checkpoints are damaged, then set them aside."""
         damaged = list(self._run.checkpoints.damaged)
         for folder, problem in damaged:
             self.event(
                 "damaged_checkpoint",
-                f"{folder.name} is damaged: {problem}. Going on from "
+                f"{folder.name} is damaged: {problem}. Continuing from "
                 f"{newest.folder.name if newest else 'step 0'}; the damaged one is kept as "
                 f"{folder.name}.damaged-N until you delete it",
                 checkpoint=str(folder),
@@ -111,16 +293,16 @@ class Watch:
             self._run.checkpoints.set_aside()
 
     def event(self, kind: str, text: str, /, **fields: Any) -> None:
-        """Write and tell what else happened."""
-        if self._journal:
-            self._tell(self._journal.event(kind, text, **fields))
+        """Report anything else."""
+        if self._writer:
+            self._notify(self._writer.event(kind, text, **fields))
 
     def end(self, result: TrainResult) -> None:
-        """Write and tell the end."""
-        if self._journal:
-            self._journal.event("end", **asdict(result))
-            self._tell(result)
+        """Report the end."""
+        if self._writer:
+            self._writer.event("end", **asdict(result))
+            self._notify(result)
 
-    def _tell(self, what: Told) -> None:
+    def _notify(self, update: Update) -> None:
         if self._observer:
-            self._observer(what)
+            self._observer(update)

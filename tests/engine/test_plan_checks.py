@@ -54,7 +54,6 @@ BAD_SOURCES = {
     "huggingface place": (web("huggingface: ./nowhere"), "web", "./nowhere"),
     "huggingface split": (web("huggingface: dataset, split: test"), "web", "test"),
     "huggingface column": (web("huggingface: dataset, text_column: body"), "body", "is missing"),
-    "megatron": (web("megatron: lone.bin"), "web", "lone.idx"),
     "text": (web("text: [docs.jsonl, s3://bucket/x]"), "web", "mixes local paths"),
     "wet": (web("wet: nothing-*.gz"), "web", "no file matches"),
     "warc": (web("warc: [link.warc]"), "web", "leads nowhere"),
@@ -187,9 +186,6 @@ BAD_STAGES = {
         stages("tokenize: {tokenizer: broken.json}", "pack"), "broken.json", "broken.json"),
     "tokenize merges": (
         stages("tokenize: {tokenizer: merges.json}", "pack"), "merges.json", "can't open"),
-    "tokenize ids": (
-        stages("tokenize: {tokenizer: tokenizer.json, ids: lang}", "pack"), "lang",
-        "must be a list of whole numbers"),
     "tokenize eos": (
         stages("tokenize: {tokenizer: tokenizer.json, eos: END}", "pack"), "END", "END"),
     "pack alone": (stages("pack"), "pack", "tokenize.tokens"),
@@ -236,7 +232,6 @@ def folder(tmp_path_factory, tokenizer):
     (made / "folder.jsonl").mkdir()
     (made / "run/docs.jsonl").write_text(json.dumps(rows[0]) + "\n")
     (made / "run/plan.json").write_text("{}")
-    (made / "lone.bin").write_bytes(b"\0" * 8)
     (made / "link.warc").symlink_to("gone.warc")
     (made / "tokenizer.json").write_bytes(tokenizer.read_bytes())
     (made / "broken.json").write_text('{"model": ')

@@ -81,7 +81,7 @@ def test_every_copy_is_found_backwards(kept, rows):
     loader, found = rows
     for name in kept:
         steps = [row.step for row in found if any(one.id == name for one in row.documents)]
-        assert [sighting.step for sighting in loader.when(name)] == steps
+        assert [occurrence.step for occurrence in loader.occurrences(name)] == steps
 
 
 def test_rows_of_a_band_are_behind_those_of_the_band_before(kept, rows):

@@ -56,7 +56,7 @@ class LoaderRange:
         with StreamingLoader(self.run, BATCH) as loader:
             documents = sorted({one.id for row in loader.which(5) for one in row.documents})
             self.rows = [loader.which(step) for step in range(loader.num_steps)]
-            self.sightings = {name: loader.when(name) for name in documents}
+            self.occurrences = {name: loader.occurrences(name) for name in documents}
 
     def play(self, seed: int) -> tuple[str, str]:
         """Play a case; return what was damaged and what came of it: `SILENT` and more is bad."""
@@ -171,8 +171,8 @@ class LoaderRange:
             for asked in rng.sample(range(len(self.rows)), STEPS_ASKED):
                 if loader.which(asked) != self.rows[asked]:
                     return f"SILENT: which({asked})"
-            name = rng.choice(list(self.sightings))
-            if loader.when(name) != self.sightings[name]:
+            name = rng.choice(list(self.occurrences))
+            if loader.occurrences(name) != self.occurrences[name]:
                 return f"SILENT: when({name!r})"
         return "identical"
 

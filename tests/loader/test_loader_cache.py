@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from corpuskit.errors import UsageError
-from corpuskit.loader.cache import FOLDER, HEADER_BYTES, Claim, RangeCache, open_cache
+from corpuskit.loader.cache import FOLDER, HEADER_BYTES, EntryLock, RangeCache, open_cache
 from corpuskit.storage import faults
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def opened(folder: Path, num_entries: int = 100) -> RangeCache:
 
 
 def add(cache: RangeCache, number: int, *, again: bool = False) -> None:
-    claim = cache.get(key_of(number))
-    assert isinstance(claim, Claim)
-    cache.publish([(claim, memoryview(content_of(number)))], again=again)
+    lock = cache.get(key_of(number))
+    assert isinstance(lock, EntryLock)
+    cache.publish([(lock, memoryview(content_of(number)))], again=again)
 
 
 def there(cache: RangeCache) -> set[int]:
@@ -80,7 +80,7 @@ def test_an_entry_with_a_flipped_bit_is_dropped(tmp_path: Path, at: int) -> None
     stored = bytearray(path.read_bytes())
     stored[at] ^= 16
     path.write_bytes(stored)
-    assert isinstance(cache.get(key_of(7)), Claim)
+    assert isinstance(cache.get(key_of(7)), EntryLock)
     assert there(cache) == set()
 
 
@@ -182,7 +182,7 @@ def test_what_others_put_there_is_left_alone(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / name).write_bytes(b"something else")
-    with pytest.raises(UsageError, match="is no cache of this version"):
+    with pytest.raises(UsageError, match="is not a cache of this version"):
         open_cache(tmp_path, 1000)
     assert (tmp_path / FOLDER / name).read_bytes() == b"something else"
 
@@ -210,8 +210,8 @@ def test_a_full_disk_is_one_warning(tmp_path: Path) -> None:
 
     def add_some() -> None:
         for number in range(3):
-            if (claim := cache.get(key_of(number))) is not None:
-                cache.publish([(claim, memoryview(content_of(number)))], again=False)
+            if (lock := cache.get(key_of(number))) is not None:
+                cache.publish([(lock, memoryview(content_of(number)))], again=False)
 
     with pytest.warns(RuntimeWarning, match=r"can't be used: .*No space left") as warned:
         add_some()
@@ -238,11 +238,11 @@ def test_a_folder_that_goes_away_is_one_warning(tmp_path: Path) -> None:
 
 def test_one_of_two_fetches_and_the_other_waits_for_it(tmp_path: Path) -> None:
     first, second = opened(tmp_path), opened(tmp_path)
-    claim = first.get(key_of(1))
-    assert isinstance(claim, Claim)
+    lock = first.get(key_of(1))
+    assert isinstance(lock, EntryLock)
     assert second.get(key_of(1), 0.02) is None
     later = threading.Timer(
-        0.05, first.publish, ([(claim, memoryview(content_of(1)))],), {"again": False}
+        0.05, first.publish, ([(lock, memoryview(content_of(1)))],), {"again": False}
     )
     later.start()
     found = second.get(key_of(1), 30)
@@ -250,12 +250,12 @@ def test_one_of_two_fetches_and_the_other_waits_for_it(tmp_path: Path) -> None:
     assert bytes(found) == content_of(1)
 
 
-def test_a_claim_given_up_passes_to_the_next(tmp_path: Path) -> None:
+def test_a_lock_given_up_passes_to_the_next(tmp_path: Path) -> None:
     first, second = opened(tmp_path), opened(tmp_path)
-    claim = first.get(key_of(1))
-    assert isinstance(claim, Claim)
-    threading.Timer(0.05, first.release, (claim,)).start()
-    assert isinstance(second.get(key_of(1), 30), Claim)
+    lock = first.get(key_of(1))
+    assert isinstance(lock, EntryLock)
+    threading.Timer(0.05, first.release, (lock,)).start()
+    assert isinstance(second.get(key_of(1), 30), EntryLock)
 
 
 DIE_WITHIN_A_WRITE = """
@@ -265,10 +265,10 @@ from corpuskit.loader.cache import open_cache
 from corpuskit.storage import faults
 
 cache = open_cache(Path(sys.argv[1]), 100_000)
-claim = cache.get("0" * 32)
+lock = cache.get("0" * 32)
 other = cache.get("1" * 32)
 faults.arm(lambda step, name: os.kill(os.getpid(), signal.SIGKILL))
-cache.publish([(claim, memoryview(b"x" * 5000))], again=False)
+cache.publish([(lock, memoryview(b"x" * 5000))], again=False)
 """
 
 
@@ -283,12 +283,12 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_used(tmp_path: Path) -> 
     left = sorted(path.name for path in before.folder.glob("*.part"))
     assert left == [f"{key_of(0)}.part", f"{'1' * 32}.part"]
     assert (before.folder / left[0]).stat().st_size > 2500
-    # Its locks died with it: the entry can be claimed by those who run, and made.
+    # Its locks died with it: the entry can be locked by those who run, and made.
     assert before.find(key_of(0)) is None
     kept = before.get("1" * 32)
-    assert isinstance(kept, Claim)
+    assert isinstance(kept, EntryLock)
     after = opened(tmp_path)
-    # The next start removes the leftover, and not the claim of one that lives.
+    # The next start removes the leftover, and not the lock of one that lives.
     assert [path.name for path in after.folder.glob("*.part")] == [kept.name]
     before.release(kept)
     add(after, 0)
@@ -300,14 +300,14 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_used(tmp_path: Path) -> 
 WRITE_ON = """
 import sys
 from pathlib import Path
-from corpuskit.loader.cache import Claim, open_cache
+from corpuskit.loader.cache import EntryLock, open_cache
 
 cache = open_cache(Path(sys.argv[1]), 50_000)
 for number in range(int(sys.argv[2]), 100_000, 3):
     key = f"{number // 2:032x}"
     found = cache.get(key, 5)
     content = key.encode() * 60
-    if isinstance(found, Claim):
+    if isinstance(found, EntryLock):
         cache.publish([(found, memoryview(content))], again=bool(number % 2))
     else:
         assert found is None or bytes(found) == content

@@ -80,7 +80,7 @@ def test_a_cap_is_checked_before_anything_is_written(shards: Shards, run_dir: Pa
 def test_two_edits_at_once_do_not_both_win(run: Path) -> None:
     plan = read_mix(run)
     append(plan, skip_rows(plan, [(10, 20)]))
-    with pytest.raises(UsageError, match=r"edits/00001\.json was written by somebody else"):
+    with pytest.raises(UsageError, match=r"edits/00001\.json was written by another process"):
         append(plan, skip_rows(plan, [(30, 40)]))
 
 
@@ -158,8 +158,8 @@ def test_which_and_when_say_what_is_masked(shards: Shards, run: Path) -> None:
     loader = StreamingLoader(run, 1)
     (row,) = loader.which(40)
     assert [span.masked for span in row.documents if span.key == key] == [True]
-    sightings = loader.when(name)
-    assert [sighting.masked for sighting in sightings] == [s.step >= 40 for s in sightings]
+    occurrences = loader.occurrences(name)
+    assert [occurrence.masked for occurrence in occurrences] == [s.step >= 40 for s in occurrences]
 
 
 def test_a_takedown_is_part_of_the_history(shards: Shards, run: Path) -> None:
@@ -182,8 +182,8 @@ def test_a_document_taken_down_twice_is_masked_once_from_the_first_on(
     append(read_mix(run), take_down(read_mix(run), 60, [name]))
     assert masked_rows(StreamingLoader(run, 1)) == once
     loader = StreamingLoader(run, 1)
-    for sighting in loader.when(key):
-        assert sighting.masked == (sighting.step >= 40)
+    for occurrence in loader.occurrences(key):
+        assert occurrence.masked == (occurrence.step >= 40)
 
 
 def test_documents_of_all_sources_are_masked_together(shards: Shards, run: Path) -> None:

@@ -128,7 +128,7 @@ def test_the_way_back_undoes_the_way_there(order: RowOrder) -> None:
     for source, given_source in enumerate(order.sources):
         for row in range(given_source.rows):
             expected = sorted(seen.get((source, row), []))
-            assert sorted(order.counters_of(source, row)) == expected
+            assert sorted(order.row_indices_of(source, row)) == expected
 
 
 @settings(max_examples=80, deadline=None)
@@ -234,9 +234,9 @@ def test_a_run_of_many_rows_is_as_good_as_a_short_one() -> None:
     for counter, source, row, epoch in zip(
         counters[::512], *(a[::512] for a in found), strict=True
     ):
-        place = int(order._place_in_epoch(int(source), int(row), int(epoch)))
+        place = int(order._rank_in_epoch(int(source), int(row), int(epoch)))
         rank = int(epoch) * order.sources[source].rows + place
-        assert order._counter(int(source), rank) == counter
+        assert order._row_index(int(source), rank) == counter
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=5).map(
@@ -251,8 +251,8 @@ def test_skipped_counters_are_passed_over_and_counted(
 ) -> None:
     skips = SkipSpans(spans, num_rows)
     kept = [t for t in range(num_rows) if not any(first <= t < end for first, end in spans)]
-    assert skips.num_delivered == len(kept)
-    assert skips.counters(np.arange(len(kept))).tolist() == kept
+    assert skips.num_consumed == len(kept)
+    assert skips.row_indices(np.arange(len(kept))).tolist() == kept
     for counter in range(num_rows + 1):
-        assert skips.delivered_before(counter) == sum(t < counter for t in kept)
+        assert skips.consumed_before(counter) == sum(t < counter for t in kept)
         assert skips.covers(counter) == (counter < num_rows and counter not in kept)

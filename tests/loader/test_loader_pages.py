@@ -12,8 +12,8 @@ import pytest
 from loader_runs import write_index, write_plan, write_shards
 
 from corpuskit.loader import StreamingLoader
-from corpuskit.loader.pages import TokenPages
-from corpuskit.loader.window import Segments
+from corpuskit.loader.parts import TokenPages
+from corpuskit.loader.reader import Segments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def test_the_crc_is_that_of_zlib_for_every_size_around_a_fold() -> None:
     values = np.random.default_rng(0).integers(0, 256, 400_000, np.uint8)
     for size in range(141_000, 400_000, 6_173):
         pages = TokenPages()
-        pages._make_room(size)
+        pages._lay_out(size)
         assert pages._crc(values[:size]) == zlib.crc32(values[:size].data)
 
 

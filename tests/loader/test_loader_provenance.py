@@ -21,7 +21,7 @@ from loader_runs import (
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader import StreamingLoader
 from corpuskit.loader.files import LocalFiles
-from corpuskit.loader.lookups import ExchangeRun
+from corpuskit.loader.provenance import ExchangeRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ def test_which_of_a_rank_is_its_slice(run: Path) -> None:
     assert loader.which(4, row=6) == [whole[6]]
 
 
-def test_when_and_which_are_inverse(run: Path) -> None:
+def test_occurrences_and_which_are_inverse(run: Path) -> None:
     loader = StreamingLoader(run, 8)
     seen: dict[str, set[tuple[int, ...]]] = {}
     for step in range(loader.num_steps):
@@ -91,15 +91,15 @@ def test_when_and_which_are_inverse(run: Path) -> None:
                 seen.setdefault(document.id, set()).add(place)
     assert len(seen) > 200
     for document in list(seen)[::3]:
-        sightings = [(s.step, s.row, s.source_row, s.epoch) for s in loader.when(document)]
-        assert sightings == sorted(seen[document])
+        occurrences = [(s.step, s.row, s.source_row, s.epoch) for s in loader.occurrences(document)]
+        assert occurrences == sorted(seen[document])
 
 
 def test_when_takes_a_key_as_well(shards: Shards, run: Path) -> None:
     loader = StreamingLoader(run, 8)
     key, document = max(shards.ids.items())
-    assert loader.when(key) == loader.when(document)
-    assert len({s.epoch for s in loader.when(key)}) > 3
+    assert loader.occurrences(key) == loader.occurrences(document)
+    assert len({s.epoch for s in loader.occurrences(key)}) > 3
 
 
 def test_a_document_of_rows_that_are_skipped_is_not_seen(shards: Shards, tmp_path: Path) -> None:
@@ -113,14 +113,14 @@ def test_a_document_of_rows_that_are_skipped_is_not_seen(shards: Shards, tmp_pat
     )
     skip = [[counter, counter + 1]]
     without = write_plan(shards, stages, folder=tmp_path / "b", skip=skip)
-    assert len(StreamingLoader(run, 4).when(key)) == 1
-    assert StreamingLoader(without, 4).when(key) == []
+    assert len(StreamingLoader(run, 4).occurrences(key)) == 1
+    assert StreamingLoader(without, 4).occurrences(key) == []
 
 
 @pytest.mark.parametrize("document", ["web/web.jsonl#1", 3, "", -1, 2**62])
 def test_a_document_that_is_not_there_is_said_so(run: Path, document: str | int) -> None:
     with pytest.raises(UsageError, match="no packed row holds"):
-        StreamingLoader(run, 8).when(document)
+        StreamingLoader(run, 8).occurrences(document)
 
 
 def test_an_id_given_twice_is_both_documents(tmp_path: Path) -> None:
@@ -129,9 +129,11 @@ def test_an_id_given_twice_is_both_documents(tmp_path: Path) -> None:
     shards.ids[second] = shards.ids[first]
     write_lookups(shards)
     loader = StreamingLoader(write_plan(shards, [(60, {"web": 1})]), 4)
-    both = sorted([*loader.when(first), *loader.when(second)], key=lambda s: (s.step, s.row))
-    assert loader.when(shards.ids[first]) == both
-    assert loader.when(first) != loader.when(second)
+    both = sorted(
+        [*loader.occurrences(first), *loader.occurrences(second)], key=lambda s: (s.step, s.row)
+    )
+    assert loader.occurrences(shards.ids[first]) == both
+    assert loader.occurrences(first) != loader.occurrences(second)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_steps_before_another_batch_size_are_not_guessed(run: Path) -> None:
     loader = StreamingLoader(run, 12)
     loader.load_state_dict(StreamingLoader(run, 8, start_step=3).state_dict())
     document = loader.which(3)[0].documents[0]
-    assert 3 in [sighting.step for sighting in loader.when(document.key)]
+    assert 3 in [occurrence.step for occurrence in loader.occurrences(document.key)]
     with pytest.raises(UsageError, match="first 3 steps took 24 rows"):
         loader.which(2)
 
@@ -162,7 +164,7 @@ def test_a_missing_lookup_is_named(shards: Shards, tmp_path: Path) -> None:
     run = write_plan(shards, MIX, folder=tmp_path / "run")
     (run / "work").unlink()
     with pytest.raises(DataError, match=r"work/lookups/\d\.arrow"):
-        StreamingLoader(run, 8).when(0)
+        StreamingLoader(run, 8).occurrences(0)
 
 
 def test_keys_are_found_in_every_batch_that_holds_them(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_json_that_is_nested_too_deep_is_refused(run):
 def test_a_pipe_in_place_of_a_file_does_not_hang(run, name):
     (run / "mix" / name).unlink()
     os.mkfifo(run / "mix" / name)
-    with pytest.raises(DataError, match="no regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         read_mix(run)
 
 

@@ -144,12 +144,8 @@ class Run:
             taken = texts[begin : begin + half]
             path = f"holdout/part-{number}-{piece}.parquet"
             keys = [number << 40 | begin + row for row in range(len(taken))]
-            ids = [[3 + len(text) % 7, 5] for text in taken]
-            columns = {"key": keys, "id": list(map(str, keys)), "text": taken, "given": ids}
-            schema = pa.schema(
-                {"key": pa.int64(), "id": pa.string(), "text": pa.large_string(),
-                 "given": pa.list_(pa.int32())}
-            )  # fmt: skip
+            columns = {"key": keys, "id": list(map(str, keys)), "text": taken}
+            schema = pa.schema({"key": pa.int64(), "id": pa.string(), "text": pa.large_string()})
             with DocumentWriter(self.folder / path, schema) as writer:
                 writer.write(pa.RecordBatch.from_pydict(columns, schema))
             found.append(
@@ -235,19 +231,6 @@ def test_what_is_kept_is_what_is_read_again(make_run, monkeypatch):
     assert all_of(large, "web") == before[0]
     with pytest.raises(OSError, match="holdout"):
         all_of(small, "web")
-
-
-def test_given_ids_are_taken(make_run):
-    held_out = make_run(ids="given", add_eos=False).open()
-    assert all_of(held_out, "books") == [
-        [3 + len(text) % 7, 5] for text in TEXTS_BY_SOURCE["books"]
-    ]
-
-
-def test_a_column_of_ids_that_comes_later_is_refused(make_run):
-    held_out = make_run(ids="later").open()
-    with pytest.raises(DataError, match=r"part-0-0.*has no column 'later', from which the run"):
-        all_of(held_out, "web")
 
 
 def no_holdout(run: Run) -> None:

@@ -347,9 +347,9 @@ def test_the_loader_streams_every_row_once(shuffled):
 def test_the_loader_finds_documents_both_ways(shuffled):
     planned(shuffled)
     with StreamingLoader(shuffled.root, global_batch_rows=1) as loader:
-        sightings = list(loader.when("books-11"))
-        (row,) = loader.which(sightings[0].step)
-    assert len(sightings) == 1
+        occurrences = list(loader.occurrences("books-11"))
+        (row,) = loader.which(occurrences[0].step)
+    assert len(occurrences) == 1
     assert [span.id for span in row.documents] == ["books-11"]
     assert (row.source, row.documents[0].file) == ("books", "books.txt")
 

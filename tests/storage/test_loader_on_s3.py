@@ -21,7 +21,7 @@ from corpuskit.loader import StreamingLoader, read_mix
 from corpuskit.loader.cache import FOLDER
 from corpuskit.loader.editing import append, skip_rows
 from corpuskit.loader.files import digest_bytes
-from corpuskit.loader.parts import Parts
+from corpuskit.loader.parts import OpenParts
 from corpuskit.storage import open_store
 from tests.loader.loader_runs import Shards, write_index, write_plan, write_shards
 from tests.patience import HANG_SECONDS
@@ -182,9 +182,9 @@ def test_side_columns_are_read_without_tokens(far: str, run: Path) -> None:
     with StreamingLoader(far, 12) as loader, StreamingLoader(run, 12) as local:
         assert loader.which(7) == local.which(7)
         document = local.which(7)[3].documents[0].id
-        assert loader.when(document) == local.when(document)
+        assert loader.occurrences(document) == local.occurrences(document)
     plan = read_mix(far)
-    parts = Parts(plan, 1)
+    parts = OpenParts(plan, 1)
     table = parts.read(0, [1], ("doc_starts", "doc_keys"))
     parts.close()
     assert table.column_names == ["doc_starts", "doc_keys"]

@@ -128,7 +128,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(
     ((told, error), (told_by_1, _)) = run_ranks(2, work, build(output))
     assert (error, told_by_1) == ("", [])
     assert told[0].startswith(f"damaged_checkpoint: {damaged} is damaged: {problem}")
-    assert f"Going on from {BEFORE}; the damaged one is kept as {damaged}.damaged-N" in told[0]
+    assert f"Continuing from {BEFORE}; the damaged one is kept as {damaged}.damaged-N" in told[0]
     assert told[1].startswith(f"resume: {BEFORE}: ")
     assert losses_of(output) == losses
     names = [f"step-{step:08d}" for step in (2, 4, 6, 8)]
@@ -246,7 +246,7 @@ def test_the_newest_whole_one_of_so_many_steps(output: Path, build: Any, run_ran
 
 def _whole_ones(settings: TrainSettings) -> list[int]:
     checkpoints = Checkpoints(Path(settings.output, "checkpoints"), join(settings), 9)
-    found = [checkpoints.newest_whole(at_most) for at_most in (None, 7, 5, 3, 0)]
+    found = [checkpoints.newest_verified(at_most) for at_most in (None, 7, 5, 3, 0)]
     return [one.record.step for one in found if one]
 
 

@@ -17,10 +17,17 @@ from click.testing import CliRunner
 from corpuskit.cli.train import command
 from corpuskit.errors import UsageError
 from corpuskit.train.attention import lay_out
-from corpuskit.train.estimates.estimate import checkpoint_cost, estimate
-from corpuskit.train.estimates.flops import step_flops
-from corpuskit.train.estimates.length import read_length
-from corpuskit.train.estimates.memory import FLOAT, Work, count_parameters, plan_work, step_moments
+from corpuskit.train.estimate import (
+    FLOAT,
+    Work,
+    checkpoint_cost,
+    count_parameters,
+    estimate,
+    plan_work,
+    read_length,
+    step_moments,
+)
+from corpuskit.train.flops import step_flops
 from corpuskit.train.model import Decoder, token_losses
 from corpuskit.train.settings import PRESETS, ModelSettings, TrainSettings
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from corpuskit.errors import UsageError
 from corpuskit.train.attention import lay_out
-from corpuskit.train.estimates.flops import (
+from corpuskit.train.flops import (
     DEVICES,
     find_device,
     pair_flops,

@@ -65,7 +65,7 @@ def test_a_loss_that_stays_higher_becomes_the_usual_one() -> None:
 
 def test_another_stage_of_the_mixture_begins_a_window_of_its_own() -> None:
     guard = guard_after(CALM)
-    guard.begin_anew()
+    guard.reset()
     assert guard.judge(12, 9.0, 1.0) is None
     assert guard.usual_loss == 9.0
 
@@ -181,7 +181,7 @@ def test_the_guard_names_a_planted_document_and_skips_it_for_good(
     poisoned: Path, run_ranks: Any
 ) -> None:
     loader = StreamingLoader(poisoned, 8)
-    (seen,) = loader.when("poison")
+    (seen,) = loader.occurrences("poison")
     assert 55 < seen.step < STEPS - 5, "choose another seed"
 
     tolerant = settings_of(poisoned, "tolerant")
@@ -223,7 +223,7 @@ def test_the_guard_names_a_planted_document_and_skips_it_for_good(
 
 @pytest.mark.slow
 def test_without_rollbacks_left_the_run_ends_and_says_why(poisoned: Path, run_ranks: Any) -> None:
-    step = StreamingLoader(poisoned, 8).when("poison")[0].step
+    step = StreamingLoader(poisoned, 8).occurrences("poison")[0].step
     settings = settings_of(poisoned, "train", guard={"min_steps": 8, "window": 16, "tolerate": 0})
     for _ in range(2):  # nor does it go on when started again
         (message,) = run_ranks(1, work, settings)

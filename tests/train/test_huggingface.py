@@ -28,19 +28,23 @@ from corpuskit.stage import View
 from corpuskit.stages.sequences.tokenize import Tokenize
 from corpuskit.train.attention import lay_out
 from corpuskit.train.checkpoint import Checkpoints
-from corpuskit.train.huggingface.export import export, find_checkpoint
-from corpuskit.train.huggingface.init_from import (
+from corpuskit.train.huggingface import (
+    load_weights,
+    make_config,
+    read_header,
+    read_shape,
+    read_slice,
     require_same_model,
     require_tokenizer,
-    require_whole_export,
+    require_undamaged_export,
+    write_tensors,
 )
-from corpuskit.train.huggingface.models import load_weights, make_config, read_shape
-from corpuskit.train.huggingface.tensor_files import read_header, read_slice, write_tensors
+from corpuskit.train.huggingface_export import export, find_checkpoint
 from corpuskit.train.loop import main
 from corpuskit.train.model import Decoder, init_weights
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import build_model, join
-from corpuskit.train.record import Record
+from corpuskit.train.record import CheckpointRecord
 from corpuskit.train.settings import ModelShape, RopeScaling, TrainSettings
 
 if TYPE_CHECKING:
@@ -134,7 +138,7 @@ def save(outputs: dict[str, TrainSettings]) -> None:
             "settings_hash": settings.digest(),
         }
         shape = dataclasses.asdict(SHAPES[name])
-        record = Record(3, shape, plan_hash="p", loader={}, world_size=2, **facts)
+        record = CheckpointRecord(3, shape, plan_hash="p", loader={}, world_size=2, **facts)
         checkpoints.save(model, build_optimizer(model, settings.optimizer), record)  # type: ignore[arg-type]
         checkpoints.wait()
 
@@ -311,7 +315,7 @@ def test_a_damaged_export_is_refused_on_every_rank(
 
 def _check_export(folder: Path, settings: TrainSettings) -> str:
     try:
-        require_whole_export(folder, join(settings))
+        require_undamaged_export(folder, join(settings))
     except DataError as error:
         return str(error)
     return ""
@@ -382,7 +386,7 @@ def test_a_folder_without_a_model_is_refused(llama: Path, tmp_path: Path) -> Non
         read_shape(tmp_path)
     folder = edited(llama, tmp_path / "copy")
     (folder / "config.json").write_text("{")
-    with pytest.raises(DataError, match=r"config.json: is no JSON"):
+    with pytest.raises(DataError, match=r"config.json: is not JSON"):
         read_shape(folder)
     (folder / "model.safetensors").unlink()
     with pytest.raises(DataError, match=r"neither model.safetensors nor model.safetensors.ind"):
@@ -428,7 +432,7 @@ def test_spare_tensors_of_known_kinds_are_passed_over(tmp_path: Path) -> None:
 def test_a_torn_file_is_named(llama: Path, tmp_path: Path) -> None:
     folder = edited(llama, tmp_path / "copy")
     whole = (folder / "model.safetensors").read_bytes()
-    for size, message in ((len(whole) - 1, "bytes long, and its header tells of"), (99, "header")):
+    for size, message in ((len(whole) - 1, "bytes long, and its header describes"), (99, "header")):
         (folder / "model.safetensors").write_bytes(whole[:size])
         with pytest.raises(DataError, match=f"model.safetensors: .*{message}"):
             loaded(folder)
@@ -449,13 +453,13 @@ def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER)
     same, other = ({"hash": one, "vocab_size": 48} for one in (ORIGIN["file"], "none"))
     require_tokenizer(tmp_path, same, PLAIN)
-    with pytest.raises(UsageError, match=rf"can't tell .*\(tokenizer.json {same['hash']}\)"):
+    with pytest.raises(UsageError, match=rf"its tokenizer .*\(tokenizer.json {same['hash']}\)"):
         require_tokenizer(tmp_path, other, PLAIN)
     require_tokenizer(tmp_path, other, PLAIN, is_trusted=True)
     (tmp_path / "corpuskit.json").write_text(json.dumps({"tokenizer": ORIGIN}))
     require_tokenizer(tmp_path, other, PLAIN)
     (tmp_path / "tokenizer.json").write_bytes(b"{ }")
-    with pytest.raises(UsageError, match="can't tell that its tokenizer"):
+    with pytest.raises(UsageError, match=r"its tokenizer .* may not be that of the packed tokens"):
         require_tokenizer(tmp_path, other, PLAIN)
     with pytest.raises(UsageError, match=r"the model has 61 tokens, and the tokenizer .* has 62"):
         require_tokenizer(tmp_path, same | {"vocab_size": 62}, PLAIN, is_trusted=True)

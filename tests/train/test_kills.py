@@ -22,7 +22,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from corpuskit.train.loop import train
-from corpuskit.train.metrics import Progress, Told, TrainResult
+from corpuskit.train.metrics import StepMetrics, TrainResult, Update
 from corpuskit.train.parallel import join
 from corpuskit.train.record import read_record
 from tests.train.conftest import Ranks
@@ -114,8 +114,8 @@ class Child:
 
 
 def _train(settings: TrainSettings, say: Connection) -> TrainResult:
-    def tell(told: Told) -> None:
-        if isinstance(told, Progress):
+    def tell(told: Update) -> None:
+        if isinstance(told, StepMetrics):
             say.send(told.step)
 
     result = train(settings, join(settings), tell)

@@ -12,22 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.errors import CorpuskitError, DataError
-from corpuskit.loader.shares import SourceShare
+from corpuskit.loader.state import SourceShare
 from corpuskit.train.metrics import (
     WAITS_KEPT,
     DataWaits,
-    Evaluation,
+    EvaluationMetrics,
     Event,
-    Journal,
-    Progress,
+    MetricsWriter,
     SourceLoss,
+    StepMetrics,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def progress(step: int, **changes: Any) -> Progress:
+def progress(step: int, **changes: Any) -> StepMetrics:
     fields: dict[str, Any] = {
         "step": step,
         "steps": 10,
@@ -44,7 +44,7 @@ def progress(step: int, **changes: Any) -> Progress:
         "data_wait_p99_ms": 7.25,
         "is_applied": True,
     }
-    return Progress(**fields | changes)
+    return StepMetrics(**fields | changes)
 
 
 def strict(path: Path) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def share(source: str, planned: float) -> SourceShare:
 
 def test_numbers_that_are_not_finite_are_null_in_metrics_and_text_in_events(tmp_path: Path) -> None:
     bad = {"web": SourceLoss(math.nan, math.inf, 30)}
-    with Journal(tmp_path, 0) as journal:
+    with MetricsWriter(tmp_path, 0) as journal:
         journal.step(progress(0, loss=math.nan, grad_norm=-math.inf, sources=bad))
         journal.evaluation(1, bad)
         journal.event("bad_step", loss=math.nan, rows=[("web/3", math.inf)], path=tmp_path)
@@ -78,7 +78,7 @@ def test_numbers_that_are_not_finite_are_null_in_metrics_and_text_in_events(tmp_
 
 
 def test_a_step_has_one_line_whatever_was_not_saved(tmp_path: Path) -> None:
-    with Journal(tmp_path, 0) as journal:
+    with MetricsWriter(tmp_path, 0) as journal:
         for step in range(6):
             journal.step(progress(step, loss=float(step)))
             journal.evaluation(step + 1, {})
@@ -87,7 +87,7 @@ def test_a_step_has_one_line_whatever_was_not_saved(tmp_path: Path) -> None:
     for name in ("metrics", "events"):
         with (tmp_path / f"{name}.jsonl").open("a") as file:
             file.write('{"step": 6, "lo')  # killed while writing
-    with Journal(tmp_path, 4) as journal:
+    with MetricsWriter(tmp_path, 4) as journal:
         for step in range(4, 6):
             journal.step(progress(step, loss=10.0 + step))
         journal.event("tock")
@@ -105,17 +105,17 @@ def test_a_line_of_something_else_is_refused_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 0, "sources": {}}\nnot ours\n')
     with pytest.raises(DataError, match=r"metrics.jsonl: line 2 is not what a training run writes"):
-        Journal(tmp_path, 5)
+        MetricsWriter(tmp_path, 5)
     assert path.read_text().endswith("not ours\n")
 
 
 def test_the_mixture_counts_what_was_applied_over_all_starts(tmp_path: Path) -> None:
     shares = [share("web", 0.5), share("books", 0.5), share("notes", 0.0)]
-    with Journal(tmp_path, 0) as journal:
+    with MetricsWriter(tmp_path, 0) as journal:
         for step in range(3):
             journal.step(progress(step))
         journal.step(progress(3, is_applied=False))
-    with Journal(tmp_path, 2) as journal:
+    with MetricsWriter(tmp_path, 2) as journal:
         journal.step(progress(2, sources={"books": SourceLoss(4.0, None, 20)}))
         journal.step(progress(3, is_applied=False))
         found = journal.mixture(4, shares)
@@ -147,9 +147,9 @@ def test_a_failure_leaves_an_event_with_what_the_error_knows(tmp_path: Path) -> 
     class SpikeError(CorpuskitError):
         event = {"documents": ["web/1"]}  # noqa: RUF012
 
-    with pytest.raises(SpikeError), Journal(tmp_path, 0):
+    with pytest.raises(SpikeError), MetricsWriter(tmp_path, 0):
         raise SpikeError("step 3: too high.")
-    with pytest.raises(KeyboardInterrupt), Journal(tmp_path, 0):
+    with pytest.raises(KeyboardInterrupt), MetricsWriter(tmp_path, 0):
         raise KeyboardInterrupt
     failed, interrupted = strict(tmp_path / "events.jsonl")
     assert (failed["event"], failed["error"]) == ("failed", "SpikeError")
@@ -164,6 +164,8 @@ def test_every_line_for_people_is_one_line() -> None:
     )
     assert "mfu" not in str(progress(3, mfu=None))
     assert str(progress(3, is_applied=False)).endswith("(not applied)")
-    held = Evaluation(20, {"web": SourceLoss(3.25, 1.25, 30), "books": SourceLoss(4.0, None, 10)})
+    held = EvaluationMetrics(
+        20, {"web": SourceLoss(3.25, 1.25, 30), "books": SourceLoss(4.0, None, 10)}
+    )
     assert str(held) == "held out after 20 steps: web 1.2500 bits per byte, books 4.000 nats"
     assert str(Event("rollback", "to step 3,\nrows skipped")) == "rollback: to step 3, rows skipped"

@@ -23,8 +23,7 @@ from corpuskit.train.parallel import (
     join,
     use_float8,
 )
-from corpuskit.train.settings import ModelSettings, TrainSettings
-from corpuskit.train.tensor_parallel import require_even_shares
+from corpuskit.train.settings import ModelSettings, TrainSettings, require_even_shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,14 +20,13 @@ from torch.distributed.tensor import DTensor
 
 from corpuskit.errors import CorpuskitError, UsageError
 from corpuskit.loader.stream import StreamingLoader
-from corpuskit.train.health import StopSignals
+from corpuskit.train.heartbeat import Heartbeat
 from corpuskit.train.loop import main, take_step, train
-from corpuskit.train.metrics import Progress, TrainResult
+from corpuskit.train.metrics import StepMetrics, TrainResult
 from corpuskit.train.parallel import join
-from corpuskit.train.pulse import Pulse
 from corpuskit.train.record import read_record
 from corpuskit.train.setup import set_up
-from corpuskit.train.watch import Watch
+from corpuskit.train.watch import StopSignals, Watch
 from tests.patience import HANG_SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -169,8 +168,8 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(
 
 
 def _stop_at_the_third_step(settings: TrainSettings) -> TrainResult:
-    def stop(told: Progress | TrainResult) -> None:
-        if isinstance(told, Progress) and told.step == 2:
+    def stop(told: StepMetrics | TrainResult) -> None:
+        if isinstance(told, StepMetrics) and told.step == 2:
             os.kill(os.getpid(), signal.SIGUSR1)
 
     return train(settings, join(settings), stop)
@@ -220,8 +219,8 @@ def _meet_a_poisoned_token(settings: TrainSettings) -> tuple[bool, bool, list[st
         head = local_part(run.model.head.weight)
         before = head.clone()
     bad = [name for name, held in zip(row_names(batch), holders[token], strict=True) if held]
-    pulse = Pulse(settings.output, 0, 60)
-    with pulse, StopSignals() as stop, Watch(run, None, pulse, stop) as watch:
+    heartbeat = Heartbeat(settings.output, 0, 60)
+    with heartbeat, StopSignals() as stop, Watch(run, None, heartbeat, stop) as watch:
         progress, _ = take_step(run, 0, iter(run.loader), watch)
     return progress.is_applied, torch.equal(head, before), bad
 
@@ -354,12 +353,12 @@ def test_torchrun_restarts_killed_ranks(
 SUICIDAL = """
 import os, signal, sys
 from corpuskit.train.loop import main
-from corpuskit.train.metrics import Progress
+from corpuskit.train.metrics import StepMetrics
 from corpuskit.train.settings import TrainSettings
 
 def observe(told):
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-    if first and isinstance(told, Progress) and told.step == 4:
+    if first and isinstance(told, StepMetrics) and told.step == 4:
         os.kill(os.getpid(), signal.SIGKILL)
 
 main(TrainSettings.model_validate_json(sys.argv[1]), observe)
@@ -396,7 +395,7 @@ def test_a_folder_has_one_training_at_a_time(
     settings: Any, run_ranks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = settings(steps=2)
-    monkeypatch.setattr("corpuskit.train.folder.WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("corpuskit.train.record.WAIT_SECONDS", 0.1)
     run_ranks(1, work, ours)
     with Path(ours.output, "lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -90,7 +90,7 @@ class HeldOutRun:
         read; the first `max_documents` count. One row group of text is in memory at a time.
 
         Raises:
-            DataError: a part is damaged, or lacks the column of token ids.
+            DataError: a part is damaged.
         """
         request = (source, rank, ranks)
         if request in self._kept:
@@ -111,15 +111,9 @@ class HeldOutRun:
 
     def _read(self, source: str, rank: int, ranks: int) -> Iterator[HeldOutDocument]:
         number = 0
-        columns = ["key", "text", *self._stage.needs()]
         for part in self._parts[source]:
             place = self._store.at(part.path, digest=part.digest)
-            for batch in read_documents(place, columns):
-                if missing := set(columns) - set(batch.schema.names):
-                    raise DataError(
-                        f"{place}: has no column {missing.pop()!r}, from which the run takes token "
-                        "ids. Put holdout behind what makes it."
-                    )
+            for batch in read_documents(place, ["key", "text"]):
                 end = min(number + len(batch), self._max_documents)
                 mine = np.arange(number + (rank - number) % ranks, end, ranks) - number
                 if len(mine):
@@ -129,17 +123,15 @@ class HeldOutRun:
                     return
 
     def _tokenize(self, batch: pa.RecordBatch) -> Iterator[HeldOutDocument]:
-        view = View(batch)
-        outcome = self._stage.apply(view)
+        outcome = self._stage.apply(View(batch))
         assert outcome.columns is not None, "tokenize adds one"
         lists = outcome.columns["tokens"]
         offsets = numbers(lists.offsets)
         ids = numbers(lists.values).astype(np.uint32, copy=False)
-        bad = np.zeros(view.num_docs, np.uint8) if outcome.codes is None else outcome.codes
-        for row in np.flatnonzero(bad == 0).tolist():
+        texts = utf8(batch.column("text"))
+        for row in range(len(batch)):
             tokens = ids[offsets[row] : offsets[row + 1]].copy()
-            text = utf8(batch.column("text")).row(row)
-            yield HeldOutDocument(tokens, self._spelling(tokens, text))
+            yield HeldOutDocument(tokens, self._spelling(tokens, texts.row(row)))
 
 
 def open_held_out(run_dir: str, max_documents: int, tokens: str | None = None) -> HeldOutRun:

@@ -146,7 +146,7 @@ def test_a_document_of_two_epochs_is_seen_when_the_loader_says(whys):
     assert tokens["epochs"] == 2
     told = [(one["step"], one["row"], one["epoch"]) for one in tokens["steps"] if "step" in one]
     with StreamingLoader(whys.out, 2) as loader:
-        assert told == [(one.step, one.row, one.epoch) for one in loader.when(name)]
+        assert told == [(one.step, one.row, one.epoch) for one in loader.occurrences(name)]
     counters = [one["run_row"] for one in whys.told(name)["tokens"]["steps"]]
     assert len(counters) == tokens["taken"] == len(set(counters))
 
@@ -156,7 +156,7 @@ def test_a_document_that_the_mixture_never_takes_says_so(whys):
     with StreamingLoader(whys.out, 1) as loader:
         name = next(
             row["id"] for row in whys.rows("documents")
-            if row["source"] == "web" and not loader.when(row["key"])
+            if row["source"] == "web" and not loader.occurrences(row["key"])
         )  # fmt: skip
     tokens = whys.told(name)["tokens"]
     assert tokens["taken"] == 0

@@ -11,7 +11,7 @@ from corpuskit.inspect.occurrences import read_training, token_facts
 from corpuskit.loader import StreamingLoader
 from corpuskit.loader.editing import append, skip_rows, take_down
 from corpuskit.loader.index import read_mix
-from corpuskit.train.metrics import Journal
+from corpuskit.train.metrics import MetricsWriter
 
 
 def told(whys, folder, *arguments):
@@ -70,7 +70,7 @@ def test_files_that_are_gone_are_noted_and_the_rest_is_told(whys, copy):
 
 def train(folder, data, rows, steps, done, first=0):
     """Write what a training writes when it starts, and after each step."""
-    with StreamingLoader(data, rows) as loader, Journal(folder, first) as journal:
+    with StreamingLoader(data, rows) as loader, MetricsWriter(folder, first) as journal:
         record = {
             "settings": {"data": str(data), "batch": {"global_rows": rows}},
             "loader": loader.state_at(first),
@@ -83,7 +83,7 @@ def train(folder, data, rows, steps, done, first=0):
 def test_a_training_names_the_steps_that_saw_the_document_and_those_to_come(whys, tmp_path):
     row = next(row for row in whys.rows("documents") if row["source"] == "notes")
     with StreamingLoader(whys.out, 2) as loader:
-        steps = sorted({one.step for one in loader.when(row["id"])})
+        steps = sorted({one.step for one in loader.occurrences(row["id"])})
     train(tmp_path / "t", whys.out, 2, steps[-1] + 1, steps[0] + 1)
     tokens = told(whys, whys.out, row["id"], "--training", str(tmp_path / "t"))["tokens"]
     assert tokens["training"]["steps_done"] == steps[0] + 1
@@ -106,7 +106,7 @@ def test_a_training_that_went_on_with_larger_batches_is_counted_as_it_ran(whys, 
     train(tmp_path / "t", whys.out, 2, 12, 4)
     with StreamingLoader(whys.out, 4) as loader, StreamingLoader(whys.out, 2) as before:
         loader.load_state_dict(before.state_at(4))
-        with Journal(tmp_path / "t", 4) as journal:
+        with MetricsWriter(tmp_path / "t", 4) as journal:
             record = {
                 "settings": {"data": str(whys.out), "batch": {"global_rows": 4}},
                 "loader": loader.state_dict(),

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.errors import DataError, UsageError
 from corpuskit.kernels.packing import add_ends
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
@@ -24,7 +22,6 @@ from corpuskit.stages.sequences.tokenize.definition import (
     kind_of,
     require,
 )
-from corpuskit.stages.sequences.tokenize.encoders import Ids
 from corpuskit.stages.sequences.tokenize.engines import (
     Engine,
     check_engine,
@@ -35,7 +32,7 @@ from corpuskit.stages.sequences.tokenize.engines import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corpuskit.stage import Known, View, Volume
+    from corpuskit.stage import View, Volume
     from corpuskit.stages.sequences.tokenize.encoders import Encoder
 
 
@@ -50,12 +47,8 @@ class Tokenize(StreamingStage):
     special tokens in the text are not recognised, unless `allow_special`.
     """
 
-    rules: ClassVar[tuple[str, ...]] = ("bad_ids",)
     examples: ClassVar[tuple[Example, ...]] = (
         Example("A text.", None, {"tokenizer": "sample_data/tokenizer.json"}),
-        Example(
-            "\U0001f600", "bad_ids", {"tokenizer": "sample_data/tokenizer.json", "ids": "tokens"}
-        ),
     )
 
     tokenizer: PathText
@@ -80,27 +73,14 @@ class Tokenize(StreamingStage):
     engine: Engine = "auto"
     """`huggingface`, `gigatoken` (same ids, many times faster; the extra `fast`), `sentencepiece`
     (its models only), or `auto`: gigatoken where it is installed and knows the tokenizer."""
-    ids: str | None = None
-    """A column with the token ids of each document, to be taken instead of encoding the text; they
-    are checked. Without `add_eos` if they end with it."""
 
     def files(self) -> tuple[str, ...]:
         return files_of(self.tokenizer)
 
     def libraries(self) -> tuple[str, ...]:
-        if self.ids is not None:
-            return ()
         others = ("gigatoken", "sentencepiece") if self._is_pieces else ("gigatoken",)
         used = [name for name in others if self.engine != "huggingface" and is_installed(name)]
         return ("tokenizers", *used)
-
-    def needs(self) -> tuple[str, ...]:
-        return () if self.ids is None else (self.ids,)
-
-    def check(self, known: Known) -> None:
-        kind = None if self.ids is None else known.columns.get(self.ids)
-        if kind is not None and not _holds_ids(kind):
-            raise UsageError(f"ids: {_no_ids(str(self.ids), kind)}")
 
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"tokens": pa.large_list(pa.uint32())}
@@ -116,9 +96,7 @@ class Tokenize(StreamingStage):
         known = definition.vocabulary
         specials = self._specials()
         eos, bos = (None if name is None else known[name] for name in specials[:2])
-        if self.ids is None:
-            options = {"allow_special": self.allow_special}
-            check_engine(self._named, self.engine, specials, **options)
+        check_engine(self._named, self.engine, specials, allow_special=self.allow_special)
         size = max(known.values()) + 1
         fallback = next((token for token in (eos, bos) if token is not None), 0)
         return {
@@ -142,13 +120,6 @@ class Tokenize(StreamingStage):
         """
         paths = [Path(path) for path in self.files()]
         size = sum(path.stat().st_size for path in paths if path.exists())
-        if self.ids is not None:
-            return Cost(
-                cpu_seconds=volume.text_bytes / 1e9,
-                start_seconds=0.5,
-                resident_bytes=45 * size,
-                unit_bytes=60_000_000,
-            )
         fast = self.engine in {"auto", "gigatoken"} and is_installed("gigatoken")
         batch = 60_000_000 if fast else 180_000_000
         rate = 25e6 if self._is_pieces else 100e6  # without words nothing is remembered
@@ -164,16 +135,8 @@ class Tokenize(StreamingStage):
         specials = self._specials()
         first = known[str(specials.bos)] if self.add_bos else -1
         last = known[str(specials.eos)] if self.add_eos else -1
-        codes = values = None
-        if self.ids is None:
-            encoded = self._open().encode(view.column("text"))
-        else:
-            encoded, codes, values = _check_ids(
-                view.column(self.ids), self.ids, max(known.values()) + 1
-            )
-        ids, offsets = add_ends(*encoded, first, last)
-        columns = {"tokens": pa.LargeListArray.from_arrays(offsets, ids)}
-        return Outcome(codes=codes, values=values, columns=columns)
+        ids, offsets = add_ends(*self._open().encode(view.column("text")), first, last)
+        return Outcome(columns={"tokens": pa.LargeListArray.from_arrays(offsets, ids)})
 
     @property
     def _is_pieces(self) -> bool:
@@ -198,41 +161,3 @@ class Tokenize(StreamingStage):
         if self.add_bos:
             require(self._named, "bos", specials.bos)
         return specials
-
-
-def _check_ids(lists: pa.Array, column: str, vocab_size: int) -> tuple[Ids, Any, Any]:
-    """Return given ids, and of each document whether one is out of range, and which.
-
-    Raises:
-        DataError: the column has no lists of whole numbers.
-    """
-    kind = lists.type
-    if not _holds_ids(kind):
-        raise DataError(f"tokenize.ids: {_no_ids(column, kind)}")
-    codes = np.zeros(len(lists), np.uint8)
-    values = np.full(len(lists), np.nan)
-    if lists.null_count or lists.values.null_count:
-        rows = [[] if ids is None or None in ids else ids for ids in lists.to_pylist()]
-        missing = [ids is None or None in ids for ids in lists.to_pylist()]
-        codes[missing] = 1
-        lists = pa.array(rows, kind)
-    offsets = lists.offsets.to_numpy().astype(np.int64)
-    ids = lists.values.to_numpy()[offsets[0] : offsets[-1]]
-    offsets -= offsets[0]
-    places = np.flatnonzero((ids < 0) | (ids >= vocab_size))
-    bad, firsts = np.unique(np.searchsorted(offsets, places, "right") - 1, return_index=True)
-    codes[bad] = 1
-    values[bad] = ids[places[firsts]]
-    return Ids(ids.astype(np.uint32), offsets), codes, values
-
-
-def _holds_ids(kind: pa.DataType) -> bool:
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return bool(is_list and pa.types.is_integer(kind.value_type))
-
-
-def _no_ids(column: str, kind: pa.DataType) -> str:
-    return (
-        f"the column {column!r} is {kind}; it must be a list of whole numbers. "
-        "Name a column of token ids."
-    )

@@ -1,4 +1,4 @@
-"""Writes and reads Megatron's `.bin` and `.idx` after their description, with no code of ours."""
+"""Reads Megatron's `.bin` and `.idx` after their description, with no code of ours."""
 
 from __future__ import annotations
 
@@ -9,36 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 NAMES = ("uint8", "int8", "int16", "int32", "int64", "float64", "float32", "uint16")
-CODES = {name: code for code, name in enumerate(NAMES, 1)}
-
-
-def write_dataset(
-    path: Path,
-    documents: Sequence[Sequence[Sequence[int]]],
-    dtype: str = "uint16",
-    *,
-    backwards: bool = False,
-) -> Path:
-    """Write documents, each a list of sequences of ids; `backwards` lays the last one out first."""
-    sequences = [np.array(ids, dtype) for document in documents for ids in document]
-    pointers, content = {}, b""
-    for number in sorted(range(len(sequences)), reverse=backwards):
-        pointers[number] = len(content)
-        content += sequences[number].tobytes()
-    bounds = np.cumsum([0, *map(len, documents)])
-    path.write_bytes(content)
-    path.with_suffix(".idx").write_bytes(
-        b"MMIDIDX\x00\x00"
-        + struct.pack("<QBQQ", 1, CODES[dtype], len(sequences), len(bounds))
-        + np.array([len(ids) for ids in sequences], "<i4").tobytes()
-        + np.array([pointers[i] for i in range(len(sequences))], "<i8").tobytes()
-        + bounds.astype("<i8").tobytes()
-    )
-    return path
 
 
 def read_dataset(path: Path) -> tuple[str, list[list[list[int]]]]:

@@ -1,10 +1,9 @@
-"""Where a training run stands, from the files it writes; needs no torch, and no run."""
+"""The status of a training run, read from the files that it writes; needs no torch."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import statistics
 import time
@@ -13,50 +12,49 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.train.exits import REQUEUE, read_endings
-from corpuskit.train.pulse import LEFT, read_beats
+from corpuskit.train.heartbeat import LEFT, REQUEUE, read_endings, read_heartbeats
+from corpuskit.train.record import step_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corpuskit.train.exits import Ending
-    from corpuskit.train.pulse import Beat
+    from corpuskit.train.heartbeat import Ending, RankHeartbeat
     from corpuskit.train.settings import TrainSettings
 
-TAIL_BYTES = {"metrics": 1 << 20, "events": 1 << 24}  # read from their ends
+METRICS_BYTES, EVENTS_BYTES = 1 << 20, 1 << 24  # read from the ends of the files
 SHOWN_EVENTS = 8
 MEDIAN_STEPS = 100
 LEAST_SECONDS = 10.0  # a younger heartbeat is never late
-USUAL = ("speeds", "checkpoint")  # events that say nothing new
+USUAL = ("speeds", "checkpoint")  # events of every run
 CLOSING = ("end", "failed", "interrupted")
 
 
 @dataclass(frozen=True, slots=True)
-class RankStanding:
+class RankStatus:
     """A rank's last heartbeat."""
 
-    beat: Beat
+    beat: RankHeartbeat
     age_seconds: float
-    is_gone: bool  # it was a process of this machine, and there is none of its number
+    is_gone: bool  # it was a process of this machine, which has ended
 
     @property
     def has_left(self) -> bool:
-        """Whether it has said that it left the loop."""
+        """Whether its last heartbeat says that it left the loop."""
         return self.beat.phase in LEFT
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it has not left the loop, as far as anybody knows."""
+        """Whether it has not left the loop, as far as is known."""
         return not self.is_gone and not self.has_left
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a run stands."""
+class TrainingStatus:
+    """What the files of a run say."""
 
     verdict: str  # one line
     is_alive: bool
-    ranks: tuple[RankStanding, ...]
+    ranks: tuple[RankStatus, ...]
     last_step: dict[str, Any] | None  # last line of metrics.jsonl
     checkpoint: str | None  # name of the newest complete one
     checkpoint_age_seconds: float | None
@@ -64,8 +62,8 @@ class Standing:
     events: tuple[dict[str, Any], ...]  # the last other ones, oldest first
 
 
-def standing_of(settings: TrainSettings, now: float | None = None) -> Standing:
-    """Read where a run stands.
+def read_status(settings: TrainSettings, now: float | None = None) -> TrainingStatus:
+    """Read the status of a run.
 
     Ages compare this machine's clock with those of the ranks' machines.
 
@@ -75,12 +73,13 @@ def standing_of(settings: TrainSettings, now: float | None = None) -> Standing:
     """
     now = time.time() if now is None else now
     output = Path(settings.output)
-    events, metrics = _tail(output, "events"), _tail(output, "metrics")
+    events = read_tail(output, "events", EVENTS_BYTES)
+    metrics = read_tail(output, "metrics", METRICS_BYTES)
     starts = [event for event in events if event.get("event") == "start"]
     speeds = [event for event in events if event.get("event") == "speeds"]
-    beats = read_beats(output)
+    beats = read_heartbeats(output)
     ranks = tuple(
-        RankStanding(beat, max(0.0, now - beat.time), _is_gone(beat))
+        RankStatus(beat, max(0.0, now - beat.time), _is_gone(beat))
         for beat in beats
         if not starts or _belongs(beat, starts[-1])
     )
@@ -93,7 +92,7 @@ def standing_of(settings: TrainSettings, now: float | None = None) -> Standing:
         }
     checkpoint, age = _newest_checkpoint(output / "checkpoints", now)
     is_alive = any(rank.is_at_work and rank.age_seconds < late for rank in ranks)
-    return Standing(
+    return TrainingStatus(
         verdict=_verdict(settings, events, ranks, endings, late),
         is_alive=is_alive,
         ranks=ranks,
@@ -101,14 +100,14 @@ def standing_of(settings: TrainSettings, now: float | None = None) -> Standing:
         checkpoint=checkpoint,
         checkpoint_age_seconds=age,
         speeds=speeds[-1] if speeds else None,
-        events=tuple(one for one in events if one.get("event") not in USUAL)[-SHOWN_EVENTS:],
+        events=tuple(e for e in events if e.get("event") not in USUAL)[-SHOWN_EVENTS:],
     )
 
 
 def _verdict(
     settings: TrainSettings,
     events: Sequence[dict[str, Any]],
-    ranks: Sequence[RankStanding],
+    ranks: Sequence[RankStatus],
     endings: dict[int, Ending],
     late: float,
 ) -> str:
@@ -117,7 +116,7 @@ def _verdict(
     Args:
         events: of the run, oldest first.
         ranks: with their last heartbeats.
-        endings: what ranks left when they ended since the last start.
+        endings: of ranks that have ended since the last start.
         late: age in seconds from which a heartbeat is late.
     """
     again = "Run the same command again to go on."
@@ -135,8 +134,8 @@ def _verdict(
         why = last.get("stopped_by")
         done = f"after {last.get('steps_done')} of {last.get('steps')} steps"
         return f"stopped by {why} {done}. {again}" if why else f"finished {done}."
-    # Ranks that ended for want of another one say nothing of the reason.
-    if endings and not (gone and all(one.code == REQUEUE for one in endings.values())):
+    # Ranks that ended because another one was lost don't know the reason.
+    if endings and not (gone and all(ending.code == REQUEUE for ending in endings.values())):
         rank, ending = min(endings.items(), key=lambda item: (item[1].code == REQUEUE, item[0]))
         who = "" if ending.line.startswith("rank ") else f"rank {rank}: "
         return f"ended with code {ending.code}: {who}{ending.line}"
@@ -147,8 +146,8 @@ def _verdict(
     return f"dead: {_missing(gone[0], settings) if gone else 'no rank is at work'}. {again}"
 
 
-def _missing(rank: RankStanding, settings: TrainSettings) -> str:
-    """Say what is wrong with a rank that should be at work."""
+def _missing(rank: RankStatus, settings: TrainSettings) -> str:
+    """Return what is wrong with a rank that should be at work."""
     beat, limit = rank.beat, settings.health.hang_seconds
     where = f"rank {beat.rank} on {beat.host} (step {beat.step}, phase {beat.phase})"
     if rank.is_gone:
@@ -159,17 +158,17 @@ def _missing(rank: RankStanding, settings: TrainSettings) -> str:
     return f"{line}, and should have ended itself after {limit:.0f}: its machine may be down"
 
 
-def _belongs(beat: Beat, start: dict[str, Any]) -> bool:
+def _belongs(beat: RankHeartbeat, start: dict[str, Any]) -> bool:
     """Return whether a heartbeat is of the run's last start, which may have had fewer ranks."""
     try:
         at = datetime.fromisoformat(start["time"]).timestamp()
-        # A rank that entered later is of a start that has not got as far as its event.
+        # A rank that entered later belongs to a start that has not written its event yet.
         return beat.rank < start["world_size"] or beat.started > at
     except (LookupError, TypeError, ValueError):
         return True
 
 
-def _is_gone(beat: Beat) -> bool:
+def _is_gone(beat: RankHeartbeat) -> bool:
     if beat.host != socket.gethostname() or beat.pid <= 0:
         return False
     try:
@@ -184,32 +183,33 @@ def _is_gone(beat: Beat) -> bool:
 def _newest_checkpoint(folder: Path, now: float) -> tuple[str | None, float | None]:
     if not folder.is_dir():
         return None, None
-    # A folder of this name is complete: it is renamed to it when all is written.
-    found = [path for path in folder.iterdir() if re.fullmatch(r"step-\d{8,}", path.name)]
-    if not found:
+    # A folder of this name is complete: it gets the name when all is written.
+    checkpoints = {step_of(path.name): path for path in folder.iterdir()}
+    steps = [step for step in checkpoints if step is not None]
+    if not steps:
         return None, None
-    newest = max(found, key=lambda path: int(path.name.partition("-")[2]))
+    newest = checkpoints[max(steps)]
     try:
         return newest.name, max(0.0, now - (newest / "train.json").stat().st_mtime)
-    except OSError:  # deleted as we looked
+    except OSError:  # deleted meanwhile
         return newest.name, None
 
 
-def _tail(output: Path, name: str) -> list[dict[str, Any]]:
-    """Return the last lines of a file of JSON objects; one that is being written is left out."""
+def read_tail(output: Path, name: str, num_bytes: int) -> list[dict[str, Any]]:
+    """Return the objects in the last bytes of a JSON lines file; partial lines are left out."""
     try:
         with (output / f"{name}.jsonl").open("rb") as file:
-            first = max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES[name])
+            first = max(0, file.seek(0, os.SEEK_END) - num_bytes)
             file.seek(first)
             lines = file.read().splitlines(keepends=True)
     except OSError:
         return []
-    found = []
+    objects = []
     for line in lines[1:] if first else lines:
         try:
             known = json.loads(line) if line.endswith(b"\n") else None
         except ValueError:
             continue
         if isinstance(known, dict):
-            found.append(known)
-    return found
+            objects.append(known)
+    return objects

@@ -18,23 +18,23 @@ import torch.distributed.checkpoint as dcp
 import corpuskit
 from corpuskit.errors import DataError, UsageError
 from corpuskit.storage.local import sync_folder
-from corpuskit.train.huggingface.models import (
+from corpuskit.train.huggingface import (
     CONFIG,
     INDEX,
     ORIGIN,
     WEIGHTS,
     foreign_name,
     make_config,
+    write_tensors,
 )
-from corpuskit.train.huggingface.tensor_files import write_tensors
 from corpuskit.train.model import Decoder
-from corpuskit.train.record import files_of, read_record, require_whole, step_of
+from corpuskit.train.record import files_of, read_record, require_undamaged, step_of
 from corpuskit.train.settings import ModelShape, RopeScaling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from corpuskit.train.record import Record
+    from corpuskit.train.record import CheckpointRecord
 
 FORMAT = 1
 FILE_BYTES = 5_000_000_000
@@ -64,19 +64,19 @@ def find_checkpoint(output: str | Path, step: int | None = None) -> Path:
         UsageError: there is none.
     """
     folder = Path(output, "checkpoints")
-    found = {
+    checkpoints = {
         number: path
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (number := step_of(path.name)) is not None and (path / "train.json").is_file()
     }
-    if not found:
+    if not checkpoints:
         raise UsageError(f"{folder}: has no complete checkpoint. Train first, or correct output.")
     if step is None:
-        return found[max(found)]
-    if step not in found:
-        there = ", ".join(map(str, sorted(found)))
+        return checkpoints[max(checkpoints)]
+    if step not in checkpoints:
+        there = ", ".join(map(str, sorted(checkpoints)))
         raise UsageError(f"{folder}: has none of step {step}. There is: {there}.")
-    return found[step]
+    return checkpoints[step]
 
 
 def export(
@@ -111,7 +111,7 @@ def export(
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise UsageError(f"{folder}: is there already, and not an empty folder. Choose a new one.")
     record = read_record(checkpoint, _ADVICE)
-    require_whole(checkpoint, record, _ADVICE)
+    require_undamaged(checkpoint, record, _ADVICE)
     shape = _shape(record)
     with torch.device("meta"):
         parameters = {name: tuple(p.shape) for name, p in Decoder(shape).named_parameters()}
@@ -180,15 +180,15 @@ def _write_weights(
             f"{stem}-{n:05d}-of-{len(groups):05d}.safetensors" for n in range(1, len(groups) + 1)
         ]
     for name, group in zip(names, groups, strict=True):
-        foreign = {foreign_name(one): shapes[one] for one in group}
-        wanted = {one: shapes[one] for one in group}
-        write_tensors(folder / name, foreign, dtype, read_weights(checkpoint, wanted))
+        foreign = {foreign_name(parameter): shapes[parameter] for parameter in group}
+        own = {parameter: shapes[parameter] for parameter in group}
+        write_tensors(folder / name, foreign, dtype, read_weights(checkpoint, own))
     if len(groups) > 1:
         size = dtype.itemsize * sum(math.prod(shape) for shape in shapes.values())
         places = {
-            foreign_name(one): name
+            foreign_name(parameter): name
             for name, group in zip(names, groups, strict=True)
-            for one in group
+            for parameter in group
         }
         index = {"metadata": {"total_size": size}, "weight_map": places}
         _write(folder / INDEX, _json(index))
@@ -236,15 +236,14 @@ def read_weights(checkpoint: Path, shapes: Mapping[str, Sequence[int]]) -> Itera
         raise DataError(f"{checkpoint}: the weights can't be read: {why[0]}. {_ADVICE}") from error
 
 
-def _shape(record: Record) -> ModelShape:
-    """Return the shape that a checkpoint's record has as JSON."""
+def _shape(record: CheckpointRecord) -> ModelShape:
     scaling = record.shape.get("rope_scaling")
     fields = {**record.shape, "rope_scaling": RopeScaling(**scaling) if scaling else None}
     return ModelShape(**fields)
 
 
 def _origin(
-    record: Record, checkpoint: Path, dtype: str, tokenizer: Mapping[str, Any] | None
+    record: CheckpointRecord, checkpoint: Path, dtype: str, tokenizer: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     return {
         "format": FORMAT,

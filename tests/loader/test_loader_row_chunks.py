@@ -66,7 +66,7 @@ def test_which_and_when_count_pieces(run: Path) -> None:
         spans = [(span.first_token, span.num_tokens) for span in row.documents]
         assert all(first >= 0 and first + size <= 5 for first, size in spans)
         for span in row.documents:
-            seen = {(sighting.step, sighting.row) for sighting in loader.when(span.id)}
+            seen = {(occurrence.step, occurrence.row) for occurrence in loader.occurrences(span.id)}
             if span.first_token < 4:  # the last token is a label of this piece only
                 assert (3, row.row) in seen
 
@@ -111,7 +111,9 @@ def test_steps_of_a_ramp_are_found_both_ways(run: Path) -> None:
     assert (row.run_row, row.source, row.source_row) == (counter, *order[counter][:2])
     assert row.documents
     for span in row.documents:
-        assert (7, 1) in {(sighting.step, sighting.row) for sighting in loader.when(span.id)}
+        assert (7, 1) in {
+            (occurrence.step, occurrence.row) for occurrence in loader.occurrences(span.id)
+        }
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from corpuskit.train.exits import Ending, note_ending
-from corpuskit.train.pulse import Beat, Pulse, read_beats
+from corpuskit.train.heartbeat import Ending, Heartbeat, RankHeartbeat, note_ending, read_heartbeats
 from tests.train.test_health import LOST, wait_until
 
 LINE = {"step": 11, "steps": 60, "loss": 2.5, "tokens_per_second": 5e4, "step_seconds": 0.25}
@@ -57,10 +56,10 @@ def test_the_status_of_a_run_shows_ranks_last_step_checkpoint_and_events(status:
     for name in ("step-00000010", "step-00000005", "step-00000015.tmp"):
         Path("checkpoints", name).mkdir(parents=True)
         Path("checkpoints", name, "train.json").touch()
-    with Pulse(".", 0, 60) as first, Pulse(".", 1, 60) as second:
+    with Heartbeat(".", 0, 60) as first, Heartbeat(".", 1, 60) as second:
         first.beat(12, "data")
         second.beat(12, "step")
-        wait_until(lambda: [beat.step for beat in read_beats(".")] == [12, 12])
+        wait_until(lambda: [beat.step for beat in read_heartbeats(".")] == [12, 12])
         lines = status().splitlines()
         assert lines[0] == "mine: alive"
         assert re.fullmatch(rf" +0 +12  data +\d+ s ago +{os.getpid()}  \S+", lines[2])
@@ -86,16 +85,16 @@ def test_the_status_of_a_run_that_ended_says_how(
 ) -> None:
     end = {"event": "end", "steps_done": 60, "steps": 60, "stopped_by": stopped_by}
     write_lines("events", {"event": "start", "world_size": 1}, end)
-    with Pulse(".", 0, 60):
+    with Heartbeat(".", 0, 60):
         pass
     assert status().startswith(f"mine: {verdict}")
 
 
 def test_a_run_whose_process_is_gone_is_dead(status: Any) -> None:
     write_lines("events", {"event": "start", "world_size": 1})
-    with Pulse(".", 0, 60):
+    with Heartbeat(".", 0, 60):
         pass
-    (beat,) = read_beats(".")
+    (beat,) = read_heartbeats(".")
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     gone = {**asdict(beat), "phase": "step", "step": 9, "pid": ended.pid}
@@ -110,12 +109,12 @@ def test_the_rank_that_was_killed_is_named_not_those_that_ended_for_want_of_it(
 ) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    with Pulse(".", 0, 60):
+    with Heartbeat(".", 0, 60):
         pass
-    host, now = read_beats(".")[0].host, time.time()
+    host, now = read_heartbeats(".")[0].host, time.time()
     write_beats([
-        Beat(0, host, ended.pid, 12, "failed", now, now - 9),
-        Beat(1, host, ended.pid, 12, "step", now, now - 9),
+        RankHeartbeat(0, host, ended.pid, 12, "failed", now, now - 9),
+        RankHeartbeat(1, host, ended.pid, 12, "step", now, now - 9),
     ])  # fmt: skip
     note_ending(".", Ending(75, LOST + "closed"), 0)
     assert status().startswith(f"mine: dead: rank 1 on {host} (step 12, phase step): process ")
@@ -126,8 +125,8 @@ def test_a_rank_that_is_late_is_named(status: Any) -> None:
     write_lines("metrics", {**LINE, "step_seconds": 5.0})
     # Ranks of other machines: nobody here knows their processes.
     beats = [
-        Beat(0, "node-1", 1, 12, "step", time.time(), time.time() - 100),
-        Beat(1, "node-2", 1, 12, "data", time.time() - 12, time.time() - 100),
+        RankHeartbeat(0, "node-1", 1, 12, "step", time.time(), time.time() - 100),
+        RankHeartbeat(1, "node-2", 1, 12, "data", time.time() - 12, time.time() - 100),
     ]
     write_beats(beats)
     assert status().startswith("mine: alive\n"), "12 s are less than three steps"
@@ -135,7 +134,7 @@ def test_a_rank_that_is_late_is_named(status: Any) -> None:
     assert status().startswith(
         "mine: alive, but rank 1 on node-2 (step 12, phase data) has given no sign of life for 12 s"
     )
-    write_beats([Beat(**{**asdict(beat), "time": time.time() - 9999}) for beat in beats])
+    write_beats([RankHeartbeat(**{**asdict(beat), "time": time.time() - 9999}) for beat in beats])
     assert "its machine may be down" in status().splitlines()[0]
 
 
@@ -144,14 +143,14 @@ def test_ranks_of_an_earlier_larger_start_are_left_out(status: Any) -> None:
     write_lines("events", start)
     long_ago = 1.7e9
     write_beats([
-        Beat(0, "node-1", 1, 12, "step", time.time(), time.time() - 100),
-        Beat(1, "node-2", 1, 12, "data", long_ago, long_ago),
+        RankHeartbeat(0, "node-1", 1, 12, "step", time.time(), time.time() - 100),
+        RankHeartbeat(1, "node-2", 1, 12, "data", long_ago, long_ago),
     ])  # fmt: skip
     assert status().startswith("mine: alive\n")
     assert "node-2" not in status()
 
 
-def write_beats(beats: list[Beat]) -> None:
+def write_beats(beats: list[RankHeartbeat]) -> None:
     with contextlib.suppress(FileExistsError):
         Path("heartbeats").mkdir()
     for beat in beats:

@@ -36,7 +36,7 @@ class Device:
     name: str
     memory_bytes: float  # as sold, in 1e9 bytes: drivers show some more, and take it
     bfloat16: Rate  # dense operations per second on matrices, accumulated in float32
-    float32: Rate  # without TF32, which torch does not use unless told
+    float32: Rate  # without TF32, which torch uses only if enabled
 
 
 # NVIDIA's data sheets give most figures with sparsity, which is twice what dense matrices get.
@@ -83,8 +83,8 @@ def find_device(name: str) -> Device | None:
     Every word of an entry must occur; of several entries the one with most letters wins.
     """
     words = name.lower().replace("-", " ").replace("_", " ").split()
-    found = [one for one in DEVICES if set(one.name.split()) <= set(words)]
-    return max(found, key=lambda one: len(one.name), default=None)
+    matches = [device for device in DEVICES if set(device.name.split()) <= set(words)]
+    return max(matches, key=lambda device: len(device.name), default=None)
 
 
 def require_device(name: str) -> Device:
@@ -93,13 +93,13 @@ def require_device(name: str) -> Device:
     Raises:
         UsageError: it is not known.
     """
-    found = find_device(name)
-    if found is None:
+    device = find_device(name)
+    if device is None:
         raise UsageError(
             f"--device {name!r} is not known. {suggest(name.lower(), [d.name for d in DEVICES])} "
             "Of others, set peak_tflops in the file and leave --device out."
         )
-    return found
+    return device
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype | str) -> float | None:
@@ -113,8 +113,8 @@ def peak_flops(device: torch.device, dtype: torch.dtype | str) -> float | None:
         return None
     import torch
 
-    found = find_device(torch.cuda.get_device_name(device))
-    return None if found is None else rate(found, str(dtype).removeprefix("torch."))
+    known = find_device(torch.cuda.get_device_name(device))
+    return None if known is None else rate(known, str(dtype).removeprefix("torch."))
 
 
 def rate(device: Device, dtype: str) -> float | None:

@@ -1,0 +1,5 @@
+"""Run `python -m corpuskit.loader`."""
+
+from corpuskit.loader.commands import main
+
+main()

@@ -1,0 +1,679 @@
+"""What a training run will take, before it is started and without torch.
+
+`corpuskit train t.yaml --plan` prints it. Three parts: how long the run is (from the mix plan and
+the file), how much memory a rank needs, and what time and checkpoints cost. Operations are those of
+flops.py. Time is operations / (ranks * peak * MFU); the user says how much of the peak will be
+reached. Waiting for rows, evaluations and restarts come on top.
+
+Memory: a step is followed through the moments at which most is alive: the loss (logits!), the
+backward pass of the last block and of the first, the gradient of embedding and head, and the
+optimizer's update. Every tensor that the program keeps at these moments is counted: tests compare
+the formulas with counts of real models, and `benchmarks/train_memory.py` with whole processes. Not
+counted: what an allocator loses between tensors, libraries, and NCCL's buffers.
+
+Letters: C width, A = heads * head_dim, K = kv_heads * head_dim, F feed-forward width, V vocabulary,
+L tokens of a row, `t` ranks that share matrices, `b` bytes of a number in use.
+
+Source: V. Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models (arXiv
+2205.05198), section 4, for the way of counting; what is kept follows this project's model.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import numpy as np
+
+from corpuskit.errors import UsageError
+from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
+from corpuskit.train.settings import require_even_shares
+from corpuskit.train.status import read_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from corpuskit.loader.index import MixPlan
+    from corpuskit.train.flops import Device
+    from corpuskit.train.settings import ModelShape, TrainSettings
+
+WRITE_RATE = 2e9
+"""Bytes per second at which all ranks together are taken to write to a shared file system."""
+
+COPY_RATE = 4e9
+"""Bytes per second at which a rank is taken to copy its state to host memory."""
+
+RECENT_BYTES = 1 << 16
+"""Of metrics.jsonl, for the time of a step."""
+
+FILLED = 0.9
+"""Share of a device's memory that tensors may take: fragments, NCCL and CUDA want the rest."""
+
+Part = Literal[
+    "weights", "optimizer", "gradients", "gathered weights", "reduction", "activations", "mask",
+    "logits", "working", "checkpoint",
+]  # fmt: skip
+
+FLOAT = 4
+"""Bytes of a number of what is kept: weights, moments and gradients are float32."""
+
+
+# Time and cost.
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCost:
+    """What checkpoints cost, and how often they are best written."""
+
+    size_bytes: int
+    write_seconds: float
+    stall_seconds: float  # in which training waits
+    failure_seconds: float  # between failures of any rank, on average
+    every_seconds: float  # where writing and repeating cost least together
+    every_steps: int | None  # the same in steps; None if their time is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Everything that `--plan` prints."""
+
+    length: RunLength
+    parameters: ParameterCounts
+    ranks: int
+    work: Work
+    device: Device | None
+    moments: list[Moment]
+    token_flops: float  # forward and backward, attention included
+    mfu: float
+    peak_flops: float | None  # of one device
+    seconds: float | None  # of the run
+    is_measured: bool  # `seconds` is from the steps that this run has taken, not from the peak
+    cost: float | None
+    checkpoint: CheckpointCost
+    advice: list[str]
+
+    @property
+    def flops(self) -> float:
+        """Operations of the whole run."""
+        return self.token_flops * self.length.tokens
+
+    @property
+    def peak(self) -> Moment:
+        """The moment at which a rank needs most."""
+        return max(self.moments, key=lambda moment: moment.total)
+
+
+def estimate(
+    settings: TrainSettings,
+    *,
+    ranks: int = 1,
+    device_name: str | None = None,
+    mfu: float = 0.4,
+    price: float | None = None,
+    mtbf_hours: float = 50_000,
+    seq_len: int | None = None,
+) -> Estimate:
+    """Say what a run takes.
+
+    Args:
+        settings: of the run.
+        ranks: devices.
+        device_name: what they are; without it, memory is that of the device of the settings (CPU
+            for `auto`), and the peak is `peak_tflops` of the settings.
+        mfu: share of the peak that is reached.
+        price: of one device for one hour.
+        mtbf_hours: between failures of one device. Llama 3 had 419 in 54 days of 16,384 GPUs
+            (arXiv 2407.21783, section 3.3.4): one in 50,700 hours.
+        seq_len: of the packed rows, where they have not been packed.
+
+    Raises:
+        UsageError: the settings don't fit the ranks or the plan, or too little is known.
+        DataError: the plan is damaged.
+    """
+    device = require_device(device_name) if device_name else None
+    length, is_cuda = read_length(settings, seq_len), device is not None
+    is_cuda |= settings.device == "cuda"
+    _require_fit(settings, length, ranks, is_cuda=is_cuda)
+    shape, parameters = length.shape, count_parameters(length.shape)
+    work = plan_work(shape, settings, seq_len=length.seq_len, ranks=ranks, is_cuda=is_cuda)
+    of_token = token_flops(shape) + pair_flops(shape) * length.visible_tokens
+    peak = settings.peak_tflops * 1e12 if settings.peak_tflops else None
+    if peak is None and device:
+        peak = rate(device, settings.dtype)
+    measured = None if device or peak else measured_step_seconds(Path(settings.output))
+    step_seconds = measured
+    if peak:
+        step_seconds = of_token * length.tokens / length.steps / (ranks * peak * mfu)
+    seconds = step_seconds * length.steps if step_seconds else None
+    saving = checkpoint_cost(
+        parameters.total, ranks, mtbf_hours, step_seconds,
+        in_background=settings.checkpoint.background,
+    )  # fmt: skip
+    result = Estimate(
+        length, parameters, ranks, work, device, step_moments(shape, work), of_token, mfu, peak,
+        seconds, measured is not None, checkpoint=saving, advice=[],
+        cost=seconds / 3600 * ranks * price if seconds and price is not None else None,
+    )  # fmt: skip
+    result.advice.extend(_advice(settings, result))
+    return result
+
+
+def measured_step_seconds(output: Path) -> float | None:
+    """Return the median of the last steps that this run has taken; None before there are any."""
+    steps = [line["step_seconds"] for line in read_tail(output, "metrics", RECENT_BYTES)]
+    return statistics.median(steps) if steps else None
+
+
+def checkpoint_cost(
+    parameters: int,
+    ranks: int,
+    mtbf_hours: float,
+    step_seconds: float | None,
+    *,
+    in_background: bool,
+) -> CheckpointCost:
+    """Return what checkpoints of a model cost, and how often to write them.
+
+    Source: J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps
+    (FGCS 22, 2006), equation 37; its first term is J. W. Young's (CACM 17, 1974). What is lost to
+    writing is the time in which training waits; the interval is at least as long as a write.
+    """
+    size = 3 * FLOAT * parameters
+    writing, failure = size / WRITE_RATE, mtbf_hours * 3600 / ranks
+    stall = size / ranks / COPY_RATE if in_background else writing
+    every = failure
+    if stall < 2 * failure:
+        ratio = stall / (2 * failure)
+        every = math.sqrt(2 * stall * failure) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - stall
+    every = max(every, writing)
+    steps = max(1, round(every / step_seconds)) if step_seconds else None
+    return CheckpointCost(size, writing, stall, failure, every, steps)
+
+
+def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_cuda: bool) -> None:
+    """Refuse what the loop would refuse.
+
+    Raises:
+        UsageError: names what does not fit.
+    """
+    parallel, rows = settings.parallel, settings.batch.global_rows
+    together = parallel.replicas * parallel.tensor
+    if ranks % together:
+        raise UsageError(
+            f"parallel.replicas: {parallel.replicas} times parallel.tensor: {parallel.tensor} does "
+            f"not divide the {ranks} ranks. Change them, or --ranks."
+        )
+    if rows % (ranks // parallel.tensor):
+        raise UsageError(
+            f"batch.global_rows: {rows} rows are not shared out evenly by "
+            f"{ranks // parallel.tensor} ranks. Change it, or --ranks."
+        )
+    require_even_shares(length.shape, length.seq_len, parallel.tensor)
+    if settings.attention in ("varlen", "flex") and not is_cuda:
+        raise UsageError(
+            f"attention: {settings.attention!r} needs CUDA. Set auto or sdpa, or give --device."
+        )
+
+
+def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
+    """Return what is worth another look."""
+    lines, best = [], result.checkpoint
+    every = settings.checkpoint.every_steps
+    if best.every_steps and not 1 / 3 <= every / best.every_steps <= 3:
+        often = "often" if every < best.every_steps else "seldom"
+        lines.append(
+            f"checkpoint.every_steps: {every} is {often}: about {best.every_steps:,} would lose "
+            "least time to writing and to repeating steps after failures."
+        )
+    if result.device and result.peak.total > FILLED * result.device.memory_bytes:
+        lines.append(
+            f"Memory does not fit, or only just. {' '.join(_ways_to_fit(settings, result))}"
+        )
+    lines += [
+        f"{name}: memory is that without it." for name in ("compile", "float8")
+        if getattr(settings, name)
+    ]  # fmt: skip
+    if result.device and result.peak_flops is None:
+        lines.append(f"{result.device.name} has no matrix units for {settings.dtype}: no time.")
+    return lines
+
+
+def _ways_to_fit(settings: TrainSettings, result: Estimate) -> list[str]:
+    parts, parallel = result.peak.parts, settings.parallel
+    ways = []
+    largest = max(parts, key=lambda part: parts[part])
+    if result.work.rows > 1:
+        ways.append(f"batch.micro_rows below {result.work.rows} needs less of activations.")
+    elif parallel.recompute != "full" and largest == "activations":
+        ways.append("parallel.recompute: full keeps the inputs of blocks only.")
+    if result.work.kernel == "sdpa" and result.work.is_cuda:
+        ways.append("attention: varlen (in bfloat16) has no mask.")
+    if largest == "logits" and parallel.tensor == 1:
+        ways.append("parallel.tensor: 2 halves the logits.")
+    if largest in ("weights", "optimizer", "gathered weights", "gradients"):
+        ways.append("More ranks, fewer replicas or zero: 3 leave less of the model on each.")
+    return ways or ["Take more ranks, or a smaller model."]
+
+
+# The length of a run.
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSource:
+    """What the run takes of a source."""
+
+    name: str
+    rows: int
+    epochs: float
+    document_tokens: float | None  # mean length, as far as it lies in a row; None if not known
+
+
+@dataclass(frozen=True, slots=True)
+class RunLength:
+    """The model and how long it is trained."""
+
+    shape: ModelShape
+    seq_len: int
+    steps: int
+    tokens: int  # padding included
+    plan_steps: int | None  # as many as the plan has rows for; None without one
+    sources: tuple[PlannedSource, ...]
+    visible_tokens: float  # to a token, on average: itself and those before it in its document
+    visible_from: str  # where that is from
+
+
+def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLength:
+    """Say what is trained and for how long, from the mix plan or, before there is one, the file.
+
+    Raises:
+        UsageError: neither says enough, or the plan has fewer rows than requested.
+        DataError: the plan is damaged.
+    """
+    plan = _read_plan(settings.data)
+    if plan is None:
+        return _length_without_plan(settings, seq_len)
+    if seq_len is not None and seq_len != plan.seq_len:
+        raise UsageError(
+            f"--seq-len {seq_len}: the rows of {settings.data} have {plan.seq_len} tokens. "
+            "Leave it out."
+        )
+    global_rows = settings.batch.global_rows
+    possible = plan.skips.num_consumed // global_rows
+    steps = _count_steps(settings, plan.seq_len) or possible
+    if steps > possible or not steps:
+        raise UsageError(
+            f"{steps or 'one'} steps of {global_rows} rows: {settings.data} has rows for "
+            f"{possible}. Ask for fewer, lower batch.global_rows, or mix more epochs."
+        )
+    sources = _shares(plan, steps * global_rows)
+    rows = sum(source.rows for source in sources)
+    lengths = [(source.rows / rows, source.document_tokens) for source in sources if source.rows]
+    visible, known = (plan.seq_len + 1) / 2, "whole rows"
+    if all(tokens is not None for _, tokens in lengths):
+        visible = sum(share * ((tokens or 0) + 1) / 2 for share, tokens in lengths)
+        known = "documents of mean length"
+    return RunLength(
+        shape=_shape(settings, cast("int", plan.tokenizer["vocab_size"])),
+        seq_len=plan.seq_len,
+        steps=steps,
+        tokens=steps * global_rows * plan.seq_len,
+        plan_steps=possible,
+        sources=sources,
+        visible_tokens=visible,
+        visible_from=known,
+    )
+
+
+def _read_plan(run_dir: str) -> MixPlan | None:
+    """Return the mix plan of a run directory; None if nothing has been mixed there yet."""
+    from corpuskit.loader.index import open_files, read_mix
+
+    files = open_files(run_dir)
+    try:
+        files.read("mix/plan.json")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return read_mix(files)
+
+
+def _length_without_plan(settings: TrainSettings, seq_len: int | None) -> RunLength:
+    missing = [] if settings.model.vocab_size or settings.init_from else ["model.vocab_size"]
+    missing += [] if settings.steps or settings.tokens else ["steps or tokens"]
+    missing += [] if seq_len else ["--seq-len"]
+    if missing or seq_len is None:
+        raise UsageError(
+            f"{settings.data}: there is no mix plan, which would say the vocabulary, the length of "
+            f"rows and how many there are. Run the pipeline, or set {', '.join(missing)}."
+        )
+    steps = _count_steps(settings, seq_len)
+    assert steps is not None, "one of both is set"
+    return RunLength(
+        shape=_shape(settings, settings.model.vocab_size or 0),
+        seq_len=seq_len,
+        steps=steps,
+        tokens=steps * settings.batch.global_rows * seq_len,
+        plan_steps=None,
+        sources=(),
+        visible_tokens=(seq_len + 1) / 2,
+        visible_from="whole rows",
+    )
+
+
+def _count_steps(settings: TrainSettings, seq_len: int) -> int | None:
+    if settings.tokens is None:
+        return settings.steps
+    return -(-settings.tokens // (settings.batch.global_rows * seq_len))
+
+
+def _shape(settings: TrainSettings, vocab_size: int) -> ModelShape:
+    if settings.init_from is None:
+        return settings.model.shape(vocab_size)
+    from corpuskit.train.huggingface import read_shape
+
+    return read_shape(settings.init_from)
+
+
+def _shares(plan: MixPlan, num_rows: int) -> tuple[PlannedSource, ...]:
+    """Return what the first delivered rows of a plan take of each source."""
+    from corpuskit.loader.state import consumed_by_source
+
+    end = int(plan.skips.row_indices(np.array([num_rows - 1]))[0]) + 1
+    consumed = consumed_by_source(plan, end)
+    entries: dict[str, Mapping[str, Any]] = {
+        entry["name"]: entry for entry in plan.base.fields["sources"]
+    }
+    shares = []
+    for source in plan.sources:
+        entry, rows = entries.get(source.name, {}), consumed[source.name]
+        tokens, documents = entry.get("tokens"), entry.get("documents")
+        mean = min(tokens / documents, plan.seq_len) if tokens and documents else None
+        shares.append(PlannedSource(source.name, rows, rows / max(source.rows, 1), mean))
+    return tuple(shares)
+
+
+# Memory.
+
+
+class Matrix(NamedTuple):
+    """A parameter: rows and columns over all ranks, and which of them tensor parallelism cuts."""
+
+    where: Literal["embedding", "block", "head"]  # the final norm counts as of the head
+    rows: int
+    columns: int
+    cut: Literal["rows", "columns", "none"]
+
+    def local(self, tensor: int, shards: int = 1) -> int:
+        """Return the numbers that a rank has of it: the first one, which has most."""
+        rows, columns = self.rows, self.columns
+        if self.cut == "rows":
+            rows //= tensor
+        elif self.cut == "columns":
+            columns //= tensor
+        return math.ceil(rows / shards) * columns
+
+
+def matrices(shape: ModelShape) -> Iterator[Matrix]:
+    """Yield all parameters; of the blocks, those of one."""
+    attention, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    yield Matrix("embedding", shape.vocab_size, shape.dim, "rows")
+    for rows in (attention, kv, kv, shape.ffn_dim, shape.ffn_dim):
+        yield Matrix("block", rows, shape.dim, "rows")
+    for columns in (attention, shape.ffn_dim):
+        yield Matrix("block", shape.dim, columns, "columns")
+    norms = (shape.dim, shape.dim, *((shape.head_dim,) * 2 if shape.qk_norm else ()))
+    for size in norms:
+        yield Matrix("block", size, 1, "none")
+    yield Matrix("head", shape.dim, 1, "none")
+    if not shape.tied:
+        yield Matrix("head", shape.vocab_size, shape.dim, "rows")
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCounts:
+    """How many parameters a model has, over all ranks."""
+
+    embedding: int
+    blocks: int
+    head: int  # with the norm before it; the norm alone if the head reads the embedding's weight
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.embedding + self.blocks + self.head
+
+    @property
+    def non_embedding(self) -> int:
+        """Those outside the embedding and a head of its own; names of presets count these."""
+        return self.blocks
+
+
+def count_parameters(shape: ModelShape) -> ParameterCounts:
+    """Count the parameters of a model."""
+    sums = dict.fromkeys(("embedding", "block", "head"), 0)
+    for matrix in matrices(shape):
+        sums[matrix.where] += matrix.local(1)
+    return ParameterCounts(sums["embedding"], shape.layers * sums["block"], sums["head"])
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a rank does: everything that decides its memory but the model's shape."""
+
+    rows: int  # of a micro-batch
+    seq_len: int
+    shards: int  # ranks over which weights, gradients and optimizer are cut
+    tensor: int
+    zero: int
+    recompute: str
+    item_bytes: int  # of a number in use: 4 or 2
+    kernel: str  # sdpa, varlen or flex
+    is_cuda: bool
+    is_wrapped: bool  # by FSDP; a rank alone is not, in float32
+    accumulates: bool  # gradients over several micro-batches
+    z_loss: bool
+    copies_state: bool  # for checkpoints written in the background, in the same memory
+
+    @property
+    def tokens(self) -> int:
+        """Of a micro-batch; ranks that share matrices have the same ones."""
+        return self.rows * self.seq_len
+
+
+def plan_work(
+    shape: ModelShape, settings: TrainSettings, *, seq_len: int, ranks: int, is_cuda: bool
+) -> Work:
+    """Return what each of `ranks` ranks does; the settings must fit them."""
+    parallel = settings.parallel
+    data_ranks = ranks // parallel.tensor
+    rank_rows = settings.batch.global_rows // data_ranks
+    rows = min(settings.batch.micro_rows, rank_rows)
+    kernel = settings.attention
+    if kernel == "auto":
+        kernel = "varlen" if is_cuda and settings.dtype == "bfloat16" else "sdpa"
+    return Work(
+        rows=rows,
+        seq_len=seq_len,
+        shards=data_ranks // parallel.replicas,
+        tensor=parallel.tensor,
+        zero=parallel.zero,
+        recompute=parallel.recompute,
+        item_bytes=2 if settings.dtype == "bfloat16" else 4,
+        kernel=kernel,
+        is_cuda=is_cuda,
+        is_wrapped=ranks > 1 or settings.dtype != "float32",
+        accumulates=rank_rows > rows,
+        z_loss=settings.model.z_loss > 0,
+        copies_state=settings.checkpoint.background and not is_cuda,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is alive at one moment of a step, in bytes."""
+
+    name: str
+    parts: dict[Part, float]
+
+    @property
+    def total(self) -> float:
+        """Bytes of all parts."""
+        return sum(self.parts.values())
+
+
+def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
+    """Return the moments of a step at which a rank may need most, in their order."""
+    sizes = _count(shape, work)
+    layers, tokens, local = shape.layers, work.tokens, float(FLOAT * sizes.local)
+    kept = _block_bytes(shape, work, work.recompute) * tokens
+    again = _block_bytes(shape, work, "none") * tokens - kept  # what a block recomputes
+    outside = _outside_bytes(shape, work) * tokens
+    mask = float(tokens * work.seq_len) if work.kernel == "sdpa" else 0.0
+    logits, log_softmax = _logit_bytes(shape, work)
+    table = float(work.item_bytes * shape.vocab_size * shape.dim / work.tensor)
+    always: dict[Part, float] = {"weights": local, "optimizer": 2 * local}
+    if work.copies_state:
+        always["checkpoint"] = 3 * local
+
+    def moment(name: str, left: int, done: int, parts: dict[Part, float]) -> Moment:
+        """Add to `parts` what `left` blocks keep, and the gradients of `done` blocks."""
+        more: dict[Part, float] = {
+            "activations": left * kept + outside,
+            "mask": mask,
+            "gradients": sizes.gradients(work, done),
+            "gathered weights": sizes.gathered(work, left),
+        }
+        return Moment(name, always | more | parts)
+
+    moments = [
+        moment("forward pass", layers, 0, {"logits": logits}),
+        moment("loss", layers, 0, {"logits": log_softmax}),
+        moment("head", layers, 0, {"logits": logits / 2 + table}),
+    ]
+    middle = again + _working_bytes(shape, work) * tokens
+    made = work.item_bytes * shape.ffn_dim * shape.dim / work.tensor
+    # What was sent of a block's gradients is kept until the next block's are.
+    sent = float(FLOAT * sizes.block) if work.is_wrapped and work.shards > 1 else 0.0
+    for name, done in (("last block", 0), ("first block", layers - 1)):
+        left = layers - done
+        inside: dict[Part, float] = {
+            "working": middle,
+            "reduction": table + made + (sent if done else 0),
+            "gathered weights": sizes.gathered(work, left, in_block=True),
+        }
+        ending: dict[Part, float] = {"reduction": table + sizes.reduction(work, sizes.block)}
+        moments.append(moment(name, left, done, inside))
+        moments.append(moment(f"{name}'s gradients", left - 1, done, ending))
+    # Of the head, of the embedding, and their sum.
+    table *= 3 if shape.tied else 2
+    moments.append(moment("embedding", 0, layers, {"reduction": table + sent}))
+    over: dict[Part, float] = dict.fromkeys(("activations", "mask", "gathered weights"), 0.0)
+    root: dict[Part, float] = {"reduction": sizes.reduction(work, sizes.root)}
+    moments.append(moment("embedding's gradients", 0, layers, over | root))
+    moments.append(moment("update", 0, layers, {**over, "gradients": local}))
+    return moments
+
+
+class _RankCounts(NamedTuple):
+    """Numbers of parameters on a rank."""
+
+    local: int  # cut over shards and over ranks that share matrices
+    root: int  # embedding, norm and head; and a block: cut over the latter only
+    block: int
+    layers: int
+
+    def gathered(self, work: Work, left: int, *, in_block: bool = False) -> float:
+        """Return the bytes of whole weights while `left` blocks have their backward pass to come.
+
+        Those of embedding and head stay from forward to the end of backward. With `zero: 3` a block
+        has its own while it is in use, and among several ranks another one's are on the way.
+        """
+        if not work.is_wrapped:
+            return 0.0
+        if work.zero == 3:
+            left = min(left, in_block + (work.shards > 1))
+        return float(work.item_bytes * (self.root + left * self.block))
+
+    def gradients(self, work: Work, done: int) -> float:
+        """Return the bytes of gradients that are ready when `done` blocks are."""
+        if work.accumulates:
+            whole = self.root + self.layers * self.block
+            is_whole = work.is_wrapped and work.zero == 1
+            return float(FLOAT * (whole if is_whole else self.local))
+        return FLOAT * done * self.block / work.shards
+
+    def reduction(self, work: Work, numbers: int) -> float:
+        """Return the bytes of gradients as they were made and on their way over the ranks."""
+        if not work.is_wrapped:
+            return float(FLOAT * numbers)
+        made = work.item_bytes * (1 if work.is_cuda else 2)  # on CPU, copied first
+        # One rank divides by one instead of sending, into another copy.
+        sent = FLOAT if work.shards > 1 else 2 * FLOAT
+        return float(numbers * max(made + FLOAT, sent + FLOAT / work.shards))
+
+
+def _count(shape: ModelShape, work: Work) -> _RankCounts:
+    local = root = block = 0
+    for matrix in matrices(shape):
+        here, share = matrix.local(work.tensor), matrix.local(work.tensor, work.shards)
+        times = shape.layers if matrix.where == "block" else 1
+        local += times * share
+        if matrix.where == "block":
+            block += here
+        else:
+            root += here
+    return _RankCounts(local, root, block, shape.layers)
+
+
+def _norm_bytes(work: Work, width: float, vectors: float) -> float:
+    """Return what the backward pass of a norm keeps of each token, but for its weight."""
+    if work.is_cuda:  # one kernel: its input, and the scale of each vector
+        return work.item_bytes * width + FLOAT * vectors
+    return 2 * FLOAT * width + FLOAT * vectors  # input and normalised, in float32
+
+
+def _block_bytes(shape: ModelShape, work: Work, recompute: str) -> float:
+    """Return what a block keeps of each token for its backward pass."""
+    t, b = work.tensor, work.item_bytes
+    stream = b * shape.dim / t
+    if recompute == "full":
+        return stream
+    heads, kv_heads = shape.heads / t, shape.kv_heads / t
+    a, k, f = heads * shape.head_dim, kv_heads * shape.head_dim, shape.ffn_dim / t
+    attended = b * a + FLOAT * heads  # what attention gave, and its log-normaliser
+    if recompute == "selective":
+        return stream + b * (a + 2 * k + 2 * f + 2 * shape.dim) + attended
+    norms = 2 * _norm_bytes(work, shape.dim / t, 1 / t)
+    if shape.qk_norm:
+        norms += _norm_bytes(work, a, heads) + _norm_bytes(work, k, kv_heads)
+    # What products read: of attention and feed-forward all tokens, gathered.
+    mask = b * work.seq_len if work.kernel == "sdpa" else 0  # as numbers, in each block
+    return norms + b * (2 * shape.dim + a + 2 * k + 4 * f) + attended + mask
+
+
+def _outside_bytes(shape: ModelShape, work: Work) -> float:
+    """Return what is kept of each token outside blocks: the last norm, ids, labels, rotations."""
+    norm = _norm_bytes(work, shape.dim / work.tensor, 1 / work.tensor)
+    return norm + work.item_bytes * shape.dim + 16 + 8 + FLOAT * shape.head_dim
+
+
+def _logit_bytes(shape: ModelShape, work: Work) -> tuple[float, float]:
+    """Return the most that logits and what is made of them take: in forward, and in backward.
+
+    They are computed with in float32. A rank has V / t of them.
+    """
+    size = float(FLOAT * work.tokens * shape.vocab_size / work.tensor)
+    if work.tensor > 1:  # cross-entropy of our own, beside logits as the head gave them
+        return (3.5 if work.item_bytes == 2 else 3) * size, 2 * size
+    # log_softmax keeps its result, and gets and gives a gradient; the z-loss does so, too.
+    return 2 * size, (5 if work.z_loss else 3) * size
+
+
+def _working_bytes(shape: ModelShape, work: Work) -> float:
+    """Return what the backward pass of a block makes of each token and drops again, at its most.
+
+    The gradients of gate and up are made while what they came from is still there.
+    """
+    return work.item_bytes * (2 * shape.ffn_dim / work.tensor + shape.dim)

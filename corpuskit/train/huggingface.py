@@ -1,0 +1,608 @@
+"""Models of Hugging Face: what config.json means here, weights in and out, and what must fit.
+
+Llama, Mistral and Qwen3 are our decoder under other names; rotary positions pair the halves of a
+head in both, so no matrix has to be permuted. A config is understood without torch.
+
+Weights are in safetensors files: the length of the header (8 bytes, little endian), the header
+(JSON: type, shape and place of each tensor), and the tensors' bytes. The format's own library maps
+whole files into memory, where a file that is cut off while it is read ends the process, and it
+writes from a dictionary that holds a whole file; here a read touches the bytes of its slice only,
+and a write holds one tensor.
+
+Source: https://huggingface.co/docs/safetensors, "Format".
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpuskit.errors import DataError, UsageError
+from corpuskit.storage import digest_file
+from corpuskit.train.record import find_damage
+from corpuskit.train.settings import PRESETS, SIZES, ModelShape, RopeScaling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
+    from torch import nn
+
+    from corpuskit.train.parallel import Parallel
+    from corpuskit.train.settings import TrainSettings
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+TOKENIZER = "tokenizer.json"
+ORIGIN = "corpuskit.json"
+"""The file with which an export of ours describes itself."""
+
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+_OTHERS = {
+    "qwen2": "its attention has biases",
+    "mixtral": "it is a mixture of experts",
+    "qwen3_moe": "it is a mixture of experts",
+    "qwen2_moe": "it is a mixture of experts",
+    "phi3": "its matrices are fused",
+    "gpt2": "its positions are learned",
+    "olmo2": "its norms come after the blocks",
+}
+_OUTER = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+_INNER = {
+    "attention_norm": "input_layernorm",
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.out": "self_attn.o_proj",
+    "attention.query_norm": "self_attn.q_norm",
+    "attention.key_norm": "self_attn.k_norm",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward.gate": "mlp.gate_proj",
+    "feed_forward.up": "mlp.up_proj",
+    "feed_forward.down": "mlp.down_proj",
+}
+
+_AGAIN = "Export the model again."
+
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""What the files call the types that can be read, and what torch calls them."""
+_MAX_HEADER_BYTES = 100_000_000  # as the format's own library bounds it
+
+
+def foreign_name(name: str) -> str:
+    """Return what Hugging Face calls a parameter of our decoder."""
+    if name in _OUTER:
+        return _OUTER[name]
+    _, number, inner = name.split(".", 2)
+    return f"model.layers.{number}.{_INNER[inner.removesuffix('.weight')]}.weight"
+
+
+def make_config(
+    shape: ModelShape, seq_len: int, ids: Mapping[str, int | None], dtype: str
+) -> dict[str, Any]:
+    """Return the config.json of a model.
+
+    Args:
+        shape: of the model.
+        seq_len: the longest text it was trained on, in tokens.
+        ids: of the tokens `bos`, `eos` and `pad`, null where there is none.
+        dtype: of the weights in the files.
+    """
+    model_type = "qwen3" if shape.qk_norm else "llama"
+    config = {
+        "architectures": [ARCHITECTURES[model_type]],
+        "model_type": model_type,
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.dim,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "intermediate_size": shape.ffn_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": shape.norm_eps,
+        "rope_theta": shape.rope_theta,
+        "rope_scaling": _write_scaling(shape.rope_scaling),
+        "max_position_embeddings": seq_len,
+        "tie_word_embeddings": shape.tied,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "initializer_range": 0.02,
+        "use_cache": True,
+        "torch_dtype": dtype,
+        **{f"{name}_token_id": ids.get(name) for name in ("bos", "eos", "pad")},
+    }
+    more = {"use_sliding_window": False, "sliding_window": None} if shape.qk_norm else {}
+    return config | (more or {"mlp_bias": False})
+
+
+def read_shape(folder: str | Path) -> ModelShape:
+    """Return the shape of a Llama, Mistral or Qwen3 model from its config.json.
+
+    Raises:
+        UsageError: our decoder does not compute what this model does; names the key and its value.
+        DataError: the file is broken.
+    """
+    place = Path(folder, CONFIG)
+    config = read_json(place, "Give the folder of a Hugging Face model.")
+    model_type = config.get("model_type")
+    if model_type not in ARCHITECTURES:
+        why = f", and {_OTHERS[model_type]}" if model_type in _OTHERS else ""
+        raise UsageError(
+            f"{place}: model_type is {model_type!r}{why}. "
+            f"Models of {', '.join(ARCHITECTURES)} can be trained further."
+        )
+    for what, is_wrong in _departures(config, model_type).items():
+        if is_wrong:
+            raise UsageError(
+                f"{place}: {what} is {config.get(what, 'not set')!r}, which this decoder does not "
+                "compute. Choose another model."
+            )
+    heads, dim = _whole(place, config, "num_attention_heads"), _whole(place, config, "hidden_size")
+    head_dim = 128 if model_type == "qwen3" else dim // heads  # where the file does not say it
+    if config.get("head_dim") is not None:
+        head_dim = _whole(place, config, "head_dim")
+    kv_heads = heads
+    if model_type != "llama" or config.get("num_key_value_heads") is not None:
+        kv_heads = _whole(place, config, "num_key_value_heads")
+    return ModelShape(
+        vocab_size=_whole(place, config, "vocab_size"),
+        dim=dim,
+        layers=_whole(place, config, "num_hidden_layers"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn_dim=_whole(place, config, "intermediate_size"),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        qk_norm=model_type == "qwen3",
+        **_read_rope(place, config),
+        norm_eps=_number(place, "rms_norm_eps", config.get("rms_norm_eps", 1e-6)),
+    )
+
+
+def _departures(config: Mapping[str, Any], model_type: str) -> dict[str, bool]:
+    """Return which keys ask for what our decoder does not do."""
+    architectures = config.get("architectures") or [ARCHITECTURES[model_type]]
+    windows = config.get("sliding_window", 4096) is not None and model_type == "mistral"
+    return {
+        "architectures": architectures != [ARCHITECTURES[model_type]],
+        "hidden_act": config.get("hidden_act", "silu") not in {"silu", "swish"},
+        "attention_bias": bool(config.get("attention_bias")),
+        "mlp_bias": bool(config.get("mlp_bias")),
+        "sliding_window": windows,
+        "use_sliding_window": bool(config.get("use_sliding_window")),
+        "layer_types": not set(config.get("layer_types") or ()) <= {"full_attention"},
+        "partial_rotary_factor": config.get("partial_rotary_factor") not in {None, 1.0},
+        "quantization_config": bool(config.get("quantization_config")),
+    }
+
+
+def _read_rope(place: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the base of the rotary frequencies and what stretches them.
+
+    Releases of transformers differ in where they write it.
+    """
+    theta, scaling = config.get("rope_theta", 10_000.0), None
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = config.get(key) or {}
+        theta = rope.get("rope_theta", theta)
+        kind = rope.get("rope_type") or rope.get("type") or "default"
+        if kind == "llama3":
+            length = _whole(place, rope, "original_max_position_embeddings")
+            scaling = RopeScaling(
+                factor=_number(place, "factor", rope.get("factor")),
+                low_freq_factor=_number(place, "low_freq_factor", rope.get("low_freq_factor")),
+                high_freq_factor=_number(place, "high_freq_factor", rope.get("high_freq_factor")),
+                original_length=length,
+            )
+        elif kind != "default":
+            raise UsageError(
+                f"{place}: {key} is {json.dumps(rope)}, which this decoder does not compute. "
+                "Choose a model with rope_type default or llama3."
+            )
+    theta = _number(place, "rope_theta", theta)
+    return {"rope_theta": theta, "rope_scaling": scaling}
+
+
+def _write_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
+    if scaling is None:
+        return None
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_length,
+    }
+
+
+def load_weights(folder: str | Path, model: nn.Module) -> None:
+    """Fill every parameter of a decoder, sharded or not, from a model's safetensors.
+
+    Each rank reads the headers of all files, and the bytes of its own slices.
+
+    Raises:
+        DataError: a file is cut off, a tensor is missing, has another shape or a type that is not
+            floating point, or there is one that the model has no place for; nothing was filled.
+    """
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    place = Path(folder)
+    stored = find_tensors(place)
+    parameters = {foreign_name(name): parameter for name, parameter in model.named_parameters()}
+    _require_match(
+        place, stored, {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    )
+    for name, parameter in parameters.items():
+        target, offsets = parameter.data, [0] * parameter.ndim
+        if isinstance(parameter, DTensor):
+            # What checkpoints ask: the box of the tensor that this rank holds.
+            (chunk,) = parameter.__create_chunk_list__()  # type: ignore[no-untyped-call]
+            target, offsets = parameter.to_local(), list(chunk.offsets)
+        with torch.no_grad():
+            target.copy_(read_slice(stored[name], offsets, target.shape))
+
+
+def find_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Return where the tensors of a model are.
+
+    Raises:
+        DataError: there are none, a file is cut off, or the index names what no file has.
+    """
+    if not (folder / INDEX).is_file():
+        if not (folder / WEIGHTS).is_file():
+            hint = "Save it with save_pretrained(FOLDER, safe_serialization=True)."
+            raise DataError(f"{folder}: has neither {WEIGHTS} nor {INDEX}. {hint}")
+        return read_header(folder / WEIGHTS)
+    index = read_json(folder / INDEX, "Fetch it again.").get("weight_map")
+    if not isinstance(index, dict):
+        raise DataError(f"{folder / INDEX}: has no weight_map. Fetch it again.")
+    # A name is a file of this folder, whatever an index says.
+    headers = {file: read_header(folder / Path(file).name) for file in sorted(set(index.values()))}
+    absent = [name for name, file in index.items() if name not in headers[file]]
+    if absent:
+        raise DataError(
+            f"{folder / index[absent[0]]}: the tensor {absent[0]!r}, which {INDEX} looks for "
+            "there, is missing. Fetch the model again."
+        )
+    return {name: headers[file][name] for name, file in index.items()}
+
+
+def _require_match(
+    folder: Path, stored: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuse files that don't hold exactly the model's parameters."""
+    if missing := [name for name in shapes if name not in stored]:
+        raise DataError(f"{folder}: {_some(missing)} missing. Fetch the model again.")
+    # Of tied models, some write the head: it is the embedding. The other is computed.
+    spare = ("lm_head.weight", "rotary_emb.inv_freq")
+    if unexpected := [name for name in stored if name not in shapes and not name.endswith(spare)]:
+        raise DataError(
+            f"{folder}: {_some(unexpected)} not of the model that {CONFIG} describes. "
+            "Check that the files belong together."
+        )
+    for name, shape in shapes.items():
+        tensor = stored[name]
+        if tensor.shape != shape:
+            raise DataError(
+                f"{tensor.place} is {tensor.shape}, and {CONFIG} makes it {shape}. "
+                "Check that the files belong together."
+            )
+        if tensor.dtype not in DTYPES:
+            raise DataError(
+                f"{tensor.place} is of type {tensor.dtype}; it must be one of {', '.join(DTYPES)}. "
+                "Take the model in bfloat16 or float32."
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:3])
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"tensor {shown} is" if len(names) == 1 else f"tensors {shown}{more} are"
+
+
+def read_json(place: Path, hint: str) -> dict[str, Any]:
+    """Return the object that a JSON file holds; `hint` ends the message if there is none.
+
+    Raises:
+        UsageError: the file can't be opened.
+        DataError: it holds something else.
+    """
+    try:
+        fields = json.loads(place.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{place}: can't be read: {error.strerror}. {hint}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: is not JSON: {error}. {hint}") from None
+    if not isinstance(fields, dict):
+        raise DataError(f"{place}: is not a JSON object. {hint}")
+    return fields
+
+
+def _whole(place: Path, config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise DataError(f"{place}: {name} must be a whole number of at least 1, got {value!r}.")
+    return value
+
+
+def _number(place: Path, name: str, value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise DataError(f"{place}: {name} must be a number above 0, got {value!r}.")
+    return float(value)
+
+
+# What must fit a run that trains a model further.
+
+
+def choose_model(settings: TrainSettings, tokenizer: Mapping[str, Any]) -> ModelShape:
+    """Return the shape of the model that `init_from` names, having checked that it may be trained.
+
+    Args:
+        settings: with `init_from`.
+        tokenizer: what the mix plan says of the tokenizer of its tokens.
+
+    Raises:
+        UsageError: our decoder does not compute this model, `model` contradicts it, or the tokens
+            are not known to be those of its tokenizer.
+    """
+    assert settings.init_from is not None, "asked of runs that have it"
+    shape = read_shape(settings.init_from)
+    require_same_model(settings, shape)
+    is_trusted = settings.init_tokenizer == "trusted"
+    require_tokenizer(settings.init_from, tokenizer, shape, is_trusted=is_trusted)
+    return shape
+
+
+def require_same_model(settings: TrainSettings, shape: ModelShape) -> None:
+    """Refuse a `model` section that contradicts the model that is trained further.
+
+    Raises:
+        UsageError: names every difference.
+    """
+    if "model" not in settings.model_fields_set:
+        return
+    given = settings.model
+    requested: dict[str, Any] = {}
+    if given.preset:
+        requested = dict(zip(SIZES, PRESETS[given.preset], strict=True))
+    named = {name: getattr(given, name) for name in given.model_fields_set}
+    requested |= {name: value for name, value in named.items() if value is not None}
+    differing = [
+        f"{name} {requested[name]!r} here, {there!r} there"
+        for name, there in asdict(shape).items()
+        if requested.get(name, there) != there
+    ]
+    if differing:
+        raise UsageError(
+            f"model: differs from {settings.init_from}: {'; '.join(differing)}. "
+            "Leave these out: init_from says what the model is."
+        )
+
+
+def require_tokenizer(
+    folder: str | Path, tokenizer: Mapping[str, Any], shape: ModelShape, *, is_trusted: bool = False
+) -> None:
+    """Refuse to train a model further on tokens of another tokenizer.
+
+    Equal files are equal tokenizers, and an export of ours says which tokenizer it was made from.
+    Everything else is unknown, so it is refused unless `is_trusted`.
+
+    Args:
+        folder: of the model.
+        tokenizer: what the mix plan says of the tokenizer of its tokens.
+        shape: of the model.
+        is_trusted: take the user's word that ids mean the same; they must still fit the embedding.
+
+    Raises:
+        UsageError: the ids are, or may be, those of another tokenizer.
+    """
+    size = tokenizer["vocab_size"]
+    if size > shape.vocab_size:
+        raise UsageError(
+            f"{folder}: the model has {shape.vocab_size:,} tokens, and the tokenizer of the packed "
+            f"tokens has {size:,}. Tokenize with the model's own tokenizer."
+        )
+    expected = tokenizer.get("hash")
+    hashes = _tokenizers(Path(folder))
+    if is_trusted or expected in hashes.values():
+        return
+    named = ", ".join(f"{name} {digest}" for name, digest in hashes.items()) or "no tokenizer file"
+    raise UsageError(
+        f"{folder}: its tokenizer ({named}) may not be that of the packed tokens "
+        f"({expected}). Tokenize with the model's own file, or set init_tokenizer: trusted if you "
+        "know that the same ids mean the same."
+    )
+
+
+def require_undamaged_export(folder: Path, parallel: Parallel) -> None:
+    """Refuse a model that is not what `corpuskit export` wrote, as its `corpuskit.json` tells.
+
+    Models of others have no digests, and are taken as they are. Each file is read by one rank.
+
+    Raises:
+        DataError: names the file; on every rank.
+    """
+    if not (folder / ORIGIN).is_file():
+        return
+    files = read_json(folder / ORIGIN, _AGAIN).get("files", {})
+    try:
+        known = {str(name): (int(size), str(digest)) for name, (size, digest) in files.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise DataError(f"{folder / ORIGIN}: files is not a list of files. {_AGAIN}") from None
+    problem = find_damage(folder, known, parallel.rank, parallel.world_size)
+    if problems := list(filter(None, parallel.gather(problem))):
+        raise DataError(
+            f"{folder}: {'; '.join(problems)}. {_AGAIN} If the change is meant, take files out of "
+            f"{ORIGIN}."
+        )
+
+
+def _tokenizers(folder: Path) -> dict[str, str]:
+    """Return the tokenizer files of a model, and the hash that the tokenize stage gives them."""
+    names = (TOKENIZER, "tokenizer.model")
+    hashes = {name: digest_file(folder / name) for name in names if (folder / name).is_file()}
+    if (folder / ORIGIN).is_file() and TOKENIZER in hashes:
+        origin = read_json(folder / ORIGIN, _AGAIN).get("tokenizer") or {}
+        if origin.get("file") == hashes[TOKENIZER]:  # unchanged since the export
+            hashes[TOKENIZER] = str(origin.get("hash"))
+    return hashes
+
+
+# Files of tensors.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies."""
+
+    path: Path
+    name: str
+    dtype: str  # as the format calls it: F32, BF16, ...
+    shape: tuple[int, ...]
+    begin: int  # byte of the file
+
+    @property
+    def place(self) -> str:
+        """What messages call it."""
+        return f"{self.path}: tensor {self.name!r}"
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Return what a file holds; the file must be as long as its header says.
+
+    Raises:
+        DataError: it can't be read, is cut off, or is not a safetensors file.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            head = file.read(length) if length <= _MAX_HEADER_BYTES else b""
+            size = file.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror}. Check the folder.") from None
+    try:
+        fields = json.loads(head)
+        fields.pop("__metadata__", None)
+        begin = 8 + length
+        stored = {name: _stored(path, name, entry, begin) for name, entry in fields.items()}
+        end = begin + max((entry["data_offsets"][1] for entry in fields.values()), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        raise DataError(
+            f"{path}: no header of a safetensors file in its {size:,} bytes. Fetch it again."
+        ) from None
+    if size != end:
+        raise DataError(
+            f"{path}: is {size:,} bytes long, and its header describes {end:,}. Fetch it again."
+        )
+    return stored
+
+
+def _stored(path: Path, name: str, entry: Mapping[str, Any], begin: int) -> StoredTensor:
+    first, end = (int(offset) for offset in entry["data_offsets"])
+    dtype, shape = str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
+    if dtype in DTYPES and end - first != math.prod(shape) * int(dtype[-2:]) // 8:
+        raise ValueError("bytes and shape don't agree")
+    if not 0 <= first <= end or min(shape, default=0) < 0:
+        raise ValueError("no place")
+    return StoredTensor(path, name, dtype, shape, begin + first)
+
+
+def read_slice(stored: StoredTensor, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
+    """Read a box of a tensor of one or two dimensions, in the type of the file.
+
+    Whole rows are one read, parts of rows one read each.
+
+    Args:
+        stored: of a type of DTYPES.
+        offsets: where the box begins, in each dimension.
+        sizes: of the box.
+
+    Raises:
+        DataError: the file ends before the box does.
+    """
+    import torch
+
+    dtype: torch.dtype = getattr(torch, DTYPES[stored.dtype])
+    box = torch.empty(tuple(sizes), dtype=dtype)
+    if not box.numel():
+        return box
+    rows = box.view(-1, box.shape[-1]) if box.ndim > 1 else box.view(1, -1)
+    width, columns = stored.shape[-1], rows.shape[1]
+    begin = stored.begin + dtype.itemsize * offsets[-1]
+    if box.ndim > 1:
+        begin += dtype.itemsize * width * offsets[0]
+    if columns == width:
+        rows = rows.view(1, -1)
+    step = dtype.itemsize * rows.shape[1]
+    content = box.view(-1).view(torch.uint8).numpy().data
+    handle = os.open(stored.path, os.O_RDONLY)
+    try:
+        for number in range(len(rows)):
+            part = content[number * step : (number + 1) * step]
+            _fill(handle, part, begin + number * width * dtype.itemsize, stored)
+    finally:
+        os.close(handle)
+    return box
+
+
+def _fill(handle: int, target: memoryview, begin: int, stored: StoredTensor) -> None:
+    """Read until `target` is full; the system reads at most 2 GB at a time."""
+    done = 0
+    while done < len(target):
+        count = os.preadv(handle, [target[done:]], begin + done)
+        if not count:
+            raise DataError(f"{stored.place}: the file ends in it. Fetch it again.")
+        done += count
+
+
+def write_tensors(
+    path: Path,
+    shapes: Mapping[str, Sequence[int]],
+    dtype: torch.dtype,
+    tensors: Iterable[torch.Tensor],
+) -> None:
+    """Write a file, durably.
+
+    Args:
+        path: must not exist.
+        shapes: of the tensors, by name.
+        dtype: of all of them, in the file.
+        tensors: in the order of `shapes`; taken one at a time.
+    """
+    import torch
+
+    code = {name: code for code, name in DTYPES.items()}[str(dtype).removeprefix("torch.")]
+    ends = list(
+        itertools.accumulate(
+            (math.prod(shape) * dtype.itemsize for shape in shapes.values()), initial=0
+        )
+    )
+    fields: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    for (name, shape), place in zip(shapes.items(), itertools.pairwise(ends), strict=True):
+        fields[name] = {"dtype": code, "shape": list(shape), "data_offsets": list(place)}
+    head = json.dumps(fields, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)  # so that the tensors are aligned
+    with path.open("xb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for (name, shape), tensor in zip(shapes.items(), tensors, strict=True):
+            assert tensor.shape == torch.Size(shape), name
+            flat = tensor.to(dtype).contiguous().view(-1)
+            file.write(flat.view(torch.uint8).numpy().data)
+        file.flush()
+        os.fsync(file.fileno())

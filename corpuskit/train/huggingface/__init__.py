@@ -1,1 +1,0 @@
-"""Models of the Hugging Face form: written from checkpoints, and trained further."""
