@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
 
 from corpuskit.loader import StreamingLoader
-from corpuskit.train.heartbeat import Heartbeat
+from corpuskit.train.heartbeat import HeartbeatWriter
 from corpuskit.train.loop import take_step
 from corpuskit.train.optim import learning_rate
 from corpuskit.train.parallel import join
@@ -138,7 +138,7 @@ def main() -> None:
 def measure(settings: TrainSettings) -> None:
     """Alternate steps of both loops; print their speeds and how far their losses part."""
     run = set_up(settings, join(settings))
-    heartbeat = Heartbeat(settings.output, 0, 3600)
+    heartbeat = HeartbeatWriter(settings.output, 0, 3600)
     with heartbeat, StopSignals() as stop, Watch(run, None, heartbeat, stop) as watch:
         alternate(settings, run, watch)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parent
 
 CARRIERS = frozenset({
-    "__init__.py", "cache.py", "closure.py", "distribution.py", "errors.py",
+    "__init__.py", "cache.py", "closure.py", "distribution.py", "errors.py", "logs.py",
     "formats/__init__.py", "formats/ledger.py", "formats/manifest.py",
     "formats/shards.py", "formats/shuffle_files.py", "storage/",
 })  # fmt: skip

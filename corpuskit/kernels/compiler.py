@@ -13,7 +13,7 @@ import numba
 from numba.core import caching, codegen, compiler, event, types
 
 from corpuskit.closure import kernel_folder
-from corpuskit.kernels.jit import begin_compile, compiling
+from corpuskit.kernels.compile_time import begin_compile, compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable

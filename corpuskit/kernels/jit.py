@@ -8,16 +8,15 @@ not loaded, so commands that only look at runs do without it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import os
 import threading
-import time
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from corpuskit.cache import cache_dir
+from corpuskit.kernels.compile_time import compile_seconds, compiling, on_compile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,47 +34,6 @@ IS_PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "").strip() not in {"", "0"}
 
 _COMPILING = threading.RLock()
 """Held while a kernel is prepared: Numba must not be imported by two threads at once."""
-
-
-class _Clock(threading.local):
-    """What a thread has spent on compiling; `depth` counts kernels that are compiled in others."""
-
-    depth = 0
-
-
-_CLOCK = _Clock()
-_SPENT = [0.0]
-_LISTENERS: list[Callable[[], None]] = []
-
-
-@contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """Charge the CPU time of this thread to compilation."""
-    _CLOCK.depth += 1
-    began = time.thread_time()
-    try:
-        yield
-    finally:
-        _CLOCK.depth -= 1
-        if not _CLOCK.depth:
-            with _COMPILING:
-                _SPENT[0] += time.thread_time() - began
-
-
-def compile_seconds() -> float:
-    """Return the CPU seconds that this process has spent on compiling and loading kernels."""
-    return _SPENT[0]
-
-
-def on_compile(listener: Callable[[], None]) -> None:
-    """Call `listener` whenever a kernel is about to be compiled: it is not in the cache."""
-    _LISTENERS.append(listener)
-
-
-def begin_compile() -> None:
-    """Tell those who listen that a kernel is about to be compiled."""
-    for listener in _LISTENERS:
-        listener()
 
 
 class _Lazy:

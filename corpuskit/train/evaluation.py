@@ -36,7 +36,7 @@ WINDOW_TOKENS = 1 << 20
 document is longer."""
 
 
-class HeldOutDocument(Protocol):
+class EvaluationDocument(Protocol):
     """A document as the run would have packed it."""
 
     @property
@@ -55,7 +55,7 @@ class HeldOut(Protocol):
     def source_names(self) -> tuple[str, ...]:
         """The sources that have some; the same on every rank."""
 
-    def documents(self, source: str, rank: int, ranks: int) -> Iterator[HeldOutDocument]:
+    def documents(self, source: str, rank: int, ranks: int) -> Iterator[EvaluationDocument]:
         """Yield every `ranks`-th document of a source, from the one with number `rank` on."""
 
 

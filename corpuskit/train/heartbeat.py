@@ -145,7 +145,7 @@ class RankHeartbeat:
     started: float  # when the rank entered the loop, likewise
 
 
-class Heartbeat:
+class HeartbeatWriter:
     """Writes this rank's heartbeat while entered, and ends the process when the beats stop.
 
     After `hang_seconds` without a beat, the stacks of all threads go to stderr and to

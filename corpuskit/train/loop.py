@@ -29,7 +29,7 @@ from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import lay_out
 from corpuskit.train.flops import step_flops
-from corpuskit.train.heartbeat import REQUEUE, Ending, Heartbeat, note_ending
+from corpuskit.train.heartbeat import REQUEUE, Ending, HeartbeatWriter, note_ending
 from corpuskit.train.metrics import StepMetrics, TrainResult, source_losses
 from corpuskit.train.model import token_losses
 from corpuskit.train.optim import clip_gradients, learning_rate
@@ -107,7 +107,7 @@ def train(
     with (
         lock_output(output, parallel) as identity,
         StopSignals(health.stop_after_seconds) as stop,
-        Heartbeat(output, parallel.rank, health.hang_seconds) as heartbeat,
+        HeartbeatWriter(output, parallel.rank, health.hang_seconds) as heartbeat,
         _rare_collections(),
     ):
         while True:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from corpuskit.train.checkpoint import VerifiedCheckpoint
     from corpuskit.train.evaluation import HeldOut
-    from corpuskit.train.heartbeat import Heartbeat
+    from corpuskit.train.heartbeat import HeartbeatWriter
     from corpuskit.train.metrics import Observer, StepMetrics, TrainResult, Update
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.setup import Run
@@ -208,7 +208,7 @@ class Watch:
     """
 
     def __init__(
-        self, run: Run, observer: Observer | None, heartbeat: Heartbeat, stop: StopSignals
+        self, run: Run, observer: Observer | None, heartbeat: HeartbeatWriter, stop: StopSignals
     ) -> None:
         is_first = run.parallel.rank == 0
         self._run, self.heartbeat, self.stop = run, heartbeat, stop

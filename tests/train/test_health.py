@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from corpuskit.errors import CorpuskitError, DataError, UsageError
 from corpuskit.train.heartbeat import (
     Ending,
-    Heartbeat,
+    HeartbeatWriter,
     ending_of,
     note_ending,
     read_endings,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def test_a_heartbeat_says_where_the_rank_is(tmp_path: Path) -> None:
-    with Heartbeat(tmp_path, 3, 60) as heartbeat:
+    with HeartbeatWriter(tmp_path, 3, 60) as heartbeat:
         assert read_heartbeats(tmp_path)[0].phase == "start"
         heartbeat.beat(7, "data")
         wait_until(lambda: read_heartbeats(tmp_path)[0].step == 7)
@@ -48,22 +48,22 @@ def test_a_heartbeat_says_where_the_rank_is(tmp_path: Path) -> None:
 
 def test_a_pulse_leaves_no_thread_behind_and_can_be_used_again(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    with pytest.raises(KeyError), Heartbeat(tmp_path / "a", 0, 60):
+    with pytest.raises(KeyError), HeartbeatWriter(tmp_path / "a", 0, 60):
         raise KeyError
-    with Heartbeat(tmp_path / "a", 0, 60), Heartbeat(tmp_path / "b", 0, 60):
+    with HeartbeatWriter(tmp_path / "a", 0, 60), HeartbeatWriter(tmp_path / "b", 0, 60):
         assert len(set(threading.enumerate()) - before) == 2
     assert set(threading.enumerate()) == before
     assert [read_heartbeats(tmp_path / name)[0].phase for name in "ab"] == ["end", "end"]
 
 
 def test_the_phase_of_a_rank_that_failed_says_so(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), Heartbeat(tmp_path, 0, 60):
+    with pytest.raises(KeyError), HeartbeatWriter(tmp_path, 0, 60):
         raise KeyError
     assert read_heartbeats(tmp_path)[0].phase == "failed"
 
 
 def test_a_torn_heartbeat_is_left_out(tmp_path: Path) -> None:
-    with Heartbeat(tmp_path, 0, 60):
+    with HeartbeatWriter(tmp_path, 0, 60):
         pass
     for number, text in enumerate(['{"rank": 1', "[]", '{"rank": 1}', "\xff"]):
         (tmp_path / "heartbeats" / f"rank-0000{number + 1}.json").write_text(text)
@@ -104,7 +104,7 @@ def test_a_call_that_keeps_the_interpreters_lock_is_ended_too(
 def _hang(output: Path, sleep: Any) -> None:
     os.dup2(os.open(output / "stderr", os.O_WRONLY | os.O_CREAT), 2)
     threading.Thread(target=_wait_beside, daemon=True).start()
-    with Heartbeat(output, 2, 1.0) as heartbeat:
+    with HeartbeatWriter(output, 2, 1.0) as heartbeat:
         heartbeat.beat(5, "data")
         _hang_here(sleep)
 
@@ -124,7 +124,7 @@ def test_beats_keep_a_rank_alive(run_ranks: Any, tmp_path: Path) -> None:
 
 def _live(output: Path) -> str:
     # 0.8 s beside one of silence that would end it: a busy machine must not.
-    with Heartbeat(output, 0, 4.0) as heartbeat:
+    with HeartbeatWriter(output, 0, 4.0) as heartbeat:
         for step in range(60):
             heartbeat.beat(step, "step")
             time.sleep(0.1)

@@ -15,7 +15,13 @@ from typing import Any
 
 import pytest
 
-from corpuskit.train.heartbeat import Ending, Heartbeat, RankHeartbeat, note_ending, read_heartbeats
+from corpuskit.train.heartbeat import (
+    Ending,
+    HeartbeatWriter,
+    RankHeartbeat,
+    note_ending,
+    read_heartbeats,
+)
 from tests.train.test_health import LOST, wait_until
 
 LINE = {"step": 11, "steps": 60, "loss": 2.5, "tokens_per_second": 5e4, "step_seconds": 0.25}
@@ -56,7 +62,7 @@ def test_the_status_of_a_run_shows_ranks_last_step_checkpoint_and_events(status:
     for name in ("step-00000010", "step-00000005", "step-00000015.tmp"):
         Path("checkpoints", name).mkdir(parents=True)
         Path("checkpoints", name, "train.json").touch()
-    with Heartbeat(".", 0, 60) as first, Heartbeat(".", 1, 60) as second:
+    with HeartbeatWriter(".", 0, 60) as first, HeartbeatWriter(".", 1, 60) as second:
         first.beat(12, "data")
         second.beat(12, "step")
         wait_until(lambda: [beat.step for beat in read_heartbeats(".")] == [12, 12])
@@ -85,14 +91,14 @@ def test_the_status_of_a_run_that_ended_says_how(
 ) -> None:
     end = {"event": "end", "steps_done": 60, "steps": 60, "stopped_by": stopped_by}
     write_lines("events", {"event": "start", "world_size": 1}, end)
-    with Heartbeat(".", 0, 60):
+    with HeartbeatWriter(".", 0, 60):
         pass
     assert status().startswith(f"mine: {verdict}")
 
 
 def test_a_run_whose_process_is_gone_is_dead(status: Any) -> None:
     write_lines("events", {"event": "start", "world_size": 1})
-    with Heartbeat(".", 0, 60):
+    with HeartbeatWriter(".", 0, 60):
         pass
     (beat,) = read_heartbeats(".")
     ended = subprocess.Popen([sys.executable, "-c", ""])
@@ -109,7 +115,7 @@ def test_the_rank_that_was_killed_is_named_not_those_that_ended_for_want_of_it(
 ) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    with Heartbeat(".", 0, 60):
+    with HeartbeatWriter(".", 0, 60):
         pass
     host, now = read_heartbeats(".")[0].host, time.time()
     write_beats([

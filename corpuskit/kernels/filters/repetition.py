@@ -66,7 +66,7 @@ class Repetition(NamedTuple):
     measured: NDArray[np.float64]
 
 
-class _Limits(NamedTuple):
+class _StopRules(NamedTuple):
     """When to stop: (R,) limits, (R,) whether a measure is wanted, whether a broken limit ends."""
 
     limits: NDArray[np.float64]
@@ -90,7 +90,7 @@ def measure_repetition(
         wanted: (R,) measures to return of every text, whether a limit is broken or not.
     """
     num_docs, lexicon = len(offsets) - 1, words.lexicon
-    bounds = _Limits(limits, ~np.isnan(limits) if wanted is None else wanted, wanted is None)
+    bounds = _StopRules(limits, ~np.isnan(limits) if wanted is None else wanted, wanted is None)
     codes, values = np.zeros(num_docs, np.uint8), np.full(num_docs, np.nan)
     measured = np.full((len(limits), 0 if wanted is None else num_docs), np.nan)
     _repetition(
@@ -103,7 +103,7 @@ def measure_repetition(
 @kernel
 def _repetition(
     offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32],
-    chars: NDArray[np.int32], hashes: Hashes, powers: Hashes, bounds: _Limits, codes: Bytes,
+    chars: NDArray[np.int32], hashes: Hashes, powers: Hashes, bounds: _StopRules, codes: Bytes,
     values: NDArray[np.float64], measured: NDArray[np.float64],
 ) -> None:  # fmt: skip
     """Fill codes, values and measured. O(B + L W), L passes over the words of each document.
@@ -167,8 +167,13 @@ def _last(wanted: NDArray[np.bool_], place: int) -> int:
 
 @kernel
 def _blocks(
-    data: Bytes, begin: int, end: int, num_chars: int, bounds: _Limits, found: NDArray[np.float64]
-) -> bool:  # fmt: skip
+    data: Bytes,
+    begin: int,
+    end: int,
+    num_chars: int,
+    bounds: _StopRules,
+    found: NDArray[np.float64],
+) -> bool:
     """Measure paragraphs and lines; return whether a broken limit ends the search."""
     places = find_newlines(data, begin, end)
     table = np.empty(2 << table_bits(len(places)), np.uint64)
@@ -193,7 +198,7 @@ def _blocks(
 @kernel
 def _tops(
     num: int, num_chars: int, edges: Offsets, single: Hashes, keys: Hashes, places: Offsets,
-    slots: Bytes, table: Hashes, bounds: _Limits, found: NDArray[np.float64],
+    slots: Bytes, table: Hashes, bounds: _StopRules, found: NDArray[np.float64],
 ) -> bool:  # fmt: skip
     """Measure the most frequent run of each length; return whether a broken limit ends the search.
 
@@ -293,7 +298,7 @@ def _appended(keys: Hashes, num: int, power: Hashes, single: Hashes, n: int) -> 
 @kernel
 def _dups(
     num: int, num_chars: int, edges: Offsets, single: Hashes, power: Hashes, keys: Hashes,
-    places: Offsets, slots: Bytes, table: Hashes, bounds: _Limits, found: NDArray[np.float64],
+    places: Offsets, slots: Bytes, table: Hashes, bounds: _StopRules, found: NDArray[np.float64],
 ) -> None:  # fmt: skip
     """Measure repeated runs of each length, to the first broken limit if that ends the search.
 

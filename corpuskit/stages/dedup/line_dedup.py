@@ -299,8 +299,8 @@ class LineDedup(GlobalStage):
             yield view, _RepeatedText(ByteSpans(*spans), sums[:, 0], ratios, left)
 
     @property
-    def _limits(self) -> Limits:
-        return Limits(self.min_bytes, self.min_words)
+    def _limits(self) -> SegmentLimits:
+        return SegmentLimits(self.min_bytes, self.min_words)
 
     def _segments(self, view: View) -> TextSegments:
         return find_segments(view, self.unit, self.normalize, scope_hashes(view, self.scope))
@@ -397,7 +397,7 @@ def find_segments(
     return TextSegments(docs, starts, ends, compared, scopes)
 
 
-class Limits(NamedTuple):
+class SegmentLimits(NamedTuple):
     """Least bytes and words of a segment, as compared, that can be repeated."""
 
     min_bytes: int
@@ -411,7 +411,7 @@ class SegmentTally:
         by_document: a segment counts once in a document.
     """
 
-    def __init__(self, limits: Limits, *, by_document: bool) -> None:
+    def __init__(self, limits: SegmentLimits, *, by_document: bool) -> None:
         self._limits, self._by_document = limits, by_document
         self._high = [np.empty(0, np.uint64)]
         self._low = [np.empty(0, np.uint32)]
@@ -464,7 +464,7 @@ class Repeated:
         high: NDArray[np.uint64],
         low: NDArray[np.uint32],
         is_home: NDArray[np.bool_],
-        limits: Limits,
+        limits: SegmentLimits,
         *,
         by_document: bool,
         is_clear: bool,

@@ -1,0 +1,53 @@
+"""CPU time that a process spends on compiling kernels, and who is called when it compiles one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class _Clock(threading.local):
+    """What a thread has spent on compiling; `depth` counts kernels that are compiled in others."""
+
+    depth = 0
+
+
+_CLOCK = _Clock()
+_LOCK = threading.Lock()
+_SPENT = [0.0]
+_LISTENERS: list[Callable[[], None]] = []
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Charge the CPU time of this thread to compilation."""
+    _CLOCK.depth += 1
+    began = time.thread_time()
+    try:
+        yield
+    finally:
+        _CLOCK.depth -= 1
+        if not _CLOCK.depth:
+            with _LOCK:
+                _SPENT[0] += time.thread_time() - began
+
+
+def compile_seconds() -> float:
+    """Return the CPU seconds that this process has spent on compiling and loading kernels."""
+    return _SPENT[0]
+
+
+def on_compile(listener: Callable[[], None]) -> None:
+    """Call `listener` whenever a kernel is about to be compiled: it is not in the cache."""
+    _LISTENERS.append(listener)
+
+
+def begin_compile() -> None:
+    """Call the listeners: a kernel is about to be compiled."""
+    for listener in _LISTENERS:
+        listener()
