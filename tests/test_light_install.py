@@ -134,7 +134,7 @@ def test_it_streams_with_numpy_and_pyarrow_alone(light_python: Path, run: Path) 
     *lines, loaded = call(light_python, "-c", STREAM, str(run)).splitlines()
     assert [json.loads(line) for line in lines] == here
     assert len(here) == 8
-    assert loaded == "['corpuskit.errors']"
+    assert loaded == "['corpuskit.errors', 'corpuskit.logs']"
 
 
 def test_both_distributions_work_in_one_environment(
