@@ -1,4 +1,4 @@
-"""How long there is still to go: arithmetic over what was seen of the work, and nothing else."""
+"""Estimates of the time left: arithmetic over observed progress, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FIRST_SECONDS = 15.0
-"""Before, nothing is said: workers start, and kernels are loaded."""
+"""No estimate is shown before: workers start, and kernels are loaded."""
 
 FIRST_SHARE = 0.05
 PATIENT_SECONDS = 60.0
-"""Nothing is said before so much of the work, or so long a look at it."""
+"""No estimate is shown before this share of the work, or this long an observation."""
 
 WINDOW_SECONDS = 60.0
 """The pace is that of at least the last minute, and of at least the last half of the time."""
 
 SMOOTH_SECONDS = 10.0
-"""In so long the end that is told moves two thirds of the way to where it is reckoned now."""
+"""Time in which the displayed end moves two thirds of the way to the newest estimate."""
 
 PAUSE_SECONDS, PAUSE_TIMES = 600.0, 10.0
-"""Between two steps so long, and so many times as long as ever before: the machine slept."""
+"""A gap between two steps this long, and this many times the longest before: the machine slept."""
 
 MAX_POINTS = 256
 SLOWEST = 1e-9
 """A smaller share of the work is nothing."""
 
 TIMES_OFF = 5.0
-"""More than so many times too slow or too quick, an estimate of later phases is no use."""
+"""An estimate of later phases that was wrong by more than this factor is not used."""
 
 KNOWN_SHARE = 0.1
-"""Of the work of a run, by expectation: less of it done says nothing about the rest."""
+"""Share of the expected work of a run: less of it done predicts nothing about the rest."""
 
 
 class Smoothed:
-    """An end that is reckoned anew all the time, told without jumps."""
+    """An end that is estimated again at each look, and displayed without jumps."""
 
     def __init__(self) -> None:
         self._end: float | None = None
-        self._told = 0.0
+        self._shown = 0.0
 
     def left(self, now: float, end: float) -> float:
-        """Return the seconds until the end, as it is told."""
+        """Return the seconds until the displayed end."""
         if self._end is None:
             self._end = end
         else:
-            self._end += (end - self._end) * (1 - math.exp((self._told - now) / SMOOTH_SECONDS))
-        self._told = now
+            self._end += (end - self._end) * (1 - math.exp((self._shown - now) / SMOOTH_SECONDS))
+        self._shown = now
         return max(self._end - now, 0.0)
 
 
 class Pace:
-    """How fast work gets done, told as a share of it between 0 and 1.
+    """How fast work gets done, as shares of it between 0 and 1.
 
     The share grows in steps (tasks end), and the pace is that between two steps: so neither the
     start of workers before the first one counts, nor waiting for the next one.
 
     Args:
         now: seconds, of any clock.
-        share: what was done before anybody looked.
+        share: what was done before the first look.
     """
 
     def __init__(self, now: float, share: float = 0.0) -> None:

@@ -130,7 +130,7 @@ def compiled(func: Callable[..., Any]) -> Any:
         whole: Any = numba.njit(cache=not _LINKS, **options, **ours)(func)
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
-    if whole is func:  # Numba was told elsewhere not to compile
+    if whole is func:  # NUMBA_DISABLE_JIT was set elsewhere
         return whole
     whole.compile = _timed(whole.compile)
     if _LINKS:
@@ -163,7 +163,7 @@ class _Begins(event.Listener):
         begin_compile()
 
     def on_end(self, event: event.Event) -> None:
-        """Nothing is told then."""
+        """Not reported."""
 
 
 event.register("numba:compile", _Begins())  # type: ignore[no-untyped-call]

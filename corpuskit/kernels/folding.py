@@ -247,19 +247,19 @@ def _simplify_text(
 @kernel
 def _behind_number(data: Bytes, at: int, end: int, kinds: Bytes) -> int:
     """Return where the number that begins at `at` ends."""
-    at = _behind_digits(data, at, end, kinds)
+    at = _after_digits(data, at, end, kinds)
     if at < end:
         code = code_point(data, at)
         if code < len(kinds) and kinds[code] & SEPARATES:
-            behind = at + char_width(data[at])
-            more = _behind_digits(data, behind, end, kinds)
-            if more > behind:
+            next_at = at + char_width(data[at])
+            more = _after_digits(data, next_at, end, kinds)
+            if more > next_at:
                 return more
     return at
 
 
 @kernel
-def _behind_digits(data: Bytes, at: int, end: int, kinds: Bytes) -> int:
+def _after_digits(data: Bytes, at: int, end: int, kinds: Bytes) -> int:
     while at < end:
         code = code_point(data, at)
         if code >= len(kinds) or kinds[code] & 7 != DIGIT:

@@ -59,7 +59,7 @@ def store64(value: np.uint64, out: Bytes, at: int) -> None:
 
 @inline
 def load_tail(data: Bytes, begin: int, end: int) -> np.uint64:
-    """Return the up to 8 bytes `data[begin:end]`, little endian, zeros behind them."""
+    """Return the up to 8 bytes `data[begin:end]`, little endian, zeros after them."""
     value = np.uint64(0)
     for at in range(begin, end):
         value |= np.uint64(data[at]) << np.uint64(8 * (at - begin))

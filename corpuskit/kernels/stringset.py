@@ -146,7 +146,7 @@ def look_up(table: Table, data: Bytes, start: int, end: int) -> int:
 def contains(coded: Coded, data: Bytes, start: int, end: int) -> bool:
     """Return whether `data[start:end]` is in the set. O(log n), about 1 us among millions."""
     low, high = 0, len(coded.blocks) - 1
-    while low < high:  # the first block that begins behind the string
+    while low < high:  # the first block that begins after the string
         middle = (low + high) >> 1
         if _begins_behind(coded, coded.blocks[middle], data, start, end):
             high = middle
@@ -166,7 +166,7 @@ def contains(coded: Coded, data: Bytes, start: int, end: int) -> bool:
         if shared == MAX_SHARED:
             same = min(same, shared)  # it may share more, but then those bytes are written again
         if shared < same:
-            # It parts from its predecessor where that still was the string: it lies behind it.
+            # It parts from its predecessor where that still was the string: it comes after it.
             return False
         if shared == same:
             known = shared

@@ -76,7 +76,7 @@ def write_char(code: int, out: Bytes, at: int) -> int:
 
 @inline
 def lower64(group: np.uint64) -> np.uint64:
-    """Return 8 ASCII characters in lower case: a capital is at least A and not behind Z."""
+    """Return 8 ASCII characters in lower case: a capital is at least A and not after Z."""
     from_a = group + np.uint64(0x3F3F3F3F3F3F3F3F)
     behind_z = group + np.uint64(0x2525252525252525)
     return group | ((from_a ^ behind_z) & np.uint64(0x8080808080808080)) >> np.uint64(2)
@@ -204,7 +204,7 @@ def characters() -> NDArray[np.uint32]:
     """Tabulate characters, (262144,) uint32, read-only; built on first use (10 ms) and kept.
 
     Bits 0-20: the lower-case code point; 21: part of a word; 22: whitespace; 23: the word ends
-    behind it. The last is for U+0130, the one character whose lower case is two, of which the
+    after it. The last is for U+0130, the one character whose lower case is two, of which the
     second is no part of a word.
     """
     given = np.arange(NUM_CODES, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")

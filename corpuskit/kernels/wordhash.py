@@ -107,8 +107,8 @@ def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: NDArray[n
             bits |= _word_bits(load64(data, at + part)) << np.uint64(part)
         changes = bits ^ ((bits << one) | before)
         before = bits >> np.uint64(63)
-        behind = num + _count_bits(changes)
-        while num < behind:
+        after = num + _count_bits(changes)
+        while num < after:
             # Those beyond the last bit are written over; they are within the room, as `num` is at
             # most the bytes before these 64.
             for part in range(8):
@@ -116,7 +116,7 @@ def word_edges(data: Bytes, begin: int, end: int, kinds: Bytes, edges: NDArray[n
                 edges[num + np.uint64(part)] = at - begin + np.int64(_count_bits(lowest - one))
                 changes &= changes - one
             num += np.uint64(8)
-        num = behind
+        num = after
     for at in range(whole, end):
         kind = np.uint64(kinds[data[at]])
         edges[num] = at - begin
@@ -247,7 +247,7 @@ _NARROW, _GROUP, _WIDE, _SEEN, _LENGTH = range(5)
 how many."""
 
 _STATE = 5
-"""Numbers of a state; two lie behind each other: of a word, and of the last two as one."""
+"""Numbers of a state; two follow each other: of a word, and of the last two as one."""
 
 
 @functools.cache

@@ -51,14 +51,14 @@ class LocalStore(Store):
         """Return the place to write or delete `name` at.
 
         Raises:
-            DataError: a folder on the way there is a link, so what lies behind is not the run's.
+            DataError: a folder on the way there is a link, so what it points to is not the run's.
         """
         folder = self.root
         for part in name.split("/")[:-1]:
             folder /= part
             if folder.is_symlink():
                 raise DataError(
-                    f"{folder}: is a link, and a run changes nothing behind links. Remove it."
+                    f"{folder}: is a link; a run changes nothing that links point to. Remove it."
                 )
         return self.path(name)
 

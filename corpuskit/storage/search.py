@@ -159,7 +159,7 @@ def local_file(path: str) -> FoundFile:
 
 
 def _segments(pattern: str) -> list[str]:
-    """Cut a pattern at `/`; `**` behind `**`, and `*` behind it at the end, add nothing."""
+    """Cut a pattern at `/`; `**` after `**`, and `*` after it at the end, add nothing."""
     segments: list[str] = []
     for one in pattern.split("/"):
         if one != "**" or segments[-1:] != ["**"]:

@@ -300,7 +300,7 @@ class Store(ABC):
 
     @abstractmethod
     def clear_scratch(self) -> None:
-        """Delete what killed writers left behind; only the holder of the lock may call it."""
+        """Delete what killed writers left; only the holder of the lock may call it."""
 
     @abstractmethod
     def logs(self) -> Path:

@@ -69,8 +69,8 @@ class LanguageFacts(NamedTuple):
 @functools.cache
 def language_facts(code: str) -> LanguageFacts:
     """Return what is known of spaCy's language `code`, kept from before or from spaCy."""
-    found = derived(f"words-{code}", _stamp(code), __file__, lambda: _derive(code))
-    values, arrays = found
+    files = derived(f"words-{code}", _stamp(code), __file__, lambda: _derive(code))
+    values, arrays = files
     has_rules = values["digest"] in PROVEN
     language = TokenizerRules(values["patterns"], values["specials"], values["matched"])
     rules = NO_RULES
@@ -83,10 +83,10 @@ def language_facts(code: str) -> LanguageFacts:
 
 def _stamp(code: str) -> str:
     """Return a hash of spaCy's version and of the state of its language files."""
-    found = importlib.util.find_spec("spacy")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("spacy")
+    if spec is None or spec.origin is None:
         raise UsageError("words: spacy is not installed. Run: pip install spacy")
-    lang = Path(found.origin).parent / "lang"
+    lang = Path(spec.origin).parent / "lang"
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{NUM_CODES} {importlib.metadata.version('spacy')}".encode())
     for file in sorted([*lang.glob("*.py"), *lang.glob(f"{code}/*.py")]):
@@ -205,9 +205,9 @@ class PlainPipeline:
             tokens = self._tokenizer.split(chunk)
             made.append(self._tokenizer.match(tokens))
             if made[-1] != tokens:
-                found = self._seams.find(tokens)
-                if found:
-                    seams[number] = found
+                seam = self._seams.find(tokens)
+                if seam:
+                    seams[number] = seam
         return answers(made, seams)
 
     def _split(self, chunk: str) -> list[str]:
@@ -338,12 +338,12 @@ class RuleTokenizer:
     """Splits as spaCy's Tokenizer does."""
 
     def __init__(self, language: TokenizerRules) -> None:
-        found = {key: re.compile(*given) for key, given in language.patterns.items()}
-        self._prefix = found.get("prefix_search", _NEVER).search
-        self._suffix = found.get("suffix_search", _NEVER).search
-        self._infixes = found.get("infix_finditer", _NEVER).finditer
-        self._token = found.get("token_match", _NEVER).match
-        self._url = found.get("url_match", _NEVER).match
+        compiled = {key: re.compile(*given) for key, given in language.patterns.items()}
+        self._prefix = compiled.get("prefix_search", _NEVER).search
+        self._suffix = compiled.get("suffix_search", _NEVER).search
+        self._infixes = compiled.get("infix_finditer", _NEVER).finditer
+        self._token = compiled.get("token_match", _NEVER).match
+        self._url = compiled.get("url_match", _NEVER).match
         self._specials = language.specials
         self._root = _Node()
         for tokens in language.matched.values():
@@ -374,14 +374,14 @@ class RuleTokenizer:
             if self._token(text) or text in self._specials:
                 break
             size = len(text)
-            found = self._prefix(text)
-            front = found.end() - found.start() if found else 0
+            match = self._prefix(text)
+            front = match.end() - match.start() if match else 0
             if front and text[front:] in self._specials:
                 prefixes.append(text[:front])
                 text = text[front:]
                 break
-            found = self._suffix(text[front:])
-            back = found.end() - found.start() if found else 0
+            match = self._suffix(text[front:])
+            back = match.end() - match.start() if match else 0
             if back and text[:-back] in self._specials:
                 suffixes.append(text[-back:])
                 text = text[:-back]
@@ -395,8 +395,8 @@ class RuleTokenizer:
 
     def _split_infixes(self, text: str, tokens: list[str]) -> None:
         start = 0
-        for found in self._infixes(text):
-            begin, end = found.span()
+        for match in self._infixes(text):
+            begin, end = match.span()
             if begin == 0:
                 continue
             if begin != start:
@@ -416,12 +416,12 @@ class RuleTokenizer:
             tokens: of one chunk, or of a text.
             spaces: whether a single space follows the token; empty for none.
         """
-        found = self._matches(tokens)
-        if not found:
+        matches = self._matches(tokens)
+        if not matches:
             return list(tokens)
         made: list[str] = []
         at = 0
-        for begin, end in _longest(found):
+        for begin, end in _longest(matches):
             text = "".join(
                 token + " " * (bool(spaces) and spaces[begin + place] and begin + place + 1 < end)
                 for place, token in enumerate(tokens[begin:end])
@@ -432,15 +432,15 @@ class RuleTokenizer:
         return made + list(tokens[at:])
 
     def _matches(self, tokens: Sequence[str]) -> list[tuple[int, int]]:
-        found = []
+        matches = []
         for begin in range(len(tokens)):
             node, end = self._root, begin
             while end < len(tokens) and tokens[end] in node.following:
                 node = node.following[tokens[end]]
                 end += 1
                 if node.is_end:
-                    found.append((begin, end))
-        return found
+                    matches.append((begin, end))
+        return matches
 
     def whole(self, text: str) -> list[str]:
         """Return the tokens of a text, whitespace of more than one space among them."""
@@ -467,11 +467,11 @@ class RuleTokenizer:
         spaces += [False] * len(more)
 
 
-def _longest(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _longest(matches: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the matches that spaCy keeps, none of which overlap, by where they begin."""
     kept = []
     seen: set[int] = set()
-    for begin, end in sorted(found, key=lambda span: (span[0] - span[1], span[0])):
+    for begin, end in sorted(matches, key=lambda span: (span[0] - span[1], span[0])):
         if begin not in seen and end - 1 not in seen:
             kept.append((begin, end))
         seen.update(range(begin, end))
@@ -483,7 +483,7 @@ def _longest(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class Seam(NamedTuple):
-    """A text that stands before or behind a chunk; see `kernels/words/split.py`."""
+    """A text that stands before or after a chunk; see `kernels/words/split.py`."""
 
     text: str
     is_behind: bool
@@ -500,7 +500,7 @@ class SeamFinder:
         self._parts = {token for pattern in self._patterns for token in pattern}
         self._longest = max(map(len, self._patterns), default=0)
         # Tokens at the beginning or the end of a chunk, or all of them -> what a special case has
-        # before or behind them; in the last case, before them, whatever is behind.
+        # before or after them; in the last case, before them, whatever follows.
         self._before: dict[Tokens, set[Tokens]] = defaultdict(set)
         self._behind: dict[Tokens, set[Tokens]] = defaultdict(set)
         self._around: dict[Tokens, set[Tokens]] = defaultdict(set)
@@ -527,7 +527,7 @@ class SeamFinder:
 
     def _find(self, tokens: Tokens) -> frozenset[Seam]:
         num = len(tokens)
-        found = [
+        matches = [
             (a, b)
             for a in range(num)
             for b in range(a + 1, min(num, a + self._longest) + 1)
@@ -536,10 +536,10 @@ class SeamFinder:
         seams: set[Seam] = set()
         for size in range(1, min(num, self._longest) + 1):
             for outside in self._before.get(tokens[:size], ()):
-                if any(a < size and b - a <= size + len(outside) for a, b in found):
+                if any(a < size and b - a <= size + len(outside) for a, b in matches):
                     seams.add(self._seam(outside, is_behind=False))
             for outside in self._behind.get(tokens[num - size :], ()):
-                if any(b > num - size and b - a <= size + len(outside) for a, b in found):
+                if any(b > num - size and b - a <= size + len(outside) for a, b in matches):
                     seams.add(self._seam(outside, is_behind=True))
         for outside in self._around.get(tokens, ()):
             seams.add(self._seam(outside, is_behind=False))

@@ -35,7 +35,7 @@ WordSplit = Literal["spacy", "whitespace", "unicode"]
 `whitespace`: as str.split(); `unicode`: by the word boundaries of UAX #29, punctuation included."""
 
 MAX_MEMORY_BYTES = 300_000_000
-"""A splitter that remembers more begins anew with the next batch."""
+"""A splitter that remembers more starts again with the next batch."""
 
 
 class SplitterStats(NamedTuple):

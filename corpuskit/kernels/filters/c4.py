@@ -266,7 +266,7 @@ PHRASES, PHRASE_BOUNDS, ANCHORS = _phrase_tables()
 
 @kernel
 def _has_phrase(text: Bytes, start: int, at: int, end: int, phrase: Bytes, bounds: Offsets) -> bool:
-    """Return whether a phrase, in any case, stands in the line with its rare letter at `at`."""
+    """Return whether a phrase, in any case, is in the line with its rare letter at `at`."""
     first = at - bounds[2]
     if first < start:
         return False
@@ -294,19 +294,19 @@ def find_phrases(
         text, start, end: the line.
         phrase, bounds, anchors: PHRASES, PHRASE_BOUNDS, ANCHORS; constants would compile longer.
     """
-    found = 0
+    flags = 0
     for at in range(start, end):
         anchor = anchors[text[at]]
         if anchor == 0:
             continue
         if anchor == 123:
-            found |= CURLY_BRACKET
+            flags |= CURLY_BRACKET
             continue
         for row in range(len(bounds)):
             letter = phrase[bounds[row, 0] + bounds[row, 2]]
             if letter == anchor and _has_phrase(text, start, at, end, phrase, bounds[row]):
-                found |= bounds[row, 3]
-    return found
+                flags |= bounds[row, 3]
+    return flags
 
 
 # ----------------------------------------------------------------------
@@ -454,15 +454,15 @@ def _has_terminal_punct(text: Bytes, start: int, end: int) -> bool:
 
 
 @kernel
-def _verdict(found: int, tests: Offsets) -> int:
+def _verdict(flags: int, tests: Offsets) -> int:
     """Return the first rule that a line breaks by what is in it, in the order of the reference."""
-    if tests[4] and found & LOREM_IPSUM:
+    if tests[4] and flags & LOREM_IPSUM:
         return LOREM
-    if tests[5] and found & JAVASCRIPT:
+    if tests[5] and flags & JAVASCRIPT:
         return _JAVASCRIPT
-    if tests[6] and found & CURLY_BRACKET:
+    if tests[6] and flags & CURLY_BRACKET:
         return CURLY
-    if tests[7] and found & POLICY:
+    if tests[7] and flags & POLICY:
         return _POLICY
     return 0
 
@@ -532,15 +532,15 @@ def test_line(
         return _NO_MARK, to
     if not _has_words(data, start, end, tests[1]):
         return _FEW_WORDS, to
-    found = find_phrases(text, to, last, phrase, bounds, anchors)
-    return _verdict(found, tests), last
+    flags = find_phrases(text, to, last, phrase, bounds, anchors)
+    return _verdict(flags, tests), last
 
 
 # ----------------------------------------------------------------------
 # Sentences as spaCy's sentencizer finds them, from words already split.
 #
 # A sentence ends before the first token after a sentence-ending mark that is neither such a mark
-# nor punctuation. Whitespace is a token, too, but for one space behind a word.
+# nor punctuation. Whitespace is a token, too, but for one space after a word.
 
 UNKNOWN = -1
 

@@ -53,7 +53,7 @@ _STEP = np.uint64(0xD6E8FEB86659FD93)
 
 
 class Repetition(NamedTuple):
-    """What was found of N documents; rows of `measured` are as in MEASURES, R of them.
+    """Decisions on N documents; rows of `measured` are as in MEASURES, R of them.
 
     Attributes:
         codes: (N,) uint8, k + 1 where measure k is the first above its limit, else 0.
@@ -122,37 +122,37 @@ def _repetition(
     )
     slots = np.empty(1 << table_bits(8 * most), np.uint8)
     table = np.empty(6 << table_bits(most), np.uint64)
-    found = np.empty(len(bounds.limits))
+    measures = np.empty(len(bounds.limits))
     edges[0] = 0
     for row in range(len(offsets) - 1):
         begin, end = offsets[row], offsets[row + 1]
-        for rule in range(len(found)):
-            found[rule] = np.nan
-        found[0] = begin == end
+        for rule in range(len(measures)):
+            measures[rule] = np.nan
+        measures[0] = begin == end
         if begin < end:
             num_chars = count_chars(data, begin, end)
-            if not _blocks(data, begin, end, num_chars, bounds, found):
+            if not _blocks(data, begin, end, num_chars, bounds, measures):
                 first, num = word_offsets[row], word_offsets[row + 1] - word_offsets[row]
                 for at in range(num):
                     token = tokens[first + at]
                     edges[at + 1] = edges[at] + chars[token]
                     single[at] = hashes[token]
                 if not _tops(
-                    num, num_chars, edges, single, keys, places, slots, table, bounds, found
+                    num, num_chars, edges, single, keys, places, slots, table, bounds, measures
                 ):
                     for at in range(num):
                         power[at] = powers[tokens[first + at]]
                     _dups(
                         num, num_chars, edges, single, power, keys, places, slots, table, bounds,
-                        found,
+                        measures,
                     )  # fmt: skip
-        for rule in range(len(found)):
-            if found[rule] > bounds.limits[rule] or (rule == 0 and begin == end):
-                codes[row], values[row] = rule + 1, found[rule]
+        for rule in range(len(measures)):
+            if measures[rule] > bounds.limits[rule] or (rule == 0 and begin == end):
+                codes[row], values[row] = rule + 1, measures[rule]
                 break
-        for rule in range(len(found)):
+        for rule in range(len(measures)):
             if not bounds.stops:
-                measured[rule, row] = found[rule]
+                measured[rule, row] = measures[rule]
 
 
 @kernel
@@ -172,7 +172,7 @@ def _blocks(
     end: int,
     num_chars: int,
     bounds: _StopRules,
-    found: NDArray[np.float64],
+    measures: NDArray[np.float64],
 ) -> bool:
     """Measure paragraphs and lines; return whether a broken limit ends the search."""
     places = find_newlines(data, begin, end)
@@ -186,10 +186,10 @@ def _blocks(
             start = skip_space(data, begin, end)
             stop = skip_space_back(data, start, end)
         num, dup, dup_chars = repeated_blocks(data, start, stop, places, 2 - kind, table)
-        found[place] = dup / num
-        found[place + 1] = dup_chars / num_chars
+        measures[place] = dup / num
+        measures[place + 1] = dup_chars / num_chars
         limits = bounds.limits
-        broken = found[place] > limits[place] or found[place + 1] > limits[place + 1]
+        broken = measures[place] > limits[place] or measures[place + 1] > limits[place + 1]
         if broken and bounds.stops:
             return True
     return False
@@ -198,7 +198,7 @@ def _blocks(
 @kernel
 def _tops(
     num: int, num_chars: int, edges: Offsets, single: Hashes, keys: Hashes, places: Offsets,
-    slots: Bytes, table: Hashes, bounds: _StopRules, found: NDArray[np.float64],
+    slots: Bytes, table: Hashes, bounds: _StopRules, measures: NDArray[np.float64],
 ) -> bool:  # fmt: skip
     """Measure the most frequent run of each length; return whether a broken limit ends the search.
 
@@ -207,7 +207,7 @@ def _tops(
         edges: (W + 1,) characters of the words before each.
         single, power: (W,) their hashes and powers.
         keys, places, slots, table: scratch, see kernels.twins.
-        bounds, found: as in the caller.
+        bounds, measures: as in the caller.
     """
     bits = table_bits(8 * num)
     for at in range(num):
@@ -233,8 +233,8 @@ def _tops(
         twins = find_twins(keys, runs, slots, bits, places)
         first, count = _most_frequent(keys, places, twins, table)
         chars = (edges[first + n] - edges[first] + n - 1) * count
-        found[_TOP + n - 1] = chars / num_chars
-        if found[_TOP + n - 1] > limit and bounds.stops:
+        measures[_TOP + n - 1] = chars / num_chars
+        if measures[_TOP + n - 1] > limit and bounds.stops:
             return True
     return False
 
@@ -298,7 +298,7 @@ def _appended(keys: Hashes, num: int, power: Hashes, single: Hashes, n: int) -> 
 @kernel
 def _dups(
     num: int, num_chars: int, edges: Offsets, single: Hashes, power: Hashes, keys: Hashes,
-    places: Offsets, slots: Bytes, table: Hashes, bounds: _StopRules, found: NDArray[np.float64],
+    places: Offsets, slots: Bytes, table: Hashes, bounds: _StopRules, measures: NDArray[np.float64],
 ) -> None:  # fmt: skip
     """Measure repeated runs of each length, to the first broken limit if that ends the search.
 
@@ -316,8 +316,8 @@ def _dups(
         count_slots(keys, runs, slots, bits)
         twins = find_twins(keys, runs, slots, bits, places)
         chars = _repeated_runs(keys, places, twins, n, edges, table)
-        found[_DUP + n - 1] = chars / num_chars
-        if found[_DUP + n - 1] > bounds.limits[_DUP + n - 1] and bounds.stops:
+        measures[_DUP + n - 1] = chars / num_chars
+        if measures[_DUP + n - 1] > bounds.limits[_DUP + n - 1] and bounds.stops:
             return
 
 
@@ -325,15 +325,15 @@ def _dups(
 def _repeated_runs(
     keys: Hashes, places: Offsets, num: int, n: int, edges: Offsets, table: Hashes
 ) -> int:
-    """Return the characters of runs met before, going on behind each that was. O(num)."""
+    """Return the characters of runs met before, continuing after each that was. O(num)."""
     bits = table_bits(num) + 1
     mask = np.uint64((1 << bits) - 1)
     for place in range(1 << bits):
         table[place] = 0
-    chars, behind = 0, 0
+    chars, covered = 0, 0
     for number in range(num):
         at = places[number]
-        if at < behind:
+        if at < covered:
             continue
         key = keys[at] + np.uint64(1)
         slot = slot_of(key, bits)
@@ -341,7 +341,7 @@ def _repeated_runs(
             slot = (slot + np.uint64(1)) & mask
         if table[slot] == key:
             chars += edges[at + n] - edges[at]
-            behind = at + n
+            covered = at + n
         table[slot] = key
     return chars
 
@@ -360,7 +360,7 @@ def repeated_blocks(
 
     Args:
         data, begin, end: the text.
-        places: where newlines are, and something behind them.
+        places: where newlines are, and one more value.
         newlines: 1 or 2, the newlines in a run at least.
         table: scratch, a power of two, more than twice as long as there are blocks.
     """
@@ -375,15 +375,15 @@ def repeated_blocks(
         first = next_place
         at = stop = end
         while first < last and places[first] < end:
-            behind = first + 1
-            while behind < last and places[behind] == places[behind - 1] + 1:
-                behind += 1
-            if behind - first >= newlines:
+            after = first + 1
+            while after < last and places[after] == places[after - 1] + 1:
+                after += 1
+            if after - first >= newlines:
                 at = places[first]
-                stop = places[behind - 1] + 1
-                next_place = behind
+                stop = places[after - 1] + 1
+                next_place = after
                 break
-            first = behind
+            first = after
         num += 1
         key = xxh64(data, start, at, _SEED) | np.uint64(1)
         slot = slot_of(key, bits)
@@ -438,12 +438,12 @@ def _measure_all(
     """Return (R, N) float64. O(B + L W); allocates up to 100 bytes a word of each document."""
     num_docs = len(offsets) - 1
     measured = np.full((len(MEASURES), num_docs), np.nan)
-    found = np.empty(len(MEASURES))
+    measures = np.empty(len(MEASURES))
     for row in range(num_docs):
         begin, end = offsets[row], offsets[row + 1]
         first, last = word_offsets[row], word_offsets[row + 1]
         for rule in range(len(MEASURES)):
-            found[rule] = np.nan
+            measures[rule] = np.nan
         edges = np.zeros(last - first + 1, np.int64)
         single = np.empty(last - first, np.uint64)
         num = 0
@@ -453,22 +453,22 @@ def _measure_all(
                 single[num] = hashes[token]
                 edges[num + 1] = edges[num] + chars[token]
                 num += 1
-        found[0] = 0
+        measures[0] = 0
         if is_dclm:
-            found[0] = skip_space(data, begin, end) == end
-            _segments(data, begin, end, 2, 0, found)
-            _segments(data, begin, end, 1, 0, found)
+            measures[0] = skip_space(data, begin, end) == end
+            _segments(data, begin, end, 2, 0, measures)
+            _segments(data, begin, end, 1, 0, measures)
         else:
-            _segments(data, begin, end, 0, max(edges[num], 1), found)
-        _runs(num, edges, single, wanted, is_dclm, found)
+            _segments(data, begin, end, 0, max(edges[num], 1), measures)
+        _runs(num, edges, single, wanted, is_dclm, measures)
         for rule in range(len(MEASURES)):
-            measured[rule, row] = found[rule]
+            measured[rule, row] = measures[rule]
     return measured
 
 
 @kernel
 def _segments(
-    data: Bytes, begin: int, end: int, newlines: int, of_chars: int, found: NDArray[np.float64]
+    data: Bytes, begin: int, end: int, newlines: int, of_chars: int, measures: NDArray[np.float64]
 ) -> None:
     r"""Measure the copies among segments of a text.
 
@@ -477,7 +477,7 @@ def _segments(
         newlines: 0: lines as split("\n") gives them; 1, 2: split at so many, stripped, blank ones
             left out.
         of_chars: what characters are a share of; 0: of those in all segments.
-        found: gets the two measures of lines or paragraphs.
+        measures: gets the two measures of lines or paragraphs.
     """
     most = 1
     for at in range(begin, end):
@@ -511,14 +511,14 @@ def _segments(
             dup += 1
             chars += sizes[number]
     place = _PARAGRAPHS if newlines == 2 else _LINES
-    found[place] = dup / max(num, 1)
-    found[place + 1] = chars / max(of_chars if of_chars else total, 1)
+    measures[place] = dup / max(num, 1)
+    measures[place + 1] = chars / max(of_chars if of_chars else total, 1)
 
 
 @kernel
 def _runs(
     num: int, edges: Offsets, single: Hashes, wanted: NDArray[np.bool_], is_dclm: bool,
-    found: NDArray[np.float64],
+    measures: NDArray[np.float64],
 ) -> None:  # fmt: skip
     """Measure runs of each length that is wanted.
 
@@ -527,7 +527,7 @@ def _runs(
         edges: (W + 1,) characters of the words before each.
         single: (W,) their hashes.
         wanted, is_dclm: as in the caller.
-        found: gets the measures.
+        measures: gets the measures.
     """
     bits = table_bits(8 * num)
     slots, table = np.empty(1 << bits, np.uint8), np.empty(1, np.uint64)
@@ -543,9 +543,9 @@ def _runs(
         table = table_for(table, 4 << table_bits(twins))
         copies = np.empty(twins, np.int64)
         count_copies(keys, places, twins, table, copies)
-        found[_TOP + n - 1] = _top_chars(edges, n, places, copies, is_dclm) / edges[num]
+        measures[_TOP + n - 1] = _top_chars(edges, n, places, copies, is_dclm) / edges[num]
         if is_dclm:
-            found[_DUP + n - 1] = _covered(edges, n, places, copies) / edges[num]
+            measures[_DUP + n - 1] = _covered(edges, n, places, copies) / edges[num]
         else:
             total, chars = 0, 0
             for at in range(runs):
@@ -553,7 +553,7 @@ def _runs(
             for number in range(twins):
                 if copies[number] > 1:
                     chars += edges[places[number] + n] - edges[places[number]]
-            found[_DUP + n - 1] = chars / total
+            measures[_DUP + n - 1] = chars / total
 
 
 @kernel
@@ -577,10 +577,10 @@ def _top_chars(edges: Offsets, n: int, places: Offsets, copies: Offsets, is_dclm
 @kernel
 def _covered(edges: Offsets, n: int, places: Offsets, copies: Offsets) -> int:
     """Return the characters of words in any run that has a copy; each word counts once."""
-    chars, behind = 0, 0
+    chars, covered = 0, 0
     for number in range(len(copies)):
         if copies[number] > 1:
-            at = max(places[number], behind)
-            behind = places[number] + n
-            chars += edges[behind] - edges[at]
+            at = max(places[number], covered)
+            covered = places[number] + n
+            chars += edges[covered] - edges[at]
     return chars

@@ -134,7 +134,7 @@ def find_hosts(
 
 @kernel
 def find_bodies(offsets: Offsets, data: Bytes) -> Offsets:
-    """Return where each URL goes on behind `scheme://` or `//`, (N,)."""
+    """Return where each URL continues after `scheme://` or `//`, (N,)."""
     starts = np.empty(len(offsets) - 1, np.int64)
     for row in range(len(starts)):
         starts[row] = _after_scheme(data, offsets[row], offsets[row + 1])
@@ -143,7 +143,7 @@ def find_bodies(offsets: Offsets, data: Bytes) -> Offsets:
 
 @kernel
 def _after_scheme(data: Bytes, start: int, end: int) -> int:
-    """Return where the URL goes on behind `scheme://` or `//`."""
+    """Return where the URL continues after `scheme://` or `//`."""
     at = start
     while at + 1 < end and not (data[at] == 47 and data[at + 1] == 47):
         at += 1
@@ -187,7 +187,7 @@ def suffix_labels(suffixes: Table, data: Bytes, start: int, end: int) -> int:
         suffixes: see Lists.
         data, start, end: the host, in lower case.
     """
-    labels = found = 0
+    labels = suffix = 0
     before = 1  # kinds of the suffix that the label before makes; the root's
     stop = end  # where the label ends
     while True:
@@ -199,13 +199,13 @@ def suffix_labels(suffixes: Table, data: Bytes, start: int, end: int) -> int:
         if kinds & MEMBER:
             labels += 1
             if kinds & END:
-                found = labels
+                suffix = labels
         elif before & WILDCARD:
             return labels if kinds & EXCEPTION else labels + 1
         else:
-            return found
+            return suffix
         if begin == start:
-            return found
+            return suffix
         before = kinds
         stop = begin - 1
 

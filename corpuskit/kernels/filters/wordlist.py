@@ -120,7 +120,7 @@ def _piece_hash(data: Bytes, start: int, end: int) -> np.uint64:
 def count_entries(
     offsets: Offsets, data: Bytes, rows: NDArray[np.int64], words: WordList
 ) -> NDArray[np.int64]:
-    """Return at how many places of each text an entry stands, (len(rows),).
+    """Return how often entries occur in each text, (len(rows),).
 
     Entries that begin at the same place count once.
 

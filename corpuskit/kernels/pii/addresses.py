@@ -1,6 +1,6 @@
 """E-mail and IP addresses around an `@`, the first `.` or the first `:`, in bytes.
 
-What counts as an address is said again with `re` and `ipaddress` in
+What counts as an address is defined again with `re` and `ipaddress` in
 tests/oracles/pii.py; the tests hold the two together.
 """
 

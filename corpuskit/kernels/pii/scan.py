@@ -2,7 +2,7 @@
 
 An `@` may be in an e-mail address, the first `.` in an IPv4 address or a web token, the first `:`
 in an IPv6 address; a run of digits may begin a number, and `_`, `-` or `I` is in each key.
-What is found is said again with `re` in tests/oracles/pii.py; the tests hold the two
+tests/oracles/pii.py finds the same with `re`; the tests hold the two
 together.
 """
 

@@ -1,6 +1,6 @@
 """spaCy's rules for splitting an English chunk, as a kernel that answers or says "ask spaCy".
 
-A chunk is what stands between whitespace. spaCy takes prefixes and suffixes off it until a special
+A chunk is what is between whitespace. spaCy takes prefixes and suffixes off it until a special
 case or nothing to take off is left, splits the rest at infixes unless it is a URL, and at the end
 looks for special cases in the tokens. Classes of characters and special cases are spaCy's own,
 given as `Rules`; the shape of the patterns is written down here, so whoever gives the rules must
@@ -82,7 +82,7 @@ def _split_affixes(num: int, rules: Rules, room: SplitScratch) -> int:
     while special < 0 and end > begin and end - begin != before:
         before = end - begin
         front = back = trial = 0
-        # Special cases: the whole, what is behind the prefix, what is before the suffix.
+        # Special cases: the whole, what follows the prefix, what is before the suffix.
         while trial < 3 and special < 0:
             if trial == 1:
                 front = _prefix_length(codes, bits, begin, end)
@@ -92,7 +92,7 @@ def _split_affixes(num: int, rules: Rules, room: SplitScratch) -> int:
                 first = begin + front if trial == 1 else begin
                 special = find_special(codes, first, end - back, table, starts, texts, longest)
             trial += 1
-        # With one behind the prefix no suffix was looked for; before the suffix the prefix stays.
+        # With one after the prefix no suffix was looked for; before the suffix the prefix stays.
         if front > 0 and not (special >= 0 and trial == 3):
             begin += front
             ends[count] = begin
@@ -191,7 +191,7 @@ def _suffix_length(codes: Ints, bits: Ints, begin: int, end: int) -> int:
 
 @kernel
 def _unit_length(codes: Ints, bits: Ints, begin: int, end: int) -> int:
-    """Return the characters of a unit of measurement behind a digit, 0 if there is none."""
+    """Return the characters of a unit of measurement after a digit, 0 if there is none."""
     length = 1
     while length <= 4 and end - length > begin and not bits[end - length - 1] & DIGIT:
         length += 1
@@ -260,20 +260,20 @@ def _infix_length(
             return length
     if at == begin or at + 1 >= end:
         return 0
-    before, behind = bits[at - 1], bits[at + 1]
+    before, after = bits[at - 1], bits[at + 1]
     if code == 46:
-        return int(bool(before & (LOWER | QUOTE)) and bool(behind & (UPPER | QUOTE)))
+        return int(bool(before & (LOWER | QUOTE)) and bool(after & (UPPER | QUOTE)))
     is_sign = code == 43 or code == 45 or code == 42 or code == 94  # + - * ^
-    if is_sign and before & DIGIT and (behind & DIGIT or codes[at + 1] == 45):
+    if is_sign and before & DIGIT and (after & DIGIT or codes[at + 1] == 45):
         return 1
     if code == 44:
-        return int(bool(before & LETTER) and bool(behind & LETTER))
+        return int(bool(before & LETTER) and bool(after & LETTER))
     if code == 45 or code == 126 or code == 0x2013 or code == 0x2014:  # - ~ and dashes
         if before & LETTER or (digit_hyphens and before & DIGIT):
             return _hyphens_length(codes, bits, at, end)
         return 0
     if code == 58 or code == 60 or code == 61 or code == 62 or code == 47:  # : < = > /
-        return int(bool(before & (LETTER | DIGIT)) and bool(behind & LETTER))
+        return int(bool(before & (LETTER | DIGIT)) and bool(after & LETTER))
     return 0
 
 
@@ -325,7 +325,7 @@ def _has_match(count: int, rules: Rules, room: SplitScratch) -> bool:
 LETTER, LOWER, UPPER, DIGIT, QUOTE, DOTTED, PREFIX, SUFFIX = (1 << bit for bit in range(8))
 BREAK, HOST, SCHEME, CURRENCY, UNIT, ASK = (1 << bit for bit in range(8, 14))
 """Bits of a character: the letters of spaCy's patterns, those that count as small and as capital
-(scripts without case count as both); 0-9; a quotation mark; a final full stop behind it is a word
+(scripts without case count as both); 0-9; a quotation mark; a final full stop after it is a word
 of its own; a word at the beginning, at the end, anywhere; part of a host name, of a URL's scheme; a
 currency sign; in a unit that is not ASCII; seen in a pattern that is not written down here."""
 

@@ -56,7 +56,7 @@ def learn(
     records: Records,
     room: SplitScratch,
     asked: Questions,
-    found: LearnedWords,
+    learned: LearnedWords,
 ) -> None:
     """Answer the questions from `first_question` on that the rules can answer.
 
@@ -66,7 +66,7 @@ def learn(
         who, rules: who splits.
         records: with room for all bytes of the questions.
         room: for the longest chunk.
-        asked, found: as they say; `found` begins with `first_question`.
+        asked, learned: as they say; `learned` begins with `first_question`.
     """
     ends = room.ends
     for question in range(first_question, asked.used[0]):
@@ -81,7 +81,7 @@ def learn(
         place = question - first_question
         if count < 0:
             continue
-        found.firsts[place], found.counts[place] = records.used[0], count
+        learned.firsts[place], learned.counts[place] = records.used[0], count
         at = start
         for word in range(count):
             append_record(records, data, at, start + ends[word])
@@ -90,15 +90,15 @@ def learn(
 
 @kernel
 def answer(
-    slots: Slots, records: Records, asked: Questions, first_question: int, found: LearnedWords
+    slots: Slots, records: Records, asked: Questions, first_question: int, learned: LearnedWords
 ) -> None:
     """Write answers into the slots of questions from `first_question` on."""
     for question in range(first_question, asked.used[0]):
         if asked.slots[question] >= 0:
             at, place = np.uint64(asked.slots[question]), question - first_question
-            first, count = found.firsts[place], found.counts[place]
+            first, count = learned.firsts[place], learned.counts[place]
             value = np.uint64(first) | (np.uint64(count) << COUNT_BITS)
-            slots[at + VALUE] = value | (TOUCHY if found.touchy[place] else np.uint64(0))
+            slots[at + VALUE] = value | (TOUCHY if learned.touchy[place] else np.uint64(0))
             slots[at + PLACE] = np.uint64(records.starts[first])
 
 
@@ -106,12 +106,12 @@ def answer(
 def _expanded(
     offsets: Offsets,
     tokens: NDArray[np.int32],
-    found: LearnedWords,
+    learned: LearnedWords,
     is_touched: Bytes,
     made: Offsets,
 ) -> None:
     """Fill `made` with the offsets of words when all questions are answered."""
-    counts, touchy = found.counts, found.touchy
+    counts, touchy = learned.counts, learned.touchy
     num = np.int64(0)
     for row in range(len(offsets) - 1):
         for at in range(offsets[row], offsets[row + 1]):
@@ -126,9 +126,9 @@ def _expanded(
 
 @kernel
 def _expand(
-    size: int, tokens: NDArray[np.int32], found: LearnedWords, out: NDArray[np.int32]
+    size: int, tokens: NDArray[np.int32], learned: LearnedWords, out: NDArray[np.int32]
 ) -> None:
-    firsts, counts = found.firsts, found.counts
+    firsts, counts = learned.firsts, learned.counts
     num = 0
     for at in range(size):
         token = tokens[at]
@@ -143,7 +143,7 @@ def _expand(
 
 
 def expand(
-    offsets: Offsets, tokens: NDArray[np.int32], found: LearnedWords
+    offsets: Offsets, tokens: NDArray[np.int32], learned: LearnedWords
 ) -> tuple[Offsets, NDArray[np.int32], Offsets]:
     """Return offsets and tokens with the answers in place of the questions.
 
@@ -151,7 +151,7 @@ def expand(
     """
     is_touched = np.zeros(len(offsets) - 1, np.uint8)
     made = np.zeros(len(offsets), np.int64)
-    _expanded(offsets, tokens, found, is_touched, made)
+    _expanded(offsets, tokens, learned, is_touched, made)
     out = np.empty(int(made[-1]), np.int32)
-    _expand(int(offsets[-1]), tokens, found, out)
+    _expand(int(offsets[-1]), tokens, learned, out)
     return made, out, np.flatnonzero(is_touched)

@@ -35,7 +35,7 @@ BASE = 0x1234567890ABCDF
 two words written together is `hash_a * power_b + hash_b`, where `power` is BASE ** bytes."""
 
 SLACK = 16
-"""Bytes behind the last record that a kernel may read."""
+"""Bytes after the last record that a kernel may read."""
 
 
 class Records(NamedTuple):
@@ -263,8 +263,8 @@ def append_record(records: Records, data: Bytes, start: int, stop: int) -> None:
         some |= kinds
         every &= kinds
         chars += 1
-        behind = at + char_width(data[at])
-        while at < behind:
+        after = at + char_width(data[at])
+        while at < after:
             byte = data[at]
             content[place] = byte
             place += 1
@@ -294,7 +294,7 @@ def _append_all(
 
 @kernel
 def same_bytes(left: Bytes, at: int | np.int64, right: Bytes, begin: int, end: int) -> bool:
-    """Return whether `right[begin:end]` stands in `left` at `at`."""
+    """Return whether `right[begin:end]` is in `left` at `at`."""
     for place in range(begin, end):  # noqa: SIM110
         if left[at + place - begin] != right[place]:
             return False

@@ -1,6 +1,6 @@
 """Texts to words through a memory of chunks: what a chunk splits into is worked out once.
 
-A chunk is what stands between whitespace, as str.split() sees it. The memory is a hash table of
+A chunk is what is between whitespace, as str.split() sees it. The memory is a hash table of
 32-byte slots (low key, high key, value, place of the bytes), two of which are a cache line: chunks
 of up to 15 bytes are compared by their key, longer ones by 120 bits of hash and then byte by byte.
 
@@ -178,7 +178,7 @@ def find_words(
         slots, used: see ChunkMemory.
         content: the bytes of the lexicon.
         seams, scratch, asked: as they say.
-        forced: bytes, ascending, the last beyond all texts: what stands there between two
+        forced: bytes, ascending, the last beyond all texts: what is there between two
             whitespaces that are not single spaces is a question as a whole.
     """
     # Out of the tuples at once: each look at an array in a tuple costs an atomic count of uses.
@@ -216,16 +216,16 @@ def find_words(
                         )
                     )
                 ):
-                    found = _find_slot(
+                    slot = _find_slot(
                         data, start, stop, low, high, slots, used, content, seams, asked
                     )
-                    if found == _NO_ROOM:
+                    if slot == _NO_ROOM:
                         return row
-                    if found == _FORBIDDEN:
+                    if slot == _FORBIDDEN:
                         num = _ask_text(begin, end, bounds[row], tokens, asked)
                         run = last = runs
                         break
-                    value = slots[np.uint64(found) + VALUE]
+                    value = slots[np.uint64(slot) + VALUE]
                 token = value & LOW
                 run += _ONE
                 if value >> _FLAGS != _NONE or next_forced < stop:
@@ -287,13 +287,13 @@ def _look_ahead(
 
 @kernel
 def _line_around(
-    data: Bytes, begin: int, edges: NDArray[np.int32], behind: np.uint64, runs: np.uint64
+    data: Bytes, begin: int, edges: NDArray[np.int32], end: np.uint64, runs: np.uint64
 ) -> tuple[np.uint64, np.uint64]:
-    """Return the chunks `first:last` with single spaces between them around chunk `behind - 1`.
+    """Return the chunks `first:last` with single spaces between them around chunk `end - 1`.
 
     Special cases reach over single spaces only: the text between others is enough.
     """
-    first, last = behind - _ONE, behind
+    first, last = end - _ONE, end
     while first > _NONE:
         stop = edges[first + first - _ONE]
         if edges[first + first] != stop + 1 or data[begin + stop] != 32:
@@ -351,7 +351,7 @@ def _find_slot(
 def _ask_text(
     begin: int, end: int, num: int | np.int64, tokens: NDArray[np.int32], asked: Questions
 ) -> np.uint64:
-    """Make a piece of text a question as a whole, token `num`; return the number behind it."""
+    """Make a piece of text a question as a whole, token `num`; return the number after it."""
     question = asked.used[0]
     asked.spans[question, 0], asked.spans[question, 1] = begin, end
     asked.slots[question] = -1
@@ -501,7 +501,7 @@ class Seams(NamedTuple):
         firsts: (n,) int64, ascending: first words of chunks that may lose a special case.
         groups: (n,) int64: their rows of `bounds`.
         bounds: (G + 1,) int64: group g loses it to the texts `bounds[g]:bounds[g + 1]`.
-        sides: (E,) uint8: 1 if the text stands behind the chunk, 0 before; plus 2 if a letter or
+        sides: (E,) uint8: 1 if the text is after the chunk, 0 before; plus 2 if a letter or
             digit beyond it would be part of the same word.
         starts, data: text e is `data[starts[e]:starts[e + 1]]`.
         forbidden: a text that holds these bytes is a question as a whole; empty for none.
@@ -518,7 +518,7 @@ class Seams(NamedTuple):
 
 @kernel
 def place_of(values: Offsets, wanted: int | np.int64) -> int:
-    """Return where the first of ascending values stands that is not below the wanted one.
+    """Return the position of the first of ascending values that is not below the wanted one.
 
     As np.searchsorted, which takes 0.4 s to compile.
     """

@@ -34,7 +34,7 @@ class LabelledRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Labelled:
-    """Where labelled texts come from; iterating reads them anew, in order.
+    """Where labelled texts come from; each iteration reads them again, in order.
 
     Attributes:
         inputs: Parquet and JSONL files (.jsonl, .json, .ndjson, also .gz and .zst) with a column

@@ -29,7 +29,7 @@ _MENU = "Home | Products | Contact | Login | Register | Privacy policy | Terms o
 class Quality(ScoringStage):
     """Score documents with a fastText classifier, and drop those that score low.
 
-    Use it behind the heuristic rules, with a model trained on texts like those you want more of
+    Use it after the heuristic rules, with a model trained on texts like those you want more of
     (positive) and on your own crawl (negative): `corpuskit classifier train`; docs/accuracy has
     what such models do on texts of other sources. Without `min_score`, `keep_labels` and
     `remove_labels` it only annotates. `corpuskit classifier eval` finds a `min_score` for the share

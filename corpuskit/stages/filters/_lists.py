@@ -45,15 +45,15 @@ def read_entries(path: str, *, comments: bool = False) -> Iterator[str]:
 
 def versions(paths: Iterable[str]) -> tuple[tuple[int, int], ...]:
     """Return what changes when files do, as part of the key of a memory; 0 where there is none."""
-    found = []
+    states = []
     for path in paths:
         try:
             stat = Path(path).stat()
         except OSError:
-            found.append((0, 0))
+            states.append((0, 0))
         else:
-            found.append((stat.st_mtime_ns, stat.st_size))
-    return tuple(found)
+            states.append((stat.st_mtime_ns, stat.st_size))
+    return tuple(states)
 
 
 def file_of(entry: str) -> str | None:

@@ -65,7 +65,7 @@ class MeasuredFilter(StreamingStage):
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /
     ) -> JsonSchemaValue:
-        """Put the parameters that filters share behind those of the filter itself."""
+        """Put the parameters that filters share after those of the filter itself."""
         schema = super().__get_pydantic_json_schema__(core_schema, handler)
         properties = handler.resolve_ref_schema(schema)["properties"]
         for name in [name for name in properties if name not in cls.__annotations__]:

@@ -191,9 +191,9 @@ def _compiled(
     whole_words: bool,
     is_c4: bool,
 ) -> WordList:
-    """Return a compiled list; each process makes it once, and anew when the file changes."""
-    found = dict.fromkeys([*(read_entries(path) if path is not None else ()), *entries])
+    """Return a compiled list; each process compiles it once, and again when the file changes."""
+    listed = dict.fromkeys([*(read_entries(path) if path is not None else ()), *entries])
     allowed = _ALLOWED if is_c4 else frozenset()
     return compile_words(
-        (entry for entry in found if entry not in allowed), whole_words=whole_words
+        (entry for entry in listed if entry not in allowed), whole_words=whole_words
     )

@@ -42,7 +42,7 @@ class C4Quality(StreamingStage):
 
     Lines (str.splitlines) are tested in the order of the rules below; `lorem ipsum` and a curly
     bracket drop the whole document, but only if met in a line that passed the tests before them.
-    What is left is joined with \n and stripped; citations leave the spaces around them behind.
+    What is left is joined with \n and stripped; the spaces around a citation stay.
     With `min_num_sentences: null` a text may be left empty, as in the reference.
 
     Sentences are those of spaCy's sentencizer in `language`, counted line by line; there is no

@@ -59,7 +59,7 @@ class Datatrove(StreamingStage):
 
     A document on which a step raises an exception is dropped: the rule is `error` with the
     exception, as in `error ZeroDivisionError: division by zero`. So is one of which the step says
-    or leaves behind what has no meaning: a number as text, metadata that hold themselves. NaN in
+    or leaves what has no meaning: a number as text, metadata that hold themselves. NaN in
     metadata becomes null. A step that has a `run()` of its own is refused. Missing packages and
     files, a lost network and lack of memory fail the task instead, as do exceptions while the step
     is made.
@@ -141,8 +141,8 @@ class Datatrove(StreamingStage):
         documents = list(_documents(view))
         given = [(document.text, dict(document.metadata)) for document in documents]
         verdicts = [
-            _judged(document, found, text, before)
-            for (document, found), (text, before) in zip(
+            _judged(document, result, text, before)
+            for (document, result), (text, before) in zip(
                 self._results(view, documents), given, strict=True
             )
         ]
@@ -160,25 +160,25 @@ class Datatrove(StreamingStage):
         """Yield each document with what the step says of it, or the exception it raised.
 
         Documents are given in the batches that the step asks for. If one fails, its documents are
-        made anew and given one by one.
+        made again and passed one by one.
         """
         size = 1 if self._is_fresh else max(getattr(self._shared(), "batch_size", 1), 1)
         keys = view.keys.tolist()
         for begin in range(0, len(documents), size):
             batch = documents[begin : begin + size]
             try:
-                found = self._given(keys[begin], batch)
+                results = self._given(keys[begin], batch)
             except _FAILURES:
                 raise
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a step is anybody's code
                 if size == 1:
-                    found = [error]
+                    results = [error]
                 else:
                     rows = np.arange(begin, begin + len(batch))
                     batch[:] = _documents(view.select(rows))
                     documents[begin : begin + size] = batch
-                    found = [self._alone(one) for one in batch]
-            yield from zip(batch, found, strict=True)
+                    results = [self._alone(one) for one in batch]
+            yield from zip(batch, results, strict=True)
 
     def _alone(self, document: Document) -> Any:
         try:
@@ -194,10 +194,10 @@ class Datatrove(StreamingStage):
         if self._is_fresh:
             step = make_step(find_step(self.step), self.params, key)
         if hasattr(step, "filter_batch"):
-            found = list(step.filter_batch(documents))
-            if len(found) != len(documents):
-                raise ValueError(f"{len(found)} results for {len(documents)} documents")
-            return found
+            results = list(step.filter_batch(documents))
+            if len(results) != len(documents):
+                raise ValueError(f"{len(results)} results for {len(documents)} documents")
+            return results
         for document in documents:
             document.text = step.format(document.text)
         return [True] * len(documents)
@@ -225,16 +225,16 @@ def _documents(view: View) -> Iterator[Document]:
         nested = extra.pop("metadata", None)
         metadata |= (nested if isinstance(nested, dict) else {}) | extra
         origin = (columns["origin"][row] if "origin" in columns else None) or {}
-        found = {"url": origin.get("url"), "date": origin.get("date")}
-        found["file_path"] = origin.get("file")
+        fields = {"url": origin.get("url"), "date": origin.get("date")}
+        fields["file_path"] = origin.get("file")
         for name, values in columns.items():
             if name in {"extra", "origin"}:
                 continue
             if name.startswith("datatrove") and name.endswith(".metadata"):
                 metadata |= json.loads(values[row] or "{}")
             else:
-                found[_NAMES.get(name, name)] = values[row]
-        metadata |= {name: value for name, value in found.items() if value is not None}
+                fields[_NAMES.get(name, name)] = values[row]
+        metadata |= {name: value for name, value in fields.items() if value is not None}
         yield Document(text=text, id=identity, metadata=metadata)
 
 
@@ -247,28 +247,28 @@ class _Verdict(NamedTuple):
     metadata: str | None
 
 
-def _judged(document: Document, found: Any, text: str, before: Mapping[str, Any]) -> _Verdict:
-    """Return what a step said of a document: yes or no, no and why, or an exception.
+def _judged(document: Document, result: Any, text: str, before: Mapping[str, Any]) -> _Verdict:
+    """Return the decision of a step on a document: yes or no, no and why, or an exception.
 
     Args:
         document: as the step left it.
-        found: what it said.
+        result: what it returned.
         text: what the document held before.
         before: its metadata before.
     """
-    if isinstance(found, BaseException):
-        return _Verdict(_ERROR, _described(found), text, None)
+    if isinstance(result, BaseException):
+        return _Verdict(_ERROR, _described(result), text, None)
     try:
         if not isinstance(document.text, str):
             raise TypeError(f"the text became {type(document.text).__name__}")
-        if isinstance(found, tuple) and len(found) != 2:
-            raise ValueError(f"a result of {len(found)} values, not of whether and why")
-        kept, reason = found if isinstance(found, tuple) else (found, None)
+        if isinstance(result, tuple) and len(result) != 2:
+            raise ValueError(f"a result of {len(result)} values, not of whether and why")
+        kept, reason = result if isinstance(result, tuple) else (result, None)
         if kept:
             return _Verdict(0, None, _clean(document.text), _added(before, document.metadata))
         why = _clean(str(reason))[:_REASON_CHARS] if reason else None
         return _Verdict(_DROPPED, why, text, None)
-    except Exception as error:  # noqa: BLE001 - what a step leaves behind may hold anybody's code
+    except Exception as error:  # noqa: BLE001 - what a step leaves may hold anybody's code
         return _Verdict(_ERROR, _described(error), text, None)
 
 
@@ -336,12 +336,12 @@ def _plain_key(key: Any) -> str:
 
 def _spans(before: list[str], after: list[str]) -> Spans:
     """Return one span for each changed text, from its first changed character to the last."""
-    found = [
+    rows = [
         (row, *_changed(old, new))
         for row, (old, new) in enumerate(zip(before, after, strict=True))
         if old != new and old
     ]
-    table = np.array(found, np.int64).reshape(-1, 3)
+    table = np.array(rows, np.int64).reshape(-1, 3)
     codes = np.full(len(table), _REWRITTEN, np.uint8)
     return Spans(table[:, 0], table[:, 1], table[:, 2], codes, "replace")
 
@@ -372,7 +372,7 @@ def _agreeing(one: str, other: str) -> int:
 
 
 # ----------------------------------------------------------------------
-# How steps of datatrove are found, checked and made.
+# Look up, check and make steps of datatrove.
 
 StepClass: TypeAlias = Any
 """A class derived from datatrove's BaseFilter or BaseFormatter; known at run time only."""
@@ -399,7 +399,7 @@ INSTEAD = {
     "datatrove.pipeline.tokens.": "The stages `tokenize` and `pack` write tokens; `corpuskit "
     "status` and the report count them.",
     "datatrove.pipeline.stats.": "The report has the distributions of a run.",
-    "datatrove.pipeline.readers.": "Files are read by what stands under `sources`.",
+    "datatrove.pipeline.readers.": "Files are read by what is under `sources`.",
     "datatrove.pipeline.writers.": "A run writes `documents/` by itself.",
     "datatrove.pipeline.extractors.": "The source `warc` and the stage `html` extract text.",
     "datatrove.pipeline.inference.": "Nothing here runs language models.",
@@ -431,32 +431,30 @@ def find_step(path: str) -> StepClass:
         near = suggest(module_name, PLACES)
         hint = near if near.startswith("Did") else "It must be importable on every machine."
         raise ValueError(f"{module_name!r} cannot be imported: {error}. {hint}") from None
-    found: Any = getattr(module, name, None)
-    if found is None:
+    step: Any = getattr(module, name, None)
+    if step is None:
         known = [one for one in vars(module) if _is_step(getattr(module, one))]
         raise ValueError(f"{module_name} has no {name!r}. {suggest(name, known)}")
-    if not _is_step(found):
+    if not _is_step(step):
         raise ValueError(
             f"{path} is no filter or formatter: no class derived from BaseFilter or BaseFormatter."
-            f"{_instead(found)}"
+            f"{_instead(step)}"
         )
-    if found.__module__.startswith(_FASTTEXT):
+    if step.__module__.startswith(_FASTTEXT):
         # datatrove asks for a distribution that overwrites the module of the one corpuskit needs.
-        raise ValueError(
-            f"{path} needs fasttext-numpy2-wheel instead of fasttext.{_instead(found)}"
-        )
-    if found.run not in _runs():
+        raise ValueError(f"{path} needs fasttext-numpy2-wheel instead of fasttext.{_instead(step)}")
+    if step.run not in _runs():
         raise ValueError(
             f"{path} has a run() of its own, which decides about streams. Here documents are given "
             "one by one: put what it does into filter(), filter_batch() or format()."
         )
-    if inspect.isabstract(found):
+    if inspect.isabstract(step):
         raise ValueError(f"{path} is abstract: give a class derived from it.")
     try:
-        found.__new__(found)  # datatrove looks for what the class requires, nothing is opened
+        step.__new__(step)  # datatrove looks for what the class requires, nothing is opened
     except ImportError as error:
         raise ValueError(str(error)) from None
-    return found
+    return step
 
 
 def check_params(step: StepClass, params: Mapping[str, Any]) -> None:
@@ -519,15 +517,15 @@ def shared_step(path: str, params: str) -> Any:
 def distributions(step: StepClass) -> tuple[str, ...]:
     """Return the distributions that a class comes from and requires."""
     root = step.__module__.partition(".")[0]
-    found = {"datatrove"}
+    names = {"datatrove"}
     if root != "datatrove":
-        found.update(_packages().get(root, ()))
+        names.update(_packages().get(root, ()))
     for one in step.mro():
         for required in getattr(one, "_requires_dependencies", ()):
-            found.add(required if isinstance(required, str) else required[1])
+            names.add(required if isinstance(required, str) else required[1])
     if "language" in _parameters(step):
-        found.add("spacy")  # splits words
-    return tuple(sorted(found))
+        names.add("spacy")  # splits words
+    return tuple(sorted(names))
 
 
 def source_files(step: StepClass) -> tuple[str, ...]:
@@ -541,11 +539,11 @@ def source_files(step: StepClass) -> tuple[str, ...]:
     return tuple(str(one) for one in closure(file))
 
 
-def _is_step(found: object) -> bool:
+def _is_step(value: object) -> bool:
     from datatrove.pipeline.filters.base_filter import BaseFilter
     from datatrove.pipeline.formatters.base import BaseFormatter
 
-    return isinstance(found, type) and issubclass(found, (BaseFilter, BaseFormatter))
+    return isinstance(value, type) and issubclass(value, (BaseFilter, BaseFormatter))
 
 
 def _runs() -> tuple[Any, ...]:

@@ -54,7 +54,7 @@ class GopherQuality(LanguageFilter):
     another filter: it decided otherwise on 3,767 of 6,186 English technical documents (61 %), since
     punctuation that spaCy splits off counts as words without a letter.
 
-    `dolma` and `dclm` are other measures behind the same rules, on whitespace-separated words
+    `dolma` and `dclm` are other measures for the same rules, on whitespace-separated words
     (`words` and `language` are for datatrove): no words are left out, all symbols count together
     under `gopher_too_many_hashes`, each occurrence of a stop word counts, and lines end at newlines
     only. dolma (gopher_v1): the median word length, words with a hash sign or U+2026, bullets * and

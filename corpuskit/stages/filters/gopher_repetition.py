@@ -78,9 +78,9 @@ class GopherRepetition(LanguageFilter):
     before, the first copy not counted; characters are a share of all characters of the text, spaces
     included. The most frequent run of n words counts as often as it occurs, overlaps included, also
     if that is once: so two words alone break `top_2_gram`. Runs of n are duplicated if they are
-    equal when written without spaces, and the search goes on behind each that was.
+    equal when written without spaces, and the search continues after each that was.
 
-    `dolma` and `dclm` are other measures behind the same rules, with their own words (`words` and
+    `dolma` and `dclm` are other measures for the same rules, with their own words (`words` and
     `language` are for datatrove): all copies count, the first included; shares are of characters
     that are no whitespace (dclm: of those of words that begin with a letter or digit, and for lines
     and paragraphs of those in stripped ones). dolma: gopher_v1, which has no paragraphs, splits at

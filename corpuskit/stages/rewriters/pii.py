@@ -276,7 +276,7 @@ def _turns(matches: PiiMatches) -> NDArray[np.int64]:
 
 
 def _put(text: Utf8, matches: PiiMatches, pieces: Sequence[Sequence[bytes]]) -> Utf8:
-    """Replace spans by the pieces of their kind, in turn, beginning anew with each document."""
+    """Replace spans by the pieces of their kind, in turn, starting over with each document."""
     sizes = np.array([len(options) for options in pieces], np.int64)
     firsts = np.cumsum(sizes) - sizes
     codes = firsts[matches.kinds] + _turns(matches) % sizes[matches.kinds]

@@ -216,7 +216,7 @@ def _edges(before: bytes, after: bytes) -> tuple[int, int]:
     start = _common(old[:least], new[:least])
     rest = least - start
     end = len(before) - _common(old[len(old) - rest :][::-1], new[len(new) - rest :][::-1])
-    if start == end:  # something was put in between: the character before or behind it counts
+    if start == end:  # something was put in between: the character before or after it counts
         start, end = (start, end + 1) if end < len(before) else (start - 1, end)
     while start > 0 and start < len(before) and before[start] & 0xC0 == 0x80:
         start -= 1

@@ -30,7 +30,7 @@ HEAD_BYTES = 20_000
 
 
 class Cutter(NamedTuple):
-    """How records are told apart.
+    """How records are separated.
 
     Attributes:
         split: (data (B,) uint8, is_last) -> starts (n,), ends (n,), bytes done; the rest of the

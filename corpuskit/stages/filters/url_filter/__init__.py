@@ -176,15 +176,15 @@ class UrlFilter(StreamingStage):
 def _hosts(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> tuple[Hosts, Hosts]:
     """Return the hosts of URLs as they stand, and in lower case.
 
-    Few hosts hold wide characters; those are worked out here and put behind the data of the URLs.
+    Few hosts hold wide characters; those are worked out here and put after the data of the URLs.
     """
     starts, ends, wide = find_hosts(offsets, data)
     data = data[: offsets[-1]]
     lower = np.where((data >= ord("A")) & (data <= ord("Z")), data + 32, data).astype(np.uint8)
     rows = np.flatnonzero(wide)
-    found = [_wide_host(data[starts[row] : ends[row]].tobytes().decode()) for row in rows]
-    spelt = [host.encode() for host in found]
-    small = [".".join(label.lower() for label in host.split(".")).encode() for host in found]
+    hosts = [_wide_host(data[starts[row] : ends[row]].tobytes().decode()) for row in rows]
+    spelt = [host.encode() for host in hosts]
+    small = [".".join(label.lower() for label in host.split(".")).encode() for host in hosts]
     return (
         _appended(starts, ends, data, rows, spelt),
         _appended(starts, ends, lower, rows, small),

@@ -174,13 +174,13 @@ def _asset(name: str) -> Path:
 def _snapshot() -> Path:
     """Return the public suffix list that tldextract falls back to where there is no network."""
     try:
-        found = importlib.metadata.distribution("tldextract").locate_file("tldextract")
+        package = importlib.metadata.distribution("tldextract").locate_file("tldextract")
     except importlib.metadata.PackageNotFoundError:
         raise UsageError(
             "url_filter: tldextract, whose public suffix list it uses, is not installed. Install "
             "it, or set suffix_list to a file from publicsuffix.org."
         ) from None
-    return Path(str(found)) / _SNAPSHOT
+    return Path(str(package)) / _SNAPSHOT
 
 
 _WORD_FILES = {

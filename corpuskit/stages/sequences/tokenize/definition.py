@@ -1,4 +1,4 @@
-"""Tokenizer files of all kinds, told apart by what is in them, as one kind of value."""
+"""Tokenizer files of all kinds, recognised by their content, as one kind of value."""
 
 from __future__ import annotations
 
