@@ -13,7 +13,6 @@ from corpuskit.storage import open_input
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import BufferedIOBase
-    from types import TracebackType
 
     from corpuskit.stage import InputFile, Slice
 
@@ -145,12 +144,7 @@ class InputStream:
     def __enter__(self) -> InputStream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
