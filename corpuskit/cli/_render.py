@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from rich.segment import Segment
+from rich.table import Table
 
 from corpuskit.cli._streams import one_line
 
@@ -40,6 +41,19 @@ def console(*, stderr: bool = False) -> PlainConsole:
     if plain.is_terminal:
         return plain
     return PlainConsole(stderr=stderr, width=max(plain.width, 120))
+
+
+def text_table(*columns: str, title: str | None = None) -> Table:
+    """Return an empty table without lines; columns whose name begins with `>` hold numbers."""
+    table = Table(
+        box=None, header_style="bold", pad_edge=False, title=title, title_justify="left"
+    )  # fmt: skip
+    for name in columns:
+        if name.startswith(">"):
+            table.add_column(name[1:], justify="right")
+        else:
+            table.add_column(name, overflow="fold")
+    return table
 
 
 class Indented:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
-from corpuskit.cli._render import console
+from corpuskit.cli._render import console, text_table
 from corpuskit.engine.resources import all_memory, format_size, peak_disk
 
 if TYPE_CHECKING:
@@ -41,12 +39,7 @@ def print_prospects(run: RunDirectory, prospects: Sequence[PhaseStatus]) -> None
     files, size = len(run.inputs.files), run.inputs.size_bytes()
     out = console()
     out.print(f"{files} input files, {size / 1e6:,.1f} MB on disk -> {run.store.address}")
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("phase", "stages"):
-        table.add_column(name, overflow="fold")
-    for name in ("units", "tasks", "rows", "MB"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+    table = text_table("phase", "stages", ">units", ">tasks", ">rows", ">MB", "")
     for prospect in prospects:
         if prospect.units == 0:
             continue
@@ -69,10 +62,7 @@ def print_prospects(run: RunDirectory, prospects: Sequence[PhaseStatus]) -> None
 def print_status(prospects: Sequence[PhaseStatus]) -> None:
     """Print how far every phase is that has something to do."""
     words = {"reuse": "finished", "run": "to do", "continue": "in progress", "later": "waits"}
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("phase")
-    table.add_column("done", justify="right")
-    table.add_column("")
+    table = text_table("phase", ">done", "")
     for prospect in prospects:
         if prospect.units == 0:
             continue
@@ -95,11 +85,7 @@ def print_jobs(run: RunDirectory, jobs: Jobs) -> None:
     if not jobs.states:
         return
     out = console()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("job", "works on"):
-        table.add_column(name)
-    table.add_column("slots", justify="right")
-    table.add_column("", overflow="fold")
+    table = text_table("job", "works on", ">slots", "")
     is_alive = any(state.is_alive for state in jobs.states)
     for state in jobs.states:
         description = jobs.describe(state)
@@ -132,13 +118,10 @@ def print_funnel(run: RunDirectory, rows: Sequence[FunnelRow], costs: Mapping[st
     Args:
         costs: CPU seconds of `read`, `write` and `compiling`.
     """
-    table = Table(
-        box=None, header_style="bold", pad_edge=False, title="Funnel", title_justify="left"
-    )
-    table.add_column("stage")
-    for name in ("in", "dropped", "out", "MB/CPU s", "CPU s"):
-        table.add_column(name, justify="right")
-    table.add_column("by rule (and source)", overflow="fold")
+    table = text_table(
+        "stage", ">in", ">dropped", ">out", ">MB/CPU s", ">CPU s", "by rule (and source)",
+        title="Funnel",
+    )  # fmt: skip
     words = {"waiting": "not finished", "not run": f"not run (--until {run.plan.until})"}
     for row in rows:
         if row.num_in is None or row.num_out is None:
@@ -163,14 +146,10 @@ def print_mixture(mixture: Mixture | None) -> None:
     out = console()
     out.print()
     if mixture.rows:
-        table = Table(
-            box=None, header_style="bold", pad_edge=False, title=_TITLES[mixture.state],
-            title_justify="left",
+        table = text_table(
+            "stage", "source", ">rows", ">tokens", ">documents", ">epochs", ">of", ">planned",
+            ">realised", ">fill", title=_TITLES[mixture.state],
         )  # fmt: skip
-        table.add_column("stage", overflow="fold")
-        table.add_column("source", overflow="fold")
-        for name in ("rows", "tokens", "documents", "epochs", "of", "planned", "realised", "fill"):
-            table.add_column(name, justify="right")
         is_guess = mixture.state == "estimated"
         stages = len({row.stage for row in mixture.rows})
         taken = [row for row in mixture.rows if row.rows or row.planned_ratio]
@@ -233,12 +212,10 @@ def print_needs(flight: Preflight) -> None:
     """Print what the phases that would run need, what there is, and what does not fit."""
     if not flight.estimates:
         return
-    table = Table(
-        box=None, header_style="bold", pad_edge=False, title="Needs", title_justify="left"
-    )
-    table.add_column("phase")
-    for name in ("documents", "text", "memory of a worker", "disk", "scratch", "CPU time"):
-        table.add_column(name, justify="right")
+    table = text_table(
+        "phase", ">documents", ">text", ">memory of a worker", ">disk", ">scratch", ">CPU time",
+        title="Needs",
+    )  # fmt: skip
     for need in flight.estimates:
         if need.units:
             table.add_row(*_row(need))
@@ -305,12 +282,10 @@ def print_packing(rows: Sequence[PackingRow]) -> None:
     if not rows:
         return
     out = console()
-    table = Table(
-        box=None, header_style="bold", pad_edge=False, title="Packing", title_justify="left"
-    )
-    table.add_column("source", overflow="fold")
-    for name in ("documents", "copies", "cut", "though they fit", "rows", "padding", "fill"):
-        table.add_column(name, justify="right")
+    table = text_table(
+        "source", ">documents", ">copies", ">cut", ">though they fit", ">rows", ">padding",
+        ">fill", title="Packing",
+    )  # fmt: skip
     for row in rows:
         fill = f"{100 * row.fill_ratio:.2f} %"
         sizes = (f"{row.rows:,}", f"{row.padding:,}", fill)

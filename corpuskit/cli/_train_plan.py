@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from corpuskit.cli._render import console
-from corpuskit.train.estimate import COPY_RATE, FILLED, WRITE_RATE, estimate
+from corpuskit.cli._render import console, text_table
+from corpuskit.train.estimate import COPY_RATE, FILLED, WRITE_RATE
 from corpuskit.train.flops import token_flops
 
 if TYPE_CHECKING:
@@ -19,25 +19,8 @@ CHINCHILLA = 20
 arXiv 2203.15556, table 3. Models that will be used much are trained on more."""
 
 
-def print_plan(
-    settings: TrainSettings,
-    *,
-    ranks: int = 1,
-    device_name: str | None = None,
-    mfu: float = 0.4,
-    price: float | None = None,
-    mtbf_hours: float = 50_000,
-    seq_len: int | None = None,
-) -> None:
-    """Print parameters, length, memory, time, cost and checkpoints of a run.
-
-    Raises:
-        UsageError: the settings don't fit the ranks or the plan, or too little is known.
-    """
-    figures = estimate(
-        settings, ranks=ranks, device_name=device_name, mfu=mfu, price=price,
-        mtbf_hours=mtbf_hours, seq_len=seq_len,
-    )  # fmt: skip
+def print_plan(settings: TrainSettings, figures: Estimate) -> None:
+    """Print parameters, length, memory, time, cost and checkpoints of a run."""
     out = console()
     tables = [
         _model(figures),
@@ -107,10 +90,8 @@ def _length(figures: Estimate) -> Table:
 
 
 def _sources(figures: Estimate) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("source", overflow="fold", min_width=18)
-    for name in ("rows", "epochs", "tokens of a document"):
-        table.add_column(name, justify="right")
+    table = text_table("source", ">rows", ">epochs", ">tokens of a document")
+    table.columns[0].min_width = 18
     for source in figures.length.sources:
         mean = "" if source.document_tokens is None else f"{source.document_tokens:,.0f}"
         table.add_row(source.name, f"{source.rows:,}", f"{source.epochs:.3f}", mean)

@@ -23,6 +23,7 @@ def command(directory: str, output: str | None, as_json: bool) -> None:
     from corpuskit.cli._streams import echo
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.inspect.card import card_facts, card_page, metadata
+    from corpuskit.storage import write_whole
 
     run = RunDirectory.open(directory)
     facts = card_facts(run)
@@ -33,6 +34,6 @@ def command(directory: str, output: str | None, as_json: bool) -> None:
     if output is None:
         echo(text, nl=False)
     else:
-        Path(output).write_text(text, "utf-8")
+        write_whole(Path(output), text.encode())
     for warning in facts.warnings:
         echo(f"warning: {warning}", err=True)

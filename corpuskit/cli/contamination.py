@@ -44,18 +44,13 @@ def command(
 
 
 def _print(report: Contamination, most: int) -> None:
-    from rich.table import Table
-
-    from corpuskit.cli._render import console
+    from corpuskit.cli._render import console, text_table
 
     out = console()
     out.print(f"{report.documents:,} documents hold something of {len(report.items):,} items")
     if not report.documents:
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("benchmark")
-    table.add_column("items", justify="right")
-    table.add_column("documents", justify="right")
+    table = text_table("benchmark", ">items", ">documents")
     for name, documents in sorted(report.benchmarks.items(), key=lambda pair: (-pair[1], pair[0])):
         num = sum(item.item.partition("/")[0] == name for item in report.items)
         if num:

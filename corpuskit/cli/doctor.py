@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-CORE = ("numpy", "pyarrow", "numba", "pydantic", "pyyaml", "click", "rich", "zstandard",
+CORE = ("numpy", "pyarrow", "numba", "pydantic", "pyyaml", "click", "rich",
         "tokenizers", "fasttext", "datasketch", "datatrove", "spacy", "xxhash")  # fmt: skip
 EXTRAS = {"torch": "train", "gigatoken": "fast", "ray": "ray"}
 

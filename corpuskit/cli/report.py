@@ -42,8 +42,9 @@ def command(
     from corpuskit.cli._streams import echo, one_line
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.inspect.report.facts import gather
-    from corpuskit.inspect.report.page import find_trainings, place_of, render, write
+    from corpuskit.inspect.report.page import find_trainings, place_of, render
     from corpuskit.inspect.training import training_section
+    from corpuskit.storage import write_whole
 
     run = RunDirectory.open(directory)
     if as_json:
@@ -54,8 +55,9 @@ def command(
     outputs = trainings or find_trainings(directory)
     curves = "".join(training_section(folder) for folder in outputs)
     facts = gather(run, samples=samples, seed=seed, training=outputs)
-    size = write(path, render(facts.to_json(), curves))
-    echo(one_line(f"{path} ({_size(size)})"))
+    content = render(facts.to_json(), curves).encode()
+    write_whole(path, content)
+    echo(one_line(f"{path} ({_size(len(content))})"))
     for folder in outputs:
         echo(one_line(f"with the training in {folder}"))
 

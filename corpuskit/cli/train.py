@@ -116,8 +116,9 @@ def _do(task: str, settings: TrainSettings, folder: str | None, asked: dict[str,
     """Do what was chosen; train if nothing was."""
     if task == "--plan":
         from corpuskit.cli._train_plan import print_plan
+        from corpuskit.train.estimate import estimate
 
-        print_plan(settings, **asked)
+        print_plan(settings, estimate(settings, **asked))
     elif task == "--status":
         print_status(settings)
     elif task == "--report":

@@ -192,13 +192,9 @@ def _print_samples(
 
 
 def _table(first: str, *columns: str) -> Any:
-    from rich.table import Table
+    from corpuskit.cli._render import text_table
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(first)
-    for name in columns:
-        table.add_column(name, justify="right")
-    return table
+    return text_table(first, *(f">{name}" for name in columns))
 
 
 def _part(part: float, whole: float, unit: float = 1) -> str:

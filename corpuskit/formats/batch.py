@@ -143,3 +143,12 @@ def frozen(array: NDArray[Number]) -> NDArray[Number]:
     """One array flavour for kernels: Arrow's own buffers are read-only, so the rest is, too."""
     array.flags.writeable = False
     return array
+
+
+def without_surrogates(text: str) -> str:
+    """Return text with U+FFFD for lone surrogates, which no UTF-8 has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

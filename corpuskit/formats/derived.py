@@ -1,9 +1,10 @@
-"""What takes long to derive and never changes: kept beside the compiled kernels as plain arrays."""
+"""What takes long to derive and never changes: kept beside the compiled kernels as an .npz."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import json
 import os
 import tempfile
@@ -58,22 +59,18 @@ def _source_digest(source: str) -> str:
 
 
 def _pack(made: Derived) -> bytes:
-    """Return a head line of JSON, and the arrays one after another, each from a multiple of 8."""
-    shapes = [[key, array.dtype.str, array.size] for key, array in made.arrays.items()]
-    head = json.dumps([made.values, shapes]).encode() + b"\n"
-    parts = [head, *(np.ascontiguousarray(array).tobytes() for array in made.arrays.values())]
-    return b"".join(part + bytes(-len(part) % 8) for part in parts)
+    file = io.BytesIO()
+    values = np.frombuffer(json.dumps(made.values).encode(), np.uint8)
+    np.savez(file, allow_pickle=False, values=values, **made.arrays)
+    return file.getvalue()
 
 
 def _unpack(content: bytes) -> Derived:
-    stop = content.index(b"\n") + 1
-    values, shapes = json.loads(content[:stop])
-    arrays = {}
-    for key, dtype, size in shapes:
-        stop += -stop % 8
-        arrays[key] = np.frombuffer(content, dtype, size, stop)
-        stop += arrays[key].nbytes
-    return Derived(values, arrays)
+    with np.load(io.BytesIO(content)) as file:
+        arrays = dict(file)
+    for array in arrays.values():
+        array.flags.writeable = False  # as kernels are compiled for
+    return Derived(json.loads(arrays.pop("values").tobytes()), arrays)
 
 
 def _read(path: Path) -> Derived | None:

@@ -756,16 +756,14 @@ def _statements(facts: CardFacts, steps: Sequence[Step]) -> list[str]:
 
 
 def _loading(facts: CardFacts) -> str:
+    calls = [
+        f'{name} = load_dataset("parquet", data_files="{pattern}", split="train", streaming=True)'
+        for name, pattern in facts.configs.items()
+        if name != "tokens"
+    ]
     blocks = []
-    for name, pattern in facts.configs.items():
-        if name != "tokens":
-            blocks.append(
-                f'{name} = load_dataset("parquet", data_files="{pattern}", split="train", '
-                "streaming=True)"
-            )
-    blocks = []
-    if blocks:
-        lines = "\n".join(["from datasets import load_dataset", "", *blocks])
+    if calls:
+        lines = "\n".join(["from datasets import load_dataset", "", *calls])
         blocks += ["In the folder of the run, or a copy of it:", fenced(lines, "python")]
     if facts.plan_hash is not None:
         lines = (

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import UsageError
-from corpuskit.inspect.report.page import plain, text, to_json, write
+from corpuskit.inspect.report.page import plain, text, to_json
+from corpuskit.storage import write_whole
 from corpuskit.train.heartbeat import read_endings
 
 if TYPE_CHECKING:
@@ -301,7 +302,7 @@ def write_page(output: str | os.PathLike[str], others: Sequence[str] = ()) -> Pa
         UsageError: there is nothing of a training run.
     """
     path = Path(output, "report.html")
-    write(path, page(read_history(output), _losses(others)))
+    write_whole(path, page(read_history(output), _losses(others)).encode())
     return path
 
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from corpuskit.engine import registry
 from corpuskit.errors import DataError, UsageError, suggest
-from corpuskit.formats.batch import ORIGIN
+from corpuskit.formats.batch import ORIGIN, without_surrogates
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:
@@ -154,8 +154,12 @@ def _view(documents: list[Document], stage: StreamingStage) -> View:
     ]
     columns: dict[str, pa.Array] = {
         "key": pa.array([_key(document.id) for document in documents], pa.int64()),
-        "id": pa.array([_clean(str(document.id)) for document in documents], pa.string()),
-        "text": pa.array([_clean(document.text) for document in documents], pa.large_string()),
+        "id": pa.array(
+            [without_surrogates(str(document.id)) for document in documents], pa.string()
+        ),
+        "text": pa.array(
+            [without_surrogates(document.text) for document in documents], pa.large_string()
+        ),
         "source": pa.array([_text(one.get("source")) or "" for one in metadata], pa.string()),
         "origin": pa.array(origins, ORIGIN),
     }
@@ -231,13 +235,4 @@ def _key(identity: str) -> int:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else _clean(str(value))
-
-
-def _clean(text: str) -> str:
-    """Return text with U+FFFD for lone surrogates, which no UTF-8 has."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
+    return None if value is None else without_surrogates(str(value))

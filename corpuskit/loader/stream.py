@@ -19,7 +19,6 @@ from corpuskit.loader.steps import BatchRows, BatchSchedule, MicroBatches, check
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from corpuskit.loader.assemble import Batch
@@ -172,12 +171,7 @@ class StreamingLoader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from corpuskit.errors import UsageError
-from corpuskit.storage.local import LocalStore
+from corpuskit.storage.local import LocalStore, write_whole
 from corpuskit.storage.search import find_files, local_file, walk_files
 from corpuskit.storage.store import (
     SCRATCH,
@@ -37,7 +37,7 @@ __all__ = [
     "SCRATCH", "DamagedError", "FoundFile", "LocalStore", "Readable", "Store", "Stored",
     "digest_file", "digest_footer", "digest_part", "find_files", "find_objects", "is_remote",
     "local_file", "look_at", "open_input", "open_place", "open_store", "open_whole", "read_footer",
-    "walk_files",
+    "walk_files", "write_whole",
 ]  # fmt: skip
 
 SCHEMES = ("s3",)

@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any
 from corpuskit.errors import TaskError, UsageError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from corpuskit.storage.client import Bucket, RetryPolicy
 
 RENEW_SECONDS = 10.0
@@ -77,12 +75,7 @@ class Lease:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
         with contextlib.suppress(OSError):  # it expires by itself; the run is done

@@ -286,6 +286,25 @@ def _unlink(path: str) -> None:
         os.unlink(path)
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(content)
+        os.replace(scratch, path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"{path}: cannot be written: {reason}. Check the path.") from None
+    finally:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename durable: the entry lives in the folder, not in the file."""
     handle = os.open(folder, os.O_RDONLY)

@@ -34,7 +34,6 @@ from corpuskit.errors import CorpuskitError, DataError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
 REQUEUE = 75  # EX_TEMPFAIL
 DATA_ERROR = 76
@@ -191,12 +190,7 @@ class HeartbeatWriter:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         assert self._thread is not None, "entered"
         assert self._stacks is not None, "entered"
         self._left.set()

@@ -98,6 +98,8 @@ def test_the_card_is_one_that_the_hub_can_read(kept):
         [files] = one["data_files"]
         assert list(kept.out.glob(files["path"]))
     assert card.text.strip().startswith("# p\n")
+    assert 'documents = load_dataset("parquet", data_files="documents/*.parquet"' in card.text
+    assert 'StreamingLoader(".", global_batch_rows=8)' in card.text
     assert hub.DatasetCard(str(card)).data.to_dict() == data
 
 

@@ -19,9 +19,9 @@ from corpuskit.inspect.report.page import (
     place_of,
     render,
     to_json,
-    write,
 )
 from corpuskit.inspect.training import training_section
+from corpuskit.storage import write_whole
 from tests.inspect.example import facts, hostile
 from tests.test_training_page import Page, write_run
 
@@ -83,11 +83,12 @@ def test_headings_of_a_training_are_below_those_of_the_page(tmp_path: Path) -> N
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    size = write(path, render(facts()))
-    before = path.read_bytes()
-    assert len(before) == size
+    before = render(facts()).encode()
+    write_whole(path, before)
     with pytest.raises(ValueError, match="JSON"):
-        write(path, render({**facts(), "more": float("nan")}))
+        write_whole(path, render({**facts(), "more": float("nan")}).encode())
+    with pytest.raises(UsageError, match="report.html/page: cannot be written: .*Check the path"):
+        write_whole(path / "page", b"")
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
 

@@ -19,7 +19,6 @@ from corpuskit.errors import CorpuskitError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,9 +123,4 @@ class Launcher(ABC):
     def __enter__(self) -> Launcher: ...
 
     @abstractmethod
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...

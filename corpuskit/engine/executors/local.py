@@ -24,7 +24,6 @@ from corpuskit.errors import TaskError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from corpuskit.engine.executors import OnEvent
     from corpuskit.storage import Store
@@ -58,12 +57,7 @@ class Pool(Launcher):
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             self.kill()
         for worker in self.workers:

@@ -30,7 +30,6 @@ from corpuskit.storage import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from corpuskit.engine.executors import OnEvent, Task
     from corpuskit.storage import Store
@@ -82,12 +81,7 @@ class RayLauncher(Launcher):
     def __enter__(self) -> RayLauncher:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._is_ours:
             _ray().shutdown()
         self._is_connected = self._is_ours = False

@@ -378,7 +378,7 @@ MAX_FILES = 50
 
 LIBRARIES = (
     "datasketch", "datatrove", "fasttext", "numba", "numpy", "pyarrow", "pydantic", "spacy",
-    "tokenizers", "zstandard",
+    "tokenizers",
 )  # fmt: skip
 
 

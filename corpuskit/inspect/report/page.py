@@ -8,7 +8,6 @@ the style and the scripts that are in it, by their hashes, and no request.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
 import os
@@ -253,26 +252,6 @@ def find_trainings(directory: str) -> list[str]:
             if Path(trained_on).name == run.name:
                 trainings.append((metrics.stat().st_mtime, os.path.relpath(folder)))
     return [name for _, name in sorted(trainings)[-MOST_TRAININGS:]]
-
-
-def write(path: Path, content: str) -> int:
-    """Write a page, completely or not at all; return its size in bytes.
-
-    Raises:
-        UsageError: it cannot be written there.
-    """
-    data = content.encode()
-    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"{path}: cannot be written: {reason}. Set another place by -o.") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-    return len(data)
 
 
 def _local(directory: str) -> Path:

@@ -21,7 +21,7 @@ from pydantic import Field, field_validator
 
 from corpuskit.closure import closure, is_library
 from corpuskit.errors import UsageError, suggest
-from corpuskit.formats.batch import utf8
+from corpuskit.formats.batch import utf8, without_surrogates
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 
 if TYPE_CHECKING:
@@ -265,8 +265,10 @@ def _judged(document: Document, result: Any, text: str, before: Mapping[str, Any
             raise ValueError(f"a result of {len(result)} values, not of whether and why")
         kept, reason = result if isinstance(result, tuple) else (result, None)
         if kept:
-            return _Verdict(0, None, _clean(document.text), _added(before, document.metadata))
-        why = _clean(str(reason))[:_REASON_CHARS] if reason else None
+            return _Verdict(
+                0, None, without_surrogates(document.text), _added(before, document.metadata)
+            )
+        why = without_surrogates(str(reason))[:_REASON_CHARS] if reason else None
         return _Verdict(_DROPPED, why, text, None)
     except Exception as error:  # noqa: BLE001 - what a step leaves may hold anybody's code
         return _Verdict(_ERROR, _described(error), text, None)
@@ -278,16 +280,7 @@ def _described(error: BaseException) -> str:
         text = re.sub(r"0x[0-9a-f]+", "0x", str(error))  # addresses differ from run to run
     except Exception:  # noqa: BLE001 - an exception is anybody's code, too
         text = ""
-    return _clean(f"{name}: {text}" if text else name)[:_REASON_CHARS]
-
-
-def _clean(text: str) -> str:
-    """Return text with U+FFFD for lone surrogates, which no UTF-8 has."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
+    return without_surrogates(f"{name}: {text}" if text else name)[:_REASON_CHARS]
 
 
 def _added(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
@@ -323,12 +316,12 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int):
         return value
-    return _clean(str(value))
+    return without_surrogates(str(value))
 
 
 def _plain_key(key: Any) -> str:
     if isinstance(key, str):
-        return _clean(key)
+        return without_surrogates(key)
     if isinstance(key, bool | int | float | None):
         return json.dumps(key)
     raise TypeError(f"the metadata has a key that is a {type(key).__name__}")

@@ -13,17 +13,16 @@ from corpuskit.storage import open_input
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import BufferedIOBase
-    from types import TracebackType
 
     from corpuskit.stage import InputFile, Slice
 
 
 READ_BYTES = 1 << 18
 OUTPUT_BYTES = 1 << 20
-"""Most bytes that one step of the gzip decoder may return, whatever the ratio."""
+"""Most bytes that one step of a decoder may return, whatever the ratio."""
 
-MAX_WINDOW_BYTES = 1 << 31
-"""`zstd --long=31`, as public forum dumps use it; zstd alone refuses more than 128 MB."""
+MAX_WINDOW_LOG = 31
+"""`zstd --long=31`, as public forum dumps use it; zstd alone refuses more than 27, 128 MB."""
 
 FREE_BYTES = 1 << 28
 MAX_EXPANSION = 1000
@@ -145,12 +144,7 @@ class InputStream:
     def __enter__(self) -> InputStream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
@@ -192,63 +186,39 @@ def _gunzip(file: BufferedIOBase, path: str) -> Iterator[bytes]:
 
 
 def _unzstd(file: BufferedIOBase, path: str) -> Iterator[bytes]:
-    return (content for _, content in zstd_blocks(file, path))
+    return (content for _, content in zstd_pieces(file, path))
 
 
-def zstd_blocks(file: BufferedIOBase, path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the content of all zstd frames, block by block, each with where its frame begins.
+def zstd_pieces(
+    file: BufferedIOBase, path: str, size: int = READ_BYTES
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the content of all zstd frames in pieces, each with where its frame begins.
 
-    The library's readers either take an early end of the file for the end of the data, or return
-    all that a call can produce. A block is at most 128 KB of output, so feeding one at a time
-    bounds memory, and the decoder itself says whether its frame is complete.
-
-    Source: RFC 8878, section 3.1.1, frames and block headers.
+    Args:
+        file: at the beginning of a frame.
+        path: what errors call it.
+        size: bytes to decode at a time: what they hold before damage in them is lost with it.
     """
-    import zstandard
+    from corpuskit.formats.zstd import zstd
 
-    library = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
-    while magic := file.read(4):
-        begin = file.tell() - len(magic)
-        if _is_skippable(magic):
-            file.seek(int.from_bytes(_exactly(file, path, 4), "little"), os.SEEK_CUR)
-            continue
-        if magic != MAGIC["zstd"]:
-            raise _broken(file, path, "zstd", f"a frame starts with {magic!r}")
-        decoder = library.decompressobj()
-        try:
-            for block in _blocks(file, path, magic):
-                if piece := decoder.decompress(block):
-                    yield begin, piece
-        except zstandard.ZstdError as error:
-            raise _broken(file, path, "zstd", str(error)) from None
-        if not decoder.eof:
-            raise _broken(file, path, "zstd", "a frame does not end where it should")
-
-
-def _blocks(file: BufferedIOBase, path: str, magic: bytes) -> Iterator[bytes]:
-    """Yield header, blocks and checksum of one frame as they lie in the file."""
-    descriptor = _exactly(file, path, 1)
-    flags = descriptor[0]
-    is_single, has_checksum = bool(flags & 0x20), bool(flags & 0x04)
-    size = (0, 1, 2, 4)[flags & 3] + (0 if is_single else 1)
-    size += (1 if is_single else 0, 2, 4, 8)[flags >> 6]
-    yield magic + descriptor + _exactly(file, path, size)
-    is_last = False
-    while not is_last:
-        header = _exactly(file, path, 3)
-        number = int.from_bytes(header, "little")
-        is_last = bool(number & 1)
-        is_run = (number >> 1) & 3 == 1  # one byte, repeated
-        yield header + _exactly(file, path, 1 if is_run else number >> 3)
-    if has_checksum:
-        yield _exactly(file, path, 4)
-
-
-def _exactly(file: BufferedIOBase, path: str, size: int) -> bytes:
-    content = file.read(size)
-    if len(content) < size:
-        raise _broken(file, path, "zstd", "the file ends within a frame")
-    return content
+    options = {int(zstd.DecompressionParameter.window_log_max): MAX_WINDOW_LOG}
+    compressed = file.read(size)
+    while compressed:
+        begin = file.tell() - len(compressed)
+        decoder = zstd.ZstdDecompressor(options=options)
+        while not decoder.eof:
+            try:
+                piece = decoder.decompress(compressed, OUTPUT_BYTES)
+            except zstd.ZstdError as error:
+                raise _broken(file, path, "zstd", str(error)) from None
+            if piece:
+                yield begin, piece
+            compressed = b""
+            if decoder.needs_input:
+                compressed = file.read(size)
+                if not compressed:
+                    raise _broken(file, path, "zstd", "the file ends within a frame")
+        compressed = decoder.unused_data or file.read(size)
 
 
 def _is_skippable(head: bytes) -> bool:

@@ -125,7 +125,7 @@ class Warc(WebSource):
     """Memory that the extractor may take besides what it starts with, in MiB; Linux only."""
 
     def libraries(self) -> tuple[str, ...]:
-        return (*libraries(self.extractor), "brotli", "zstandard")
+        return (*libraries(self.extractor), "brotli")
 
     def text_size(self, file: InputFile, piece: Slice) -> tuple[int, bool]:
         is_packed = file.name.lower().endswith((".gz", ".zst", ".wacz"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import os
 import re
@@ -288,15 +287,13 @@ def _read_json(path: str, stamp: int) -> dict[str, Any]:
 
 
 def _read_tekken(path: str) -> Ranks:
-    import zstandard
+    from corpuskit.formats.zstd import zstd
 
-    content = Path(path).read_bytes()
-    if content.startswith(_ZSTD):
-        stream = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(content))
-        content = stream.read(_MAX_BYTES)
+    opened = zstd.open if _head(path).startswith(_ZSTD) else open
     try:
-        return read_tekken(path, json.loads(content))
-    except (KeyError, TypeError, ValueError, RecursionError, zstandard.ZstdError):
+        with opened(path, "rb") as file:
+            return read_tekken(path, json.loads(file.read(_MAX_BYTES)))
+    except (EOFError, KeyError, TypeError, ValueError, RecursionError, zstd.ZstdError):
         raise UsageError(
             f"{path} is no Tekken file: it has no config, or no vocabulary. Check the file."
         ) from None

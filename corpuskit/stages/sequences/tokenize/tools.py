@@ -19,7 +19,7 @@ from corpuskit.stages.sequences.tokenize.engines import open_engine
 from corpuskit.stages.sources.jsonl import Jsonl
 from corpuskit.stages.sources.parquet import Parquet
 from corpuskit.stages.sources.text import Text
-from corpuskit.storage import local_file, walk_files
+from corpuskit.storage import local_file, walk_files, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -130,25 +130,6 @@ def _check_special(special: Sequence[str]) -> None:
             raise UsageError(
                 f"--special: {name!r} {problem}. Give names that differ, of two characters or more."
             )
-
-
-def write_whole(output: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    scratch = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_bytes(content)
-        os.replace(scratch, output)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"{output}: cannot be written: {reason}. Check the path.") from None
-    finally:
-        if scratch.is_file():
-            scratch.unlink()
 
 
 def find_files(inputs: Sequence[Path]) -> list[Path]:

@@ -19,7 +19,7 @@ from corpuskit.stages.sources._stream import (
     compression,
     compression_of,
     expansion_limit,
-    zstd_blocks,
+    zstd_pieces,
 )
 from corpuskit.storage import open_input
 
@@ -33,6 +33,10 @@ PROBE_BYTES = 4096
 
 REPAIR_BYTES = 64
 """What lies this far before the damage in a member may be lost with it."""
+
+ZSTD_BYTES = 1 << 14
+"""Decoded at a time: about half of what a zstd block of text takes, so that blocks before a broken
+one are not lost with it."""
 
 _MEMBER = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
 
@@ -150,7 +154,7 @@ def _plain(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[Archiv
 def _frames(file: BufferedIOBase, path: str, framing: Framing) -> Iterator[ArchivePiece]:
     frame = -1
     try:
-        for begin, content in zstd_blocks(file, path):
+        for begin, content in zstd_pieces(file, path, ZSTD_BYTES):
             yield ArchivePiece(content, begin, begin != frame)
             frame = begin
     except DataError as error:

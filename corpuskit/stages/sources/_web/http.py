@@ -171,20 +171,19 @@ def _inflate_members(body: bytes, most: int) -> bytes:
 
 
 def _unzstd(body: bytes, most: int) -> bytes:
-    import zstandard
+    from corpuskit.formats.zstd import zstd
 
-    library = zstandard.ZstdDecompressor(max_window_size=1 << 27)
-    reader = library.stream_reader(body, read_across_frames=True)
-    pieces, size = [], 0
+    content = b""
     try:
-        while piece := reader.read(most + 1 - size):
-            pieces.append(piece)
-            size += len(piece)
-            if size > most:
+        while body:
+            decoder = zstd.ZstdDecompressor()
+            content += decoder.decompress(body, most + 1 - len(content))
+            if len(content) > most:
                 raise TooMuchError
-    except zstandard.ZstdError as error:
+            body = decoder.unused_data
+    except zstd.ZstdError as error:
         raise BrokenBodyError(str(error)) from None
-    return b"".join(pieces)
+    return content
 
 
 def _unbrotli(body: bytes, most: int) -> bytes:
