@@ -686,7 +686,7 @@ def test_a_mapping_is_given_whole_on_the_command_line(tmp_path):
     run = RunDirectory(plan, Inputs((), (), ()))
     line, shown = to_paste(run, step.label, other, ["max_top_ngram_ratios.2"])
     assert line == (
-        "- gopher_repetition: {max_top_ngram_ratios: {2: 0.5, 3: 0.18, 4: 0.16}, words: whitespace}"
+        "- gopher_repetition: {words: whitespace, max_top_ngram_ratios: {2: 0.5, 3: 0.18, 4: 0.16}}"
     )
     words = shlex.split(shown)
     assert words[2] == "p q.yaml"

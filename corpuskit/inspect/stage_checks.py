@@ -763,16 +763,27 @@ def _spans(_: Subject, stage: Any, texts: list[str], __: random.Random) -> None:
         _expect(not edges or rest.endswith(data[at:]), f"{data[at:]!r} is after the spans and gone")
 
 
-@_on_batches("measuring changes no decision", varied=True)
+@_on_batches("measuring changes no decision, which follows from measures and bounds", varied=True)
 def _measuring(subject: Subject, stage: Any, texts: list[str], _: random.Random) -> None:
     if "measures" not in subject.cls.model_fields:
         return
-    quiet = stage.model_copy(update={"measures": False})
+    quiet, given = stage.model_copy(update={"measures": False}), view(texts, stage)
+    loud = measuring(quiet)
     measured = [
         {name: value for name, value in row.items() if not name.startswith("measure ")}
-        for row in plain(measuring(quiet), view(texts, stage))
+        for row in plain(loud, given)
     ]
-    _same(measured, plain(quiet, view(texts, stage)), "with measures: true")
+    _same(measured, plain(quiet, given), "with measures: true")
+    outcome = loud.apply(given)
+    decided = rules(loud, outcome, len(texts))
+    # Some rules are not measured; some documents have bounds of their own.
+    if outcome.bounds is None and {*decided} - {None} <= outcome.measures.keys():
+        fails = {name: loud.fails(name, values) for name, values in outcome.measures.items()}
+        broken = [
+            next((name for name, bad in fails.items() if bad[row]), None)
+            for row in range(len(texts))
+        ]
+        _same(decided, broken, "rules, by measures and bounds")
 
 
 def _compare(subject: Subject, stage: Any, texts: Iterable[str]) -> None:

@@ -72,11 +72,6 @@ class MeasuredFilter(StreamingStage):
             properties[name] = properties.pop(name)
         return schema
 
-    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-        bound = self.threshold(rule)
-        is_low = any(one.name == rule and one.below for one in self.table)
-        return values < bound if is_low else values > bound
-
     def apply(self, view: View) -> Outcome:
         return self.decide(view)
 
