@@ -16,7 +16,7 @@ from tests.pages import Reader, blocks_of
 from tests.patience import HANG_SECONDS
 
 PAGE = ROOT / "docs" / "adding_a_stage.md"
-[STAGE] = [block.text for block in blocks_of(PAGE) if block.language == "python"]
+STAGE, _ = (block.text for block in blocks_of(PAGE) if block.language == "python")
 
 PACKAGE = """
 import sys

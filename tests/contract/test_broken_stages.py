@@ -15,9 +15,8 @@ from tests.contract.strategies import PIECES
 from tests.engine.here import command_line
 from tests.pages import blocks_of
 
-[FILTER] = [
-    block.text for block in blocks_of(ROOT / "docs/adding_a_stage.md") if block.language == "python"
-]
+PAGE = ROOT / "docs" / "adding_a_stage.md"
+FILTER, _ = (block.text for block in blocks_of(PAGE) if block.language == "python")
 REST = """
     measures: bool = False
     \"\"\"Whether.\"\"\"
