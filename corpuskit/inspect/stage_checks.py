@@ -214,9 +214,8 @@ def _words(error: Exception) -> str:
     if isinstance(error, ValidationError):
         problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         return f"{'; '.join(problems)}. Give --params, or examples that have it."
-    return (
-        str(error) if isinstance(error, BrokenPromiseError) else f"{type(error).__name__}: {error}"
-    )
+    kind = "" if isinstance(error, BrokenPromiseError) else f"{type(error).__name__}: "
+    return f"{kind}{error}"
 
 
 def _expect(kept: object, otherwise: object) -> None:
@@ -232,19 +231,14 @@ def _short(value: object) -> str:
     return text if len(text := repr(value)) <= 300 else f"{text[:297]}..."
 
 
-def _promise(
-    kind: type[Stage], text: str
-) -> Callable[[Callable[[Subject], None]], Callable[[Subject], None]]:
-    def register(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
-        PROMISES.append(Promise(text, kind, check))
-        return check
-
-    return register
+def _promise(kind: type[Stage], text: str) -> Callable[[Callable[[Subject], None]], None]:
+    """Return a decorator that registers the check of a promise."""
+    return lambda check: PROMISES.append(Promise(text, kind, check))
 
 
 def _on_batches(
     text: str, *, varied: bool = False, cases: int = CASES
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Callable[..., None]], None]:
     """Register a promise about batches: `check(subject, stage, texts, dice)` is tried on many.
 
     Args:
@@ -253,7 +247,7 @@ def _on_batches(
         cases: how many batches.
     """
 
-    def register(check: Callable[..., None]) -> Callable[..., None]:
+    def register(check: Callable[..., None]) -> None:
         def run(subject: Subject) -> None:
             for case in range(cases):
                 seed = f"{text} {subject.cls.stage_name()} {case}"
@@ -275,7 +269,6 @@ def _on_batches(
                     raise BrokenPromiseError(f"{stage!r} on {_short(texts)}: {problem(texts)}")
 
         PROMISES.append(Promise(text, StreamingStage, run))
-        return check
 
     return register
 
