@@ -35,12 +35,44 @@ PROCESSES = (
 """Below tests/: what starts processes, gathers files or makes bombs; no part of the unit suite."""
 
 
+FIRST = (("slurm/",), ("engine/test_ray.py", "storage/"), ("faults/", "train/"))
+"""Below tests/: what starts clusters, servers and benches. Each group is the first work of another
+test process, so that what it starts is started once, and nobody waits for the longest at the end.
+"""
+
+
+def place_of(item: pytest.Item) -> str:
+    """Return where a test is, below tests/."""
+    return item.path.relative_to(ROOT / "tests").as_posix()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is no part of the unit suite as slow."""
+    """Mark what is no part of the unit suite as slow; begin with what takes longest to set up."""
     for item in items:
-        place = item.path.relative_to(ROOT / "tests").as_posix()
-        if place.startswith(PROCESSES):
+        if place_of(item).startswith(PROCESSES):
             item.add_marker(pytest.mark.slow)
+    items[:] = spread(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def spread(items: list[pytest.Item], num_workers: int) -> list[pytest.Item]:
+    """Return the tests in the order in which `--dist worksteal` does as FIRST says.
+
+    It hands each process an equal run of the list, and later the end of the longest run left.
+    """
+    if num_workers == 1:
+        return items
+    heads: list[list[pytest.Item]] = [[] for _ in range(num_workers)]
+    rest = []
+    for item in items:
+        numbers = [n for n, group in enumerate(FIRST) if place_of(item).startswith(group)]
+        (heads[numbers[0] % num_workers] if numbers else rest).append(item)
+    ordered = []
+    for number, head in enumerate(heads):
+        size = (len(items) - len(ordered)) // (num_workers - number)
+        num_rest = max(0, size - len(head))
+        ordered += [*head, *rest[:num_rest]]
+        del rest[:num_rest]
+    return [*ordered, *rest]
 
 
 @pytest.fixture(scope="session")

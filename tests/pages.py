@@ -1,9 +1,10 @@
 """Commands of the documentation: read out of its pages, and run as a reader would type them.
 
 A page's fenced blocks marked `bash`, `sh` or `console` run in order, in one folder that holds what
-a clone holds. A YAML or Python block whose first line is `# some/path.ext` is a file: the reader
-is told to save it, so it is written, unless the repository has it. `<!-- not run: reason -->` in
-front of a block leaves it out. `corpuskit` runs in this process if it can; all else in bash.
+a clone holds. A YAML, TOML or Python block whose first line is `# some/path.ext` is a file: the
+reader is told to save it, so it is written, unless the repository has it. A comment
+`<!-- not run: reason -->` in front of a block leaves it out. `corpuskit` runs in this process if it
+can; all else in bash.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CLONED = ("pipelines", "sample_data", "docs/examples", "docs/generate.py")
 """What commands of the pages may read."""
 MARK = re.compile(r"<!-- not run: (.+?) -->\s*\Z", re.DOTALL)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-FILE = re.compile(r"# ([\w./-]+\.(?:yaml|py|json))\n")
+FILE = re.compile(r"# ([\w./-]+\.(?:yaml|py|json|toml))\n")
 MEASURED = re.compile(r"[~<]?-?\d[\d,.:]*(?:e[+-]\d+)?(?: ?(?:[kMGT]?B|ms|s|min|h|d|%)(?!\w))?")
 """A figure with its unit: what may differ between two machines or versions."""
 
@@ -142,11 +143,13 @@ class Reader:
 
     Attributes:
         apart: whether runs and training start processes, as they do for a user.
+        all_blocks: whether blocks that the page says are not run are run too.
         variables: what `export` has set.
     """
 
     folder: Path
     apart: bool = False
+    all_blocks: bool = False
     variables: dict[str, str] = field(default_factory=dict)
 
     def read(self, path: Path) -> list[str]:
@@ -154,9 +157,9 @@ class Reader:
         self.settle()
         wrong: list[str] = []
         for block in blocks_of(path):
-            if (named := FILE.match(block.text)) and block.language in ("yaml", "python"):
+            if (named := FILE.match(block.text)) and block.language in ("yaml", "toml", "python"):
                 wrong += self.keep(block, self.folder / named.group(1))
-            if block.language in SHELLS and block.reason is None:
+            if block.language in SHELLS and (self.all_blocks or block.reason is None):
                 for command in commands_of(block):
                     wrong += self.type(command)
         return wrong
@@ -224,4 +227,4 @@ class Reader:
         """Return whether a command needs processes of its own: training does, for its torch."""
         if words[1] == "train":
             return not {"--plan", "--status", "--report", "--sbatch", "--help"} & set(words)
-        return self.apart and words[1] == "run"
+        return self.all_blocks or (self.apart and words[1] == "run")

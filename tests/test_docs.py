@@ -121,6 +121,7 @@ def test_what_is_read_of_a_page(tmp_path):
 PIPELINE = {"output": "out", "sources": {"web": {"text": "*.txt"}}, "stages": []}
 TRAINING = {"data": "run", "output": "out", "model": {"preset": "15m"}, "batch": {"global_rows": 8}}
 ELSEWHERE = {
+    "docs/adding_a_stage.md": "names the stage of its page; tests/test_one_file_stage.py runs it",
     "docs/datatrove.md": "names a module of its page; tests/test_integrations_datatrove.py runs it",
 }
 
@@ -249,13 +250,3 @@ def test_the_inputs_of_the_guide_are_the_same_every_time(tmp_path):
     assert len([path for path in one.values() if path.is_file()]) == 8
     for name, path in one.items():
         assert path.read_bytes() == (tmp_path / "two" / name).read_bytes()
-
-
-def test_the_stage_in_the_guide_is_a_stage(tmp_path):
-    guide = (ROOT / "docs" / "adding_a_stage.md").read_text("utf-8")
-    code = re.search(r"```python\n(.*?)```", guide, re.DOTALL).group(1)
-    shutil.copytree(ROOT / "corpuskit", tmp_path / "corpuskit")
-    (tmp_path / "corpuskit" / "stages" / "filters" / "max_bytes.py").write_text(code)
-    done = call(tmp_path, "-m", "corpuskit", "stages", "max_bytes")
-    assert done.returncode == 0, done.stderr
-    assert "Largest size" in done.stdout

@@ -39,7 +39,7 @@ from corpuskit.inspect.sweep import (
 )
 from corpuskit.inspect.tune import Tunable, decide, find_tunable, to_paste, with_changes
 from corpuskit.stage import Outcome, StreamingStage
-from tests.contract.strategies import _numeric, _ties, make, of_kind, texts, view
+from tests.contract.strategies import make, numeric, of_kind, texts, ties, view
 from tests.engine.conftest import Lab, corpus
 
 STAGES = [param for param in of_kind(StreamingStage) if "measures" in param.values[0].model_fields]
@@ -127,15 +127,15 @@ def test_a_rule_that_was_never_asked_makes_it_unsure():
 
 def drawn(data, stage, names):
     """Return the stage with some of these bounds changed."""
-    numeric = _numeric(type(stage))
+    bounds = numeric(type(stage))
     changes = {"measures": True}
     for name in sorted(names):
         if isinstance(getattr(stage, name), dict):
             factor = data.draw(st.sampled_from([0.0, 0.5, 1.0, 2.0]))
             changes[name] = {key: value * factor for key, value in getattr(stage, name).items()}
-        elif name in numeric and data.draw(st.booleans()):
-            values = st.sampled_from(_ties(numeric[name]))
-            changes[name] = data.draw(st.none() | values if numeric[name]["nullable"] else values)
+        elif name in bounds and data.draw(st.booleans()):
+            values = st.sampled_from(ties(bounds[name]))
+            changes[name] = data.draw(st.none() | values if bounds[name]["nullable"] else values)
     fields = {name: getattr(stage, name) for name in type(stage).model_fields}
     try:
         return type(stage)(**fields | changes)

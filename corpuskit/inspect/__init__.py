@@ -1,1 +1,1 @@
-"""Finished and running runs, read only: report, why, samples, tune, diff, dataset card."""
+"""Runs, read only: report, why, samples, tune, diff, dataset card; and checks of stages."""

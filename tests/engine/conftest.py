@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -179,10 +181,9 @@ def tree(folder: Path, *names: str) -> dict[str, str]:
     return found
 
 
-@pytest.fixture
-def lab(tmp_path: Path, tokenizer: Path) -> Lab:
-    """A lab with the small corpus in two sources and three files."""
-    made = Lab(tmp_path, tokenizer)
+def new_lab(folder: Path, tokenizer: Path) -> Lab:
+    """Return a lab with the small corpus in two sources and three files."""
+    made = Lab(folder, tokenizer)
     documents = corpus()
     made.write("web0.jsonl", documents[:60])
     made.write("web1.jsonl", documents[60:120])
@@ -190,13 +191,37 @@ def lab(tmp_path: Path, tokenizer: Path) -> Lab:
     return made
 
 
+@pytest.fixture
+def lab(tmp_path: Path, tokenizer: Path) -> Lab:
+    """A lab that has not run."""
+    return new_lab(tmp_path, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def _once_run(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> tuple[Lab, Path]:
+    """A lab that has run, and a copy of its folder."""
+    folder = tmp_path_factory.mktemp("ran")
+    (folder / "lab").mkdir()
+    made = new_lab(folder / "lab", tokenizer)
+    made.run()
+    shutil.copytree(made.folder, folder / "copy")
+    return made, folder / "copy"
+
+
+@pytest.fixture
+def ran(_once_run: tuple[Lab, Path]) -> Lab:
+    """A lab that has run in this process, for tests that edit it and run it again."""
+    made, folder = _once_run
+    shutil.rmtree(made.folder)
+    shutil.copytree(folder, made.folder)
+    lab = copy.copy(made)
+    lab.pipeline = copy.deepcopy(made.pipeline)
+    return lab
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Lab:
     """A lab whose pipeline a user's command has run; tests must not change it."""
-    made = Lab(tmp_path_factory.mktemp("finished"), tokenizer)
-    documents = corpus()
-    made.write("web0.jsonl", documents[:60])
-    made.write("web1.jsonl", documents[60:120])
-    made.write("books.jsonl", documents[120:])
+    made = new_lab(tmp_path_factory.mktemp("finished"), tokenizer)
     made.run_apart()
     return made

@@ -29,35 +29,31 @@ def rerun(lab) -> list[str]:
     return [line.split(":")[0] for line in lines if "(again: " in line]
 
 
-def test_a_finished_run_is_reused_whole(lab):
-    lab.run()
-    assert set(states(lab).values()) == {"reuse"}
-    before = tree(lab.out)
-    assert rerun(lab) == []
-    assert tree(lab.out) == before
+def test_a_finished_run_is_reused_whole(ran):
+    assert set(states(ran).values()) == {"reuse"}
+    before = tree(ran.out)
+    assert rerun(ran) == []
+    assert tree(ran.out) == before
 
 
-def test_editing_a_late_stage_keeps_the_early_phases(lab):
-    lab.run()
-    lab.stage("pack")["seq_len"] = 64
-    found = states(lab)
+def test_editing_a_late_stage_keeps_the_early_phases(ran):
+    ran.stage("pack")["seq_len"] = 64
+    found = states(ran)
     assert found["pack"] == "run"
     early = [name for name in found if name.startswith(("gopher", "exact", "minhash", "pii"))]
     assert early
     assert all(found[name] == "reuse" for name in early)
-    assert rerun(lab) == ["pack", "shuffle.scatter", "shuffle.gather", "mix.plan"]
+    assert rerun(ran) == ["pack", "shuffle.scatter", "shuffle.gather", "mix.plan"]
 
 
-def test_an_edit_that_decides_nothing_new_stops_there(lab):
-    lab.run()
-    lab.stage("gopher_quality")["max_words"] = 90_000
-    assert rerun(lab) == ["gopher_quality"]
+def test_an_edit_that_decides_nothing_new_stops_there(ran):
+    ran.stage("gopher_quality")["max_words"] = 90_000
+    assert rerun(ran) == ["gopher_quality"]
 
 
-def test_editing_the_mixture_makes_no_tokens_again(lab):
-    lab.run()
-    lab.stage("mix")["weights"] = {"web": 1, "books": 1}
-    assert rerun(lab) == ["mix.plan"]
+def test_editing_the_mixture_makes_no_tokens_again(ran):
+    ran.stage("mix")["weights"] = {"web": 1, "books": 1}
+    assert rerun(ran) == ["mix.plan"]
 
 
 def test_materialize_ends_a_phase(lab):
@@ -70,25 +66,23 @@ def test_materialize_ends_a_phase(lab):
     assert found["holdout"] == "run"
 
 
-def test_going_back_gives_the_same_bytes(lab):
-    lab.run()
-    before = tree(lab.out)
-    lab.stage("gopher_quality")["min_words"] = 60
-    lab.run()
-    assert tree(lab.out) != before
-    lab.stage("gopher_quality")["min_words"] = 30
-    lab.run()
-    assert tree(lab.out) == before
-    lab.cli("verify", str(lab.out))
+def test_going_back_gives_the_same_bytes(ran):
+    before = tree(ran.out)
+    ran.stage("gopher_quality")["min_words"] = 60
+    ran.run()
+    assert tree(ran.out) != before
+    ran.stage("gopher_quality")["min_words"] = 30
+    ran.run()
+    assert tree(ran.out) == before
+    ran.cli("verify", str(ran.out))
 
 
-def test_a_stage_taken_out_leaves_nothing_behind(lab):
-    lab.run()
-    lab.pipeline["stages"] = [one for one in lab.pipeline["stages"] if "minhash_dedup" not in one]
-    lab.run()
-    assert not list((lab.out / "manifests").glob("minhash*"))
-    assert not list((lab.out / "ledger").glob("minhash*"))
-    lab.cli("verify", str(lab.out))
+def test_a_stage_taken_out_leaves_nothing_behind(ran):
+    ran.pipeline["stages"] = [one for one in ran.pipeline["stages"] if "minhash_dedup" not in one]
+    ran.run()
+    assert not list((ran.out / "manifests").glob("minhash*"))
+    assert not list((ran.out / "ledger").glob("minhash*"))
+    ran.cli("verify", str(ran.out))
 
 
 def test_replacing_a_model_file_invalidates_its_results(lab, tmp_path):
@@ -104,46 +98,42 @@ def test_replacing_a_model_file_invalidates_its_results(lab, tmp_path):
     assert found["gopher_quality"] == "reuse"
 
 
-def test_a_new_last_input_file_reruns_the_reading(lab):
-    lab.run()
-    lab.write("books9.jsonl", [{"id": "more", "text": "too short"}])
-    assert states(lab)["gopher_quality"] == "run"
-    assert rerun(lab) == ["gopher_quality", "mix.plan"]  # the new document was dropped there
+def test_a_new_last_input_file_reruns_the_reading(ran):
+    ran.write("books9.jsonl", [{"id": "more", "text": "too short"}])
+    assert states(ran)["gopher_quality"] == "run"
+    assert rerun(ran) == ["gopher_quality", "mix.plan"]  # the new document was dropped there
 
 
-def test_a_new_input_file_in_the_middle_gives_the_keys_of_a_fresh_run(lab):
-    lab.run()
-    lab.write("web00.jsonl", [{"id": "more", "text": "too short"}])
-    lab.run()
-    edited = tree(lab.out)
-    shutil.rmtree(lab.out)
-    lab.run()
-    assert tree(lab.out) == edited
+def test_a_new_input_file_in_the_middle_gives_the_keys_of_a_fresh_run(ran):
+    ran.write("web00.jsonl", [{"id": "more", "text": "too short"}])
+    ran.run()
+    edited = tree(ran.out)
+    shutil.rmtree(ran.out)
+    ran.run()
+    assert tree(ran.out) == edited
 
 
-def test_a_takedown_does_not_hit_another_document_when_keys_change(lab):
+def test_a_takedown_does_not_hit_another_document_when_keys_change(ran):
     """Swapped sources change every key: the takedown is refused, by the run and by the loader."""
-    lab.run()
-    rows = lab.cli("trace", str(lab.out), "--step", "0", "-b", "4", "--json").stdout
+    rows = ran.cli("trace", str(ran.out), "--step", "0", "-b", "4", "--json").stdout
     taken = next(word for word in re.findall(r"doc\d+", rows))
-    edit = ("edit", "takedown", str(lab.out), "--at-step", "0", "-b", "4", "--doc", taken)
-    lab.cli(*edit)
-    lab.cli("edit", "list", str(lab.out))
-    lab.pipeline["sources"] = dict(reversed(lab.pipeline["sources"].items()))
-    assert "1 edits of the mix that this run would make again" in lab.run(code=1).stderr
+    edit = ("edit", "takedown", str(ran.out), "--at-step", "0", "-b", "4", "--doc", taken)
+    ran.cli(*edit)
+    ran.cli("edit", "list", str(ran.out))
+    ran.pipeline["sources"] = dict(reversed(ran.pipeline["sources"].items()))
+    assert "1 edits of the mix that this run would make again" in ran.run(code=1).stderr
     with pytest.raises(CorpuskitError):
-        list(StreamingLoader(lab.out, 4))
-    lab.run("--force")
-    assert "was made again since" in lab.cli("edit", "list", str(lab.out), code=2).stderr
+        list(StreamingLoader(ran.out, 4))
+    ran.run("--force")
+    assert "was made again since" in ran.cli("edit", "list", str(ran.out), code=2).stderr
     with pytest.raises(UsageError, match="was made again since"):
-        StreamingLoader(lab.out, 4)
+        StreamingLoader(ran.out, 4)
 
 
-def test_touching_an_input_file_reruns_the_reading(lab):
-    lab.run()
-    (lab.inputs / "books.jsonl").touch()
-    assert states(lab)["gopher_quality"] == "run"
-    assert rerun(lab) == ["gopher_quality"]
+def test_touching_an_input_file_reruns_the_reading(ran):
+    (ran.inputs / "books.jsonl").touch()
+    assert states(ran)["gopher_quality"] == "run"
+    assert rerun(ran) == ["gopher_quality"]
 
 
 @pytest.fixture

@@ -121,23 +121,21 @@ def test_a_file_named_twice_is_read_once(lab):
     check(lab)
 
 
-def test_another_name_makes_another_mix_plan_and_nothing_else(lab):
-    lab.run()
-    before = tree(lab.out, "documents", "tokens")
-    lab.pipeline["name"] = "renamed"
-    lab.run()
-    plan = json.loads((lab.out / "mix" / "plan.json").read_text())
+def test_another_name_makes_another_mix_plan_and_nothing_else(ran):
+    before = tree(ran.out, "documents", "tokens")
+    ran.pipeline["name"] = "renamed"
+    ran.run()
+    plan = json.loads((ran.out / "mix" / "plan.json").read_text())
     assert plan["name"] == "renamed"
-    assert tree(lab.out, "documents", "tokens") == before
+    assert tree(ran.out, "documents", "tokens") == before
 
 
-def test_a_mix_plan_of_an_interrupted_edit_is_not_taken_for_the_old_one(lab):
-    lab.run()
-    path = lab.out / "mix" / "plan.json"
+def test_a_mix_plan_of_an_interrupted_edit_is_not_taken_for_the_old_one(ran):
+    path = ran.out / "mix" / "plan.json"
     before = path.read_text()
     path.write_text(before.replace('"seed":0', '"seed":1').replace('"seed": 0', '"seed": 1'))
     assert path.read_text() != before
-    lab.run()
+    ran.run()
     assert path.read_text() == before
 
 
@@ -158,9 +156,8 @@ def test_a_damaged_plan_is_one_message(lab):
     lab.run("--until", "gopher_quality")
 
 
-def test_a_missing_part_is_made_again(lab):
-    lab.run()
-    before = tree(lab.out)
-    next((lab.out / "documents").glob("*.parquet")).unlink()
-    lab.run()
-    assert tree(lab.out) == before
+def test_a_missing_part_is_made_again(ran):
+    before = tree(ran.out)
+    next((ran.out / "documents").glob("*.parquet")).unlink()
+    ran.run()
+    assert tree(ran.out) == before

@@ -358,25 +358,23 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(finished):
     assert f"Finished: {finished.out}" in terminal.text
 
 
-def test_ctrl_c_ends_the_watching_only(copied):
+@pytest.mark.parametrize(
+    ("end", "code", "says"),
+    [
+        (lambda terminal: terminal.type("\x03"), 1, "This ends the watching only."),
+        (lambda terminal: os.kill(terminal.process, signal.SIGTERM), 128 + signal.SIGTERM, "\n"),
+    ],
+    ids=["Ctrl-C", "TERM"],
+)
+def test_what_ends_the_watching_closes_the_picture(copied, end, code, says):
     (copied / "manifests" / "minhash_dedup.sign" / "seal.json").unlink()
     (copied / "logs" / "worker-elsewhere-77-1.log").touch()
     command = [sys.executable, "-m", "corpuskit", "status", str(copied), "--watch", "0.2"]
     terminal = Terminal(command, 80, 24, PYTHONPATH=_root())
     assert terminal.wait_for(lambda text: "minhash_dedup.sign" in text)
-    terminal.type("\x03")
-    assert terminal.ended() == 1
-    assert "This ends the watching only." in terminal.text
-
-
-def test_term_closes_the_picture(copied):
-    (copied / "manifests" / "minhash_dedup.sign" / "seal.json").unlink()
-    (copied / "logs" / "worker-elsewhere-77-1.log").touch()
-    command = [sys.executable, "-m", "corpuskit", "status", str(copied), "--watch", "0.2"]
-    terminal = Terminal(command, 80, 24, PYTHONPATH=_root())
-    assert terminal.wait_for(lambda text: "minhash_dedup.sign" in text)
-    os.kill(terminal.process, signal.SIGTERM)
-    assert terminal.ended() == 128 + signal.SIGTERM
+    end(terminal)
+    assert terminal.ended() == code
+    assert says in terminal.text
     assert terminal.text.endswith("\n")
 
 

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_runs import Shards, expected_order, expected_plan, write_plan
@@ -42,6 +43,7 @@ LEGS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(stages=STAGES, seed=st.integers(0, 3), legs=LEGS)
 def test_stops_topologies_ramps_pieces_edits_and_skips_change_no_row(

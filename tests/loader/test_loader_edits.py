@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,13 @@ def test_a_cap_is_checked_before_anything_is_written(shards: Shards, run_dir: Pa
     assert not (run / "edits").exists()
     append(plan, new_stage(plan, 32, {"math": 1}, rows=100, max_epochs={"math": 12}))
     assert StreamingLoader(run, 1).num_steps == 132
+
+
+@pytest.mark.parametrize(("cap", "is_allowed"), [(0, False), (1, True), (1.5, True), (-1, False)])
+def test_a_cap_is_above_0(run: Path, cap: float, is_allowed: bool) -> None:
+    plan = read_mix(run)
+    with contextlib.nullcontext() if is_allowed else pytest.raises(UsageError, match="above 0"):
+        assert new_stage(plan, 32, {"web": 1}, rows=1, max_epochs={"web": cap})
 
 
 def test_two_edits_at_once_do_not_both_win(run: Path) -> None:

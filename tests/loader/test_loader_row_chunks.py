@@ -135,8 +135,18 @@ def test_a_state_of_any_step_needs_no_iteration(run: Path) -> None:
     assert states[0] == loader.state_dict()
     for batch in loader:
         assert loader.state_dict() == states[batch["step"] + 1]
-    with pytest.raises(UsageError, match="state_at: step must be in"):
-        loader.state_at(loader.num_steps + 1)
+
+
+@pytest.mark.parametrize("method", ["state_at", "row_at", "mixture"])
+def test_what_comes_before_a_step_can_be_asked_of_the_end_and_no_later(
+    run: Path, method: str
+) -> None:
+    loader = StreamingLoader(run, [(0, 2), (5, 6)])
+    end = loader.num_steps
+    getattr(loader, method)(end)
+    for step in (-1, end + 1):
+        with pytest.raises(UsageError, match=rf"{method}: step must be in \[0, {end + 1}\), got"):
+            getattr(loader, method)(step)
 
 
 def test_a_state_taken_ahead_goes_on_behind_its_batch(run: Path) -> None:

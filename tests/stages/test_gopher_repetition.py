@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,23 +113,6 @@ def test_measures_are_those_of_the_lengths_named():
     assert rules(stage, outcome, 2) == [None, "empty"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_measures_and_bounds_alone_give_the_decision(variant):
-    stage = GopherRepetition(measures=True, variant=variant)
-    rows = ["the road to the end of it " * 3, "one two three four five six seven eight nine ten"]
-    documents = ["", "a b", "x\nx\nx", "x\n\nx\n\nx", *rows, " ".join(map(str, range(90)))]
-    outcome = stage.apply(view(documents))
-    found = rules(stage, outcome, len(documents))
-    for row, rule in enumerate(found):
-        broken = [
-            name
-            for name, values in outcome.measures.items()
-            if values[row] > (0 if name == "empty" else stage.threshold(name))
-        ]
-        assert rule == (broken[0] if broken else None)
-    assert found == rules(stage, GopherRepetition(variant=variant).apply(view(documents)), 7)
-
-
 def test_the_value_is_what_the_failing_rule_measured():
     row = plain(GopherRepetition(), view(["one\ntwo\none\none"]))[0]
     assert (row["rule"], row["value"]) == ("dup_line_frac", 0.5)
@@ -153,26 +134,3 @@ def test_long_texts_of_one_thing():
         "dup_line_frac",
         "dup_line_frac",
     ]
-
-
-@pytest.mark.real
-@pytest.mark.slow
-def test_decisions_and_reasons_equal_the_reference_on_english(shared_data):
-    files = sorted((shared_data / "bench_en").glob("*.parquet"))
-    texts = pq.read_table(files[0], columns=["text"])["text"].to_pylist()[::25]
-    no_lines = {**OFF, "max_top_ngram_ratios": {1: 0.2, 3: 0.1}}
-    fewer = GopherRepetition(**{**no_lines, "max_dup_ngram_ratios": {2: 0.6, 6: 0.1, 10: 0.05}})
-    for stage in (GopherRepetition(), fewer):
-        assert differing(stage, texts) == []
-        assert len(set(rules(stage, stage.apply(view(texts)), len(texts)))) >= 4
-
-
-@pytest.mark.real
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS[1:])
-def test_variants_decide_as_plain_python_on_english(shared_data, variant):
-    files = sorted((shared_data / "bench_en").glob("*.parquet"))
-    texts = pq.read_table(files[0], columns=["text"])["text"].to_pylist()[::25]
-    stage = GopherRepetition(variant=variant)
-    assert differing(stage, texts) == []
-    assert np.count_nonzero(stage.apply(view(texts)).codes) > len(texts) / 20

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import re
-
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpuskit.stages.rewriters.line_rules import LineRules, cut_phrases, phrase_patterns
-from tests.contract.strategies import plain, rules, texts, texts_after, view
+from tests.contract.strategies import plain, texts, view
 from tests.oracles import oracle_of
 from tests.oracles.rewriters import _fasttext_words
 
@@ -112,22 +109,3 @@ def test_words_are_split_as_fasttext_splits_them():
 @pytest.mark.parametrize("text", ["cart " * 400_000, " " * 2_000_000, "a\u0301" * 700_000])
 def test_a_long_line_takes_linear_time(text):
     assert row_of(f"{text}\n1 likes")["rule"] in {"empty", "too_much_removed", None}
-
-
-@pytest.mark.real
-@pytest.mark.slow
-def test_texts_and_rules_equal_plain_python_on_real_texts(shared_data):
-    file = min((shared_data / "bench_en").glob("*.parquet"))
-    documents = pq.read_table(file, columns=["text"])["text"].to_pylist()[::10]
-    documents += [re.sub(r"\.\n", ". Read more...\n3 likes\n", text) for text in documents[::20]]
-    for variant in ("dclm", "refinedweb"):
-        stage = LineRules(variant=variant, max_removed_ratio=0.2)
-        oracle, shown = oracle_of(stage), view(documents)
-        outcome = stage.apply(shown)
-        found = list(rules(stage, outcome, len(documents)))
-        after = texts_after(shown, outcome)
-        expected = [oracle(text) for text in documents]
-        assert found == [rule for rule, _ in expected]
-        kept = [row for row, rule in enumerate(found) if rule is None]
-        assert [after[row].decode() for row in kept] == [expected[row][1] for row in kept]
-        assert len(kept) > 50

@@ -19,14 +19,9 @@ from corpuskit.loader.index import file_digest
 from corpuskit.loader.order import apportion
 from corpuskit.stages.mixing.mix import Mix
 from corpuskit.stages.sequences.shuffle import Shuffle
-from tests.stages.sequence_runner import mixed_run, rows_of, save_byte_tokenizer, token_matrix
+from tests.stages.sequence_runner import mixed_run, rows_of, token_matrix
 
 SIZES = {"web": 40, "books": 15, "code": 6}
-
-
-@pytest.fixture(scope="module")
-def byte_tokenizer(tmp_path_factory):
-    return save_byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture(scope="module")

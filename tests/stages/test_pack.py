@@ -16,20 +16,10 @@ from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.kernels.packing import CONTINUES, GOES_ON, PADDING
 from corpuskit.stages.sequences.pack import Pack
 from corpuskit.stages.sequences.tokenize import Tokenize
-from tests.stages.sequence_runner import pack_texts, rows_of, save_byte_tokenizer, token_matrix
+from tests.stages.sequence_runner import pack_texts, rows_of, token_matrix
 
 METHODS = ["best_fit", "concat"]
 EOS, PAD = 256, 257
-
-
-@pytest.fixture(scope="module")
-def byte_tokenizer(tmp_path_factory):
-    return save_byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture(scope="module")
-def new_folder(tmp_path_factory):
-    return lambda: tmp_path_factory.mktemp("run")
 
 
 def packed(folder, texts, byte_tokenizer, pack, **options):

@@ -19,21 +19,11 @@ from corpuskit.loader.order import permute
 from corpuskit.stages.sequences.pack import Bands, Pack
 from corpuskit.stages.sequences.shuffle import Shuffle
 from corpuskit.stages.sequences.tokenize import Tokenize
-from tests.stages.sequence_runner import pack_texts, rows_of, save_byte_tokenizer, token_matrix
+from tests.stages.sequence_runner import pack_texts, rows_of, token_matrix
 
 EOS = 256
 COPIES, SCORE = "upsample.copies", "percentile.rank"
 EDGES = (0.25, 0.75)
-
-
-@pytest.fixture(scope="module")
-def byte_tokenizer(tmp_path_factory):
-    return save_byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture(scope="module")
-def new_folder(tmp_path_factory):
-    return lambda: tmp_path_factory.mktemp("run")
 
 
 def text(number, length):

@@ -21,19 +21,9 @@ from corpuskit.stages.sequences._rows import packed_schema
 from corpuskit.stages.sequences.pack import Pack
 from corpuskit.stages.sequences.shuffle import Shuffle
 from corpuskit.stages.sequences.tokenize import Tokenize
-from tests.stages.sequence_runner import pack_texts, rows_of, save_byte_tokenizer, token_matrix
+from tests.stages.sequence_runner import pack_texts, rows_of, token_matrix
 
 SEQ_LEN = 7
-
-
-@pytest.fixture(scope="module")
-def byte_tokenizer(tmp_path_factory):
-    return save_byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture(scope="module")
-def new_folder(tmp_path_factory):
-    return lambda: tmp_path_factory.mktemp("run")
 
 
 def numbered(first, count):

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from corpuskit.errors import TaskError, UsageError
 from corpuskit.stage import Known
 from corpuskit.stages.dedup.substring_dedup import SubstringDedup
+from corpuskit.stages.dedup.substring_dedup.suffix_array import _lay_out
 from tests.stages.global_runner import run_global
 
 if TYPE_CHECKING:
@@ -365,3 +366,13 @@ def test_every_planted_passage_is_found(engine, shared_data, window: int) -> Non
         assert any(low <= start and end <= high for low, high in found[number])
     assert eligible == {100: 614, 250: 462}[window]
     assert np.mean([len(spans) > 0 for spans in found]) < 1
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint32])
+def test_the_separator_of_a_suffix_array_is_in_no_text(kind):
+    values = np.array([244, 7, 255, 7] if kind is np.uint32 else [244, 7, 9, 7], kind)
+    offsets, symbols = _lay_out(np.array([1, 0]), np.array([0, 1, 4]), values)
+    assert offsets.tolist() == [0, 4, 6]
+    assert [symbols[0:3].tolist(), symbols[4:5].tolist()] == [values[1:].tolist(), [244]]
+    assert symbols[3] == symbols[5]
+    assert symbols[3] not in values

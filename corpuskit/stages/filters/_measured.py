@@ -72,13 +72,6 @@ class MeasuredFilter(StreamingStage):
             properties[name] = properties.pop(name)
         return schema
 
-    def fails(self, rule: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-        if rule not in self.bounds:
-            return super().fails(rule, values)
-        bound = self.threshold(rule)
-        is_low = any(row.name == rule and row.below for row in self.table)
-        return values < bound if is_low else values > bound
-
     def apply(self, view: View) -> Outcome:
         return self.decide(view)
 
