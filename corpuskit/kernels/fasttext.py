@@ -780,7 +780,8 @@ def _by_label(
     if output.loss == SOFTMAX:
         total = np.float32(0)
         for label in range(num_labels):
-            values[label] = math.exp(np.float32(values[label] - most_value))
+            power = np.float32(values[label] - most_value)
+            values[label] = math.exp(np.float64(power))  # in double precision, as the library
             total += values[label]
         for label in range(num_labels):
             values[label] /= total
