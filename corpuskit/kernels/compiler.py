@@ -34,6 +34,18 @@ class _EntryCode(codegen.JITCodeLibrary):
                 super().add_linking_library(other)  # type: ignore[no-untyped-call]
 
 
+class _PackedCode(_EntryCode):
+    """Code in which operations on neighbouring numbers are packed into vectors."""
+
+    def _optimize_final_module(self) -> None:
+        before = numba.config.SLP_VECTORIZE  # type: ignore[attr-defined]
+        numba.config.SLP_VECTORIZE = 1  # type: ignore[attr-defined]
+        try:
+            super()._optimize_final_module()  # type: ignore[no-untyped-call]
+        finally:
+            numba.config.SLP_VECTORIZE = before  # type: ignore[attr-defined]
+
+
 class _CalleeCode(_EntryCode):
     """Code of a kernel called from kernels: neither optimised nor made executable by itself."""
 
@@ -59,6 +71,10 @@ class _CompileWhole(compiler.CompilerBase):
         state.library.enable_object_caching()
         steps: Any = compiler.DefaultPassBuilder
         return [steps.define_nopython_pipeline(state)]
+
+
+class _CompilePacked(_CompileWhole):
+    library = _PackedCode
 
 
 class _CompilePart(_CompileWhole):
@@ -111,7 +127,7 @@ class _KernelCache(caching.FunctionCache):
     _impl_class = _KeptResult
 
 
-def compiled(func: Callable[..., Any]) -> Any:
+def compiled(func: Callable[..., Any], steps: type[_CompileWhole] = _CompileWhole) -> Any:
     """Return what compiles `func` on first call: no GIL, IEEE arithmetic, no bounds checks, kept.
 
     Division by zero gives inf or nan as in NumPy. Numba notices edits only in the file that holds
@@ -123,7 +139,7 @@ def compiled(func: Callable[..., Any]) -> Any:
     function, which exists in its callers only. A kernel cannot call itself.
     """
     options: Any = {"nogil": True, "error_model": "numpy"}
-    ours: Any = {"no_cfunc_wrapper": True, "pipeline_class": _CompileWhole} if _LINKS else {}
+    ours: Any = {"no_cfunc_wrapper": True, "pipeline_class": steps} if _LINKS else {}
     place = kernel_folder(Path(func.__code__.co_filename))
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(place)  # type: ignore[attr-defined]
     try:
@@ -142,6 +158,11 @@ def compiled(func: Callable[..., Any]) -> Any:
             [plain(arg) for arg in args], {name: plain(arg) for name, arg in named.items()}
         )
     return whole
+
+
+def packed(func: Callable[..., Any]) -> Any:
+    """As `compiled`, with packed operations where kernels are linked once, else without."""
+    return compiled(func, _CompilePacked)
 
 
 def _timed(compile_one: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IS_PLAIN", "cache_dir", "compile_seconds", "compiling", "inline", "kernel", "load_compiler",
-    "on_compile",
+    "on_compile", "packed_kernel",
 ]  # fmt: skip
 
 P = ParamSpec("P")
@@ -40,12 +40,12 @@ class _Lazy:
     """A kernel that is not compiled yet; calls, and all else, go to the compiled one.
 
     Args:
-        is_inline: for other kernels only, which compile it into themselves.
+        maker: function of `compiler` that makes it.
     """
 
-    def __init__(self, func: Callable[..., Any], *, is_inline: bool) -> None:
+    def __init__(self, func: Callable[..., Any], maker: str) -> None:
         functools.update_wrapper(self, func)
-        self.py_func, self._is_inline = func, is_inline
+        self.py_func, self._maker = func, maker
         self._begun: Any = None
         self._made: Any = None
 
@@ -65,8 +65,7 @@ class _Lazy:
             if self._begun is None:
                 from corpuskit.kernels import compiler
 
-                make = compiler.inlined if self._is_inline else compiler.compiled
-                self._begun = make(self.py_func)
+                self._begun = getattr(compiler, self._maker)(self.py_func)
                 _replace_called(self.py_func)
                 self._made = self._begun
         return self._begun
@@ -85,12 +84,20 @@ def kernel(func: Callable[P, R]) -> Callable[P, R]:
 
     Division by zero gives inf or nan as in NumPy. A kernel cannot call itself.
     """
-    return func if IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=False))
+    return func if IS_PLAIN else cast("Callable[P, R]", _Lazy(func, "compiled"))
+
+
+def packed_kernel(func: Callable[P, R]) -> Callable[P, R]:
+    """As `kernel`; equal operations on neighbouring numbers become one on a vector of them.
+
+    For loops that keep several sums, each in a variable: Numba leaves this step out by default.
+    """
+    return func if IS_PLAIN else cast("Callable[P, R]", _Lazy(func, "packed"))
 
 
 def inline(func: Callable[P, R]) -> Callable[P, R]:
     """Compile a small helper into each kernel that calls it; costs compile time per caller."""
-    return func if IS_PLAIN else cast("Callable[P, R]", _Lazy(func, is_inline=True))
+    return func if IS_PLAIN else cast("Callable[P, R]", _Lazy(func, "inlined"))
 
 
 def load_compiler() -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corpuskit.stages.annotators._fasttext import DECIMALS, PREFIX
-from corpuskit.stages.annotators._scoring import NEWLINES
+from corpuskit.stages.annotators._fasttext import DECIMALS
+from corpuskit.stages.annotators._fasttextfile import PREFIX
 from corpuskit.stages.annotators.language import UNDETERMINED
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from corpuskit.stages.annotators.quality import Quality
     from corpuskit.stages.annotators.toxicity import Toxicity
     from tests.oracles import Decide
+
+
+NEWLINES = {"space": " ", "drop": ""}
 
 
 class Official:
@@ -131,7 +134,7 @@ def quality(stage: Quality) -> Decide:
                 stage.model,
                 **{kind: list(bounds.items())},
                 save_labels_in_metadata=False,
-                newline_replacement=NEWLINES[stage.newlines].decode(),
+                newline_replacement=NEWLINES[stage.newlines],
             )
             filters[rule]._model = official
 
@@ -149,7 +152,7 @@ def quality(stage: Quality) -> Decide:
 
 def toxicity(stage: Toxicity) -> Decide:
     official = open_official(stage.model)
-    newline = NEWLINES[stage.newlines].decode()
+    newline = NEWLINES[stage.newlines]
 
     def decide(text: str) -> tuple[str | None, str]:
         seen = beginning(text, stage.max_bytes).strip().replace("\n", newline)

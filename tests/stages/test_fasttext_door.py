@@ -19,11 +19,11 @@ from corpuskit.stages.annotators._fasttext import (
     ClassifierSettings,
     FastTextModel,
     _zeroed_memory,
-    labels_of,
     open_model,
     train,
     training_line,
 )
+from corpuskit.stages.annotators._fasttextfile import labels_of
 
 SMALL = ClassifierSettings(dim=8, epochs=3, minn=2, maxn=3, buckets=2000, seed=7)
 TRAPS = [
@@ -132,7 +132,7 @@ def test_newlines_are_spaces_or_what_the_caller_says(model_path):
     model = open_model(model_path)
     expected = model.predict(buffers(["abc def", "abcdef"])).scores
     assert model.predict(buffers(["abc\ndef"])).scores[0] == expected[0]
-    assert model.predict(buffers(["abc\ndef"]), newlines=b"").scores[0] == expected[1]
+    assert model.predict(buffers(["abc\ndef"]), drop_newlines=True).scores[0] == expected[1]
 
 
 def test_fewer_labels_than_asked_leave_empty_places(model_path):

@@ -15,7 +15,8 @@ from pydantic import Field, model_validator
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, StreamingStage
-from corpuskit.stages.annotators._fasttext import PREFIX, labels_of, open_model
+from corpuskit.stages.annotators._fasttext import open_model
+from corpuskit.stages.annotators._fasttextfile import PREFIX, labels_of, resident_bytes
 from corpuskit.text.languages import same_language
 
 if TYPE_CHECKING:
@@ -140,9 +141,6 @@ class Language(StreamingStage):
     def files(self) -> tuple[str, ...]:
         return (str(self._path), *([self.min_scores] if isinstance(self.min_scores, str) else []))
 
-    def libraries(self) -> tuple[str, ...]:
-        return ("fasttext",)
-
     def adds(self) -> Mapping[str, pa.DataType]:
         best = {"label": pa.string(), "score": pa.float64()}
         if self.top_k == 1:
@@ -153,9 +151,9 @@ class Language(StreamingStage):
         seen = volume.text_bytes
         if self.max_bytes is not None:
             seen = min(seen, volume.documents * self.max_bytes)
-        model = self._path.stat().st_size if self._path.exists() else 0
         columns = volume.documents * 8 * self.top_k
-        return Cost(cpu_seconds=seen / 15e6, resident_bytes=2 * model, disk_bytes=columns)
+        resident = resident_bytes(self._path)
+        return Cost(cpu_seconds=seen / 50e6, resident_bytes=resident, disk_bytes=columns)
 
     def apply(self, view: View) -> Outcome:
         model = open_model(self._path)

@@ -1,0 +1,869 @@
+"""fastText prediction: the rows of a text, their mean, and the labels that score best.
+
+A text becomes the rows of its words, of the runs of characters in them, and of its word n-grams; it
+is the mean of these rows. Rows are added in fastText's own order, in float32 as there, so scores
+are those of the library to the last bit.
+
+Nearly all time goes into two loops: hashing runs of characters, which a small table of common words
+saves for three words of four, and adding rows, which are read from all over the matrix.
+
+Source: fastText 0.9.3, `getLine` of dictionary.cc, loss.cc.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from corpuskit.kernels.hashing import load64, load_tail, store64
+from corpuskit.kernels.jit import inline, kernel, packed_kernel
+from corpuskit.kernels.utf8 import skip_space, skip_space_back
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Offsets = NDArray[np.int64]
+    Rows = NDArray[np.int32]
+    Floats = NDArray[np.float32]
+
+ROWS = 8192
+"""Rows that are collected before they are added up: 32 KB, which stay in the fastest cache."""
+
+LONGEST_RUN = 100
+"""Characters of a run, at most."""
+
+KNOWN = 4096
+"""Words that are remembered with their rows, in 128 bytes each: half of a second-level cache."""
+
+_BASIS, _PRIME = np.uint32(2166136261), np.uint32(16777619)
+_WIDE = np.uint32(0xFFFFFF00)
+"""Set in a byte from 0x80 on, as the library hashes signed bytes."""
+
+_OPEN, _CLOSE = np.uint8(ord("<")), np.uint8(ord(">"))
+_NGRAM_FACTOR = np.uint64(116049371)
+_END = np.uint64(int.from_bytes(b"</s>", "little"))
+_END_HASH = np.uint32(3617362777)
+_LABEL = np.uint64(int.from_bytes(b"__label_", "little"))
+
+_HIGH_BITS, _LOW_BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
+_ABOVE_SPACE = np.uint64(0x5F5F5F5F5F5F5F5F)
+_ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
+_MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+
+_LINE = 32
+"""Numbers of a remembered word: 16 bytes of the word, hash, how many rows, rows."""
+
+_HASH, _COUNT, _FIRST = 4, 5, 6
+
+
+class Features(NamedTuple):
+    """What tells which rows a text has.
+
+    Attributes:
+        words: the dictionary: words and labels, one behind the other.
+        places: (E, 2) int64, where each begins and ends.
+        table: (2 ** n,) uint64, the dictionary by hash: hash << 32 | entry + 1; 0 is empty. More
+            than half of it is empty.
+        num_words: how many entries are words; the others, behind them, are labels.
+        min_run, max_run: characters of a run; no runs if `max_run` is 0.
+        word_ngrams: words of a word n-gram, at most; 1 for none.
+        buckets: hashes of runs and of word n-grams are taken modulo this.
+        kept: (ceil(buckets / 32),) uint64, which buckets have a row, a bit each in the low half,
+            and how many have one before, in the high half; (0,) if all have one.
+        end_row: of the word that ends a text, -1 if it has none.
+    """
+
+    words: Bytes
+    places: Offsets
+    table: NDArray[np.uint64]
+    num_words: int
+    min_run: int
+    max_run: int
+    word_ngrams: int
+    buckets: int
+    kept: NDArray[np.uint64]
+    end_row: int
+
+
+class Scratch(NamedTuple):
+    """What `mean_rows` writes to; `known` outlives a call.
+
+    Attributes:
+        known: (KNOWN, 32) uint32, words by hash, the last one that came by; see `_LINE`.
+        rows: (ROWS + 32,) int32, not yet added.
+        letters: a word, or a part of it, between brackets.
+        hashes: (W,) uint32 of the words of the longest text, if there are word n-grams.
+    """
+
+    known: NDArray[np.uint32]
+    rows: Rows
+    letters: Bytes
+    hashes: NDArray[np.uint32]
+
+
+def scratch(features: Features, longest: int, known: NDArray[np.uint32] | None = None) -> Scratch:
+    """Return room for texts of up to `longest` bytes."""
+    return Scratch(
+        np.zeros((KNOWN, _LINE), np.uint32) if known is None else known,
+        np.empty(ROWS + _LINE, np.int32),
+        np.empty(_window(features.max_run) + 4 * features.max_run + 16, np.uint8),
+        np.empty(longest // 2 + 2 if features.word_ngrams > 1 else 0, np.uint32),
+    )
+
+
+@kernel
+def _window(max_run: int) -> int:
+    """Return how many bytes of a word are looked at together: their runs fit into the rows."""
+    return ROWS // max(max_run, 2)
+
+
+@inline
+def _hash_byte(value: np.uint32, byte: int) -> np.uint32:
+    letter = np.uint32(byte)
+    if letter >= np.uint32(0x80):
+        letter |= _WIDE
+    return np.uint32((value ^ letter) * _PRIME)
+
+
+@inline
+def _is_end(data: Bytes, begin: int, end: int) -> bool:
+    return end - begin == 4 and load_tail(data, begin, end) == _END
+
+
+@kernel
+def fnv(data: Bytes, begin: int, end: int) -> np.uint32:
+    """Return fastText's hash of a word: FNV-1a of signed bytes."""
+    value = _BASIS
+    for at in range(begin, end):
+        value = _hash_byte(value, data[at])
+    return value
+
+
+@kernel
+def index_words(features: Features, tail: int) -> int:
+    """Fill `places` and `table`; return the row of the word that ends a text, -1 if it has none.
+
+    Of equal entries the last one counts, as in the library. Behind an entry lies a zero, and `tail`
+    bytes.
+    """
+    at = 0
+    end_row = -1
+    for entry in range(len(features.places)):
+        begin = at
+        while features.words[at] != 0:
+            at += 1
+        features.places[entry, 0], features.places[entry, 1] = begin, at
+        value = fnv(features.words, begin, at)
+        place, _ = _find(features, features.words, begin, at, value)
+        features.table[place] = np.uint64(value) << np.uint64(32) | np.uint64(entry + 1)
+        if _is_end(features.words, begin, at) and entry < features.num_words:
+            end_row = entry
+        at += 1 + tail
+    return end_row
+
+
+@kernel
+def _find(
+    features: Features, data: Bytes, begin: int, end: int, value: np.uint32
+) -> tuple[int, int]:
+    """Return the place in the table of a word, and its entry, -1 if it has none."""
+    mask = len(features.table) - 1
+    place = int(value) & mask
+    while features.table[place] != 0:
+        slot = features.table[place]
+        if slot >> np.uint64(32) == value:
+            entry = int(slot & np.uint64(0xFFFFFFFF)) - 1
+            first, last = features.places[entry]
+            at = 0
+            if last - first == end - begin:
+                while at < end - begin and features.words[first + at] == data[begin + at]:
+                    at += 1
+                if at == end - begin:
+                    return place, entry
+        place = (place + 1) & mask
+    return place, -1
+
+
+@inline
+def _inverse(features: Features) -> np.uint64:
+    """Return what takes the place of a division: the quotient is then right or one too small."""
+    return np.uint64(1 << 32) // np.uint64(max(features.buckets, 1))
+
+
+@inline
+def _bucket_row(bucket: np.uint64, features: Features) -> tuple[np.int64, np.int64]:
+    """Return the row of a bucket, and 1, or 0 if it has none."""
+    if len(features.kept) == 0:
+        return features.num_words + np.int64(bucket), np.int64(1)
+    entry = features.kept[bucket >> np.uint64(5)]
+    place = bucket & np.uint64(31)
+    before = entry & ((np.uint64(1) << place) - np.uint64(1))
+    before -= (before >> np.uint64(1)) & np.uint64(0x55555555)
+    before = (before & np.uint64(0x33333333)) + ((before >> np.uint64(2)) & np.uint64(0x33333333))
+    before = (before + (before >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
+    before = ((before * np.uint64(0x01010101)) & np.uint64(0xFFFFFFFF)) >> np.uint64(24)
+    row = features.num_words + np.int64((entry >> np.uint64(32)) + before)
+    return row, np.int64(entry >> place & np.uint64(1))
+
+
+@inline
+def _hash_row(
+    value: np.uint32, inverse: np.uint64, features: Features
+) -> tuple[np.int64, np.int64]:
+    """Return the row of a hash, and 1, or 0 if it has none."""
+    buckets = np.uint64(features.buckets)
+    bucket = np.uint64(value) - ((np.uint64(value) * inverse) >> np.uint64(32)) * buckets
+    if bucket >= buckets:
+        bucket -= buckets
+    return _bucket_row(bucket, features)
+
+
+@kernel
+def _narrow_runs(
+    letters: Bytes, first: int, last: int, size: int, features: Features, rows: Rows, num: int
+) -> int:
+    """Append the rows of runs of ASCII that begin in `letters[first:last]`; return the new `num`.
+
+    Brackets at `letters[0]` and `letters[size - 1]` are no runs by themselves.
+    """
+    inverse = _inverse(features)
+    for begin in range(first, last):
+        value = _BASIS
+        # As many for each: what lies beyond the word is written over, and nothing is predicted.
+        for width in range(1, features.max_run + 1):
+            value = np.uint32((value ^ np.uint32(letters[begin + width - 1])) * _PRIME)
+            if width >= features.min_run:
+                rows[num], has_row = _hash_row(value, inverse, features)
+                is_bracket = (width == 1) & ((begin == 0) | (begin == size - 1))
+                num += has_row & (begin + width <= size) & ~is_bracket
+    return num
+
+
+@kernel
+def _wide_runs(
+    letters: Bytes, first: int, last: int, size: int, features: Features, rows: Rows, num: int
+) -> int:
+    """As `_narrow_runs`, for any characters."""
+    inverse = _inverse(features)
+    letters[size] = 0
+    for begin in range(first, last):
+        if letters[begin] & 0xC0 == 0x80:
+            continue
+        value = _BASIS
+        at = begin
+        width = 1
+        while width <= features.max_run and at < size:
+            value = _hash_byte(value, letters[at])
+            at += 1
+            while letters[at] & 0xC0 == 0x80:
+                value = _hash_byte(value, letters[at])
+                at += 1
+            if width >= features.min_run:
+                rows[num], has_row = _hash_row(value, inverse, features)
+                num += has_row & ~((width == 1) & ((begin == 0) | (at == size)))
+            width += 1
+    return num
+
+
+@kernel
+def _add_16(rows: Rows, num: int, matrix: Floats, stride: np.uint64, sums: Floats) -> None:
+    """Add 16 columns of rows to `sums`, row by row."""
+    s0, s1, s2, s3, s4, s5, s6, s7 = (
+        sums[0],
+        sums[1],
+        sums[2],
+        sums[3],
+        sums[4],
+        sums[5],
+        sums[6],
+        sums[7],
+    )
+    s8, s9, s10, s11, s12, s13, s14, s15 = (
+        sums[8],
+        sums[9],
+        sums[10],
+        sums[11],
+        sums[12],
+        sums[13],
+        sums[14],
+        sums[15],
+    )
+    for place in range(num):
+        at = np.uint64(rows[place]) * stride
+        s0 += matrix[at]
+        s1 += matrix[at + np.uint64(1)]
+        s2 += matrix[at + np.uint64(2)]
+        s3 += matrix[at + np.uint64(3)]
+        s4 += matrix[at + np.uint64(4)]
+        s5 += matrix[at + np.uint64(5)]
+        s6 += matrix[at + np.uint64(6)]
+        s7 += matrix[at + np.uint64(7)]
+        s8 += matrix[at + np.uint64(8)]
+        s9 += matrix[at + np.uint64(9)]
+        s10 += matrix[at + np.uint64(10)]
+        s11 += matrix[at + np.uint64(11)]
+        s12 += matrix[at + np.uint64(12)]
+        s13 += matrix[at + np.uint64(13)]
+        s14 += matrix[at + np.uint64(14)]
+        s15 += matrix[at + np.uint64(15)]
+    sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7] = (
+        s0,
+        s1,
+        s2,
+        s3,
+        s4,
+        s5,
+        s6,
+        s7,
+    )
+    sums[8], sums[9], sums[10], sums[11], sums[12], sums[13], sums[14], sums[15] = (
+        s8,
+        s9,
+        s10,
+        s11,
+        s12,
+        s13,
+        s14,
+        s15,
+    )
+
+
+@kernel
+def _add_4(rows: Rows, num: int, matrix: Floats, stride: np.uint64, sums: Floats) -> None:
+    """Add 4 columns of rows to `sums`, row by row."""
+    s0, s1, s2, s3 = sums[0], sums[1], sums[2], sums[3]
+    for place in range(num):
+        at = np.uint64(rows[place]) * stride
+        s0 += matrix[at]
+        s1 += matrix[at + np.uint64(1)]
+        s2 += matrix[at + np.uint64(2)]
+        s3 += matrix[at + np.uint64(3)]
+    sums[0], sums[1], sums[2], sums[3] = s0, s1, s2, s3
+
+
+@kernel
+def _add(rows: Rows, num: int, matrix: Floats, sums: Floats) -> None:
+    """Add rows to `sums`, in their order."""
+    stride = np.uint64(len(sums))
+    first = 0
+    while first + 16 <= len(sums):
+        # Slices: with an offset instead, LLVM adds number by number, at a third of the speed.
+        _add_16(rows, num, matrix[first:], stride, sums[first : first + 16])
+        first += 16
+    while first < len(sums):
+        _add_4(rows, num, matrix[first:], stride, sums[first : first + 4])
+        first += 4
+
+
+@kernel
+def _add_runs(
+    data: Bytes,
+    begin: int,
+    end: int,
+    features: Features,
+    room: Scratch,
+    num: int,
+    matrix: Floats,
+    sums: Floats,
+) -> tuple[int, int]:
+    """Append the rows of the runs of a word; return the new `num`, and how many were added up.
+
+    The word between brackets is looked at in windows, each with enough behind it for its last runs;
+    `letters[0]` is what stands before a window.
+    """
+    window, total = _window(features.max_run), end - begin + 2
+    letters = room.letters
+    added = 0
+    at = 0
+    while at < total:
+        base = max(at - 1, 0)
+        size = min(window + 4 * features.max_run + 8, total - base)
+        seen = np.uint8(0)
+        for place in range(size):
+            source = min(max(begin + base + place - 1, begin), end - 1)
+            seen |= data[source]
+            letters[place] = data[source]
+        if base == 0:
+            letters[0] = _OPEN
+        if base + size == total:
+            letters[size - 1] = _CLOSE
+        stop = min(at + window - 1, total)
+        if num + (stop - at) * features.max_run > ROWS:
+            _add(room.rows, num, matrix, sums)
+            added += num
+            num = 0
+        runs = (letters, at - base, stop - base, size, features, room.rows, num)
+        num = _wide_runs(*runs) if seen >= 0x80 else _narrow_runs(*runs)
+        at = stop
+    return num, added
+
+
+@inline
+def _add_short_runs(
+    low: np.uint64, high: np.uint64, size: int, features: Features, room: Scratch, num: int
+) -> int:
+    """Append the rows of the runs of an ASCII word of up to 16 bytes; return the new `num`."""
+    letters = room.letters
+    letters[0] = _OPEN
+    store64(low, letters, 1)
+    store64(high, letters, 9)
+    letters[size + 1] = _CLOSE
+    return _narrow_runs(letters, 0, size + 2, size + 2, features, room.rows, num)
+
+
+@inline
+def _spaces(group: np.uint64) -> np.uint64:
+    """Return the top bit of each of 8 bytes that is a space or a control character."""
+    return ~(((group & _LOW_BITS) + _ABOVE_SPACE) | group) & _HIGH_BITS
+
+
+@inline
+def _is_space(byte: int) -> bool:
+    return byte == 32 or 9 <= byte <= 13 or byte == 0
+
+
+@inline
+def _count_bytes(spaces: np.uint64) -> np.int64:
+    """Return how many bytes stand before the first that has its top bit set."""
+    below = (spaces - np.uint64(1)) & ~spaces & _HIGH_BITS
+    return np.int64(((below >> np.uint64(7)) * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@kernel
+def _word_rows(
+    data: Bytes,
+    begin: int,
+    end: int,
+    low: np.uint64,
+    high: np.uint64,
+    features: Features,
+    room: Scratch,
+    num: int,
+    matrix: Floats,
+    sums: Floats,
+) -> tuple[int, int, np.uint32, bool]:
+    """Append the rows of a word; return the new `num`, rows added up before, hash, is it a word.
+
+    Labels are no words; `low` is 0 for a word that is not in `low` and `high`.
+    """
+    value = np.uint32(0)
+    added = 0
+    if len(features.places) > 0 or features.word_ngrams > 1:
+        value = fnv(data, begin, end)
+    entry = -1
+    if len(features.places) > 0:
+        _, entry = _find(features, data, begin, end, value)
+    if entry >= features.num_words:
+        return num, 0, value, False
+    if entry < 0 and end - begin >= 9 and data[begin + 8] == 95 and load64(data, begin) == _LABEL:
+        return num, 0, value, False
+    if num + 18 * features.max_run + 1 > ROWS:
+        _add(room.rows, num, matrix, sums)
+        added, num = num, 0
+    if entry >= 0:
+        room.rows[num] = entry
+        num += 1
+    if features.max_run == 0:
+        pass
+    elif low != 0 and (low | high) & _HIGH_BITS == 0:
+        num = _add_short_runs(low, high, end - begin, features, room, num)
+    else:
+        num, more = _add_runs(data, begin, end, features, room, num, matrix, sums)
+        added += more
+    return num, added, value, True
+
+
+@kernel
+def _text_rows(
+    data: Bytes, at: int, end: int, features: Features, room: Scratch, matrix: Floats, sums: Floats
+) -> tuple[int, int, int]:
+    """Add up the rows of the words of a text; return how many, how many are left, and the words."""
+    rows, known, hashes = room.rows, room.known, room.hashes
+    keys = known.view(np.uint64)
+    num = added = words = 0
+    while True:
+        while at < end and _is_space(data[at]):
+            at += 1
+        if at >= end:
+            break
+        begin = at
+        low = high = np.uint64(0)
+        size = 17
+        if begin + 16 <= len(data):
+            low, high = load64(data, begin), load64(data, begin + 8)
+            spaces = _spaces(low)
+            if spaces:
+                size = _count_bytes(spaces)
+                high = np.uint64(0)
+                low &= (np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)
+            else:
+                spaces = _spaces(high)
+                if spaces:
+                    size = 8 + _count_bytes(spaces)
+                    high &= (np.uint64(1) << np.uint64(8 * (size - 8))) - np.uint64(1)
+        at = begin + size
+        if size > 16 or at >= end or not _is_space(data[at]):
+            size = 17
+            at = begin
+            while at < end and not _is_space(data[at]):
+                at += 1
+        elif high == 0 and low == _END:
+            break
+        slot = 0
+        if size < 17:
+            slot = np.int64((low * _MIX_1 ^ high * _MIX_2) >> np.uint64(64 - 12))
+            if keys[slot, 0] == low and keys[slot, 1] == high:
+                for place in range(_LINE - _FIRST):
+                    rows[num + place] = known[slot, _FIRST + place]
+                num += known[slot, _COUNT]
+                if features.word_ngrams > 1:
+                    hashes[words] = known[slot, _HASH]
+                    words += 1
+                if num > ROWS - _LINE:
+                    _add(rows, num, matrix, sums)
+                    added += num
+                    num = 0
+                continue
+        if _is_end(data, begin, at):
+            break
+        before = num
+        num, more, value, is_word = _word_rows(
+            data,
+            begin,
+            at,
+            low if size < 17 else np.uint64(0),
+            high,
+            features,
+            room,
+            num,
+            matrix,
+            sums,
+        )
+        if is_word and features.word_ngrams > 1:
+            hashes[words] = value
+            words += 1
+        if more > 0:
+            added += more
+        elif size < 17 and is_word and num - before <= _LINE - _FIRST:
+            keys[slot, 0], keys[slot, 1] = low, high
+            known[slot, _HASH], known[slot, _COUNT] = value, num - before
+            for place in range(num - before):
+                known[slot, _FIRST + place] = rows[before + place]
+        if num > ROWS - _LINE:
+            _add(rows, num, matrix, sums)
+            added += num
+            num = 0
+    return added, num, words
+
+
+@kernel
+def _end_rows(
+    features: Features, room: Scratch, num: int, words: int, matrix: Floats, sums: Floats
+) -> tuple[int, int]:
+    """Append the rows of the word that ends a text, and of word n-grams; return as `_text_rows`."""
+    rows, hashes = room.rows, room.hashes
+    added = 0
+    if features.end_row >= 0:
+        rows[num] = features.end_row
+        num += 1
+    if features.word_ngrams > 1:
+        hashes[words] = _END_HASH
+        words += 1
+        buckets = np.uint64(features.buckets)
+        for first in range(words):
+            value = np.uint64(np.int64(np.int32(hashes[first])))
+            for last in range(first + 1, min(first + features.word_ngrams, words)):
+                value = value * _NGRAM_FACTOR + np.uint64(np.int64(np.int32(hashes[last])))
+                rows[num], has_row = _bucket_row(value % buckets, features)
+                num += has_row
+                if num > ROWS - _LINE:
+                    _add(rows, num, matrix, sums)
+                    added += num
+                    num = 0
+    return added, num
+
+
+@packed_kernel
+def mean_rows(
+    begins: Offsets,
+    ends: Offsets,
+    data: Bytes,
+    features: Features,
+    matrix: Floats,
+    room: Scratch,
+    hidden: Floats,
+    counts: Offsets,
+) -> None:
+    """Fill `hidden` with the mean of the rows of each text.
+
+    O(B); 30 to 150 MB/s.
+
+    Args:
+        begins, ends, data: N texts; they may have newlines, which are spaces.
+        matrix: rows of `stride` numbers, one behind the other.
+        room: `scratch`.
+        hidden: (N, stride), zeros.
+        counts: (N,) how many rows a text has; its mean is zero where there are none.
+    """
+    for row in range(len(begins)):
+        sums = hidden[row]
+        added, num, words = _text_rows(data, begins[row], ends[row], features, room, matrix, sums)
+        more, num = _end_rows(features, room, num, words, matrix, sums)
+        added += more
+        _add(room.rows, num, matrix, sums)
+        counts[row] = added + num
+        if counts[row] > 0:
+            factor = np.float32(1.0 / counts[row])
+            for column in range(len(sums)):
+                sums[column] *= factor
+
+
+# ----------------------------------------------------------------------
+# Labels by score. All arithmetic is the library's: the same operations on the same types.
+
+HIERARCHICAL, SOFTMAX = 1, 3
+"""Losses, as a model has them; the others, 2 and 4, score each label by itself."""
+
+_SIGMOID_STEPS, _SIGMOID_MAX = 512, 8
+_TINY = 1e-5
+
+
+class Output(NamedTuple):
+    """What turns the mean of a text's rows into scores.
+
+    Attributes:
+        loss: see HIERARCHICAL.
+        matrix: (dim, L) float32, or (L, dim) with hierarchical softmax.
+        norms: (L,) float32, by which products are multiplied.
+        left, right: (2 * L - 1,) int32, nodes of the tree; -1 at leaves, which come first.
+        sigmoid: (513,) float32, `sigmoid_table()`.
+    """
+
+    loss: int
+    matrix: Floats
+    norms: Floats
+    left: Rows
+    right: Rows
+    sigmoid: Floats
+
+
+def sigmoid_table() -> Floats:
+    """Return 1 / (1 + exp(-x)) for x from -8 to 8, (513,) float32."""
+    steps = np.arange(_SIGMOID_STEPS + 1, dtype=np.float32)
+    places = steps * np.float32(2 * _SIGMOID_MAX) / np.float32(_SIGMOID_STEPS) - _SIGMOID_MAX
+    powers = np.exp(-places.astype(np.float64)).astype(np.float32)
+    return (1.0 / (1.0 + powers.astype(np.float64))).astype(np.float32)
+
+
+@kernel
+def build_tree(counts: Offsets) -> tuple[Rows, Rows]:
+    """Return the left and right nodes of the Huffman tree of labels, (2 * L - 1,) each."""
+    labels = len(counts)
+    left, right = np.full(2 * labels - 1, -1, np.int32), np.full(2 * labels - 1, -1, np.int32)
+    sums = np.full(2 * labels - 1, 10**15, np.int64)
+    sums[:labels] = counts
+    leaf, node = labels - 1, labels
+    for place in range(labels, 2 * labels - 1):
+        for side in (left, right):
+            if leaf >= 0 and sums[leaf] < sums[node]:
+                side[place] = leaf
+                leaf -= 1
+            else:
+                side[place] = node
+                node += 1
+        sums[place] = sums[left[place]] + sums[right[place]]
+    return left, right
+
+
+@inline
+def _log(value: np.float32) -> np.float32:
+    return np.float32(math.log(np.float64(value) + _TINY))
+
+
+@kernel
+def _sift_up(
+    scores: Floats, labels: Rows, place: int, top: int, score: np.float32, label: int
+) -> None:
+    """Put a label in its place above or at `place`, no higher than `top`: std::push_heap."""
+    above = (place - 1) // 2
+    while place > top and scores[above] > score:
+        scores[place], labels[place] = scores[above], labels[above]
+        place = above
+        above = (place - 1) // 2
+    scores[place], labels[place] = score, label
+
+
+@kernel
+def _pop(scores: Floats, labels: Rows, size: int) -> None:
+    """Move the least of a heap to its end: std::pop_heap of GCC, whose order of ties it has."""
+    last = size - 1
+    score, label = scores[last], labels[last]
+    scores[last], labels[last] = scores[0], labels[0]
+    place = below = 0
+    while below < (last - 1) // 2:
+        below = 2 * (below + 1)
+        if scores[below] > scores[below - 1]:
+            below -= 1
+        scores[place], labels[place] = scores[below], labels[below]
+        place = below
+    if last & 1 == 0 and last >= 2 and below == (last - 2) // 2:
+        below = 2 * (below + 1)
+        scores[place], labels[place] = scores[below - 1], labels[below - 1]
+        place = below - 1
+    _sift_up(scores, labels, place, 0, score, label)
+
+
+@kernel
+def _offer(
+    scores: Floats, labels: Rows, size: int, most: int, score: np.float32, label: int
+) -> int:
+    """Add a label to the heap of the `most` best, or not; return how many it has now."""
+    _sift_up(scores, labels, size, 0, score, label)
+    size += 1
+    if size > most:
+        _pop(scores, labels, size)
+        size -= 1
+    return size
+
+
+@kernel
+def _by_tree(
+    mean: Floats, output: Output, most: int, scores: Floats, labels: Rows,
+    nodes: Rows, sums: Floats,
+) -> int:  # fmt: skip
+    """Collect the best labels of a tree; return how many, -1 if a number is none."""
+    num_labels, dim = output.matrix.shape
+    size, num = 0, 1
+    nodes[0], sums[0] = 2 * num_labels - 2, np.float32(0)
+    while num > 0:
+        num -= 1
+        node, score = nodes[num], sums[num]
+        if score < _log(np.float32(0)) or (size == most and score < scores[0]):
+            continue
+        if output.left[node] < 0:
+            size = _offer(scores, labels, size, most, score, node)
+            continue
+        product = np.float32(0)
+        for column in range(dim):
+            product += output.matrix[node - num_labels, column] * mean[column]
+        product *= output.norms[node - num_labels]
+        if math.isnan(product):
+            return -1
+        chance = np.float32(1.0 / np.float64(np.float32(1) + math.exp(-product)))
+        other = np.float32(1.0 - np.float64(chance))
+        nodes[num], sums[num] = output.right[node], np.float32(score + _log(chance))
+        nodes[num + 1], sums[num + 1] = output.left[node], np.float32(score + _log(other))
+        num += 2
+    return size
+
+
+@kernel
+def _by_label(
+    mean: Floats, output: Output, most: int, scores: Floats, labels: Rows, values: Floats
+) -> int:
+    """Collect the best labels; return how many, -1 if a number is none."""
+    dim, num_labels = output.matrix.shape
+    values[:] = 0
+    for column in range(dim):
+        factor = mean[column]
+        for label in range(num_labels):
+            values[label] += output.matrix[column, label] * factor
+    most_value = np.float32(-np.inf)
+    for label in range(num_labels):
+        values[label] *= output.norms[label]
+        if math.isnan(values[label]):
+            return -1
+        most_value = max(most_value, values[label])
+    if output.loss == SOFTMAX:
+        total = np.float32(0)
+        for label in range(num_labels):
+            power = np.float32(values[label] - most_value)
+            values[label] = math.exp(np.float64(power))  # in double precision, as the library
+            total += values[label]
+        for label in range(num_labels):
+            values[label] /= total
+    else:
+        for label in range(num_labels):
+            value = values[label]
+            if value < -_SIGMOID_MAX:
+                values[label] = 0
+            elif value > _SIGMOID_MAX:
+                values[label] = 1
+            else:
+                step = np.float32(np.float32(value + np.float32(8)) * np.float32(512))
+                values[label] = output.sigmoid[int(step / np.float32(8) / np.float32(2))]
+    size = 0
+    for label in range(num_labels):
+        if math.isnan(values[label]):
+            return -1
+        score = _log(values[label])
+        if size < most or score >= scores[0]:
+            size = _offer(scores, labels, size, most, score, label)
+    return size
+
+
+@kernel
+def best_labels(
+    hidden: Floats, counts: Offsets, output: Output, ranks: Rows, scores: NDArray[np.float64]
+) -> int:
+    """Fill `ranks` and `scores` with the best labels of texts, best first, as far as there are any.
+
+    O(N L dim); with a tree that of the labels it has to look at.
+
+    Args:
+        hidden, counts: see `mean_rows`; a text without rows has no labels.
+        output: of the model.
+        ranks, scores: (N, k).
+
+    Returns:
+        The first text whose scores are no numbers, -1 if there is none.
+    """
+    num, most = ranks.shape
+    num_labels = len(output.norms)
+    heap, labels = np.empty(most + 1, np.float32), np.empty(most + 1, np.int32)
+    nodes, values = np.empty(2 * num_labels, np.int32), np.empty(2 * num_labels, np.float32)
+    for row in range(num):
+        if counts[row] == 0:
+            continue
+        if output.loss == HIERARCHICAL:
+            size = _by_tree(hidden[row], output, most, heap, labels, nodes, values)
+        else:
+            size = _by_label(hidden[row], output, most, heap, labels, values[:num_labels])
+        if size < 0:
+            return row
+        for left in range(size, 1, -1):
+            _pop(heap, labels, left)
+        for place in range(size):
+            ranks[row, place] = labels[place]
+            scores[row, place] = math.exp(heap[place])
+    return -1
+
+
+# ----------------------------------------------------------------------
+# Which bytes of a text are looked at.
+
+
+@kernel
+def cut_texts(
+    offsets: Offsets, data: Bytes, max_bytes: int, strips: bool
+) -> tuple[Offsets, Offsets]:
+    """Return where texts begin and end, (N,) each, cut to whole characters and stripped.
+
+    Args:
+        offsets, data: N texts.
+        max_bytes: at most so many bytes from the beginning; -1 for all.
+        strips: whether whitespace at both ends is left out, as by str.strip.
+    """
+    begins, ends = offsets[:-1].copy(), offsets[1:].copy()
+    for row in range(len(begins)):
+        if 0 <= max_bytes < ends[row] - begins[row]:
+            ends[row] = begins[row] + max_bytes
+            while ends[row] > begins[row] and data[ends[row]] & 0xC0 == 0x80:
+                ends[row] -= 1
+        if strips:
+            begins[row] = skip_space(data, begins[row], ends[row])
+            ends[row] = skip_space_back(data, begins[row], ends[row])
+    return begins, ends
