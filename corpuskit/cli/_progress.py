@@ -251,7 +251,7 @@ def minute_line(progress: RunProgress) -> str:
 
 def terminal() -> Console | None:
     """Return the console of standard error if that is a terminal which can draw in place."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(file=sys.stderr, highlight=False)  # that of now: tasks here redirect it
     is_able = sys.stderr.isatty() and not console.is_dumb_terminal
     return console if is_able and os.environ.get("TERM") else None
 

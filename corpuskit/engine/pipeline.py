@@ -24,7 +24,7 @@ from corpuskit.engine.phase import (
     phase_statuses,
     sweep,
 )
-from corpuskit.engine.plan import DOCUMENTS_BELOW_BYTES, PLAN, Plan
+from corpuskit.engine.plan import DOCUMENTS_BELOW_BYTES, IN_PROCESS_BELOW_BYTES, PLAN, Plan
 from corpuskit.engine.resources import available_resources, estimate_resources, find_problems
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.errors import TaskError, UsageError
@@ -68,8 +68,10 @@ def open_run(
         store, plan.file.sources, settings.cell_bytes, on_file=callbacks.reading_inputs
     )
     if settings.documents is None:
-        is_small = inputs.size_bytes() < DOCUMENTS_BELOW_BYTES
-        plan = plan.with_documents(is_small)
+        plan = plan.with_documents(inputs.size_bytes() < DOCUMENTS_BELOW_BYTES)
+    executor, size = settings.executor, inputs.size_bytes()
+    if executor.workers is None and executor.kind == "local" and size < IN_PROCESS_BELOW_BYTES:
+        plan = plan.with_workers(0)
     return RunDirectory(plan, inputs, store)
 
 
@@ -301,12 +303,16 @@ def open_launcher(directory: RunDirectory) -> Launcher:
         return RayLauncher(
             directory.store,
             address=executor.ray.address,
-            workers=executor.workers,
+            workers=executor.processes,
             cpus_per_task=executor.ray.cpus_per_task,
             memory=executor.ray.memory,
             retries=executor.retries,
         )
-    return Pool(directory.store, executor.workers, executor.retries)
+    if executor.workers == 0:
+        from corpuskit.engine.executors.in_process import InProcess
+
+        return InProcess(directory, executor.retries)
+    return Pool(directory.store, executor.processes, executor.retries)
 
 
 def _refuse_foreign(store: Store) -> None:
