@@ -28,6 +28,7 @@ from corpuskit.engine.plan import DOCUMENTS_BELOW_BYTES, IN_PROCESS_BELOW_BYTES,
 from corpuskit.engine.resources import available_resources, estimate_resources, find_problems
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.errors import TaskError, UsageError
+from corpuskit.kernels.target import warning
 from corpuskit.storage import SCRATCH, Store, is_remote, open_store
 
 if TYPE_CHECKING:
@@ -210,6 +211,8 @@ def prepared(plan: Plan, callbacks: RunCallbacks) -> Iterator[RunDirectory]:
         settings, sources = directory.plan.settings, directory.plan.file.sources
         save_inputs(directory.store, directory.inputs, sources, settings.cell_bytes)
         callbacks.opened(directory)
+        if problem := warning():
+            callbacks.notes(problem)
         yield directory
 
 
