@@ -17,8 +17,9 @@ from rich.text import Text
 
 from corpuskit.cli._live import Screen, draw, duration, kept, numbers, size
 from corpuskit.cli._streams import echo, one_line
+from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.eta import in_words
-from corpuskit.engine.monitor import RunCallbacks, RunMonitor
+from corpuskit.engine.monitor import RunMonitor
 from corpuskit.engine.progress import Tracker
 from corpuskit.errors import CorpuskitError
 

@@ -13,7 +13,7 @@ import click
 
 import corpuskit
 from corpuskit.cli._streams import discard_output, echo, open_streams
-from corpuskit.cpu import collect_rarely
+from corpuskit.cpu import start_quickly
 from corpuskit.errors import CorpuskitError, suggest
 
 FOLDER = Path(__file__).parent
@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> Any:
     Exit codes: 0 done, 1 a task failed, 2 the request is wrong and nothing ran, 3 data is broken.
     """
     if arguments is None:
-        collect_rarely()  # this process is ours
+        start_quickly()  # this process is ours
         arguments = sys.argv[1:]
     open_streams()
     try:

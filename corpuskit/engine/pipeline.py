@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.cache import cache_dir
-from corpuskit.engine.executors import slurm
-from corpuskit.engine.executors.local import Pool
+from corpuskit.engine.callbacks import LogCallbacks, RunCallbacks
 from corpuskit.engine.fingerprint import code_digest
 from corpuskit.engine.inputs import INPUTS, find_inputs, save_inputs
 from corpuskit.engine.mixture import lost_edits, mixture_problem
-from corpuskit.engine.monitor import LogCallbacks, RunCallbacks, SlurmFollower
 from corpuskit.engine.phase import (
     PhaseStatus,
     PhaseWork,
@@ -145,6 +143,8 @@ class Submission:
             TaskError: tasks failed, or the jobs are gone.
             DataError: all failed tasks failed for broken data.
         """
+        from corpuskit.engine.monitor import SlurmFollower
+
         seals = SlurmFollower(self.run, self.jobs, self.phases, callbacks).follow()
         is_reused = [True] * len(self.reused) + [False] * len(seals)
         return RunResult(self.run, (*self.reused, *seals), tuple(is_reused))
@@ -184,6 +184,8 @@ def submit(
             forget_failures(directory, phase)
         jobs: list[Job] = []
         if phases:
+            from corpuskit.engine.executors import slurm
+
             jobs = slurm.submit(directory, phases, accept_code=accept_code, force=force)
         if not phases and plan.until is None:
             sweep(directory)
@@ -200,6 +202,8 @@ def prepared(plan: Plan, callbacks: RunCallbacks) -> Iterator[RunDirectory]:
     if plan.settings.executor.kind == "local":
         cache_dir()  # without it every task would fail
     _pin_code(plan)
+    from corpuskit.engine.executors import slurm
+
     store = open_store(plan.settings.output)
     _refuse_foreign(store)
     with store.lock():
@@ -315,6 +319,8 @@ def open_launcher(directory: RunDirectory) -> Launcher:
         from corpuskit.engine.executors.in_process import InProcess
 
         return InProcess(directory, executor.retries)
+    from corpuskit.engine.executors.local import Pool
+
     return Pool(directory.store, executor.processes, executor.retries)
 
 

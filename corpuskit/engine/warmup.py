@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from corpuskit.cache import cache_dir
 from corpuskit.closure import kernel_digest
-from corpuskit.cpu import collect_rarely, cpu_seconds
+from corpuskit.cpu import cpu_seconds, start_quickly
 from corpuskit.engine import registry
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
@@ -53,7 +53,7 @@ def warm_up(jobs: int) -> Iterator[tuple[str, float]]:
     """
     names = [*_RUNS, *registry.names()]
     spawn = multiprocessing.get_context("spawn")  # a fork would share the compiler's locks
-    with concurrent.futures.ProcessPoolExecutor(jobs, spawn, collect_rarely) as pool:
+    with concurrent.futures.ProcessPoolExecutor(jobs, spawn, start_quickly) as pool:
         waiting = [pool.submit(_warm, name) for name in names]
         for done in concurrent.futures.as_completed(waiting):
             name, seconds = done.result()

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from corpuskit.engine.monitor import LogCallbacks
+from corpuskit.engine.callbacks import LogCallbacks
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
 from tests.engine.conftest import corpus, tree

@@ -14,7 +14,7 @@ import signal
 import sys
 from typing import Any
 
-from corpuskit.cpu import collect_rarely
+from corpuskit.cpu import start_quickly
 
 
 def serve(address: str) -> None:
@@ -63,5 +63,5 @@ def exit_with_parent(parent: int) -> None:
 
 if __name__ == "__main__":
     exit_with_parent(int(sys.argv[2]))  # before the heavy imports
-    collect_rarely()
+    start_quickly()
     serve(sys.argv[1])

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.cpu import collect_rarely
+from corpuskit.cpu import start_quickly
 from corpuskit.engine.executors.local import Pool
 from corpuskit.engine.executors.slurm import JOBS, seconds_left
 from corpuskit.engine.phase import PhaseWork, note_failures, note_slot, sweep
@@ -234,5 +234,5 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    collect_rarely()
+    start_quickly()
     sys.exit(main(sys.argv[1:]))
