@@ -22,7 +22,7 @@ BIN := .venv/bin
 STAMP := .venv/.done-$(shell { cat pyproject.toml constraints.txt .ci/setup; $(PYTHON) -VV; \
 	echo "$(EXTRAS) $(CURDIR)"; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: help setup lint test soak bench docs site demo
+.PHONY: help setup lint test soak bench docs site demo wheel
 
 help:
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -36,9 +36,8 @@ lint: $(STAMP) ## formatting, lint rules, types, import layers
 	$(BIN)/lint-imports
 
 test: lint ## lint, then every test; the kernels once more as plain Python
-	@# Cold kernels compile once, beside the tests that need none, and not in every worker of the first tests.
-	$(BIN)/corpuskit warmup >/dev/null & warming=$$!; \
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not real" tests/kernels && wait $$warming
+	$(BIN)/corpuskit warmup
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not real" tests/kernels
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 soak: $(STAMP) ## 2,000 random schedules of faults: every byte as without them (about 15 minutes)
@@ -57,6 +56,9 @@ site: $(STAMP) ## build the documentation as a website: build/site/html/index.ht
 	rm -rf build/site
 	$(BIN)/python docs/website.py build/site
 	cd build/site && ../../$(BIN)/zensical build --strict
+
+wheel: $(STAMP) ## dist/: a wheel with compiled kernels for this Python and x86-64-v3 (or aarch64)
+	CORPUSKIT_KERNELS=1 $(BIN)/python -m hatchling build -t wheel -d dist
 
 demo: $(STAMP) ## raw documents to training steps, on sample_data/
 	$(BIN)/corpuskit run pipelines/quickstart.yaml

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.executors.local import Pool
 from corpuskit.engine.executors.ray import RayLauncher
-from corpuskit.engine.monitor import RunCallbacks
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
 from corpuskit.storage import open_store

@@ -36,8 +36,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from simulated_run import HALF, U64, Sealed, build
 
+from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.context import PassWork, cell_sidecars
-from corpuskit.engine.monitor import RunCallbacks
 from corpuskit.engine.phase import PhaseWork, cut_units, phase_statuses, sweep
 from corpuskit.engine.pipeline import open_run, prepared
 from corpuskit.engine.pipeline import run as run_plan

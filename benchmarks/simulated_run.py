@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.context import unit_name
-from corpuskit.engine.monitor import RunCallbacks
 from corpuskit.engine.phase import PhaseWork
 from corpuskit.engine.pipeline import prepared
 from corpuskit.engine.plan import read_plan

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
+import stat
 from pathlib import Path
 
 from corpuskit.errors import UsageError
@@ -23,7 +24,7 @@ def cache_dir() -> Path:
         UsageError: it cannot be written, or others can write to it.
     """
     root = Path(os.environ.get("CORPUSKIT_CACHE_DIR") or _home() / "corpuskit")
-    _check_owner(root)
+    _check_root(root)
     return root
 
 
@@ -38,22 +39,39 @@ def _home() -> Path:
         ) from None
 
 
+def check_owner(folder: Path) -> None:
+    """Refuse a folder that others can write to: what lies there is unpickled, that is, run.
+
+    Raises:
+        UsageError: it belongs to another user, or its group or everybody can write to it.
+        OSError: it is not there.
+    """
+    status = folder.stat()
+    if status.st_uid not in {0, os.getuid()} or status.st_mode & 0o022:
+        raise UsageError(
+            f"{folder}: others can put code into the cache of kernels. Run: chmod go-w, or set "
+            "CORPUSKIT_CACHE_DIR to a folder of your own."
+        )
+
+
 @functools.cache
-def _check_owner(root: Path) -> None:
-    """Refuse a folder that others can write to: what lies there is unpickled, that is, run."""
+def _check_root(root: Path) -> None:
+    """Make the folder if it is not there, and refuse it if it cannot be used."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = root.stat()
+        check_owner(root)
+        for parent in root.resolve().parents:  # whoever can rename it can replace it
+            mode = parent.stat().st_mode
+            if mode & 0o002 and not mode & stat.S_ISVTX:
+                raise UsageError(
+                    f"{root}: others can put code into the cache of kernels, because {parent} is "
+                    f"writable by everybody. Run: chmod o-w {parent}, or set CORPUSKIT_CACHE_DIR."
+                )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(
             f"{root}: compiled kernels cannot be kept here: {reason}. {ADVICE}"
         ) from None
-    if found.st_uid not in {0, os.getuid()} or found.st_mode & 0o002:
-        raise UsageError(
-            f"{root}: others can put code into the cache of kernels. Run: chmod o-w, or set "
-            "CORPUSKIT_CACHE_DIR to a folder of your own."
-        )
     if not os.access(root, os.W_OK | os.X_OK):
         raise UsageError(f"{root}: compiled kernels cannot be kept here: not writable. {ADVICE}")
 

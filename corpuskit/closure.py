@@ -382,14 +382,12 @@ def _save() -> None:
 
 
 @functools.cache
-def _kernel_digest(path: Path) -> str:
-    """Return the hash of a file and of all kernels it imports, and of the compiler's version."""
+def kernel_digest(path: Path) -> str:
+    """Return the name of the folder of a file's compiled kernels.
+
+    It holds a hash of the file, of all kernels that it imports, and of the compiler's version.
+    """
     digest = hashlib.blake2b(compiler_version().encode(), digest_size=8)
     for source in closure(path):
         digest.update(source.read_bytes())
     return f"{path.stem}-{digest.hexdigest()}"
-
-
-def kernel_folder(path: Path) -> Path:
-    """Return the folder of the compiled kernels of a file."""
-    return cache_dir() / _kernel_digest(path)

@@ -83,8 +83,8 @@ def test_a_file_may_have_any_name(tmp_path):
         ("seed: 3", "output: b", "p.yaml:2:1: 'output' is given twice. Remove one."),
         ("output: out\n", "", "p.yaml:1:1: output is missing. Set it."),
         ("workers: 2", "wokers: 2", "p.yaml:8:12: executor has no parameter 'wokers'."),
-        ("workers: 2", "workers: 0", "p.yaml:8:21: executor.workers must be greater than or "
-         "equal to 1, got 0."),
+        ("workers: 2", "workers: -1", "p.yaml:8:21: executor.workers must be greater than or "
+         "equal to 0, got -1."),
         ("jsonl:", "jsnol:", "p.yaml:4:8: source 'web' must name one format. "
          "Did you mean 'jsonl'?"),
         ("web:", "we/b:", "p.yaml:4:3: source name 'we/b' must be made of letters, digits"),
@@ -206,7 +206,7 @@ def test_an_override_addresses_a_stage_given_twice_by_its_label(tmp_path):
          "parameter 'gopher_quality_2'."),
         ("seed", "must look like"),
         ("output.x=1", "is not a mapping"),
-        ("executor.workers=0", "executor.workers must be greater"),
+        ("executor.workers=-1", "executor.workers must be greater"),
     ],
 )  # fmt: skip
 def test_a_wrong_override_says_so(check, override, message):

@@ -17,8 +17,9 @@ from rich.text import Text
 
 from corpuskit.cli._live import Screen, draw, duration, kept, numbers, size
 from corpuskit.cli._streams import echo, one_line
+from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.eta import in_words
-from corpuskit.engine.monitor import RunCallbacks, RunMonitor
+from corpuskit.engine.monitor import RunMonitor
 from corpuskit.engine.progress import Tracker
 from corpuskit.errors import CorpuskitError
 
@@ -251,7 +252,7 @@ def minute_line(progress: RunProgress) -> str:
 
 def terminal() -> Console | None:
     """Return the console of standard error if that is a terminal which can draw in place."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(file=sys.stderr, highlight=False)  # that of now: tasks here redirect it
     is_able = sys.stderr.isatty() and not console.is_dumb_terminal
     return console if is_able and os.environ.get("TERM") else None
 

@@ -46,3 +46,24 @@ def command() -> None:
             f"Run: pip uninstall corpuskit, then {install_command()}"
         )
     click.echo(f"kernel cache {cache_dir()}")
+    _print_kernels()
+
+
+def _print_kernels() -> None:
+    """Say which files of kernels are compiled, where they come from, and why others are not."""
+    from corpuskit.kernels import target
+
+    if problem := target.warning():
+        click.echo(f"  {problem}")
+    about = target.about_this()
+    files = target.kernel_files()
+    why_not = target.why_not_prebuilt()
+    prebuilt = [file for file in files if not why_not and target.prebuilt_folder(file).exists()]
+    ours = [file for file in files if file not in prebuilt and target.kernel_folder(file).exists()]
+    left = [file.stem for file in files if file not in (*prebuilt, *ours)]
+    click.echo(f"  for {about['level']}, Python {about['python']}, Numba {about['numba']}")
+    click.echo(f"  {len(prebuilt)} of {len(files)} modules of kernels came with corpuskit"
+               f"{f' ({why_not})' if why_not else ''}, {len(ours)} are compiled here")  # fmt: skip
+    if left:
+        shown = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
+        click.echo(f"  {len(left)} compile at first use ({shown}). Run: corpuskit warmup")

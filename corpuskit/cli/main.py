@@ -13,6 +13,7 @@ import click
 
 import corpuskit
 from corpuskit.cli._streams import discard_output, echo, open_streams
+from corpuskit.cpu import start_quickly
 from corpuskit.errors import CorpuskitError, suggest
 
 FOLDER = Path(__file__).parent
@@ -95,7 +96,9 @@ def main(arguments: list[str] | None = None) -> Any:
 
     Exit codes: 0 done, 1 a task failed, 2 the request is wrong and nothing ran, 3 data is broken.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        start_quickly()  # this process is ours
+        arguments = sys.argv[1:]
     open_streams()
     try:
         group.main(args=arguments, prog_name="corpuskit", standalone_mode=True)

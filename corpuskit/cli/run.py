@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 @click.command("run")
 @click.argument("pipeline", type=click.Path(dir_okay=False))
-@click.option("--workers", type=click.IntRange(1), help="Worker processes (executor.workers).")
+@click.option("--workers", type=click.IntRange(0),
+              help="Worker processes (executor.workers); 0: none, this process works.")  # fmt: skip
 @click.option("--executor", type=click.Choice(["local", "slurm", "ray"]),
               help="Where tasks run (executor.kind).")  # fmt: skip
 @click.option("--wait", is_flag=True, help="Slurm: stay and show progress until the run ends.")
@@ -66,7 +67,7 @@ def command(
     from corpuskit.engine.plan import read_plan
     from corpuskit.engine.status import run_facts
 
-    more = [f"executor.workers={workers}"] if workers else []
+    more = [f"executor.workers={workers}"] if workers is not None else []
     more += [f"executor.kind={executor}"] if executor else []
     plan = read_plan(pipeline, [*overrides, *more], until=until)
     is_slurm = plan.settings.executor.kind == "slurm"

@@ -1,4 +1,4 @@
-"""Compile and cache the kernels, once per node type."""
+"""Compile and cache the kernels, once per machine."""
 
 from __future__ import annotations
 
@@ -6,14 +6,28 @@ import click
 
 
 @click.command("warmup")
-def command() -> None:
+@click.option("--jobs", type=click.IntRange(1), help="Processes; as many as there are cores.")
+@click.option(
+    "--native/--portable",
+    default=None,
+    help="Compile for exactly this processor from now on, or again for the level that it shares "
+    "with others (x86-64-v3). Results are the same.",
+)
+def command(jobs: int | None, native: bool | None) -> None:
     """Compile all kernels that stages use and keep them in the cache.
 
-    Run it once per kind of machine before many tasks start there at the same time.
+    Run it once before many tasks start at the same time. Kernels that came with corpuskit, or that
+    are in the cache, are not compiled again; `corpuskit doctor` lists them.
     """
-    from corpuskit.engine.warmup import warm_up
-    from corpuskit.kernels.jit import cache_dir
+    import os
 
-    for name, seconds in warm_up():
-        click.echo(f"  {name:20} {seconds:6.2f} s")
-    click.echo(f"kernels are in {cache_dir()}")
+    from corpuskit.engine.warmup import is_warm, warm_up
+    from corpuskit.kernels.jit import cache_dir
+    from corpuskit.kernels.target import about_this, native_mark
+
+    if native is not None:
+        native_mark().touch() if native else native_mark().unlink(missing_ok=True)
+    if not is_warm():
+        for name, seconds in warm_up(jobs or len(os.sched_getaffinity(0))):
+            click.echo(f"  {name:20} {seconds:6.2f} s")
+    click.echo(f"kernels for {about_this()['level']} are in {cache_dir()}")

@@ -5,7 +5,7 @@ registry            finds stages by name
 plan                turns stages into phases; checks what can be known before anything runs
 inputs, fingerprint the files of a run, and the hash of all that decides what a phase writes
 rundir, phase       the run directory; units and tasks of a phase, what is left, its seal
-pipeline            runs the phases, one after another
+pipeline, callbacks runs the phases, one after another, and says how far it is
 executors/          runs the tasks of a phase: processes here, Slurm, Ray
 task, stream        one task: its units, fused streaming stages over one cell
 context, records    what a stage may touch, and what is recorded of a cell

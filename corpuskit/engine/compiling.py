@@ -12,11 +12,12 @@ import re
 from typing import TYPE_CHECKING
 
 from corpuskit.cache import cache_dir, compiler_version
-from corpuskit.closure import closure, kernel_folder
+from corpuskit.closure import closure
 from corpuskit.engine import registry
 from corpuskit.engine.fingerprint import code_digest
 from corpuskit.errors import UsageError
 from corpuskit.kernels.jit import IS_PLAIN
+from corpuskit.kernels.target import is_compiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +51,7 @@ def seconds_to_compile(plan: Plan, phases: Iterable[Phase]) -> float:
                 missing.update(_kernel_files(step.name))
         if phase.is_stream and not (root / _marker(None)).exists():
             missing.update(_kernel_files("pii"))  # masks the samples of the ledger
-    cold = (path for path in missing if not kernel_folder(path).exists())
+    cold = (path for path in missing if not is_compiled(path))
     return LINE_SECONDS * sum(path.read_bytes().count(b"\n") for path in cold)
 
 

@@ -15,7 +15,7 @@ import re
 import socket
 import time
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from corpuskit.engine.executors.slurm import (
     CLOSING,
@@ -34,15 +34,15 @@ from corpuskit.engine.progress import PhaseCount, Tracker
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.errors import CorpuskitError, DataError, TaskError, UsageError
 from corpuskit.formats.manifest import digest_bytes
-from corpuskit.logs import LOG
 from corpuskit.storage import LocalStore
 from corpuskit.storage.lease import is_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from corpuskit.engine.callbacks import RunCallbacks
     from corpuskit.engine.executors.slurm import Job
-    from corpuskit.engine.phase import FailureRecord, PhaseStatus
+    from corpuskit.engine.phase import FailureRecord
     from corpuskit.engine.plan import Phase
     from corpuskit.engine.progress import RunProgress
     from corpuskit.formats.manifest import Seal
@@ -70,65 +70,6 @@ TASKS_PER_SECOND = 1000
 
 SEAL_SECONDS = 30.0
 """How long a seal may take to appear after the last job has ended (network file systems)."""
-
-
-class RunCallbacks:
-    """What a run reports while it runs; a subclass overrides what it needs."""
-
-    def reading_inputs(self, done: int, total: int) -> None:
-        """Files whose footers are read."""
-
-    def opened(self, run: RunDirectory) -> None:
-        """The run directory is locked, and its first phase comes next."""
-
-    def phase_starts(self, status: PhaseStatus) -> None:
-        """A phase is about to run, or to be reused."""
-
-    def progress(self, documents: int, size_bytes: int) -> None:
-        """Documents were read in the current phase."""
-
-    def compiling(self) -> None:
-        """A worker compiles a kernel that is not in the cache of this machine."""
-
-    def task_ends(self, event: str, fields: dict[str, Any]) -> None:
-        """A task ended: `done`, `retry` or `failed`."""
-
-    def phase_ends(self, phase: Phase, seal: Seal) -> None:
-        """A phase is sealed."""
-
-    def notes(self, text: str) -> None:
-        """Something that whoever started the run should know."""
-
-
-class LogCallbacks(RunCallbacks):
-    """Writes to the logger `corpuskit`: used where a program starts a run without callbacks."""
-
-    def opened(self, run: RunDirectory) -> None:
-        LOG.info("run %s: phases: %d", run.store.address, len(run.plan.phases))
-
-    def phase_starts(self, status: PhaseStatus) -> None:
-        self._began = time.monotonic()
-        if status.state == "reuse":
-            LOG.info("phase %s: reused", status.phase.name)
-        else:
-            LOG.info("phase %s: started, tasks: %d", status.phase.name, status.tasks or 0)
-
-    def compiling(self) -> None:
-        LOG.debug("a worker compiles kernels")
-
-    def task_ends(self, event: str, fields: dict[str, Any]) -> None:
-        if event == "done":
-            LOG.debug("task done: %.1f CPU s", fields.get("cpu", 0.0))
-        elif event == "retry":
-            LOG.warning("task failed and is tried again: %s", fields.get("error", ""))
-        else:
-            LOG.error("task failed: %s", fields.get("error", ""))
-
-    def phase_ends(self, phase: Phase, seal: Seal) -> None:
-        LOG.info("phase %s: finished in %.1f s", phase.name, time.monotonic() - self._began)
-
-    def notes(self, text: str) -> None:
-        LOG.warning("%s", text)
 
 
 @dataclasses.dataclass(frozen=True)

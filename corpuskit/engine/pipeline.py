@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.cache import cache_dir
-from corpuskit.engine.executors import slurm
-from corpuskit.engine.executors.local import Pool
+from corpuskit.engine.callbacks import LogCallbacks, RunCallbacks
 from corpuskit.engine.fingerprint import code_digest
 from corpuskit.engine.inputs import INPUTS, find_inputs, save_inputs
 from corpuskit.engine.mixture import lost_edits, mixture_problem
-from corpuskit.engine.monitor import LogCallbacks, RunCallbacks, SlurmFollower
 from corpuskit.engine.phase import (
     PhaseStatus,
     PhaseWork,
@@ -24,10 +22,11 @@ from corpuskit.engine.phase import (
     phase_statuses,
     sweep,
 )
-from corpuskit.engine.plan import DOCUMENTS_BELOW_BYTES, PLAN, Plan
+from corpuskit.engine.plan import DOCUMENTS_BELOW_BYTES, IN_PROCESS_BELOW_BYTES, PLAN, Plan
 from corpuskit.engine.resources import available_resources, estimate_resources, find_problems
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.errors import TaskError, UsageError
+from corpuskit.kernels.target import warning
 from corpuskit.storage import SCRATCH, Store, is_remote, open_store
 
 if TYPE_CHECKING:
@@ -68,8 +67,10 @@ def open_run(
         store, plan.file.sources, settings.cell_bytes, on_file=callbacks.reading_inputs
     )
     if settings.documents is None:
-        is_small = inputs.size_bytes() < DOCUMENTS_BELOW_BYTES
-        plan = plan.with_documents(is_small)
+        plan = plan.with_documents(inputs.size_bytes() < DOCUMENTS_BELOW_BYTES)
+    executor, size = settings.executor, inputs.size_bytes()
+    if executor.workers is None and executor.kind == "local" and size < IN_PROCESS_BELOW_BYTES:
+        plan = plan.with_workers(0)
     return RunDirectory(plan, inputs, store)
 
 
@@ -142,6 +143,8 @@ class Submission:
             TaskError: tasks failed, or the jobs are gone.
             DataError: all failed tasks failed for broken data.
         """
+        from corpuskit.engine.monitor import SlurmFollower
+
         seals = SlurmFollower(self.run, self.jobs, self.phases, callbacks).follow()
         is_reused = [True] * len(self.reused) + [False] * len(seals)
         return RunResult(self.run, (*self.reused, *seals), tuple(is_reused))
@@ -181,6 +184,8 @@ def submit(
             forget_failures(directory, phase)
         jobs: list[Job] = []
         if phases:
+            from corpuskit.engine.executors import slurm
+
             jobs = slurm.submit(directory, phases, accept_code=accept_code, force=force)
         if not phases and plan.until is None:
             sweep(directory)
@@ -197,6 +202,8 @@ def prepared(plan: Plan, callbacks: RunCallbacks) -> Iterator[RunDirectory]:
     if plan.settings.executor.kind == "local":
         cache_dir()  # without it every task would fail
     _pin_code(plan)
+    from corpuskit.engine.executors import slurm
+
     store = open_store(plan.settings.output)
     _refuse_foreign(store)
     with store.lock():
@@ -208,6 +215,8 @@ def prepared(plan: Plan, callbacks: RunCallbacks) -> Iterator[RunDirectory]:
         settings, sources = directory.plan.settings, directory.plan.file.sources
         save_inputs(directory.store, directory.inputs, sources, settings.cell_bytes)
         callbacks.opened(directory)
+        if problem := warning():
+            callbacks.notes(problem)
         yield directory
 
 
@@ -301,12 +310,18 @@ def open_launcher(directory: RunDirectory) -> Launcher:
         return RayLauncher(
             directory.store,
             address=executor.ray.address,
-            workers=executor.workers,
+            workers=executor.processes,
             cpus_per_task=executor.ray.cpus_per_task,
             memory=executor.ray.memory,
             retries=executor.retries,
         )
-    return Pool(directory.store, executor.workers, executor.retries)
+    if executor.workers == 0:
+        from corpuskit.engine.executors.in_process import InProcess
+
+        return InProcess(directory, executor.retries)
+    from corpuskit.engine.executors.local import Pool
+
+    return Pool(directory.store, executor.processes, executor.retries)
 
 
 def _refuse_foreign(store: Store) -> None:

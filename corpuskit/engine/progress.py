@@ -437,7 +437,7 @@ class Tracker:
         """Return how many tasks may run at the same time."""
         executor = self.run.plan.settings.executor
         slots = executor.slurm.slots if executor.kind == "slurm" else 1
-        return executor.workers * slots
+        return executor.processes * slots
 
     def _left(self, now: float) -> tuple[float | None, float | None]:
         """Return about how many seconds this phase, and the whole run, will still take."""

@@ -142,7 +142,7 @@ def estimate_resources(
         share = left if phase.index == first else 1.0
         if phase.name not in past:
             past[phase.name] = _past(run.usable_seal(phase))
-        workers = settings.executor.workers
+        workers = settings.executor.processes
         estimate = _estimate(phase, reading, costs.values(), share, workers, past[phase.name])
         memory = estimate.memory_bytes + sum(resident.values())
         estimates.append(dataclasses.replace(estimate, memory_bytes=memory))
@@ -515,16 +515,16 @@ def _memory_of(run: RunDirectory, *, in_slot: bool) -> tuple[int | None, str, in
         # 0 asks for all the memory of a node, whatever that is.
         known = parse_memory(given) if given is not None else 0
         if known:
-            return known, "executor.slurm.mem", executor.workers
+            return known, "executor.slurm.mem", executor.processes
         if in_slot:
-            return _group_left(), "the control group of the job", executor.workers
-        return None, "a slot of Slurm (executor.slurm.mem is not set)", executor.workers
+            return _group_left(), "the control group of the job", executor.processes
+        return None, "a slot of Slurm (executor.slurm.mem is not set)", executor.processes
     if executor.kind == "ray":
         if executor.ray.memory is not None:
             return executor.ray.memory, "executor.ray.memory", 1
         if executor.ray.address not in (None, "local") or os.environ.get("RAY_ADDRESS"):
             return None, "a Ray task (executor.ray.memory is not set)", 1
-    return available_memory(), "this machine", executor.workers
+    return available_memory(), "this machine", executor.processes
 
 
 def _meminfo() -> int | None:

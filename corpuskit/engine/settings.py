@@ -64,8 +64,10 @@ class Executor(Parameters):
 
     kind: Literal["local", "slurm", "ray"] = "local"
     """Which launcher runs the tasks."""
-    workers: int = Field(2, ge=1, le=1024)
-    """Worker processes on this machine, or in a Slurm slot."""
+    workers: int | None = Field(None, ge=0, le=1024)
+    """Worker processes on this machine, or in a Slurm slot; with 0 tasks run in the process of
+    `corpuskit run`, which a crash of a task then ends. When absent: 2, or 0 on this machine if the
+    inputs are smaller than 32 MB."""
     tasks: int | None = Field(None, ge=1)
     """Tasks per phase; the planner chooses when absent."""
     retries: int = Field(1, ge=0, le=10)
@@ -74,6 +76,11 @@ class Executor(Parameters):
     """Used by `kind: slurm`."""
     ray: Ray = Ray()
     """Used by `kind: ray`."""
+
+    @property
+    def processes(self) -> int:
+        """How many processes run tasks, in a slot or on this machine."""
+        return 2 if self.workers is None else max(self.workers, 1)
 
 
 class Ledger(Parameters):

@@ -1,92 +1,145 @@
-"""Compiles kernels: of streaming stages by their examples, of global ones by a tiny run."""
+"""Compiles kernels: of streaming stages by their examples, of all else by tiny runs."""
 
 from __future__ import annotations
 
+import base64
+import concurrent.futures
+import hashlib
 import json
+import multiprocessing
 import random
-import resource
 import tempfile
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from corpuskit.cache import cache_dir
+from corpuskit.closure import kernel_digest
+from corpuskit.cpu import cpu_seconds, start_quickly
 from corpuskit.engine import registry
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
 from corpuskit.formats.batch import ORIGIN
+from corpuskit.kernels.target import about_this, kernel_files
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_GLOBAL = (
-    "exact_dedup",
-    {"minhash_dedup": {"keep": "longest"}},
-    {"substring_dedup": {"min_bytes": 60, "min_document": 0}},
-    {"line_dedup": {"min_count": 2, "min_document": 0}},
-)
+_TOKENS = "bytes.tiktoken"
+_TOKENIZE = {
+    "tokenizer": _TOKENS,
+    "pattern": "gpt2",
+    "special_tokens": {"<end>": 256},
+    "eos": "<end>",
+}
+_RUNS: dict[str, tuple[Any, ...]] = {
+    "near duplicates": ({"minhash_dedup": {}}, {"minhash_dedup": {"keep": "longest"}}),
+    "tokens": ("exact_dedup", "pii", {"tokenize": _TOKENIZE}, {"pack": {"seq_len": 64}}, "shuffle"),
+    "lines": ({"line_dedup": {"min_count": 2, "min_document": 0}},),
+    "substrings": ({"substring_dedup": {"min_bytes": 60, "min_document": 0}},),
+}
+"""The stages of the tiny runs, the slowest to compile first."""
 
 
-def warm_up() -> Iterator[tuple[str, float]]:
-    """Compile what stages use; yield a name and the CPU seconds that it took."""
-    yield from _warm_streaming()
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    with tempfile.TemporaryDirectory() as folder:
-        _run_global(Path(folder))
-    yield "dedup", resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+def warm_up(jobs: int) -> Iterator[tuple[str, float]]:
+    """Compile what stages use in so many processes; yield names and CPU seconds.
+
+    A kernel that two processes want is compiled by one of them.
+    """
+    names = [*_RUNS, *registry.names()]
+    spawn = multiprocessing.get_context("spawn")  # a fork would share the compiler's locks
+    with concurrent.futures.ProcessPoolExecutor(jobs, spawn, start_quickly) as pool:
+        waiting = [pool.submit(_warm, name) for name in names]
+        for done in concurrent.futures.as_completed(waiting):
+            name, seconds = done.result()
+            if seconds:
+                yield name, seconds
+    mark = _mark()
+    mark.parent.mkdir(exist_ok=True)
+    mark.touch()
 
 
-def _run_global(folder: Path) -> None:
-    """Run the global stages over made-up documents with repeats of every kind."""
+def is_warm() -> bool:
+    """Return whether `warm_up` has finished here, with these kernels and for this processor."""
+    return _mark().exists()
+
+
+def _mark() -> Path:
+    content = json.dumps([about_this(), [kernel_digest(file) for file in kernel_files()]])
+    digest = hashlib.blake2b(content.encode(), digest_size=8)
+    return cache_dir() / "compiled" / f"all-{digest.hexdigest()}"
+
+
+def _warm(name: str) -> tuple[str, float]:
+    began = cpu_seconds()
+    if name in _RUNS:
+        with tempfile.TemporaryDirectory() as folder:
+            _run(Path(folder), name)
+    elif not _apply(name):
+        return name, 0.0
+    return name, cpu_seconds() - began
+
+
+def _run(folder: Path, name: str) -> None:
+    """Run stages over made-up documents with repeats of every kind, from files of three kinds."""
     chance = random.Random(0)
     words = [f"word{number}" for number in range(500)]
     lines = [" ".join(chance.choices(words, k=14)) for _ in range(150)]
     pages = ["\n".join(chance.sample(lines, 12)) for _ in range(50)]
     pages += [pages[0], f"{pages[1]} and more", f"other {pages[2]}"]
-    path = folder / "in.jsonl"
-    path.write_text("".join(json.dumps({"text": page}) + "\n" for page in pages))
+    rows = [{"text": page} for page in pages]
+    (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "in.txt").write_text("\n\n".join(pages))
+    pq.write_table(pa.Table.from_pylist(rows), folder / "in.parquet")
+    tokens = (f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
+    (folder / _TOKENS).write_text("".join(tokens))
+    kinds = {"jsonl": {}, "text": {"per": "paragraph"}, "parquet": {}}
+    ending = {"jsonl": "jsonl", "text": "txt", "parquet": "parquet"}
     pipeline = {
         "output": str(folder / "out"),
-        "sources": {"made": {"jsonl": str(path)}},
-        "stages": _GLOBAL,
-        "executor": {"workers": 1},
+        "sources": {
+            kind: {kind: str(folder / f"in.{ending[kind]}"), **params}
+            for kind, params in kinds.items()
+        },
+        "stages": json.loads(json.dumps(_RUNS[name]).replace(_TOKENS, str(folder / _TOKENS))),
+        "executor": {"workers": 0},
     }
     (folder / "p.yaml").write_text(json.dumps(pipeline))  # JSON is YAML
-    run(read_plan(folder / "p.yaml"))
+    run(read_plan(folder / "p.yaml"), force=True)
 
 
-def _warm_streaming() -> Iterator[tuple[str, float]]:
-    for name in registry.names():
-        stage = registry.load(name)
-        if not issubclass(stage, StreamingStage):
-            continue
-        began = time.process_time()
-        texts = [example.text for example in stage.examples] or ["A text."]
-        num = len(texts)
-        batch = pa.record_batch(
-            {
-                "key": pa.array(range(num), pa.int64()),
-                "id": pa.array([str(i) for i in range(num)]),
-                "text": pa.array(texts, pa.large_string()),
-                "source": pa.array(["web"] * num),
-            }
-        )
-        params = stage.examples[0].params if stage.examples else {}
-        try:
-            made = stage.model_validate(dict(params))
-        except ValidationError:
-            continue  # needs a file that only the user has
-        if not all(Path(file).exists() for file in made.files()):
-            continue
-        for column in made.needs():
-            if column not in batch.schema.names:
-                batch = batch.append_column(column, _made_up(column, texts))
-        made.apply(View(batch))
-        yield name, time.process_time() - began
+def _apply(name: str) -> bool:
+    """Have a streaming stage decide on its examples; False if it cannot."""
+    stage = registry.load(name)
+    if not issubclass(stage, StreamingStage):
+        return False
+    texts = [example.text for example in stage.examples] or ["A text."]
+    num = len(texts)
+    batch = pa.record_batch(
+        {
+            "key": pa.array(range(num), pa.int64()),
+            "id": pa.array([str(i) for i in range(num)]),
+            "text": pa.array(texts, pa.large_string()),
+            "source": pa.array(["web"] * num),
+        }
+    )
+    params = stage.examples[0].params if stage.examples else {}
+    try:
+        made = stage.model_validate(dict(params))
+    except ValidationError:
+        return False  # needs a file that only the user has
+    if not all(Path(file).exists() for file in made.files()):
+        return False
+    for column in made.needs():
+        if column not in batch.schema.names:
+            batch = batch.append_column(column, _made_up(column, texts))
+    made.apply(View(batch))
+    return True
 
 
 def _made_up(column: str, texts: list[str]) -> pa.Array:

@@ -42,9 +42,15 @@ def compile_seconds() -> float:
     return _SPENT[0]
 
 
-def on_compile(listener: Callable[[], None]) -> None:
-    """Call `listener` whenever a kernel is about to be compiled: it is not in the cache."""
+def on_compile(listener: Callable[[], None]) -> contextlib.ExitStack:
+    """Call `listener` whenever a kernel is about to be compiled, until what is returned is closed.
+
+    Not for a kernel that is in the cache.
+    """
     _LISTENERS.append(listener)
+    listening = contextlib.ExitStack()
+    listening.callback(_LISTENERS.remove, listener)
+    return listening
 
 
 def begin_compile() -> None:

@@ -5,22 +5,35 @@ Imported when a kernel is first called, not when one is defined: that costs half
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import time
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numba
 from numba.core import caching, codegen, compiler, event, types
 
-from corpuskit.closure import kernel_folder
 from corpuskit.kernels.compile_time import begin_compile, compiling
+from corpuskit.kernels.target import kernel_folder, level, prebuilt_folder, warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LINKS = numba.version_info[:2] == (0, 68)
+_LINKS = not warning()
 """Whether kernels are linked once, as below. That rests on parts of Numba that are not public, so
 only with the version it was tested with; with others they compile as Numba has it, slower."""
+
+if not _LINKS:
+    warnings.warn(warning(), stacklevel=1)
+
+if level():
+    # Before anything is compiled: Numba reads them then. "" = no more than the level has.
+    numba.config.CPU_NAME, numba.config.CPU_FEATURES = level(), ""  # type: ignore[attr-defined]
+
+LOCK_SECONDS = 120.0
+"""How long to wait for another process that compiles the same kernel; the slowest takes 10."""
 
 
 class _EntryCode(codegen.JITCodeLibrary):
@@ -102,9 +115,11 @@ class _KernelPlace(caching._CacheLocator):
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> _KernelPlace:
         """Return the place of a function of a file."""
-        place = cls(py_func, Path(py_file))
-        place.ensure_cache_path()  # type: ignore[no-untyped-call]
-        return place
+        return cls(py_func, Path(py_file))
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder, whatever the umask, for nobody else to write to."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
 
     def get_cache_path(self) -> str:
         """Return the folder."""
@@ -124,7 +139,67 @@ class _KeptResult(caching.CompileResultCacheImpl):
 
 
 class _KernelCache(caching.FunctionCache):
+    """Loads a kernel from the wheel or from the cache, and compiles it once per machine.
+
+    A kernel that is in neither stays locked until it is saved, or `release` says that it will not
+    be: other processes wait for it instead of compiling it, too.
+    """
+
     _impl_class = _KeptResult
+
+    def __init__(self, func: Any) -> None:
+        super().__init__(func)  # type: ignore[no-untyped-call]
+        self._held: IO[bytes] | None = None
+        file: Any = self._cache_file
+        folder = prebuilt_folder(Path(func.__code__.co_filename))
+        self._prebuilt: Any = caching.IndexDataCacheFile(  # type: ignore[no-untyped-call]
+            str(folder), file._index_name.removesuffix(".nbi"), file._source_stamp
+        )
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return a compiled kernel, None if there is none; then it is locked."""
+        load: Any = super().load_overload
+        usual, self._cache_file = self._cache_file, self._prebuilt
+        try:
+            kept = load(sig, target_context)
+        finally:
+            self._cache_file = usual
+        kept = kept or load(sig, target_context)
+        if kept is None:
+            self._lock()
+            kept = load(sig, target_context)  # another process compiled it meanwhile
+            if kept is not None:
+                self.release()
+        return kept
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled kernel for later processes."""
+        super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        self.release()
+
+    def release(self) -> None:
+        """Let others compile the kernel, or load it."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def _lock(self) -> None:
+        """Wait until nobody else compiles the kernel; without a lock where there are none."""
+        if self._held is not None:
+            return
+        self._impl.locator.ensure_cache_path()
+        self._held = open(f"{self._cache_file._index_path}.lock", "wb")  # noqa: SIM115
+        deadline = time.monotonic() + LOCK_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                begin_compile()  # somebody does
+                time.sleep(0.05)
+            except OSError:  # a file system without locks
+                return
+            else:
+                return
 
 
 def compiled(func: Callable[..., Any], steps: type[_CompileWhole] = _CompileWhole) -> Any:
@@ -148,9 +223,10 @@ def compiled(func: Callable[..., Any], steps: type[_CompileWhole] = _CompileWhol
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
     if whole is func:  # NUMBA_DISABLE_JIT was set elsewhere
         return whole
-    whole.compile = _timed(whole.compile)
-    if _LINKS:
-        whole._cache = _KernelCache(func)  # type: ignore[no-untyped-call]
+    cache = _KernelCache(func) if _LINKS else None
+    whole.compile = _timed(whole.compile, cache)
+    if cache is not None:
+        whole._cache = cache
         part: Any = numba.njit(**options, **{**ours, "pipeline_class": _CompilePart})(func)
         plain: Any = types.unliteral  # else each constant argument gets a function
         whole.get_overload = part.get_overload
@@ -165,13 +241,17 @@ def packed(func: Callable[..., Any]) -> Any:
     return compiled(func, _CompilePacked)
 
 
-def _timed(compile_one: Callable[..., Any]) -> Callable[..., Any]:
-    """Charge to compilation what a kernel takes to be compiled, or loaded."""
+def _timed(compile_one: Callable[..., Any], cache: _KernelCache | None) -> Callable[..., Any]:
+    """Charge to compilation what a kernel takes to be compiled, or loaded; release its lock."""
 
     @functools.wraps(compile_one)
     def timed(*args: Any) -> Any:
         with compiling():
-            return compile_one(*args)
+            try:
+                return compile_one(*args)
+            finally:
+                if cache is not None:
+                    cache.release()
 
     return timed
 

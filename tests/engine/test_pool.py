@@ -1,17 +1,21 @@
-"""The pool survives its workers; a task that fails for good leaves the others alone."""
+"""The pool survives its workers; a task that fails for good leaves the others alone.
+
+So do the tasks of a small run, which has no workers.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 
 import pytest
 
-from corpuskit.engine.monitor import LogCallbacks
+from corpuskit.engine.callbacks import LogCallbacks
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
-from tests.engine.conftest import corpus
+from tests.engine.conftest import corpus, tree
 from tests.patience import wait_until
 
 POISON = """
@@ -29,7 +33,13 @@ class Poison(StreamingStage):
         if any("POISON" in text for text in texts):
             if self.how == "raise":
                 raise ValueError("a poisoned document")
-            os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "exit":
+                sys.exit()
+            if self.how == "print":
+                print("a poisoned document")
+            elif not os.path.exists("poisoned"):
+                open("poisoned" if self.how == "kill once" else os.devnull, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
         return Outcome(codes=np.zeros(len(texts), np.uint8))
 """
 
@@ -95,6 +105,53 @@ def test_the_log_of_a_failed_task_has_its_traceback(poisoned):
     log = next(line.split("log: ")[1] for line in error.splitlines() if "log: " in line)
     with open(log) as file:
         assert "Traceback" in file.read()
+
+
+@pytest.fixture
+def small(poisoned):
+    """The poisoned lab, whose file says nothing about workers."""
+    poisoned.pipeline["executor"] = {}
+    poisoned.pipeline["stages"] = [{"poison": {"how": "raise"}}, "exact_dedup"]
+    return poisoned
+
+
+def test_a_failing_task_of_a_small_run_is_retried_then_reported(small):
+    done = small.run(code=1)
+    assert "ValueError: a poisoned document (stage poison, documents doc" in done.stderr
+    assert done.stderr.count("task retry") == 1
+    assert "1 of its tasks failed" in done.stderr
+    assert small.facts()["phases"][0]["units_left"] == 1  # the others finished
+    log = next(line.split("log: ")[1] for line in done.stderr.splitlines() if "log: " in line)
+    with open(log) as file:
+        assert file.read().count("Traceback") == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_stages_print_is_in_the_log(small, workers):
+    small.pipeline["executor"]["workers"] = workers
+    small.stage("poison")["how"] = "print"
+    json.loads(small.run("--json").stdout)
+    logs = "".join(path.read_text() for path in (small.out / "logs").iterdir())
+    assert "a poisoned document" in logs
+
+
+def test_a_small_run_that_was_killed_goes_on(small):
+    small.stage("poison")["how"] = "kill once"
+    small.run(code=-signal.SIGKILL)
+    assert 0 < small.facts()["phases"][0]["units_left"] < small.facts()["phases"][0]["units"]
+    small.run()
+    assert [path.name.rpartition("-")[2] for path in (small.out / "logs").iterdir()] == [
+        "0.log", "0.log",
+    ]  # fmt: skip
+    continued = tree(small.out)
+    small.pipeline["output"] = str(small.folder / "never-killed")
+    small.run("--workers", "2")
+    assert tree(small.out) == continued
+
+
+def test_a_stage_that_exits_is_no_finished_run(small):
+    small.stage("poison")["how"] = "exit"
+    assert "a stage ended the process" in small.run(code=1).stderr
 
 
 class Killer(LogCallbacks):

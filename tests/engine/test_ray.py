@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from corpuskit.engine import registry
+from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.executors import Task
 from corpuskit.engine.executors import ray as ray_launcher
 from corpuskit.engine.executors.ray import RayLauncher
-from corpuskit.engine.monitor import RunCallbacks
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
 from corpuskit.errors import DataError, TaskError

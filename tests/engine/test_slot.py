@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.executors.slurm_slot import Slot
-from corpuskit.engine.monitor import RunCallbacks
 from corpuskit.engine.phase import PhaseWork, cut_units, forget_failures, note_slot, read_failures
 from corpuskit.engine.pipeline import prepared
 from corpuskit.engine.plan import read_plan

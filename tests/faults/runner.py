@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from corpuskit.engine.monitor import RunCallbacks
+from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import verify

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from corpuskit.engine.monitor import RunCallbacks
+    from corpuskit.engine.callbacks import RunCallbacks
     from corpuskit.engine.pipeline import Submission
 
 tokenizer = lab_fixtures.tokenizer

@@ -15,7 +15,7 @@ import time
 import pytest
 
 from corpuskit.engine import monitor
-from corpuskit.engine.monitor import RunCallbacks
+from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.errors import TaskError
 from tests.engine.conftest import tree
 from tests.slurm.cluster import wait_until

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
+import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -75,6 +76,42 @@ def failure_fields(error: Exception) -> dict[str, Any]:
 OnEvent = Callable[[str, dict[str, Any]], None]
 """Called with `progress` (documents, bytes), `done` (cpu, rss), `retry` (error), `failed` (error)
 or `waits` (reason: why no task can run now, and what would help)."""
+
+PROGRESS_SECONDS = 0.25
+
+
+class Reporter:
+    """Sends events to whoever runs the phase; progress at most every PROGRESS_SECONDS."""
+
+    def __init__(self, send: OnEvent) -> None:
+        self._send = send
+        self._documents = self._size = 0
+        self._last, self._compiled = time.monotonic(), 0.0
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Send one event, after the progress that was noted."""
+        if event != "compiling":
+            self.flush()
+        self._send(event, fields)
+
+    def progress(self, documents: int, size: int) -> None:
+        self._documents += documents
+        self._size += size
+        if time.monotonic() - self._last >= PROGRESS_SECONDS:
+            self.flush()
+
+    def compiling(self) -> None:
+        """Say, at most every PROGRESS_SECONDS, that a kernel is about to be compiled."""
+        if time.monotonic() - self._compiled >= PROGRESS_SECONDS:
+            self._compiled = time.monotonic()
+            self.send("compiling")
+
+    def flush(self) -> None:
+        """Send the progress that was noted."""
+        if self._documents:
+            self._send("progress", {"documents": self._documents, "bytes": self._size})
+        self._documents = self._size = 0
+        self._last = time.monotonic()
 
 
 class Round:

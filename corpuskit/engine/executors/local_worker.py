@@ -12,57 +12,25 @@ import json
 import os
 import signal
 import sys
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from typing import TextIO
-
-PROGRESS_SECONDS = 0.25
-
-
-class Reporter:
-    """Sends events to the parent; progress at most every PROGRESS_SECONDS."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._documents = self._size = 0
-        self._last, self._compiled = time.monotonic(), 0.0
-
-    def send(self, event: str, **fields: Any) -> None:
-        """Send one event."""
-        self._out.write(json.dumps({"event": event, **fields}) + "\n")
-        self._out.flush()
-
-    def progress(self, documents: int, size: int) -> None:
-        self._documents += documents
-        self._size += size
-        if time.monotonic() - self._last >= PROGRESS_SECONDS:
-            self.flush()
-
-    def compiling(self) -> None:
-        """Say, at most every PROGRESS_SECONDS, that a kernel is about to be compiled."""
-        if time.monotonic() - self._compiled >= PROGRESS_SECONDS:
-            self._compiled = time.monotonic()
-            self.send("compiling")
-
-    def flush(self) -> None:
-        """Send what was noted."""
-        if self._documents:
-            self.send("progress", documents=self._documents, bytes=self._size)
-        self._documents = self._size = 0
-        self._last = time.monotonic()
+from corpuskit.cpu import start_quickly
 
 
 def serve(address: str) -> None:
     """Run tasks of the run directory at `address` until standard input ends."""
-    from corpuskit.engine.executors import Task, failure_fields
+    from corpuskit.engine.executors import Reporter, Task, failure_fields
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.kernels.jit import on_compile
 
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a stage that prints must not break the protocol
-    reporter = Reporter(out)
+
+    def send(event: str, fields: dict[str, Any]) -> None:
+        out.write(json.dumps({"event": event, **fields}) + "\n")
+        out.flush()
+
+    reporter = Reporter(send)
     on_compile(reporter.compiling)
     run = RunDirectory.open(address)
     run.check_code()
@@ -77,10 +45,8 @@ def serve(address: str) -> None:
                 runner = TaskRunner(run)
             timing = runner.run_task(task, reporter.progress).timing
         except Exception as error:  # noqa: BLE001 - recorded here, re-raised by the parent
-            reporter.flush()
             reporter.send("failed", **failure_fields(error))
         else:
-            reporter.flush()
             reporter.send("done", cpu=timing["cpu_seconds"], rss=timing["peak_rss_bytes"])
 
 
@@ -97,4 +63,5 @@ def exit_with_parent(parent: int) -> None:
 
 if __name__ == "__main__":
     exit_with_parent(int(sys.argv[2]))  # before the heavy imports
+    start_quickly()
     serve(sys.argv[1])

@@ -270,7 +270,7 @@ def _options(run: RunDirectory, name: str, slots: int, *, after: str | None) -> 
         f"--signal=B:USR1@{settings.grace_seconds}", "--kill-on-invalid-dep=yes",
         f"--output={log}", "--nodes=1", "--ntasks=1",
     ]  # fmt: skip
-    cpus = settings.cpus or run.plan.settings.executor.workers
+    cpus = settings.cpus or run.plan.settings.executor.processes
     options.append(f"--cpus-per-task={1 if name == CLOSING else cpus}")
     if after is not None:
         options.append(f"--dependency=afterok:{after}")

@@ -17,6 +17,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from corpuskit.cpu import start_quickly
 from corpuskit.engine.executors.local import Pool
 from corpuskit.engine.executors.slurm import JOBS, seconds_left
 from corpuskit.engine.phase import PhaseWork, note_failures, note_slot, sweep
@@ -61,7 +62,7 @@ class Slot:
         self._last = time.monotonic()
         executor = run.plan.settings.executor
         self.grace = executor.slurm.grace_seconds
-        self.pool = Pool(run.store, executor.workers, executor.retries)
+        self.pool = Pool(run.store, executor.processes, executor.retries)
 
     def work(self, index: int) -> int:
         """Run this slot's share of a phase; return the exit code."""
@@ -233,4 +234,5 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
+    start_quickly()
     sys.exit(main(sys.argv[1:]))
