@@ -144,7 +144,7 @@ class PhaseCount:
             self.tasks_done += 1
         else:
             self._is_cut_otherwise = True
-        self.counters.update(manifest.counters)
+        self.counters.update(manifest.counted())
         for number in manifest.units:
             if (unit := self.units.get(number)) is not None:
                 self.weight += self._weights[number]

@@ -13,7 +13,7 @@ import numpy as np
 
 from corpuskit.engine import registry
 from corpuskit.engine.records import FIXED, ID, MEASURES, measuring
-from corpuskit.engine.rundir import CELLS_PER_UNIT
+from corpuskit.engine.reuse import CELLS_PER_UNIT
 from corpuskit.engine.status import outdated
 from corpuskit.errors import CorpuskitError, TaskError
 from corpuskit.formats.shuffle_files import read_shuffle
