@@ -106,7 +106,7 @@ def cut_units(run: RunDirectory, phase: Phase) -> list[Unit]:
     if phase.base is None:
         return [
             Unit(number, pieces[0][0].source, text_bytes=sum(s.size_bytes for _, s in pieces))
-            for number, pieces in enumerate(run.inputs.units)
+            for number, pieces in run.inputs.units.items()
         ]
     cut = run.plan.current_pass(phase).units if phase.pass_name else None
     return run.cells(phase) if cut is None else cut(PhaseInputs(run, phase))

@@ -67,6 +67,7 @@ class RunDirectory:
         slices = [[_SLICE(piece) for piece in cut] for cut in self.inputs.slices]
         content = {
             **self.plan.to_json(), "files": files, "slices": slices, "begins": self.inputs.begins,
+            "numbers": self.inputs.numbers,
             "code": self.code(), "folder": os.getcwd(),
         }  # fmt: skip
         self.store.put(PLAN, dump_checked(content))
@@ -119,7 +120,7 @@ class RunDirectory:
         plan = dataclasses.replace(plan, file=dataclasses.replace(plan.file, settings=settings))
         files = tuple(InputFile(*row) for row in content["files"])
         slices = tuple(tuple(Slice(*s) for s in cut) for cut in content["slices"])
-        run = cls(plan, Inputs(files, slices, tuple(content["begins"])))
+        run = cls(plan, Inputs(files, slices, tuple(content["begins"]), tuple(content["numbers"])))
         run._code, run.folder = dict(content["code"]), str(content["folder"])
         return run
 

@@ -435,7 +435,7 @@ class _DocumentHistory:
         if self.who.file is None:
             raise TaskError("its input file is not one of this run.")
         reader = InputReader(self.run)
-        for unit in self._input_units() or range(len(self.run.inputs.units)):
+        for unit in self._input_units() or self.run.inputs.units:
             for batch in reader.read(unit, [self.key]):
                 return batch
         rejected = "the source rejects it, so no stage sees it"

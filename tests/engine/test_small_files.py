@@ -50,7 +50,7 @@ def units_of(lab: Lab) -> list[list[str]]:
     """Return the files of each unit of the reading phase."""
     lab.save()
     run = open_run(read_plan(lab.path))
-    return [[file.name for file, _ in pieces] for pieces in run.inputs.units]
+    return [[file.name for file, _ in pieces] for pieces in run.inputs.units.values()]
 
 
 def documents_of(lab: Lab) -> list[dict]:
