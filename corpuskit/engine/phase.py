@@ -246,7 +246,11 @@ class PhaseWork:
     def _reason(self, left: int, reused: int) -> str:
         """Return why what was finished once is done again; nothing if it never was."""
         if reused:
-            return f"{left:,} of {len(self.units):,} units are new or changed"
+            reason = f"{left:,} of {len(self.units):,} units are new or changed"
+            others = [source for source in self._sources() if self._is_edited(source)]
+            if others:
+                reason += f"; the parameters or the code of {', '.join(others)} changed"
+            return reason
         if self.before is None:
             is_there = self.run.store.exists(self.run.seal_name(self.phase))
             return "its seal cannot be read" if is_there else ""
@@ -254,7 +258,18 @@ class PhaseWork:
             return "files are missing"
         if same_but_code(self.before.fingerprint, self.fingerprint):
             return CODE_CHANGED
+        if any(self.run.unit_inputs(self.phase, unit) for unit in self.units[:1]):
+            is_edited = all(map(self._is_edited, self._sources()))
+            return "its parameters or files changed" if is_edited else "all of its inputs changed"
         return "its parameters, files or inputs changed"
+
+    def _sources(self) -> list[str]:
+        return list(dict.fromkeys(unit.source for unit in self.units))
+
+    def _is_edited(self, source: str) -> bool:
+        """Return whether units of a source would be computed whatever they read."""
+        earlier = self.run.earlier_units(self.phase, self.fingerprint)
+        return earlier.is_edited(source, self.run.chain(self.phase, source))
 
     def discard_broken(self) -> None:
         """Delete manifests that cannot be used: were a part to come back, they would count.

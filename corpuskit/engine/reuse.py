@@ -152,6 +152,12 @@ class EarlierUnits:
             for sealed in self._sealed
         )
 
+    def is_edited(self, source: str, chain: str) -> bool:
+        """Return whether all earlier units of a source differ in more than what they read."""
+        tables = [sealed.table for sealed in self._sealed if sealed.table]
+        chains = [table.chains[source] for table in tables if source in table.chains]
+        return bool(chains) and chain not in chains
+
     def take(self, unit: Unit, inputs: str, chain: str) -> ReusedUnit | None:
         """Return a unit that was computed before, its parts in place; None if there is none."""
         for sealed in self._sealed:

@@ -233,3 +233,25 @@ def test_a_plan_says_how_many_units_are_reused_and_why_others_are_not(many):
     assert "1 of 17 units are new or changed" in " ".join(
         many.cli("plan", str(many.path)).stdout.split()
     )
+
+
+def test_a_plan_says_which_source_was_edited(many):
+    computed(many)
+    many.pipeline["sources"]["books"]["extra"] = False
+    many.save()
+    [first, *_] = json.loads(many.cli("plan", str(many.path), "--json").stdout)
+    assert first["reason"] == (
+        "4 of 16 units are new or changed; the parameters or the code of books changed"
+    )
+    many.stage("gopher_quality")["min_words"] = 31
+    many.save()
+    [first, *_] = json.loads(many.cli("plan", str(many.path), "--json").stdout)
+    assert first["reason"] == "its parameters or files changed"
+
+
+def test_what_is_no_run_directory_cannot_be_reused(many):
+    many.pipeline["reuse"] = [str(many.inputs)]
+    message = many.run(code=2).stderr
+    assert f"{many.path}:" in message
+    assert f"reuse: {many.inputs} is not a run directory, it has no plan.json." in message
+    assert not many.out.exists()
