@@ -51,6 +51,8 @@ def print_prospects(run: RunDirectory, prospects: Sequence[PhaseStatus]) -> None
         tasks = "" if prospect.tasks is None else str(prospect.tasks)
         # Why phases wait is always the same: those before them come first.
         what = _WORDS[prospect.state]
+        if prospect.units_reused:
+            what += f", {prospect.units_reused:,} units reused,"
         what += (
             f" again: {prospect.reason}" if prospect.reason and prospect.state != "later" else ""
         )

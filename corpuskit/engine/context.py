@@ -20,7 +20,9 @@ from corpuskit.engine.records import (
     Profile,
     rule_of,
 )
+from corpuskit.engine.reuse import unit_name
 from corpuskit.engine.rundir import file_copy
+from corpuskit.errors import DataError
 from corpuskit.formats.ledger import LedgerWriter, sampled
 from corpuskit.formats.manifest import Part
 from corpuskit.formats.shards import open_parquet, read_documents, read_sidecars, write_sidecar
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.ledger import Entries
+    from corpuskit.formats.manifest import RoleParts
     from corpuskit.stage import Unit
     from corpuskit.storage import Readable
 
@@ -198,6 +201,22 @@ class PassWork(UnitWork, PhaseInputs):
     def __init__(self, run: RunDirectory, phase: Phase, unit: Unit, scratch: Path) -> None:
         UnitWork.__init__(self, run, phase, unit, scratch)
         self.memory_bytes = run.plan.settings.task_memory_bytes
+        self._is_alone = run.plan.current_pass(phase).is_cell_alone
+
+    def parts(self, name: str) -> RoleParts:
+        self._refuse_if_alone(name)
+        return super().parts(name)
+
+    def counters(self, name: str) -> Mapping[str, int]:
+        self._refuse_if_alone(name)
+        return super().counters(name)
+
+    def _refuse_if_alone(self, name: str) -> None:
+        if self._is_alone:
+            raise DataError(
+                f"phase {self.phase.name}: a pass whose units are reused cell by cell reads "
+                f"{name!r}, which is not in the cell. Report it: that is a defect of the stage."
+            )
 
     def sidecar_paths(self) -> list[Readable]:
         return cell_sidecars(self.run, self.phase, self.unit)
@@ -274,11 +293,6 @@ class PassWork(UnitWork, PhaseInputs):
 def cell_sidecars(run: RunDirectory, phase: Phase, unit: Unit) -> list[Readable]:
     """Return the sidecars that apply to a cell, oldest first."""
     return [run.at(part) for index in phase.sidecars for part in run.sidecars(index, unit.number)]
-
-
-def unit_name(number: int) -> str:
-    """Return a unit's number as in file names: slice, and cell within it."""
-    return f"{number >> 16:06d}-{number & 0xFFFF:04d}"
 
 
 class Stopwatch:

@@ -21,14 +21,15 @@ from corpuskit.engine.fingerprint import same_but_code
 from corpuskit.engine.rundir import file_copy, manifest_name
 from corpuskit.errors import CorpuskitError, DataError, TaskError
 from corpuskit.formats.manifest import Seal
+from corpuskit.formats.units import UnitTable
 from corpuskit.stage import Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.formats.manifest import Manifest, RoleParts
+    from corpuskit.formats.manifest import Manifest, Part, RoleParts
 
 PhaseAction = Literal["reuse", "run", "continue", "later"]
 
@@ -59,7 +60,8 @@ class PhaseStatus:
         state: `reuse` (sealed and current), `run`, `continue` (some tasks are done), or `later`
             (decided when the phases before it are sealed).
         reason: why what was finished once must be done again, in a few words; else empty.
-        units: how many there are, and how many are still to do; None when not known yet.
+        units: how many there are, and how many are still to be computed; None when not known yet.
+        units_reused: how many an earlier plan or another run has computed, and need a link only.
         size_bytes: text to read; None when not known yet.
     """
 
@@ -72,6 +74,7 @@ class PhaseStatus:
     tasks: int | None = None
     rows: int | None = None
     size_bytes: int | None = None
+    units_reused: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values; the phase is its name."""
@@ -103,7 +106,7 @@ def cut_units(run: RunDirectory, phase: Phase) -> list[Unit]:
     if phase.base is None:
         return [
             Unit(number, pieces[0][0].source, text_bytes=sum(s.size_bytes for _, s in pieces))
-            for number, pieces in enumerate(run.inputs.units)
+            for number, pieces in run.inputs.units.items()
         ]
     cut = run.plan.current_pass(phase).units if phase.pass_name else None
     return run.cells(phase) if cut is None else cut(PhaseInputs(run, phase))
@@ -217,15 +220,37 @@ class PhaseWork:
         if self.reused is not None:
             return PhaseStatus(self.phase, "reuse", "", self.fingerprint, num, 0, 0, rows, size)
         tasks = self.tasks()
-        left = sum(len(task.units) for task in tasks)
-        state: PhaseAction = "continue" if left < num else "run"
-        reason = self._reason()
+        undone = {number for task in tasks for number in task.units}
+        state: PhaseAction = "continue" if len(undone) < num else "run"
+        reusable = self.reusable & undone
+        left = len(undone) - len(reusable)
         return PhaseStatus(
-            self.phase, state, reason, self.fingerprint, num, left, len(tasks), rows, size
+            self.phase, state, self._reason(left, len(reusable)), self.fingerprint, num, left,
+            len(tasks), rows, size, len(reusable),
+        )  # fmt: skip
+
+    @functools.cached_property
+    def reusable(self) -> frozenset[int]:
+        """The units that were computed before, by what seals say."""
+        earlier = self.run.earlier_units(self.phase, self.fingerprint)
+        return frozenset(
+            unit.number
+            for unit in self.units
+            if earlier.has(
+                unit,
+                self.run.unit_inputs(self.phase, unit),
+                self.run.chain(self.phase, unit.source),
+            )
         )
 
-    def _reason(self) -> str:
+    def _reason(self, left: int, reused: int) -> str:
         """Return why what was finished once is done again; nothing if it never was."""
+        if reused:
+            reason = f"{left:,} of {len(self.units):,} units are new or changed"
+            others = [source for source in self._sources() if self._is_edited(source)]
+            if others:
+                reason += f"; the parameters or the code of {', '.join(others)} changed"
+            return reason
         if self.before is None:
             is_there = self.run.store.exists(self.run.seal_name(self.phase))
             return "its seal cannot be read" if is_there else ""
@@ -233,7 +258,18 @@ class PhaseWork:
             return "files are missing"
         if same_but_code(self.before.fingerprint, self.fingerprint):
             return CODE_CHANGED
+        if any(self.run.unit_inputs(self.phase, unit) for unit in self.units[:1]):
+            is_edited = all(map(self._is_edited, self._sources()))
+            return "its parameters or files changed" if is_edited else "all of its inputs changed"
         return "its parameters, files or inputs changed"
+
+    def _sources(self) -> list[str]:
+        return list(dict.fromkeys(unit.source for unit in self.units))
+
+    def _is_edited(self, source: str) -> bool:
+        """Return whether units of a source would be computed whatever they read."""
+        earlier = self.run.earlier_units(self.phase, self.fingerprint)
+        return earlier.is_edited(source, self.run.chain(self.phase, source))
 
     def discard_broken(self) -> None:
         """Delete manifests that cannot be used: were a part to come back, they would count.
@@ -267,7 +303,8 @@ class PhaseWork:
         else:
             tasks = [*self.tasks(), *self.all_tasks]
             written = self.run.manifests(self.phase, self.fingerprint, tasks, self.manifests)
-            merged = Seal.merge(self.phase.name, self.fingerprint, written.values())
+            table = self._write_table(written.values())
+            merged = Seal.merge(self.phase.name, self.fingerprint, written.values(), table)
             seal = dataclasses.replace(merged, inputs=self.run.input_contents(self.phase))
             if len(seal.units) != len(self.units):
                 raise DataError(f"phase {self.phase.name}: manifests vanished. Run again.")
@@ -280,6 +317,26 @@ class PhaseWork:
         if self.reused is None:
             self._clear(seal)
         return seal
+
+    def _write_table(self, manifests: Iterable[Manifest]) -> list[Part]:
+        """Write the unit table; a phase without units has none."""
+        known = {unit.number: unit for unit in self.units}
+        records = {
+            number: (inputs, counters)
+            for manifest in manifests
+            for number, inputs, counters in zip(
+                manifest.units, manifest.inputs, manifest.counters, strict=True
+            )
+        }
+        numbers = sorted(records.keys() & known.keys())
+        if not numbers:
+            return []
+        sources = [known[number].source for number in numbers]
+        chains = {source: self.run.chain(self.phase, source) for source in sorted(set(sources))}
+        inputs, counters = zip(*(records[number] for number in numbers), strict=True)
+        part, content = UnitTable(chains, numbers, sources, inputs, counters).part(self.phase.name)
+        self.run.store.put(part.path, content)
+        return [part]
 
     def _place_files(self, seal: Seal) -> None:
         """Give files their fixed names; the seal that says what they hold comes after them."""
@@ -306,7 +363,7 @@ class PhaseWork:
         store.delete(
             name
             for name in store.list(f"manifests/{self.phase.name}")
-            if name != self.run.seal_name(self.phase) and kept not in name
+            if name != self.run.seal_name(self.phase) and kept not in name and name not in named
         )
 
 

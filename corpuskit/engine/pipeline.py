@@ -25,7 +25,7 @@ from corpuskit.engine.phase import (
 from corpuskit.engine.plan import DOCUMENTS_BELOW_BYTES, IN_PROCESS_BELOW_BYTES, PLAN, Plan
 from corpuskit.engine.resources import available_resources, estimate_resources, find_problems
 from corpuskit.engine.rundir import RunDirectory
-from corpuskit.errors import TaskError, UsageError
+from corpuskit.errors import ConfigError, TaskError, UsageError
 from corpuskit.kernels.target import warning
 from corpuskit.storage import SCRATCH, Store, is_remote, open_store
 
@@ -81,6 +81,7 @@ def preview(plan: Plan, *, accept_code: bool = False) -> tuple[RunDirectory, lis
     comes out.
     """
     _refuse_foreign(open_store(plan.settings.output))
+    refuse_no_runs(plan)
     run = open_run(plan)
     _refuse_inputs_inside(run)
     return run, phase_statuses(run, accept_code=accept_code)
@@ -202,6 +203,7 @@ def prepared(plan: Plan, callbacks: RunCallbacks) -> Iterator[RunDirectory]:
     if plan.settings.executor.kind == "local":
         cache_dir()  # without it every task would fail
     _pin_code(plan)
+    refuse_no_runs(plan)
     from corpuskit.engine.executors import slurm
 
     store = open_store(plan.settings.output)
@@ -332,6 +334,17 @@ def _refuse_foreign(store: Store) -> None:
             f"{store.address}: not a run directory (no {PLAN}), but it holds {foreign[0]!r}. A run "
             "deletes what is not its own: set another output, or empty it."
         )
+
+
+def refuse_no_runs(plan: Plan) -> None:
+    """Refuse to reuse what is no run directory: a misspelt path would compute everything."""
+    for address in plan.settings.reuse:
+        if not open_store(address).exists(PLAN):
+            where = plan.file.locations.get("reuse", plan.file.path)
+            raise ConfigError(
+                where, f"reuse: {address} is not a run directory, it has no {PLAN}.",
+                "Correct the path.",
+            )  # fmt: skip
 
 
 def _refuse_inputs_inside(directory: RunDirectory) -> None:

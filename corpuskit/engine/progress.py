@@ -144,7 +144,7 @@ class PhaseCount:
             self.tasks_done += 1
         else:
             self._is_cut_otherwise = True
-        self.counters.update(manifest.counters)
+        self.counters.update(manifest.counted())
         for number in manifest.units:
             if (unit := self.units.get(number)) is not None:
                 self.weight += self._weights[number]
@@ -224,7 +224,7 @@ def _weights(run: RunDirectory, phase: Phase, units: Sequence[Unit]) -> list[int
     if phase.base is None:
         sizes = [
             sum(run.plan.source(file.source).text_size(file, piece)[0] for file, piece in pieces)
-            for pieces in run.inputs.units
+            for pieces in run.inputs.units.values()
         ]
     else:
         sizes = [unit.text_bytes for unit in units]

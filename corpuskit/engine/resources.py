@@ -255,7 +255,7 @@ def _by_source(run: RunDirectory) -> dict[str, tuple[Source, _Reading]]:
     cell = run.plan.settings.cell_bytes
     sizes: dict[str, list[tuple[int, bool]]] = {step.label: [] for step in run.plan.file.sources}
     stages = {name: run.plan.source(name) for name in sizes}
-    for pieces in run.inputs.units:
+    for pieces in run.inputs.units.values():
         name = pieces[0][0].source
         texts = [stages[name].text_size(file, piece) for file, piece in pieces]
         sizes[name].append((sum(size for size, _ in texts), all(known for _, known in texts)))

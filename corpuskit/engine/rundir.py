@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 from corpuskit.engine.fingerprint import code_digest, fingerprint, runner_digest
 from corpuskit.engine.inputs import Inputs
 from corpuskit.engine.plan import PLAN, Phase, Plan
+from corpuskit.engine.reuse import EarlierUnits, SealedUnits
 from corpuskit.errors import DataError, TaskError, UsageError
-from corpuskit.formats.manifest import Manifest, OtherFormatError, Seal, dump_checked, load_checked
+from corpuskit.formats.manifest import (
+    Manifest,
+    OtherFormatError,
+    Seal,
+    digest_bytes,
+    dump_checked,
+    load_checked,
+)
 from corpuskit.stage import InputFile, Slice, Unit
 from corpuskit.storage import DamagedError, Stored, open_store
 
@@ -25,9 +34,6 @@ if TYPE_CHECKING:
 
 WORTH_A_LISTING = 32
 """So many files of a folder are looked up by listing it; fewer are asked for one by one."""
-
-CELLS_PER_UNIT = 1 << 16
-"""What cannot be split before it is read becomes several cells: number = unit * this + i."""
 
 _FILE = attrgetter(*(field.name for field in dataclasses.fields(InputFile)))
 _SLICE = attrgetter(*(field.name for field in dataclasses.fields(Slice)))
@@ -47,6 +53,8 @@ class RunDirectory:
         self.store = store or open_store(plan.settings.output)
         self._seals: dict[int, Seal] = {}
         self._fingerprints: dict[int, str] = {}
+        self._chains: dict[tuple[int, str], str] = {}
+        self._earlier: dict[tuple[int, str], EarlierUnits] = {}
         self._sizes: dict[str, dict[str, int]] = {}
         self._lists = False
         self._code: dict[str, str] = {}
@@ -59,6 +67,7 @@ class RunDirectory:
         slices = [[_SLICE(piece) for piece in cut] for cut in self.inputs.slices]
         content = {
             **self.plan.to_json(), "files": files, "slices": slices, "begins": self.inputs.begins,
+            "numbers": self.inputs.numbers,
             "code": self.code(), "folder": os.getcwd(),
         }  # fmt: skip
         self.store.put(PLAN, dump_checked(content))
@@ -111,7 +120,7 @@ class RunDirectory:
         plan = dataclasses.replace(plan, file=dataclasses.replace(plan.file, settings=settings))
         files = tuple(InputFile(*row) for row in content["files"])
         slices = tuple(tuple(Slice(*s) for s in cut) for cut in content["slices"])
-        run = cls(plan, Inputs(files, slices, tuple(content["begins"])))
+        run = cls(plan, Inputs(files, slices, tuple(content["begins"]), tuple(content["numbers"])))
         run._code, run.folder = dict(content["code"]), str(content["folder"])
         return run
 
@@ -162,30 +171,31 @@ class RunDirectory:
         """Return the name of a phase's seal."""
         return f"manifests/{phase.name}/seal.json"
 
-    def read_seal(self, phase: Phase) -> Seal | None:
+    def read_seal(self, phase: Phase, store: Store | None = None) -> Seal | None:
         """Return the seal of a phase from disk, None if there is none.
 
         One that another version wrote counts as none: the phase is made again.
+
+        Args:
+            store: of another run; this one's if it is not given.
         """
-        name = self.seal_name(phase)
-        [content] = self.store.read_each([name])
+        name, store = self.seal_name(phase), store or self.store
+        [content] = store.read_each([name])
         if content is not None:
             with contextlib.suppress(OtherFormatError):
-                seal = Seal.from_json(content, self.store.where(name))
+                seal = Seal.from_json(content, store.where(name))
                 if seal.phase != phase.name:
-                    raise DataError(
-                        f"{self.store.where(name)}: is the seal of {seal.phase}. Run again."
-                    )
+                    raise DataError(f"{store.where(name)}: is the seal of {seal.phase}. Run again.")
                 return seal
         return None
 
-    def usable_seal(self, phase: Phase) -> Seal | None:
+    def usable_seal(self, phase: Phase, store: Store | None = None) -> Seal | None:
         """Return the seal of a phase; None if there is none, or if it cannot be read.
 
         What cannot be read is made again: the work is the same, and so are the bytes.
         """
         with contextlib.suppress(DataError):
-            return self.read_seal(phase)
+            return self.read_seal(phase, store)
         return None
 
     def seal(self, index: int) -> Seal:
@@ -330,6 +340,67 @@ class RunDirectory:
         if phase.pass_name:
             facts["task_memory_bytes"] = settings.task_memory_bytes
         return fingerprint(facts, stages)
+
+    def chain(self, phase: Phase, source: str) -> str:
+        """Return the fingerprint of what decides the results of a unit, but for its inputs.
+
+        Args:
+            source: of the unit; empty for ranges.
+        """
+        key = (phase.index, source)
+        if key not in self._chains:
+            settings = self.plan.settings
+            steps = [s for s in self.plan.file.steps if s.label in phase.labels]
+            facts: dict[str, Any] = {
+                "phase": phase.name,
+                "pass": phase.pass_name,
+                "folder": phase.folder,
+                "seed": settings.seed,
+                "ledger": settings.ledger.model_dump(),
+                "given": self.given(phase),
+                "measure_rules": settings.measure_rules,
+                "schema": [[f.name, str(f.type)] for f in self.plan.schema(phase)],
+            }
+            if phase.pass_name:
+                facts["task_memory_bytes"] = settings.task_memory_bytes
+            if phase.base is None:
+                facts["max_document_bytes"] = settings.max_document_bytes
+                facts["cell_bytes"] = settings.cell_bytes
+                steps += [s for s in self.plan.file.sources if s.label == source]
+            self._chains[key] = fingerprint(facts, [(s.label, s.name, s.stage) for s in steps])
+        return self._chains[key]
+
+    def unit_inputs(self, phase: Phase, unit: Unit) -> str:
+        """Return the hash of what a unit reads; empty if it depends on what others wrote."""
+        read: list[Any]
+        if phase.base is None:
+            read = [
+                [file.ordinal, file.name, file.size_bytes, file.stamp, piece.begin, piece.end]
+                for file, piece in self.inputs.units[unit.number]
+            ]
+        elif unit.part is not None and (
+            phase.is_stream or self.plan.current_pass(phase).is_cell_alone
+        ):
+            sidecars = (self.sidecars(index, unit.number) for index in phase.sidecars)
+            read = [unit.part.digest, *([part.digest for part in parts] for parts in sidecars)]
+        else:
+            return ""
+        return digest_bytes(json.dumps(read).encode())
+
+    def earlier_units(self, phase: Phase, fingerprint: str) -> EarlierUnits:
+        """Return where units of a phase may be found that need not run again.
+
+        The last answer is remembered: of 100,000 units it is 100 MB.
+        """
+        key = (phase.index, fingerprint)
+        if key not in self._earlier:
+            sealed = []
+            for store in (self.store, *map(open_store, self.plan.settings.reuse)):
+                seal = self.usable_seal(phase, store)
+                if seal is not None:
+                    sealed.append(SealedUnits(store, seal, is_reading=phase.base is None))
+            self._earlier = {key: EarlierUnits(self.store, fingerprint, sealed)}
+        return self._earlier[key]
 
     def check_fingerprint(self, phase: Phase, fingerprint: str) -> None:
         """Refuse a task that is not of this plan and of what is sealed now.

@@ -140,6 +140,9 @@ class PipelineSettings(Parameters):
     """Name of the run; the file's stem when absent."""
     output: PathText = Field(pattern=r"^[^\x00]+$")
     """The run directory."""
+    reuse: tuple[PathText, ...] = ()
+    """Other run directories: what they computed and this run needs is linked or copied from there,
+    compared with its digests."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Seed of everything random: samples, shuffle, mixture."""
     documents: bool | None = None

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from corpuskit.engine.context import Stopwatch, UnitWork, cell_sidecars
 from corpuskit.engine.inputs import check_unchanged
 from corpuskit.engine.records import LEFT, READ, measuring
-from corpuskit.engine.rundir import CELLS_PER_UNIT
+from corpuskit.engine.reuse import CELLS_PER_UNIT
 from corpuskit.errors import DataError, noting
 from corpuskit.formats.batch import MAX_POSITION, POSITION_BITS, utf8
 from corpuskit.formats.ledger import Entries

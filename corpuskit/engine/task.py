@@ -20,7 +20,7 @@ from corpuskit.storage import DamagedError
 from corpuskit.storage.faults import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from corpuskit.engine.context import UnitWork
@@ -72,29 +72,39 @@ def run_task(
     """
     phase = run.plan.phases[task.phase]
     run.check_fingerprint(phase, task.fingerprint)
-    counters: Counter[str] = Counter()
+    counters: list[dict[str, int]] = []
     timing: defaultdict[str, float] = defaultdict(float)
     parts: list[Part] = []
+    inputs = [run.unit_inputs(phase, unit) for unit in units]
+    earlier = run.earlier_units(phase, task.fingerprint)
     load_compiler()
     began_cpu, began = cpu_seconds(), time.perf_counter()
     try:
         with run.store.scratch() as scratch:
-            for unit in units:
-                for work in _work(run, phase, unit, scratch, progress):
-                    counters.update(work.counted)
-                    for name, value in work.timing.items():
-                        timing[name] += value
-                    parts += work.published
+            for unit, read in zip(units, inputs, strict=True):
+                reused = earlier.take(unit, read, run.chain(phase, unit.source))
+                counted: Counter[str] = Counter(reused.counters if reused else {})
+                if reused:
+                    parts += reused.parts
+                    _add(timing, reused.timing)
+                    progress(_sum(counted, "read/"), _sum(counted, "read_bytes/"))
+                else:
+                    for work in _work(run, phase, unit, scratch, progress):
+                        counted.update(work.counted)
+                        _add(timing, work.timing)
+                        parts += work.published
+                counters.append(dict(counted))
     except DamagedError as error:
         raise run.without(error) from None
     note_compiled(run.plan, phase)
     measured = dict(timing)
-    measured["cpu_seconds"] = cpu_seconds() - began_cpu
+    measured["cpu_seconds"] = timing["cpu_seconds"] + cpu_seconds() - began_cpu
     measured["wall_seconds"] = time.perf_counter() - began
     measured["peak_rss_bytes"] = float(peak_rss_bytes())
     manifest = Manifest(
-        phase.name, task.fingerprint, task.units, tuple(parts), dict(counters), measured
-    )
+        phase.name, task.fingerprint, task.units, tuple(inputs), tuple(parts), tuple(counters),
+        measured,
+    )  # fmt: skip
     name = manifest_name(phase, task)
     reach("task:manifest", name)
     if run.store.put_new(name, manifest.to_json()):
@@ -120,6 +130,15 @@ def _work(
     watch.lap(phase.name)
     progress(unit.rows, unit.text_bytes)
     yield work
+
+
+def _add(timing: defaultdict[str, float], more: Mapping[str, float]) -> None:
+    for name, value in more.items():
+        timing[name] += value
+
+
+def _sum(counted: Mapping[str, int], prefix: str) -> int:
+    return sum(count for name, count in counted.items() if name.startswith(prefix))
 
 
 def peak_rss_bytes() -> int:

@@ -147,8 +147,11 @@ class RoleParts(Sequence[Part]):
 
     def of_unit(self, number: int) -> RoleParts:
         """Return the parts of one unit."""
-        units = self._numbers["unit"]
-        begin, end = np.searchsorted(units, number, "left"), np.searchsorted(units, number, "right")
+        return self.of_units(number, number + 1)
+
+    def of_units(self, low: int, high: int) -> RoleParts:
+        """Return the parts of the units `[low, high)`."""
+        begin, end = np.searchsorted(self._numbers["unit"], [low, high])
         return self[int(begin) : int(end)]
 
 
@@ -294,13 +297,16 @@ _NO_PARTS = RoleParts("", dict.fromkeys(_NUMBERS, np.zeros(0, np.int64)), dict.f
 
 Record = TypeVar("Record")
 
-FORMAT = 2
+FORMAT = 3
 SEAL_FORMAT = 3
 
 FUNNEL = ("read/", "read_bytes/", "kept/", "kept_bytes/", "dropped/", "cut/", "replace/")
 """Counters that only people read."""
 
-_FOR_PEOPLE = ("ledger", "profile", "ids")
+UNITS = "units"
+"""Role of the unit table of a phase (`formats.units`)."""
+
+_UNREAD = ("ledger", "profile", "ids", UNITS)
 """Roles of parts that no later phase reads."""
 
 _OPENING = b',"parts":['
@@ -317,17 +323,26 @@ class Manifest:
 
     Attributes:
         units: the units this task finished, whether or not they wrote parts.
-        counters: deterministic counts; nested names are joined by "/" (`kept/web`).
+        inputs: hash of what each unit read; empty where that is not its own affair alone.
+        counters: deterministic counts of each unit; nested names are joined by "/" (`kept/web`).
         timing: measured figures by name, summed over units (`cpu_seconds/language`).
     """
 
     phase: str
     fingerprint: str
     units: tuple[int, ...]
+    inputs: tuple[str, ...]
     parts: tuple[Part, ...]
-    counters: dict[str, int]
+    counters: tuple[dict[str, int], ...]
     timing: dict[str, float]
-    accepted_code_change: bool = False
+
+    def counted(self) -> Counter[str]:
+        """Return the counters of all units together."""
+        total: Counter[str] = Counter()
+        for counters in self.counters:
+            for name, count in counters.items():
+                total[name] += count
+        return total
 
     def to_json(self) -> bytes:
         """Return the file content."""
@@ -347,13 +362,18 @@ class Manifest:
             if fields.pop("format") != FORMAT or fields.pop("kind") != "manifest":
                 raise DataError(f"{where}: not a manifest of format {FORMAT}.")
             fields["parts"] = tuple(Part(**part) for part in fields["parts"])
+            fields["inputs"] = tuple(fields["inputs"])
+            fields["counters"] = tuple(fields["counters"])
+            lengths = {len(fields[name]) for name in ("units", "inputs", "counters")}
+            if len(lengths) > 1 or not set(map(type, fields["inputs"])) <= {str}:
+                raise TypeError("what it says of its units does not fit together")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"{where}: not a manifest: {error!r}.") from None
         for part in fields["parts"]:
             if not is_sound(part):
                 raise DataError(f"{where}: not a manifest: {part} has a field of a wrong type.")
         check_paths([part.path for part in fields["parts"]], where)
-        return _build(cls, fields, where)
+        return _build(cls, fields, where, *fields["counters"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,13 +394,18 @@ class Seal:
     inputs: tuple[str, ...] = ()
 
     @classmethod
-    def merge(cls, phase: str, fingerprint: str, manifests: Iterable[Manifest]) -> Seal:
-        """Merge the manifests of a phase; a unit that two manifests name counts once."""
+    def merge(
+        cls, phase: str, fingerprint: str, manifests: Iterable[Manifest], more: Iterable[Part] = ()
+    ) -> Seal:
+        """Merge the manifests of a phase; a unit that two manifests name counts once.
+
+        Args:
+            more: parts that are of no task.
+        """
         units: set[int] = set()
         parts: list[Part] = []
         counters: Counter[str] = Counter()
         timing: defaultdict[str, float] = defaultdict(float)
-        accepted = False
         for manifest in sorted(manifests, key=lambda manifest: manifest.units):
             if not units.isdisjoint(manifest.units):
                 if units.issuperset(manifest.units):
@@ -388,20 +413,18 @@ class Seal:
                 raise DataError(f"phase {phase}: two manifests share some of their units.")
             units.update(manifest.units)
             parts += manifest.parts
-            for name, count in manifest.counters.items():
+            for name, count in manifest.counted().items():
                 counters[name] += count
             for name, value in manifest.timing.items():
                 is_peak = name == "peak_rss_bytes"
                 timing[name] = max(timing[name], value) if is_peak else timing[name] + value
-            accepted = accepted or manifest.accepted_code_change
         return cls(
             phase,
             fingerprint,
             tuple(sorted(units)),
-            Parts.of(parts),
+            Parts.of([*parts, *more]),
             dict(sorted(counters.items())),
             {name: round(value, 6) for name, value in sorted(timing.items())},
-            accepted,
         )
 
     def content(self) -> str:
@@ -418,7 +441,7 @@ class Seal:
         parts = {
             role: digest
             for role, digest in self.parts.digests.items()
-            if role not in _FOR_PEOPLE and not role.startswith("measures:")
+            if role not in _UNREAD and not role.startswith("measures:")
         }
         counters = {k: v for k, v in self.counters.items() if not k.startswith(FUNNEL)}
         return digest_bytes(dump({"phase": self.phase, "parts": parts, "counters": counters}))
@@ -466,7 +489,7 @@ class Seal:
             fields["inputs"] = tuple(fields["inputs"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"{where}: not a seal: {error!r}.") from None
-        seal = _build(cls, fields, where)
+        seal = _build(cls, fields, where, fields["counters"])
         if seal.parts.digests != digests or seal.content() != claimed:
             raise DataError(
                 f"{where}: the content hash of the seal is wrong. Run again to rebuild."
@@ -484,14 +507,16 @@ def _not_a_seal(found: Any, where: str) -> DataError:
     return DataError(f"{where}: not a seal of format {SEAL_FORMAT}.")
 
 
-def _build(kind: type[Record], fields: dict[str, Any], where: str) -> Record:
+def _build(
+    kind: type[Record], fields: dict[str, Any], where: str, *counters: dict[str, int]
+) -> Record:
     """Make a manifest or a seal of what JSON held."""
     name = kind.__name__.lower()
     try:
         fields["units"] = tuple(fields["units"])
         is_sound = (
             set(map(type, fields["units"])) <= {int}
-            and set(map(type, fields["counters"].values())) <= {int}
+            and all(set(map(type, one.values())) <= {int} for one in counters)
             and set(map(type, fields["timing"].values())) <= {int, float}
         )
         made = kind(**fields)

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from corpuskit.engine.context import cell_sidecars
 from corpuskit.engine.inputs import check_unchanged
 from corpuskit.engine.records import PROFILE
-from corpuskit.engine.rundir import CELLS_PER_UNIT
+from corpuskit.engine.reuse import CELLS_PER_UNIT
 from corpuskit.engine.status import sealed
 from corpuskit.errors import CorpuskitError, DataError, describe
 from corpuskit.formats.batch import make_keys, numbers, split_key

@@ -13,7 +13,7 @@ import numpy as np
 
 from corpuskit.engine import registry
 from corpuskit.engine.records import FIXED, ID, MEASURES, measuring
-from corpuskit.engine.rundir import CELLS_PER_UNIT
+from corpuskit.engine.reuse import CELLS_PER_UNIT
 from corpuskit.engine.status import outdated
 from corpuskit.errors import CorpuskitError, TaskError
 from corpuskit.formats.shuffle_files import read_shuffle
@@ -435,7 +435,7 @@ class _DocumentHistory:
         if self.who.file is None:
             raise TaskError("its input file is not one of this run.")
         reader = InputReader(self.run)
-        for unit in self._input_units() or range(len(self.run.inputs.units)):
+        for unit in self._input_units() or self.run.inputs.units:
             for batch in reader.read(unit, [self.key]):
                 return batch
         rejected = "the source rejects it, so no stage sees it"

@@ -229,6 +229,8 @@ class Pass:
         name: short; the phase is called `<stage>.<name>`.
         run: works on one unit; a method of the stage, or a partial of a function of it.
         units: cuts the work; None = one unit per cell of the input.
+        is_cell_alone: what it writes about a cell depends on that cell alone, so it need not run
+            again when others change; it may not read what other passes wrote.
         at_end: the pass waits for all other phases of the plan (the mixture's table).
         owns: folders of the run directory that only this pass writes (`tokens/`); `{label}` stands
             for what the stage is called in the pipeline.
@@ -237,5 +239,6 @@ class Pass:
     name: str
     run: Callable[[PassContext], None]
     units: Callable[[PassPlan], list[Unit]] | None = None
+    is_cell_alone: bool = False
     at_end: bool = False
     owns: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from corpuskit.storage.store import (
     Readable,
     Store,
     Stored,
+    digest_content,
     digest_file,
     digest_footer,
     digest_part,
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCRATCH", "DamagedError", "FoundFile", "LocalStore", "Readable", "Store", "Stored",
-    "digest_file", "digest_footer", "digest_part", "find_files", "find_objects", "is_remote",
-    "local_file", "look_at", "open_input", "open_place", "open_store", "open_whole", "read_footer",
-    "walk_files", "write_whole",
+    "digest_content", "digest_file", "digest_footer", "digest_part", "find_files", "find_objects",
+    "is_remote", "local_file", "look_at", "open_input", "open_place", "open_store", "open_whole",
+    "read_footer", "walk_files", "write_whole",
 ]  # fmt: skip
 
 SCHEMES = ("s3",)

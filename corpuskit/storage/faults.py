@@ -13,6 +13,7 @@ Hook = Callable[[str, str], None]
 
 STEPS = (
     "write:before", "write:after",
+    "adopt:before", "adopt:moved", "adopt:after",
     "publish:before", "publish:synced", "publish:moved", "publish:after",
     "put:before", "put:written", "put:synced", "put:moved", "put:after",
     "read:before", "size:before", "list:before", "delete:before", "delete:after",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from corpuskit.errors import DataError
+from corpuskit.storage.faults import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -143,7 +144,7 @@ def open_whole(place: Readable) -> pa.NativeFile:
         [content] = place.store.read_each([place.name])
         if content is None:
             raise MissingError(place)
-        if _digest([content]) != place.digest:
+        if digest_content(content) != place.digest:
             raise DamagedError(place)
         return pa.BufferReader(content)
     try:
@@ -271,6 +272,22 @@ class Store(ABC):
     def publish(self, scratch: Path, name: str) -> None:
         """Give a complete scratch file its final name, durably; the scratch file may be gone."""
 
+    def adopt(self, place: Stored, name: str) -> None:
+        """Give a published file of this or another run a name here, durably; it stays there, too.
+
+        Raises:
+            DamagedError: it is not what its seal says; nothing was published.
+        """
+        reach("adopt:before", name)
+        with self.scratch() as folder:
+            path = folder / "adopted"
+            with place.store.open(place.name) as source, path.open("wb") as file:
+                for piece in _pieces(source):
+                    file.write(piece)
+            if digest_part(path) != place.digest:
+                raise DamagedError(place)
+            self.publish(path, name)
+
     @abstractmethod
     def sizes(self, folder: str) -> dict[str, int]:
         """Return name -> size of all files below `folder`, sorted; empty if there is no folder."""
@@ -318,6 +335,11 @@ class Store(ABC):
         """Return the hash of a published file, as `digest_part` makes it."""
         with self.open(name) as file:
             return _digest(_pieces(file))
+
+
+def digest_content(content: bytes) -> str:
+    """Return the hash of a file with this content, as `digest_part` makes it."""
+    return _digest([content])
 
 
 def digest_part(path: Path) -> str:

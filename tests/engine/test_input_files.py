@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import socket
 import tempfile
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from corpuskit.engine.inputs import find_inputs, save_inputs
+from corpuskit.engine.inputs import find_inputs, number, save_inputs
 from corpuskit.engine.plan import read_plan
 from corpuskit.errors import DataError, UsageError
+from corpuskit.formats.batch import MAX_ORDINAL
 from corpuskit.formats.manifest import dump_checked, load_checked
 from corpuskit.stage import InputFile, Slice
 from corpuskit.stages.sources.huggingface import Huggingface
@@ -176,6 +180,44 @@ def test_numbers_follow_the_pipeline_and_not_the_past(lab: Lab):
         assert tree(lab.out) == edited
         lab.pipeline["sources"] = dict(reversed(lab.pipeline["sources"].items()))
     assert kept == [["web"], ["books"]]
+
+
+NAMES = st.lists(
+    st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=30, unique=True),
+    min_size=1, max_size=5,
+)  # fmt: skip
+
+
+def flat(sources: list[list[str]]) -> list[tuple[str, str]]:
+    return [(f"s{i}", name) for i, names in enumerate(sources) for name in sorted(names)]
+
+
+@given(NAMES, st.integers(10, 1 << 23))
+def test_numbers_ascend_within_what_there_is_room_for(sources, most):
+    names = flat(sources)
+    numbers = number(names, most)
+    assert numbers[0] >= 0
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] <= most or numbers == list(range(len(names)))
+
+
+@given(NAMES, st.integers(0, 4))
+def test_a_file_that_comes_last_in_its_source_moves_no_other(sources, which):
+    before = dict(zip(flat(sources), number(flat(sources), 1 << 30), strict=True))
+    sources[which % len(sources)].append("z")
+    after = dict(zip(flat(sources), number(flat(sources), 1 << 30), strict=True))
+    assert before.items() <= after.items()
+
+
+def test_a_file_in_the_middle_moves_few_others():
+    dice, moved = random.Random(0), 0
+    for _ in range(200):
+        names = [("web", f"{n:08x}") for n in sorted(dice.sample(range(1 << 32), 101))]
+        after = dict(zip(names, number(names, MAX_ORDINAL), strict=True))
+        del names[dice.randrange(101)]
+        before = dict(zip(names, number(names, MAX_ORDINAL), strict=True))
+        moved += sum(after[name] != before[name] for name in before)
+    assert 2 * 200 < moved < 8 * 200
 
 
 def test_cuts_are_remembered_and_damage_to_them_costs_work_only(lab: Lab, monkeypatch):

@@ -39,8 +39,11 @@ KINDS: dict[str, dict[str, tuple[int, tuple[str, ...]]]] = {
 }
 """Kind of fault -> how often it is drawn, and at which steps."""
 
-ONLY_AFTER_EDITS = {("driver", "delete:before"): 4, ("driver", "delete:after"): 4}
-"""A clean run deletes nothing."""
+ONLY_AFTER_EDITS = {
+    **{("driver", step): 4 for step in ("delete:before", "delete:after")},
+    **{("worker", step): 4 for step in ("adopt:before", "adopt:moved", "adopt:after")},
+}
+"""A clean run deletes nothing and takes over nothing."""
 
 RESUMES = ("tasks done", "next phase", "later", "again", "edited", "swept", "end")
 """When a hanging worker goes on: before its phase is sealed, in the next one, some phases later,

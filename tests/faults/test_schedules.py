@@ -83,7 +83,7 @@ def test_numbers_of_files_that_are_remembered_are_found(
         order = sorted(range(len(files)), key=lambda i: files[i].ordinal)
         slices = tuple(inputs.slices[i] for i in order)
         begins = tuple(range(sum(map(len, slices))))
-        return Inputs(tuple(files[i] for i in order), slices, begins)
+        return Inputs(tuple(files[i] for i in order), slices, begins, begins)
 
     monkeypatch.setattr(pipeline, "find_inputs", remembering)
     schedules = (home.draw(seed, is_history=True) for seed in range(HISTORIES))

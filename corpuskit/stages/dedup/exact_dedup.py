@@ -79,7 +79,7 @@ class ExactDedup(ClusterStage):
 
     def passes(self) -> tuple[Pass, ...]:
         return (
-            Pass("hash", self.hash_cell),
+            Pass("hash", self.hash_cell, is_cell_alone=True),
             Pass("group", self.group_range, self.cut_ranges),
             *self.last_passes(),
         )

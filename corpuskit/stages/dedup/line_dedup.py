@@ -152,7 +152,7 @@ class LineDedup(GlobalStage):
 
     def passes(self) -> tuple[Pass, ...]:
         return (
-            Pass("hash", self.hash_cell),
+            Pass("hash", self.hash_cell, is_cell_alone=True),
             Pass("deal", self.deal_units, self.cut_deals),
             Pass("count", self.count_range, self.cut_ranges),
             Pass("route", self.route_repeated, self.cut_routes),

@@ -90,7 +90,7 @@ class Percentile(GlobalStage):
 
     def passes(self) -> tuple[Pass, ...]:
         return (
-            Pass("count", self.count_cell),
+            Pass("count", self.count_cell, is_cell_alone=True),
             Pass("merge", self.merge_range, self.cut_ranges),
             Pass("rank", self.rank_all, self.one_unit),
             Pass("apply", self.apply_ranks),

@@ -125,7 +125,12 @@ class MinhashDedup(schemes.Signing, ClusterStage):
             Pass("verify", self.verify_range, cut_verify),
         )
         return (
-            Pass("sign", self.sign_cell, owns=("signatures/{label}/",) if self.signatures else ()),
+            Pass(
+                "sign",
+                self.sign_cell,
+                is_cell_alone=True,
+                owns=("signatures/{label}/",) if self.signatures else (),
+            ),
             Pass("edges", self.link_range, self.cut_ranges),
             Pass("cluster", self.merge_forests, self.one_unit),
             *(() if self.verify is None else verifying),

@@ -99,7 +99,7 @@ def passes(search: Search) -> tuple[Pass, ...]:
         return Pass(name, partial(_merge_rows, search, run, schema), units)
 
     return (
-        Pass("winnow", partial(winnow_cell, search)),
+        Pass("winnow", partial(winnow_cell, search), is_cell_alone=True),
         merge(fingerprints, FINGERPRINTS, partial(_routes_to_ranges, fingerprints, ROW_BYTES)),
         Pass("count", partial(count_range, search), partial(_ranges, fingerprints, ROW_BYTES)),
         Pass("refine", partial(refine_cell, search), _cells_if_hot),

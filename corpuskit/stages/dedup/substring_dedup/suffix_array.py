@@ -86,7 +86,7 @@ def bytes_each(search: Search, num_symbols: int) -> int:
 def passes(search: Search) -> tuple[Pass, ...]:
     """Return all passes but the last, which asks for `cell_spans`."""
     return (
-        Pass("texts", partial(write_texts, search)),
+        Pass("texts", partial(write_texts, search), is_cell_alone=True),
         Pass("sort", partial(sort_range, search), partial(cut_scopes, search)),
     )
 
