@@ -18,11 +18,23 @@ from corpuskit.kernels.wordhash import (
 )
 from tests.kernels.test_wordhash import TRAPS, plain_hash, plain_words
 
-ALONE = ((0x0E00, 0x0EFF), (0x3040, 0x30FF), (0x4E00, 0x9FFF), (0x20000, 0x3FFFF))
+ALONE = (
+    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF)),
+    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF)),
+)
 TRAPS = [
     *TRAPS,
     *("\u00ad", "\u200b", "\ufb01", "\uff21", "\u2122", "\u00bd", "e\u0301", "\u0e01\u0e34"),
-    *("\u4e2d\u6587", "\u304b\u3099", "\u304c", "\ud55c", "\u0152", "\U0001d7d9"),
+    *(
+        "\u4e2d\u6587",
+        "\u3400",
+        "\u1000",
+        "\u304b\u3099",
+        "\u304c",
+        "\ud55c",
+        "\u0152",
+        "\U0001d7d9",
+    ),
 ]
 
 texts = st.one_of(

@@ -21,7 +21,6 @@ from corpuskit.kernels.jit import on_compile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     from corpuskit.engine.executors import OnEvent, Task, TaskFailure
     from corpuskit.engine.rundir import RunDirectory
@@ -47,12 +46,7 @@ class InProcess(Launcher):
         self._file = self._resources.enter_context(self._log.open("a", encoding="utf-8"))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object, /) -> None:
         self._resources.close()
 
     def run(self, tasks: Sequence[Task], on_event: OnEvent) -> list[TaskFailure]:
