@@ -87,7 +87,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write_whole(path, before)
     with pytest.raises(ValueError, match="JSON"):
         write_whole(path, render({**facts(), "more": float("nan")}).encode())
-    with pytest.raises(UsageError, match=r"report.html/page: cannot be written: .*Check the path"):
+    with pytest.raises(UsageError, match=r"report\.html/page: cannot be written: .*Check the path"):
         write_whole(path / "page", b"")
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
