@@ -88,7 +88,7 @@ class Features(NamedTuple):
     end_row: int
 
 
-class Scratch(NamedTuple):
+class RowScratch(NamedTuple):
     """What `mean_rows` writes to; `known` outlives a call.
 
     Attributes:
@@ -104,9 +104,11 @@ class Scratch(NamedTuple):
     hashes: NDArray[np.uint32]
 
 
-def scratch(features: Features, longest: int, known: NDArray[np.uint32] | None = None) -> Scratch:
+def scratch(
+    features: Features, longest: int, known: NDArray[np.uint32] | None = None
+) -> RowScratch:
     """Return room for texts of up to `longest` bytes."""
-    return Scratch(
+    return RowScratch(
         np.zeros((KNOWN, _LINE), np.uint32) if known is None else known,
         np.empty(ROWS + _LINE, np.int32),
         np.empty(_window(features.max_run) + 4 * features.max_run + 16, np.uint8),
@@ -364,7 +366,7 @@ def _add_runs(
     begin: int,
     end: int,
     features: Features,
-    room: Scratch,
+    room: RowScratch,
     num: int,
     matrix: Floats,
     sums: Floats,
@@ -403,7 +405,7 @@ def _add_runs(
 
 @inline
 def _add_short_runs(
-    low: np.uint64, high: np.uint64, size: int, features: Features, room: Scratch, num: int
+    low: np.uint64, high: np.uint64, size: int, features: Features, room: RowScratch, num: int
 ) -> int:
     """Append the rows of the runs of an ASCII word of up to 16 bytes; return the new `num`."""
     letters = room.letters
@@ -440,7 +442,7 @@ def _word_rows(
     low: np.uint64,
     high: np.uint64,
     features: Features,
-    room: Scratch,
+    room: RowScratch,
     num: int,
     matrix: Floats,
     sums: Floats,
@@ -478,7 +480,13 @@ def _word_rows(
 
 @kernel
 def _text_rows(
-    data: Bytes, at: int, end: int, features: Features, room: Scratch, matrix: Floats, sums: Floats
+    data: Bytes,
+    at: int,
+    end: int,
+    features: Features,
+    room: RowScratch,
+    matrix: Floats,
+    sums: Floats,
 ) -> tuple[int, int, int]:
     """Add up the rows of the words of a text; return how many, how many are left, and the words."""
     rows, known, hashes = room.rows, room.known, room.hashes
@@ -561,7 +569,7 @@ def _text_rows(
 
 @kernel
 def _end_rows(
-    features: Features, room: Scratch, num: int, words: int, matrix: Floats, sums: Floats
+    features: Features, room: RowScratch, num: int, words: int, matrix: Floats, sums: Floats
 ) -> tuple[int, int]:
     """Append the rows of the word that ends a text, and of word n-grams; return as `_text_rows`."""
     rows, hashes = room.rows, room.hashes
@@ -593,7 +601,7 @@ def mean_rows(
     data: Bytes,
     features: Features,
     matrix: Floats,
-    room: Scratch,
+    room: RowScratch,
     hidden: Floats,
     counts: Offsets,
 ) -> None:

@@ -35,7 +35,8 @@ AT_ONCE = 1024
 """Texts whose means are in memory together."""
 
 DECIMALS = 4
-"""Scores are rounded before they are stored or compared: builds differ in the last bits."""
+"""Scores are rounded before they are stored or compared: builds of the library differ in the last
+bits."""
 
 LOSSES = ("softmax", "hs", "ns", "ova")
 """Softmax, hierarchical softmax, negative sampling, one against all."""

@@ -107,7 +107,7 @@ class MatrixPlace(NamedTuple):
         return 4 * self.rows * self.dim
 
 
-class Layout(NamedTuple):
+class ModelLayout(NamedTuple):
     """What a model holds, and where.
 
     Attributes:
@@ -178,7 +178,7 @@ def _facts(path: Path, modified_ns: int, size_bytes: int) -> tuple[tuple[str, ..
     return _open(path, lambda content, layout: (layout.labels, _memory(layout)))
 
 
-def _memory(layout: Layout) -> int:
+def _memory(layout: ModelLayout) -> int:
     words = 2 * (layout.end_words - layout.words) + 32 * layout.num_words
     kept = layout.header.bucket // 4 if layout.pruned > 0 else 0
     return layout.input.size_bytes + layout.output.size_bytes + words + kept
@@ -193,7 +193,7 @@ def read_model(path: Path) -> Model:
     return _open(path, _read)
 
 
-def _open(path: Path, use: Callable[[mmap.mmap, Layout], _Result]) -> _Result:
+def _open(path: Path, use: Callable[[mmap.mmap, ModelLayout], _Result]) -> _Result:
     """Return what `use` makes of a file once it is checked."""
     try:
         with (
@@ -219,7 +219,7 @@ def _open(path: Path, use: Callable[[mmap.mmap, Layout], _Result]) -> _Result:
         ) from None
 
 
-def _walk(content: mmap.mmap) -> tuple[Layout | None, int, int]:
+def _walk(content: mmap.mmap) -> tuple[ModelLayout | None, int, int]:
     """Return what is where, None if the model is not supervised, where it and the file end."""
     magic, version = struct.unpack_from("<ii", content, 0)
     if magic != MAGIC or version > NEWEST:
@@ -244,7 +244,7 @@ def _walk(content: mmap.mmap) -> tuple[Layout | None, int, int]:
     given, place = _matrix(content, place, quantized, rows, header.dim)
     output_quantized, place = content[place : place + 1] == b"\1", place + 1
     output, place = _matrix(content, place, quantized and output_quantized, num_labels, header.dim)
-    layout = Layout(header, labels, counts, words, 92, end_words, pruned, given, output)
+    layout = ModelLayout(header, labels, counts, words, 92, end_words, pruned, given, output)
     return layout, place, len(content)
 
 
@@ -339,7 +339,7 @@ def _check_shape(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
 # What a checked file holds, as kernels want it. All arrays are copies: the file is closed.
 
 
-def _read(content: mmap.mmap, layout: Layout) -> Model:
+def _read(content: mmap.mmap, layout: ModelLayout) -> Model:
     header = layout.header
     stride = -(-header.dim // 4) * 4
     if stride % 16 > 8:
@@ -394,7 +394,7 @@ def _array(content: mmap.mmap, kind: str, place: int, num: int) -> NDArray[Any]:
     return np.frombuffer(content[place : place + size], kind)
 
 
-def _keep(content: mmap.mmap, layout: Layout, rows: Floats) -> NDArray[np.uint64]:
+def _keep(content: mmap.mmap, layout: ModelLayout, rows: Floats) -> NDArray[np.uint64]:
     """Return which buckets have a row, as `Features.kept`; put the rows in the order of buckets."""
     pairs = _array(content, "<i4", layout.end_words, 2 * layout.pruned).reshape(-1, 2)
     last = {int(bucket): int(row) for bucket, row in pairs if 0 <= bucket < layout.header.bucket}
@@ -410,7 +410,7 @@ def _keep(content: mmap.mmap, layout: Layout, rows: Floats) -> NDArray[np.uint64
     return bits | before << np.uint64(32)
 
 
-def _output(content: mmap.mmap, layout: Layout) -> Output:
+def _output(content: mmap.mmap, layout: ModelLayout) -> Output:
     matrix, norms = _numbers(content, layout.output, layout.header.dim)
     left = right = np.full(1, -1, np.int32)
     if layout.header.loss == HIERARCHICAL:
