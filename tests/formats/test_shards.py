@@ -32,10 +32,10 @@ def documents(texts: list[str], first: int = 0) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def write(path, texts: list[str], batch_rows: int) -> shards.DocumentWriter:
+def write(path, texts: list[str], batch_rows: int, first: int = 0) -> shards.DocumentWriter:
     with shards.DocumentWriter(path, SCHEMA) as writer:
         for begin in range(0, len(texts), batch_rows):
-            writer.write(documents(texts[begin : begin + batch_rows], begin))
+            writer.write(documents(texts[begin : begin + batch_rows], first + begin))
     return writer
 
 
@@ -45,11 +45,11 @@ def test_the_file_does_not_depend_on_how_rows_arrived(tmp_path, monkeypatch):
     contents = set()
     for rows in (1, 3, 40):
         path = tmp_path / f"{rows}.parquet"
-        writer = write(path, texts, rows)
+        writer = write(path, texts, rows, 100)
         contents.add(path.read_bytes())
+        assert (writer.rows, writer.first, writer.last) == (40, 100, 139)
     assert len(contents) == 1
     assert pq.ParquetFile(path).num_row_groups > 5
-    assert (writer.rows, writer.first, writer.last) == (40, 0, 39)
     assert writer.text_bytes == sum(map(len, texts))
 
 

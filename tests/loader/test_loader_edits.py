@@ -85,6 +85,18 @@ def test_a_cap_is_above_0(run: Path, cap: float, is_allowed: bool) -> None:
         assert new_stage(plan, 32, {"web": 1}, rows=1, max_epochs={"web": cap})
 
 
+@pytest.mark.parametrize(
+    ("weights", "is_allowed"),
+    [({"web": 1, "math": 0}, True), ({"web": 0}, False), ({"web": 1, "math": -1}, False)],
+)
+def test_weights_are_at_least_0_and_one_above(
+    run: Path, weights: dict[str, int], is_allowed: bool
+) -> None:
+    plan = read_mix(run)
+    with contextlib.nullcontext() if is_allowed else pytest.raises(UsageError, match="at least 0"):
+        assert new_stage(plan, 32, weights, rows=1)
+
+
 def test_two_edits_at_once_do_not_both_win(run: Path) -> None:
     plan = read_mix(run)
     append(plan, skip_rows(plan, [(10, 20)]))
