@@ -49,6 +49,11 @@ def start_quickly() -> None:
     sys.meta_path.insert(0, _Deferred())
 
 
+def is_ours() -> bool:
+    """Return whether the process is a command of ours, not a program that uses corpuskit."""
+    return any(isinstance(finder, _Deferred) for finder in sys.meta_path)
+
+
 class _Deferred:
     """Finds modules that load themselves when something is asked of them.
 

@@ -143,3 +143,75 @@ print(code_digest({STAGE!r}))
     found = {one.communicate()[0].decode().strip() for one in started}
     assert found == {from_scratch()}
     assert len(list(cache.iterdir())) == 1
+
+
+# ---------------------------------------------------------------- modules, one by one
+
+
+def loaded(folder: Path, *arguments: str) -> set[str]:
+    """Call the command line as a user does; return the modules that it loaded, not deferred."""
+    program = """
+import sys
+from corpuskit.cli.main import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+kept = {name for name, module in sys.modules.items()
+        if "_deferred" not in vars(module) or "_loaded" in vars(module)}
+print("LOADED", *kept)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+FOR_RUNS = {
+    "corpuskit.engine.executors.local", "corpuskit.engine.task", "corpuskit.engine.warmup",
+    "pyarrow.compute", "pyarrow.parquet", "pyarrow.fs", "asyncio", "ssl", "multiprocessing",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_plan_loads_nothing_that_only_runs_need(run_folder: Path) -> None:
+    only_runs = FOR_RUNS | {"corpuskit.engine.executors.slurm", "corpuskit.engine.monitor"}
+    assert loaded(run_folder, "plan", "p.yaml") & only_runs == set()
+
+
+@pytest.mark.slow
+def test_help_loads_neither_numpy_nor_pydantic(run_folder: Path) -> None:
+    heavy = {"numpy", "pyarrow", "pydantic", "rich", "yaml", "corpuskit.engine.plan"}
+    assert loaded(run_folder, "run", "--help") & heavy == set()
+
+
+@pytest.mark.slow
+def test_a_small_run_starts_no_worker_and_loads_no_extension_of_numba(run_folder: Path) -> None:
+    arguments = ("run", "p.yaml", "--quiet", "--workers", "0", "--until", "exact_dedup")
+    modules = loaded(run_folder, *arguments)
+    assert "numba" in modules
+    assert modules & {"corpuskit.engine.executors.local", "awkward", "rich.table"} == set()
+
+
+def test_a_deferred_module_is_loaded_once_by_whoever_asks_first() -> None:
+    program = """
+from corpuskit.cpu import start_quickly
+start_quickly()
+import pyarrow.compute as pc, sys, threading
+import pyarrow.compute  # the second import does not load it, either
+assert "equal" not in vars(pc)
+assert not hasattr(pc, "__wrapped__") and "equal" not in vars(pc)
+results = []
+threads = [threading.Thread(target=lambda: results.append(pc.equal)) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert len(results) == 8 and len(set(results)) == 1
+try:
+    pc.no_such_function
+except AttributeError as error:
+    print(error, sys.modules["pyarrow.compute"] is pc, pc.equal is results[0])
+"""
+    out = subprocess.check_output([sys.executable, "-c", program], text=True, cwd=ROOT)
+    assert out == "module 'pyarrow.compute' has no attribute 'no_such_function' True True\n"

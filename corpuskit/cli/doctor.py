@@ -64,6 +64,6 @@ def _print_kernels() -> None:
     click.echo(f"  for {about['level']}, Python {about['python']}, Numba {about['numba']}")
     click.echo(f"  {len(prebuilt)} of {len(files)} modules of kernels came with corpuskit"
                f"{f' ({why_not})' if why_not else ''}, {len(ours)} are compiled here")  # fmt: skip
-    if left:
+    if left and not target.warm_mark().exists():  # else they are parts of others
         shown = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
         click.echo(f"  {len(left)} compile at first use ({shown}). Run: corpuskit warmup")

@@ -21,13 +21,13 @@ def command(jobs: int | None, native: bool | None) -> None:
     """
     import os
 
-    from corpuskit.engine.warmup import is_warm, warm_up
+    from corpuskit.engine.warmup import warm_up
     from corpuskit.kernels.jit import cache_dir
-    from corpuskit.kernels.target import about_this, native_mark
+    from corpuskit.kernels.target import about_this, native_mark, warm_mark
 
     if native is not None:
         native_mark().touch() if native else native_mark().unlink(missing_ok=True)
-    if not is_warm():
+    if not warm_mark().exists():
         for name, seconds in warm_up(jobs or len(os.sched_getaffinity(0))):
             click.echo(f"  {name:20} {seconds:6.2f} s")
     click.echo(f"kernels for {about_this()['level']} are in {cache_dir()}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
-import hashlib
 import json
 import multiprocessing
 import random
@@ -16,14 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from corpuskit.cache import cache_dir
-from corpuskit.closure import kernel_digest
 from corpuskit.cpu import cpu_seconds, start_quickly
 from corpuskit.engine import registry
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
 from corpuskit.formats.batch import ORIGIN
-from corpuskit.kernels.target import about_this, kernel_files
+from corpuskit.kernels.target import warm_mark
 from corpuskit.stage import StreamingStage, View
 
 if TYPE_CHECKING:
@@ -32,14 +29,15 @@ if TYPE_CHECKING:
 
 _TOKENS = "bytes.tiktoken"
 _TOKENIZE = {
-    "tokenizer": _TOKENS,
-    "pattern": "gpt2",
-    "special_tokens": {"<end>": 256},
-    "eos": "<end>",
-}
+    "tokenize": {
+        "tokenizer": _TOKENS, "pattern": "gpt2", "special_tokens": {"<end>": 256}, "eos": "<end>",
+    }
+}  # fmt: skip
+_PACK = {"pack": {"seq_len": 64}}
+_WORDS = {"gopher_quality": {"words": "whitespace", "min_words": 10, "min_stop_words": None}}
 _RUNS: dict[str, tuple[Any, ...]] = {
     "near duplicates": ({"minhash_dedup": {}}, {"minhash_dedup": {"keep": "longest"}}),
-    "tokens": ("exact_dedup", "pii", {"tokenize": _TOKENIZE}, {"pack": {"seq_len": 64}}, "shuffle"),
+    "tokens": (_WORDS, _WORDS, "exact_dedup", "pii", _TOKENIZE, _PACK, "shuffle"),
     "lines": ({"line_dedup": {"min_count": 2, "min_document": 0}},),
     "substrings": ({"substring_dedup": {"min_bytes": 60, "min_document": 0}},),
 }
@@ -59,20 +57,9 @@ def warm_up(jobs: int) -> Iterator[tuple[str, float]]:
             name, seconds = done.result()
             if seconds:
                 yield name, seconds
-    mark = _mark()
+    mark = warm_mark()
     mark.parent.mkdir(exist_ok=True)
     mark.touch()
-
-
-def is_warm() -> bool:
-    """Return whether `warm_up` has finished here, with these kernels and for this processor."""
-    return _mark().exists()
-
-
-def _mark() -> Path:
-    content = json.dumps([about_this(), [kernel_digest(file) for file in kernel_files()]])
-    digest = hashlib.blake2b(content.encode(), digest_size=8)
-    return cache_dir() / "compiled" / f"all-{digest.hexdigest()}"
 
 
 def _warm(name: str) -> tuple[str, float]:
@@ -92,13 +79,14 @@ def _run(folder: Path, name: str) -> None:
     lines = [" ".join(chance.choices(words, k=14)) for _ in range(150)]
     pages = ["\n".join(chance.sample(lines, 12)) for _ in range(50)]
     pages += [pages[0], f"{pages[1]} and more", f"other {pages[2]}"]
-    rows = [{"text": page} for page in pages]
+    pages += ["too short"]
+    rows = [{"id": f"\\{i}", "text": page, "note": '"'} for i, page in enumerate(pages)]
     (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "in.txt").write_text("\n\n".join(pages))
     pq.write_table(pa.Table.from_pylist(rows), folder / "in.parquet")
     tokens = (f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
     (folder / _TOKENS).write_text("".join(tokens))
-    kinds = {"jsonl": {}, "text": {"per": "paragraph"}, "parquet": {}}
+    kinds = {"jsonl": {"id_column": "id"}, "text": {"per": "paragraph"}, "parquet": {}}
     ending = {"jsonl": "jsonl", "text": "txt", "parquet": "parquet"}
     pipeline = {
         "output": str(folder / "out"),

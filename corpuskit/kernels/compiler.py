@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numba
-from numba.core import caching, codegen, compiler, event, types
+from numba.core import caching, codegen, compiler, entrypoints, event, types
 
+from corpuskit.cpu import is_ours
 from corpuskit.kernels.compile_time import begin_compile, compiling
 from corpuskit.kernels.target import kernel_folder, level, prebuilt_folder, warning
 
@@ -31,6 +32,11 @@ if not _LINKS:
 if level():
     # Before anything is compiled: Numba reads them then. "" = no more than the level has.
     numba.config.CPU_NAME, numba.config.CPU_FEATURES = level(), ""  # type: ignore[attr-defined]
+
+if _LINKS and is_ours():
+    # Extensions of Numba register types that no kernel takes: awkward, which comes with gigatoken,
+    # imports itself for that, 0.2 CPU s. A stage that wants them calls awkward.numba.register().
+    entrypoints._already_initialized = True
 
 LOCK_SECONDS = 120.0
 """How long to wait for another process that compiles the same kernel; the slowest takes 10."""

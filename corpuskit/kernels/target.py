@@ -99,6 +99,13 @@ def kernel_files() -> list[Path]:
     return [file for file in sorted(PACKAGE.rglob("*.py")) if b"\n@kernel" in file.read_bytes()]
 
 
+def warm_mark() -> Path:
+    """Return the file whose being there says: all kernels were compiled here, as they are now."""
+    content = json.dumps([about_this(), [kernel_digest(file) for file in kernel_files()]])
+    digest = hashlib.blake2b(content.encode(), digest_size=8)
+    return cache_dir() / "compiled" / f"all-{digest.hexdigest()}"
+
+
 def about_this() -> dict[str, Any]:
     """Return what decides whether compiled kernels can be loaded, besides their source."""
     return {

@@ -217,3 +217,51 @@ print(outer(2), len(inner.overloads), len(outer.overloads), outer.stats.cache_mi
     assert subprocess.check_output(command, cwd=tmp_path, env=environment, text=True).split() == [
         "7", "0", "1", "Counter()",
     ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- the same bits on any processor
+
+DOT = """
+import os
+import numpy as np
+from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.target import native_mark
+
+if "NATIVE" in os.environ:
+    native_mark().touch()
+
+@kernel
+def dot(a, b):
+    total = 0.0
+    for i in range(len(a)):
+        total = total + a[i] * b[i]
+    return total
+
+values = np.random.default_rng(0).random(1000)
+exact = 0.0
+for a, b in zip(values.tolist(), values[::-1].tolist()):
+    exact = exact + a * b
+total = dot(values, values[::-1].copy())
+[code] = dot.inspect_asm().values()
+print(total == exact, "vfmadd" in code, "mul" in code)
+"""
+
+
+@compiled_only
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "variables", [{}, {"NATIVE": "1"}, {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}],
+    ids=["shared", "native", "base"],
+)  # fmt: skip
+def test_products_and_sums_are_rounded_one_by_one(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    # A processor with fused multiply-add must not use it: results would depend on the machine.
+    (tmp_path / "kernels.py").write_text(DOT)
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "CORPUSKIT_CACHE_DIR": str(tmp_path / "cache"),
+        **variables,
+    }  # fmt: skip
+    command = [sys.executable, "kernels.py"]
+    out = subprocess.check_output(command, cwd=tmp_path, env=environment, text=True)
+    assert out.split() == ["True", "False", "True"]
