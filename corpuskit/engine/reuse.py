@@ -31,11 +31,11 @@ REUSED_UNITS = "reused_units"
 
 
 @dataclasses.dataclass(frozen=True)
-class ReusedUnit:
-    """A unit as an earlier run computed it, with its parts under names of this run.
+class UnitResult:
+    """What came of a unit, now or in an earlier run; its parts have names of this run.
 
     Attributes:
-        timing: what it cost then: its share of what the phase took.
+        timing: of an earlier run, its share of what the phase took then.
     """
 
     parts: tuple[Part, ...]
@@ -89,7 +89,7 @@ class SealedUnits:
             return None
         return self._by_inputs.get((unit.source, inputs))
 
-    def take(self, place: int, unit: Unit, store: Store) -> ReusedUnit | None:
+    def take(self, place: int, unit: Unit, store: Store) -> UnitResult | None:
         """Give the parts of a unit names in a run directory; None if they are not whole.
 
         Args:
@@ -110,7 +110,7 @@ class SealedUnits:
             for name, value in self.seal.timing.items()
             if name.startswith(("cpu_seconds", "text_bytes", "source_bytes"))
         }
-        return ReusedUnit(tuple(parts), self.table.counters[place], timing | {REUSED_UNITS: 1.0})
+        return UnitResult(tuple(parts), self.table.counters[place], timing | {REUSED_UNITS: 1.0})
 
     def _parts(self, number: int) -> Iterator[Part]:
         low = number * self._cells
@@ -158,7 +158,7 @@ class EarlierUnits:
         chains = [table.chains[source] for table in tables if source in table.chains]
         return bool(chains) and chain not in chains
 
-    def take(self, unit: Unit, inputs: str, chain: str) -> ReusedUnit | None:
+    def take(self, unit: Unit, inputs: str, chain: str) -> UnitResult | None:
         """Return a unit that was computed before, its parts in place; None if there is none."""
         for sealed in self._sealed:
             place = sealed.find(unit, inputs, chain, self._fingerprint)

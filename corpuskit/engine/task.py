@@ -12,9 +12,10 @@ from corpuskit.cpu import cpu_seconds
 from corpuskit.engine.compiling import note_compiled
 from corpuskit.engine.context import PassWork, Stopwatch
 from corpuskit.engine.phase import cut_units
+from corpuskit.engine.reuse import UnitResult
 from corpuskit.engine.rundir import manifest_name
 from corpuskit.engine.stream import StreamWork
-from corpuskit.formats.manifest import Manifest, Part
+from corpuskit.formats.manifest import Manifest
 from corpuskit.kernels.jit import load_compiler
 from corpuskit.storage import DamagedError
 from corpuskit.storage.faults import reach
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from corpuskit.engine.executors import Task
     from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.formats.manifest import Part
     from corpuskit.stage import Unit
 
 
@@ -72,39 +74,33 @@ def run_task(
     """
     phase = run.plan.phases[task.phase]
     run.check_fingerprint(phase, task.fingerprint)
-    counters: list[dict[str, int]] = []
     timing: defaultdict[str, float] = defaultdict(float)
-    parts: list[Part] = []
     inputs = [run.unit_inputs(phase, unit) for unit in units]
     earlier = run.earlier_units(phase, task.fingerprint)
     load_compiler()
     began_cpu, began = cpu_seconds(), time.perf_counter()
+    done: list[UnitResult] = []
     try:
         with run.store.scratch() as scratch:
             for unit, read in zip(units, inputs, strict=True):
                 reused = earlier.take(unit, read, run.chain(phase, unit.source))
-                counted: Counter[str] = Counter(reused.counters if reused else {})
                 if reused:
-                    parts += reused.parts
-                    _add(timing, reused.timing)
-                    progress(_sum(counted, "read/"), _sum(counted, "read_bytes/"))
-                else:
-                    for work in _work(run, phase, unit, scratch, progress):
-                        counted.update(work.counted)
-                        _add(timing, work.timing)
-                        parts += work.published
-                counters.append(dict(counted))
+                    counts = reused.counters
+                    progress(_sum(counts, "read/"), _sum(counts, "read_bytes/"))
+                done.append(reused or _computed(_work(run, phase, unit, scratch, progress)))
+                for name, value in done[-1].timing.items():
+                    timing[name] += value
     except DamagedError as error:
         raise run.without(error) from None
     note_compiled(run.plan, phase)
-    measured = dict(timing)
-    measured["cpu_seconds"] = timing["cpu_seconds"] + cpu_seconds() - began_cpu
-    measured["wall_seconds"] = time.perf_counter() - began
-    measured["peak_rss_bytes"] = float(peak_rss_bytes())
+    timing["cpu_seconds"] += cpu_seconds() - began_cpu
+    timing["wall_seconds"] = time.perf_counter() - began
+    timing["peak_rss_bytes"] = float(peak_rss_bytes())
+    parts = tuple(part for unit in done for part in unit.parts)
+    counters = tuple(dict(unit.counters) for unit in done)
     manifest = Manifest(
-        phase.name, task.fingerprint, task.units, tuple(inputs), tuple(parts), tuple(counters),
-        measured,
-    )  # fmt: skip
+        phase.name, task.fingerprint, task.units, tuple(inputs), parts, counters, dict(timing)
+    )
     name = manifest_name(phase, task)
     reach("task:manifest", name)
     if run.store.put_new(name, manifest.to_json()):
@@ -132,9 +128,17 @@ def _work(
     yield work
 
 
-def _add(timing: defaultdict[str, float], more: Mapping[str, float]) -> None:
-    for name, value in more.items():
-        timing[name] += value
+def _computed(works: Iterator[UnitWork]) -> UnitResult:
+    """Return what came of a unit, whose cells are computed as they are asked for."""
+    counters: Counter[str] = Counter()
+    timing: defaultdict[str, float] = defaultdict(float)
+    parts: list[Part] = []
+    for work in works:
+        counters.update(work.counted)
+        for name, value in work.timing.items():
+            timing[name] += value
+        parts += work.published
+    return UnitResult(tuple(parts), counters, timing)
 
 
 def _sum(counted: Mapping[str, int], prefix: str) -> int:

@@ -118,10 +118,10 @@ class Bench:
         }
         stash.mkdir()
         spare: dict[str, Path] = {}
-        for path in list(folder.rglob("*.jsonl")):
+        for number, path in enumerate(list(folder.rglob("*.jsonl"))):
             content = path.read_text("utf-8")
             if wanted.get(path) != content:
-                spare[content] = path.rename(stash / str(len(spare)))
+                spare[content] = path.rename(stash / str(number))
         for path, content in wanted.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             if content in spare:

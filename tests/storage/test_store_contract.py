@@ -16,7 +16,7 @@ import pytest
 import xxhash
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.storage import Store, faults, open_store
+from corpuskit.storage import DamagedError, LocalStore, Store, faults, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,6 +116,29 @@ def test_what_was_published_is_read(store: Store, size: int):
     assert store.read("tokens/web/part-1.parquet") == content
     digest = xxhash.xxh3_128_hexdigest(content)
     assert store.digest("tokens/web/part-1.parquet") == digest
+
+
+def test_a_file_of_another_run_is_adopted(store: Store, tmp_path: Path):
+    other = LocalStore(tmp_path / "other")
+    other.put("work/part-1.bin", b"one")
+    digest = other.digest("work/part-1.bin")
+    store.adopt(other.at("work/part-1.bin", digest=digest), "work/part-2.bin")
+    other.delete(["work/part-1.bin"])
+    assert store.read("work/part-2.bin") == b"one"
+    store.adopt(store.at("work/part-2.bin", digest=digest), "work/part-3.bin")
+    store.delete(["work/part-2.bin"])
+    assert store.read("work/part-3.bin") == b"one"
+    assert store.list("work") == ["work/part-3.bin"]
+
+
+def test_a_damaged_file_of_another_run_is_not_adopted(store: Store, tmp_path: Path):
+    other = LocalStore(tmp_path / "other")
+    other.put("work/part-1.bin", b"one")
+    digest = other.digest("work/part-1.bin")
+    other.put("work/part-1.bin", b"two")
+    with pytest.raises(DamagedError, match=r"work/part-1\.bin"):
+        store.adopt(other.at("work/part-1.bin", digest=digest), "work/part-2.bin")
+    assert not store.exists("work/part-2.bin")
 
 
 def test_sizes_lists_what_lies_below(store: Store):
