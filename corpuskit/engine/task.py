@@ -101,7 +101,11 @@ def run_task(
     manifest = Manifest(
         phase.name, task.fingerprint, task.units, tuple(inputs), parts, counters, dict(timing)
     )
-    name = manifest_name(phase, task)
+    return _commit(run, manifest_name(phase, task), manifest)
+
+
+def _commit(run: RunDirectory, name: str, manifest: Manifest) -> Manifest:
+    """Write a manifest unless another attempt at the task was first; return the one that counts."""
     reach("task:manifest", name)
     if run.store.put_new(name, manifest.to_json()):
         return manifest
