@@ -109,7 +109,7 @@ def test_a_run_directory_gives_the_documents_that_its_seal_names(tmp_path):
     for name, texts in (("part-0.parquet", texts_of(5)), ("stray.parquet", ["stray"] * 9)):
         pq.write_table(pa.table({"text": texts}), run / "documents" / name)
     part = Part(0, "documents", "documents/part-0.parquet")
-    seal = Seal.merge("pii", "f", [Manifest("pii", "f", (0,), ("",), (part,), ({},), {})])
+    seal = Seal.merge("pii", "f", [Manifest("pii", "f", (0,), ("",), (part,), ({},), {}, ({},))])
     (run / "manifests" / "pii").mkdir(parents=True)
     (run / "manifests" / "pii" / "seal.json").write_bytes(seal.to_json())
     assert find_files([run]) == [run / "documents" / "part-0.parquet"]

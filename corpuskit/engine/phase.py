@@ -322,10 +322,10 @@ class PhaseWork:
         """Write the unit table; a phase without units has none."""
         known = {unit.number: unit for unit in self.units}
         records = {
-            number: (inputs, counters)
+            number: record
             for manifest in manifests
-            for number, inputs, counters in zip(
-                manifest.units, manifest.inputs, manifest.counters, strict=True
+            for number, *record in zip(
+                manifest.units, manifest.inputs, manifest.counters, manifest.volumes, strict=True
             )
         }
         numbers = sorted(records.keys() & known.keys())
@@ -333,8 +333,8 @@ class PhaseWork:
             return []
         sources = [known[number].source for number in numbers]
         chains = {source: self.run.chain(self.phase, source) for source in sorted(set(sources))}
-        inputs, counters = zip(*(records[number] for number in numbers), strict=True)
-        part, content = UnitTable(chains, numbers, sources, inputs, counters).part(self.phase.name)
+        columns = zip(*(records[number] for number in numbers), strict=True)
+        part, content = UnitTable(chains, numbers, sources, *columns).part(self.phase.name)
         self.run.store.put(part.path, content)
         return [part]
 

@@ -30,6 +30,10 @@ REUSED_UNITS = "reused_units"
 """In the timing of manifests and seals: how many of their units an earlier run had computed."""
 
 
+VOLUMES = ("text_bytes", "source_bytes")
+"""What names of measured bytes of text begin with."""
+
+
 @dataclasses.dataclass(frozen=True)
 class UnitResult:
     """What came of a unit, now or in an earlier run; its parts have names of this run.
@@ -41,6 +45,10 @@ class UnitResult:
     parts: tuple[Part, ...]
     counters: Mapping[str, int]
     timing: Mapping[str, float]
+
+    def volumes(self) -> dict[str, int]:
+        """Return the bytes of text that stages saw."""
+        return {k: int(v) for k, v in self.timing.items() if k.startswith(VOLUMES)}
 
 
 class SealedUnits:
@@ -108,15 +116,16 @@ class SealedUnits:
         timing = {
             name: value * share
             for name, value in self.seal.timing.items()
-            if name.startswith(("cpu_seconds", "text_bytes", "source_bytes"))
+            if name.startswith("cpu_seconds")
         }
-        return UnitResult(tuple(parts), self.table.counters[place], timing | {REUSED_UNITS: 1.0})
+        timing |= {**self.table.volumes[place], REUSED_UNITS: 1.0}
+        return UnitResult(tuple(parts), self.table.counters[place], timing)
 
     def _parts(self, number: int) -> Iterator[Part]:
         low = number * self._cells
         for role in self.seal.parts.roles():
             if role.role != UNITS:
-                yield from role.of_units(low, low + self._cells)
+                yield from role.of_units(low, low + self._cells - 1)
 
     def _adopt(self, part: Part, moved: Part, store: Store) -> bool:
         """Give a part its name in this run; return whether it is there."""

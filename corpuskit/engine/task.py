@@ -99,8 +99,9 @@ def run_task(
     parts = tuple(part for unit in done for part in unit.parts)
     counters = tuple(dict(unit.counters) for unit in done)
     manifest = Manifest(
-        phase.name, task.fingerprint, task.units, tuple(inputs), parts, counters, dict(timing)
-    )
+        phase.name, task.fingerprint, task.units, tuple(inputs), parts, counters, dict(timing),
+        tuple(unit.volumes() for unit in done),
+    )  # fmt: skip
     return _commit(run, manifest_name(phase, task), manifest)
 
 

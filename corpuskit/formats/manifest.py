@@ -147,11 +147,12 @@ class RoleParts(Sequence[Part]):
 
     def of_unit(self, number: int) -> RoleParts:
         """Return the parts of one unit."""
-        return self.of_units(number, number + 1)
+        return self.of_units(number, number)
 
-    def of_units(self, low: int, high: int) -> RoleParts:
-        """Return the parts of the units `[low, high)`."""
-        begin, end = np.searchsorted(self._numbers["unit"], [low, high])
+    def of_units(self, first: int, last: int) -> RoleParts:
+        """Return the parts of the units from `first` to `last`."""
+        units = self._numbers["unit"]
+        begin, end = np.searchsorted(units, first, "left"), np.searchsorted(units, last, "right")
         return self[int(begin) : int(end)]
 
 
@@ -325,6 +326,7 @@ class Manifest:
         units: the units this task finished, whether or not they wrote parts.
         inputs: hash of what each unit read; empty where that is not its own affair alone.
         counters: deterministic counts of each unit; nested names are joined by "/" (`kept/web`).
+        volumes: bytes of text that stages saw in each unit; they are in `timing`, too.
         timing: measured figures by name, summed over units (`cpu_seconds/language`).
     """
 
@@ -335,6 +337,7 @@ class Manifest:
     parts: tuple[Part, ...]
     counters: tuple[dict[str, int], ...]
     timing: dict[str, float]
+    volumes: tuple[dict[str, int], ...]
 
     def counted(self) -> Counter[str]:
         """Return the counters of all units together."""
@@ -364,7 +367,8 @@ class Manifest:
             fields["parts"] = tuple(Part(**part) for part in fields["parts"])
             fields["inputs"] = tuple(fields["inputs"])
             fields["counters"] = tuple(fields["counters"])
-            lengths = {len(fields[name]) for name in ("units", "inputs", "counters")}
+            fields["volumes"] = tuple(fields["volumes"])
+            lengths = {len(fields[name]) for name in ("units", "inputs", "counters", "volumes")}
             if len(lengths) > 1 or not set(map(type, fields["inputs"])) <= {str}:
                 raise TypeError("what it says of its units does not fit together")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -373,7 +377,7 @@ class Manifest:
             if not is_sound(part):
                 raise DataError(f"{where}: not a manifest: {part} has a field of a wrong type.")
         check_paths([part.path for part in fields["parts"]], where)
-        return _build(cls, fields, where, *fields["counters"])
+        return _build(cls, fields, where, *fields["counters"], *fields["volumes"])
 
 
 @dataclasses.dataclass(frozen=True)

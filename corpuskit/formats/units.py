@@ -29,6 +29,7 @@ class UnitTable:
         sources: of each; empty for ranges.
         inputs: hash of what each read; empty where a unit depends on more than that.
         counters: what each counted.
+        volumes: bytes of text that stages saw in each.
     """
 
     chains: Mapping[str, str]
@@ -36,10 +37,10 @@ class UnitTable:
     sources: Sequence[str]
     inputs: Sequence[str]
     counters: Sequence[Mapping[str, int]]
+    volumes: Sequence[Mapping[str, int]]
 
     def to_json(self) -> bytes:
         """Return the file content; equal tables have equal bytes."""
-        names = sorted({name for counters in self.counters for name in counters})
         return dump_checked(
             {
                 "format": FORMAT,
@@ -47,7 +48,8 @@ class UnitTable:
                 "units": list(self.units),
                 "sources": list(self.sources),
                 "inputs": list(self.inputs),
-                "counters": {name: [c.get(name) for c in self.counters] for name in names},
+                "counters": _columns(self.counters),
+                "volumes": _columns(self.volumes),
             }
         )
 
@@ -63,16 +65,12 @@ class UnitTable:
             if fields["format"] != FORMAT:
                 raise DataError(f"{where}: not a unit table of format {FORMAT}.")
             num = len(fields["units"])
-            counters: list[dict[str, int]] = [{} for _ in range(num)]
-            for name, values in fields["counters"].items():
-                for counted, value in zip(counters, values, strict=True):
-                    if value is not None:
-                        counted[str(name)] = int(value)
+            counters, volumes = (_rows(fields[name], num) for name in ("counters", "volumes"))
             units = [int(number) for number in fields["units"]]
             sources, inputs = ([str(v) for v in fields[name]] for name in ("sources", "inputs"))
             if {len(sources), len(inputs)} != {num}:
                 raise ValueError("its columns differ in length")
-            return cls(dict(fields["chains"]), units, sources, inputs, counters)
+            return cls(dict(fields["chains"]), units, sources, inputs, counters, volumes)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{where}: not a unit table: {error!r}.") from None
 
@@ -84,3 +82,17 @@ class UnitTable:
         size = len(content)
         part = Part(0, UNITS, name, rows=len(self.units), size_bytes=size, digest=digest)
         return part, content
+
+
+def _columns(rows: Sequence[Mapping[str, int]]) -> dict[str, list[int | None]]:
+    names = sorted({name for row in rows for name in row})
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _rows(columns: Mapping[str, Sequence[int | None]], num: int) -> list[dict[str, int]]:
+    rows: list[dict[str, int]] = [{} for _ in range(num)]
+    for name, values in columns.items():
+        for row, value in zip(rows, values, strict=True):
+            if value is not None:
+                row[str(name)] = int(value)
+    return rows

@@ -30,7 +30,9 @@ def manifest(*units: int, seconds: float = 1.0) -> Manifest:
     parts = tuple(Part(u, "documents", f"documents/part-{u}.parquet", rows=u) for u in units)
     timing = {"cpu_seconds": seconds, "peak_rss_bytes": 100.0 * units[0]}
     counters = tuple({"kept/web": 1} for _ in units)
-    return Manifest("read", "f.c", units, ("",) * len(units), parts, counters, timing)
+    return Manifest(
+        "read", "f.c", units, ("",) * len(units), parts, counters, timing, ({},) * len(units)
+    )
 
 
 def test_the_content_hash_is_free_of_tasks_and_timing():
