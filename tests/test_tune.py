@@ -505,7 +505,7 @@ def drawn_of(found, changes, request):
 def stored(tmp_path, stage, **columns) -> Tunable:
     """Return measures that lie in two files, as a run would have stored them."""
     plan = Plan(PipelineFile("p.yaml", PipelineSettings(output=str(tmp_path)), (), ()), (), {})
-    run = RunDirectory(plan, Inputs((), (), ()))
+    run = RunDirectory(plan, Inputs((), (), (), ()))
     num = len(columns["code"])
     fixed = {
         "key": pa.array(range(num), pa.int64()), "id": pa.array(map(str, range(num))),
@@ -683,7 +683,7 @@ def test_a_mapping_is_given_whole_on_the_command_line(tmp_path):
     other = step.stage.model_copy(update={"max_top_ngram_ratios": {2: 0.5, 3: 0.18, 4: 0.16}})
     settings = PipelineSettings(output=str(tmp_path / "out"))
     plan = Plan(PipelineFile("p q.yaml", settings, (), (step,)), (), {})
-    run = RunDirectory(plan, Inputs((), (), ()))
+    run = RunDirectory(plan, Inputs((), (), (), ()))
     line, shown = to_paste(run, step.label, other, ["max_top_ngram_ratios.2"])
     assert line == (
         "- gopher_repetition: {words: whitespace, max_top_ngram_ratios: {2: 0.5, 3: 0.18, 4: 0.16}}"

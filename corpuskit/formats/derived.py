@@ -66,7 +66,7 @@ def _pack(made: Derived) -> bytes:
 
 
 def _unpack(content: bytes) -> Derived:
-    with np.load(io.BytesIO(content)) as file:
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
         arrays = dict(file)
     for array in arrays.values():
         array.flags.writeable = False  # as kernels are compiled for

@@ -252,7 +252,7 @@ def test_a_log_has_lines_and_no_control_codes(lab, capsys):
 def test_what_is_done_again_says_why(lab):
     lab.run("--until", "exact_dedup")
     lab.stage("gopher_quality")["min_words"] = 31
-    why = "again: its parameters, files or inputs changed"
+    why = "again: its parameters or files changed"
     lab.save()
     assert f"RUN {why}" in lab.cli("plan", str(lab.path), "--until", "exact_dedup").stdout
     lines = lab.run("--until", "exact_dedup").stdout.splitlines()

@@ -74,7 +74,7 @@ def test_a_kernel_in_a_closure_is_compiled_too():
 
 @pytest.mark.skipif(IS_PLAIN, reason="these are plain functions then")
 def test_a_kernel_that_is_pickled_is_the_same_one():
-    fresh = jit._Lazy(_plain, is_inline=False)
+    fresh = jit._Lazy(_plain, "compiled")
     named = pickle.loads(pickle.dumps(fresh))
     assert named is _plain  # by its name in the module
     assert pickle.loads(pickle.dumps(_sum_of_next))(np.arange(2)) == 4
