@@ -62,7 +62,7 @@ def command(
 
 
 def _print_outcomes(name: str, outcomes: Iterable[tuple[str, str, str]], as_json: bool) -> int:
-    """Print what became of each promise, as soon as it is known; return how many are broken."""
+    """Print the result of each promise once it is checked; return how many are broken."""
     import json
 
     counts = {"kept": 0, "BROKEN": 0, "skipped": 0}

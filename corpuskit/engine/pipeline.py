@@ -100,7 +100,7 @@ def run(
     Phases whose inputs, parameters, files and code are those of their seal are reused.
 
     Args:
-        callbacks: called as things happen; when absent, the logger `corpuskit` is told.
+        callbacks: report what happens; by default, to the logger `corpuskit`.
         accept_code: reuse results that differ in nothing but corpuskit's code.
         force: run although memory or disk seem too small.
         launcher: runs the tasks; that of the plan's executor when absent.

@@ -137,7 +137,7 @@ class Plan:
         return dataclasses.replace(self, file=file, phases=_phases(file, self.until))
 
     def with_workers(self, num: int) -> Plan:
-        """Return the plan with so many workers on this machine; no phase changes."""
+        """Return the plan with another number of local workers; no phase changes."""
         executor = self.settings.executor.model_copy(update={"workers": num})
         settings = self.settings.model_copy(update={"executor": executor})
         return dataclasses.replace(self, file=dataclasses.replace(self.file, settings=settings))

@@ -350,7 +350,7 @@ def find_problems(
 
 
 def all_memory(estimate: ResourceEstimate, workers: int) -> int:
-    """Return the memory of so many workers: those that find a unit work, the others wait."""
+    """Return the memory of all workers: those that have a unit work, the others wait."""
     busy = min(workers, max(estimate.units, 1))
     waiting = (workers - busy) * (WORKER_BYTES - SHARED_BYTES)
     return busy * (estimate.memory_bytes - SHARED_BYTES) + waiting + SHARED_BYTES

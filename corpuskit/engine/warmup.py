@@ -45,7 +45,7 @@ _RUNS: dict[str, tuple[Any, ...]] = {
 
 
 def warm_up(jobs: int) -> Iterator[tuple[str, float]]:
-    """Compile what stages use in so many processes; yield names and CPU seconds.
+    """Compile the kernels of stages in several processes; yield names and CPU seconds.
 
     A kernel that two processes want is compiled by one of them.
     """

@@ -308,7 +308,7 @@ class _DocumentHistory:
         }
 
     def _add_values(self, entry: dict[str, Any], step: Step) -> None:
-        """Add what the stage measured and appended, as far as it is stored, and duplicates."""
+        """Add the stored measures and columns of the stage, and duplicates."""
         label = entry["stage"]
         phases = [phase for phase in self.run.plan.phases if label in phase.labels]
         for phase in phases:

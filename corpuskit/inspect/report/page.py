@@ -208,7 +208,7 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]])
 
 NAME = "report.html"
 MOST_TRAININGS = 4
-"""So many are found without being named, the newest ones."""
+"""How many of the newest ones the page finds when none is named."""
 
 
 def place_of(directory: str, output: str | None) -> Path:
