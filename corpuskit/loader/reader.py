@@ -88,7 +88,7 @@ class Window:
     Attributes:
         first_step: its first step.
         num_steps: how many it has.
-        row indices: (M,) the run's row index of each row.
+        row_indices: (M,) the run's row index of each row.
         rows: source, row and epoch of each.
         stored: (M, L + 1) tokens.
         segments: the first token of each segment.

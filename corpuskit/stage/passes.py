@@ -64,7 +64,7 @@ class UnitContext(Protocol):
     def write_shuffle(
         self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False
     ) -> None:
-        """Write an shuffle file, sorted by its first column; an empty one is not written."""
+        """Write a shuffle file, sorted by its first column; an empty one is not written."""
 
     def write_part(
         self,

@@ -74,7 +74,14 @@ def _measure(
     offsets: Offsets, data: Bytes, word_offsets: Offsets, tokens: NDArray[np.int32], kinds: Bytes,
     chars: NDArray[np.int32], marks: Bytes, num_marks: int, byte_kinds: Bytes,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """O(B + W + K N), K stop words; allocates 64 N bytes."""
+    """O(B + W + K N), K stop words; allocates 64 N bytes.
+
+    Args:
+        word_offsets, tokens: the words of each text, as numbers of the lexicon.
+        kinds, chars: of each number: bits (SOLID: not of symbols alone, ALPHA: has a letter), and
+            length in characters.
+        marks: of each number: k + 1 if it is the k-th stop word, else 0.
+    """
     num_docs = len(offsets) - 1
     measured = np.empty((len(MEASURES), num_docs))
     seen = np.full(256, -1, np.int64)

@@ -84,6 +84,7 @@ class MeasuredFilter(StreamingStage):
         values = np.full(view.num_docs, np.nan)
         for code, rule in enumerate(self.rules, start=1):
             if rule in measured:
+                # `Stage.fails`: below a parameter called min_*, above any other; null and NaN never
                 failed = self.fails(rule, measured[rule]) & (codes == 0)
                 codes[failed] = code
                 values[failed] = measured[rule][failed]
