@@ -446,7 +446,8 @@ FETCHES = {"C4BadWordsFilter", "UnigramLogProbFilter", "NGramsDecontFilter"}
 
 def _documented() -> set[str]:
     page = (ROOT / "docs" / "datatrove.md").read_text()
-    return set(re.findall(r"^\| `(\w+)` \| yes", page, re.MULTILINE))
+    listed = page.partition("run in the stage `datatrove`:")[2].partition("\n\n")[0]
+    return set(re.findall(r"`(\w+(?:Filter|Formatter))`", listed))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of datatrove's use of tldextract
