@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -78,12 +79,17 @@ def stage_page(name: str) -> str:
         header = "| parameter | type | default | meaning |\n|---|---|---|---|\n"
         parts.append(header + "\n".join(rows))
     if stage.rules:
-        bounds = stage.bounds
-        lines = [f"- `{r}`" + (f" (`{bounds[r]}`)" if r in bounds else "") for r in stage.rules]
+        lines = []
+        for bound, rules in itertools.groupby(stage.rules, lambda r: stage.bounds.get(r, "")):
+            names = [f"`{rule}`" for rule in rules]
+            shown = [", ".join(names)] if bound else names  # many n-grams have one parameter
+            lines += [f"- {name}" + (f" (`{bound}`)" if bound else "") for name in shown]
         title = "Rules (reasons in the ledger, with the parameter that bounds them):"
         parts.append("\n\n".join([title, "\n".join(lines)]))
     if stage.examples:
-        parts.append("Examples:\n\n" + "\n".join(_example(example) for example in stage.examples))
+        # Of examples that differ in one value of a parameter only, the first is shown.
+        different = {(e.text, *e.params): e for e in reversed(stage.examples)}.values()
+        parts.append("Examples:\n\n" + "\n".join(map(_example, reversed(different))))
     return "\n\n".join(parts) + "\n"
 
 
@@ -140,11 +146,14 @@ def _keys(properties: dict[str, Any], required: Sequence[str]) -> list[str]:
 
 
 def _example(example: Any) -> str:
-    text = example.text if len(example.text) <= 80 else example.text[:77] + "..."
     params = f" with `{json.dumps(dict(example.params))}`" if example.params else ""
     result = f"`{example.rule}`" if example.rule else "kept"
-    becomes = f", becomes `{example.becomes!r}`" if example.becomes is not None else ""
-    return f"- `{text!r}`{params}: {result}{becomes}"
+    becomes = f", becomes `{_short(example.becomes)}`" if example.becomes is not None else ""
+    return f"- `{_short(example.text)}`{params}: {result}{becomes}"
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 def _type(spec: dict[str, Any]) -> str:

@@ -55,8 +55,8 @@ class Language(StreamingStage):
     codes: ISO 639-1 where it has the language, else those of Wikipedia. Newlines count as spaces.
 
     `accept: datatrove` decides as datatrove does: any listed language whose score is above (not at)
-    its minimum keeps a document, also one that is not the best. For minima of 0.5 and more the two
-    ways differ only where score and minimum are equal.
+    its minimum keeps a document, even if it is not the best. With minima of 0.5 and more, the two
+    differ only where score and minimum are equal.
 
     Source: as in FineWeb (Penedo et al. 2024, section 3.2: fastText, 0.65) and FineWeb2 (minimum
     per language); with `accept: datatrove` equals datatrove 0.10.1's LanguageFilter given the same

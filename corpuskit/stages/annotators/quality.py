@@ -35,14 +35,14 @@ class Quality(ScoringStage):
     `remove_labels` it only annotates. `corpuskit classifier eval` finds a `min_score` for the share
     of documents or for the precision that you want.
 
-    The score is the probability of `label`, whichever label is the best, rounded to 4 decimals
-    before it is stored or compared. White space at both ends is not looked at.
+    The score is the probability of `label`, even if another label is more likely, rounded to 4
+    decimals before it is stored or compared. White space at both ends is ignored.
 
-    Source: datatrove 0.10.1's FastTextClassifierFilter (whole documents), decisions equal to its
-    ones given `newlines: drop`, down to the rule that a text of white space alone goes. There a
-    newline vanishes by default and glues two words together, which models trained on one line per
-    text have never seen; here it is a space unless you say so. There a filter without lists raises
-    TypeError; here it annotates. DCLM's filter (Li et al. 2024) is `min_score: 0.018112` on `hq`.
+    Source: datatrove 0.10.1's FastTextClassifierFilter on whole documents; given `newlines: drop`
+    decisions are equal, and a text of white space alone is dropped. There a newline is deleted by
+    default, which glues two words together; here it becomes a space, as models trained on one line
+    per text expect. There a filter without lists raises TypeError; here it annotates. DCLM's filter
+    (Li et al. 2024) is `min_score: 0.018112` on `hq`.
     """
 
     rules: ClassVar[tuple[str, ...]] = ("empty", "score", "keep_labels", "remove_labels")

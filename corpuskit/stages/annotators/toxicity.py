@@ -22,7 +22,7 @@ _RUDE = "Shut up, you stupid idiot, nobody wants to read your pathetic garbage."
 
 
 class Toxicity(ScoringStage):
-    """Score documents with a fastText toxicity classifier; dropping is a policy of its own.
+    """Score documents with a fastText toxicity classifier; by default nothing is dropped.
 
     Use it to store a score per document, look at what scores high, and only then set `max_score`
     (drop above) or `min_score` (drop below, to collect examples). No model comes with corpuskit:
@@ -32,7 +32,7 @@ class Toxicity(ScoringStage):
     docs/accuracy/toxicity.md has the figures. Word lists are `bad_words`.
 
     The score is the probability of `label`, rounded to 4 decimals before it is stored or compared.
-    White space at both ends is not looked at.
+    White space at both ends is ignored.
 
     Source: as Dolma's toxicity taggers (Soldaini et al. 2024: fastText trained on Jigsaw's
     comments, sentence by sentence); here whole documents, scores equal to official fastText's.

@@ -83,27 +83,27 @@ WAITING_SEGMENTS = 1 << 20
 class LineDedup(GlobalStage):
     r"""Cut lines or paragraphs that occur in many documents: menus, notices, headers.
 
-    A line ends with \n or \r\n (and with no other character: U+2028 does not end one); a paragraph
-    is a run of lines between blank ones. Units that are shorter than `min_bytes` are never
-    repeated: in technical English half of all lines are repeats, most of them a word or a bracket.
+    A line ends with \n or \r\n only (not U+2028); a paragraph is a run of lines between blank ones.
+    Units shorter than `min_bytes` never count as repeated: in technical English half of all lines
+    are repeats, most of them a word or a bracket.
 
-    What stays of a text are its other units, joined as they were: where units were cut between two
-    that stay, one separator stays, the longer of the first and the last, so no blank lines pile up.
-    A text ends with a newline if it did before.
+    The other units are joined as they were. Where units were cut between two that stay, one
+    separator stays, the longer of the first and the last, so no blank lines pile up. A text ends
+    with a newline if it did before.
 
-    With the defaults a line goes that is in 6 documents or more, but for the first. With
-    `min_count: 2` it is classical line deduplication; CCNet's is that with `normalize: ccnet` and
-    `keep: none`, within each of its shards. `scope` can be any column, `id` too: then lines are
-    compared within one document (with `count: occurrences`).
+    With the defaults, a line in 6 documents or more is cut from all but the first. `min_count: 2`
+    is classical line deduplication; with `normalize: ccnet` and `keep: none` it is CCNet's within
+    each of its shards. `scope` can be any column, also `id`: then lines are compared within one
+    document (with `count: occurrences`).
 
-    Units are compared by 96 bits of two XXH64: among 1e12 different units one false pair is to be
-    expected with odds of 6e-6, with 64 bits it would be 27,000 pairs. Adds `repeated_units`, how
-    many units of a document are repeated, those that stay not counted, and `repeated_ratio`, their
-    share of the bytes of all its units.
+    Units are compared by 96 bits of two XXH64: among 1e12 different units a false pair has odds of
+    6e-6 (with 64 bits there would be 27,000). Adds `repeated_units`, the number of a document's
+    repeated units without those that stay, and `repeated_ratio`, their share of the bytes of all
+    its units.
 
     Source: CCNet (Wenzek et al. 2020), section 3.1; Llama 3 (2024), section 3.1.1, for a threshold
-    of 6 (occurrences there); Dolma (Soldaini et al. 2024), its paragraph Bloom filter, keeps the
-    first and cuts what a filter takes for known, the result depends on the order of reading.
+    of 6 (occurrences there); Dolma (Soldaini et al. 2024) keeps the first and cuts what a Bloom
+    filter takes for known, so its result depends on the order of reading.
     """
 
     rules = ("repeated_line", "mostly_repeated", "too_little_left")

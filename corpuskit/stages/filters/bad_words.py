@@ -38,20 +38,20 @@ _SHOWN = {"entries": ("slapdash", "very bad")}
 
 
 class BadWords(StreamingStage):
-    """Drop documents that hold an entry of a word list, or count the entries first.
+    """Drop documents with entries of a word list, or count the entries.
 
     Give a list per language: files with one entry a line, such as those of LDNOOBW, which C4 used
     (CC-BY 4.0; corpuskit ships none). An entry, of one word or several, is compared with the text
-    in lower case and must stand alone: neither side may touch a letter, digit or underscore. In
-    Japanese, Thai and Chinese it may stand anywhere. An entry that holds a capital never matches.
+    in lower case and must stand alone: no letter, digit or underscore next to it. In Japanese, Thai
+    and Chinese it may be anywhere. An entry with a capital never matches.
 
-    `count` says at how many places entries begin. A list knows neither meaning nor context: it
-    drops medical and legal text and lets hatred in polite words through, so look at the counts
-    first (`max_count: null` drops nothing) and choose what a document may hold.
+    `count` is the number of places where entries begin. A list knows no context: it drops medical
+    and legal text and keeps hatred in polite words, so look at the counts first (`max_count: null`
+    drops nothing).
 
     Source: Raffel et al. 2020 (C4), section 2.2; equals datatrove 0.10.1's C4BadWordsFilter. There
-    `keep_fraction` draws from a stream, so that what is kept depends on how the work was cut; here
-    it is decided by a hash of the text.
+    `keep_fraction` draws from a stream of random numbers, so what is kept depends on how the work
+    was cut; here a hash of the text decides.
     """
 
     rules: ClassVar[tuple[str, ...]] = (_RULE,)

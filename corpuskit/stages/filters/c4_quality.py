@@ -40,24 +40,24 @@ _FIVE = (
 class C4Quality(StreamingStage):
     r"""Keep lines that read like sentences, then drop documents with too few of them.
 
-    Lines (str.splitlines) are tested in the order of the rules below; `lorem ipsum` and a curly
-    bracket drop the whole document, but only if met in a line that passed the tests before them.
-    What is left is joined with \n and stripped; the spaces around a citation stay.
-    With `min_num_sentences: null` a text may be left empty, as in the reference.
+    Lines (str.splitlines) are tested in the order of the rules below. `lorem ipsum` and a curly
+    bracket drop the whole document, but only in a line that passed the tests before them. The
+    remaining lines are joined with \n and stripped; the spaces around a citation stay. With
+    `min_num_sentences: null` a text may become empty, as in the reference.
 
-    Sentences are those of spaCy's sentencizer in `language`, counted line by line; there is no
-    other way to count them here, so set `min_num_sentences: null` for languages without. The words
-    of the new text are handed on, so that later stages with `words: spacy` don't split again.
+    Sentences are those of spaCy's sentencizer in `language`, counted line by line; for languages
+    without one set `min_num_sentences: null`. Later stages with `words: spacy` reuse the words of
+    the new text.
 
-    Cut lines and citations go to the ledger as spans, each under the rule that cut it; the space
-    around lines, and line ends that became another character, under `whitespace`, unless they touch
-    another cut, which takes them in. So the text is what lies outside of the spans, in order,
-    joined with \n where a span took the line end. Dropped documents have no spans.
+    Cut lines and citations become spans in the ledger, each under the rule that cut it. White space
+    around lines, and changed line ends, are spans of `whitespace`, unless they touch another cut,
+    which then includes them. So the new text is the old one without the spans, joined with \n where
+    a span has the line end. Dropped documents have no spans.
 
     Source: Raffel et al. 2020 (C4), section 2.2; equals datatrove 0.10.1's C4QualityFilter, the
-    rewritten text byte for byte, and rules named as its reasons and statistics. There
-    `min_num_sentences`, `min_words_per_line` and `max_word_length` of -1 are `null` here. Kept of
-    its quirks: spaCy fails on the word IS_ALPHA, so that the reference counts without it.
+    rewritten text byte for byte; rules have the names of its reasons and statistics. There
+    `min_num_sentences`, `min_words_per_line` and `max_word_length` of -1 are `null` here. One of
+    its quirks is kept: spaCy fails on the word IS_ALPHA, so the reference counts without it.
     """
 
     rules: ClassVar[tuple[str, ...]] = RULES

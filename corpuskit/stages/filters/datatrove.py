@@ -49,29 +49,28 @@ _FAILURES = (ImportError, OSError, MemoryError)
 class Datatrove(StreamingStage):
     r"""Apply any filter or formatter of datatrove, or one derived from its base classes.
 
-    Use it for what has no stage of its own here, and for your own classes; it is as fast as
-    datatrove is, some hundred times slower than our kernels. The reasons that a filter gives are
-    the rules in the ledger (`dropped` where it gives none). A changed text has one span in the
-    ledger, `rewritten`, from the first changed character to the last. What a step adds to the
-    metadata becomes the column `datatrove.metadata`, a JSON object; steps see the input's other
-    columns as metadata, with `url`, `date`, `file_path`, `source`, the metadata of earlier
-    `datatrove` stages, and the columns of `language` under datatrove's names.
+    Use it for filters that have no stage here, and for your own classes. It is as fast as
+    datatrove, some hundred times slower than our kernels. A filter's reason is the rule in the
+    ledger (`dropped` without one). A changed text has one span, `rewritten`, from the first changed
+    character to the last. Steps see the input's other columns as metadata, with `url`, `date`,
+    `file_path`, `source`, the metadata of earlier `datatrove` stages, and the columns of `language`
+    under datatrove's names; what they change becomes the column `datatrove.metadata`, a JSON
+    object.
 
-    A document on which a step raises an exception is dropped: the rule is `error` with the
-    exception, as in `error ZeroDivisionError: division by zero`. So is one of which the step says
-    or leaves what has no meaning: a number as text, metadata that hold themselves. NaN in
-    metadata becomes null. A step that has a `run()` of its own is refused. Missing packages and
-    files, a lost network and lack of memory fail the task instead, as do exceptions while the step
-    is made.
+    A document on which a step raises an exception is dropped, with a rule such as
+    `error ZeroDivisionError: division by zero`; so is one with a meaningless result (a number as
+    text, metadata that contain themselves). NaN in metadata becomes null. Missing packages and
+    files, a lost network, lack of memory and exceptions in the constructor fail the task instead. A
+    step with a `run()` of its own is refused.
 
-    One step is made per process, so models open once. But a step that remembers earlier documents
-    then decides by what else its worker has read: results depend on the number of workers. With
-    `fresh` each document gets a new step, whose `seed`, if it has that parameter, follows from the
+    There is one step per process, so models open once. The decisions of a step that remembers
+    earlier documents depend on what else its worker has read, and so on the number of workers. With
+    `fresh` each document gets a new step, with a `seed` (if it has that parameter) derived from the
     given one and the document's key.
 
     Source: datatrove 0.10.1, pipeline/filters/base_filter.py and pipeline/formatters/base.py. There
-    an exception ends the task, and SamplerFilter and PIIFormatter go on where the document before
-    left off, which here is so with `fresh: false` only.
+    an exception ends the task, and SamplerFilter and PIIFormatter carry their state from document
+    to document, here only with `fresh: false`.
     """
 
     rules: ClassVar[tuple[str, ...]] = ("dropped", "error", "rewritten")

@@ -37,10 +37,10 @@ class FinewebQuality(LanguageFilter):
     r"""Drop documents whose lines read like menus, lists or boilerplate.
 
     Few lines end a sentence, most are short, some are repeated, or there are few words per line.
-    Lines are what lies between \n, blank ones left out; their ends are tested as they are, so that
-    a space or \r after the full stop hides it. `null` switches a rule off. The first rule that
-    fails gives the reason; a rule whose denominator is zero does not fail, where the reference
-    divides by zero (a text of which its tokenizer returns no words at all).
+    Lines end with \n, and blank ones are ignored; their ends are tested as they are, so a space or
+    \r after the full stop hides it. `null` switches a rule off. The first rule that fails gives the
+    reason. A rule whose denominator is zero does not fail, where the reference divides by zero (a
+    text without words).
 
     Source: Penedo et al. 2024 (FineWeb), section 3.6; equals datatrove 0.10.1's
     FineWebQualityFilter, reasons included. There `line_punct_thr`, `line_punct_exclude_zero`,

@@ -50,18 +50,18 @@ class GopherQuality(LanguageFilter):
     first rule that fails gives the reason; a rule whose denominator is zero (no words, no lines)
     does not fail, where the reference divides by zero.
 
-    `words: spacy` gives datatrove's decisions. `whitespace` is nearer to the paper's wording and
-    another filter: it decided otherwise on 3,767 of 6,186 English technical documents (61 %), since
-    punctuation that spaCy splits off counts as words without a letter.
+    `words: spacy` gives datatrove's decisions. `whitespace` is nearer to the paper's wording, but
+    decides otherwise on 3,767 of 6,186 English technical documents (61 %): punctuation that spaCy
+    splits off counts as words without a letter.
 
-    `dolma` and `dclm` are other measures for the same rules, on whitespace-separated words
-    (`words` and `language` are for datatrove): no words are left out, all symbols count together
-    under `gopher_too_many_hashes`, each occurrence of a stop word counts, and lines end at newlines
-    only. dolma (gopher_v1): the median word length, words with a hash sign or U+2026, bullets * and
-    - at the very beginning, U+2026 at the very end of a line, blank lines included. dclm: words are
-    counted as fastText splits, those that begin with a letter or digit; ellipses may have spaces in
-    between; stop words count in capitals too; blank lines are none; a text without words fails
-    where there is a bound. Its share of words without a letter is 1 - `min_alpha_words_ratio`.
+    `dolma` and `dclm` measure the same rules differently, on whitespace-separated words (`words`
+    and `language` are for datatrove): all words count, all symbols count together under
+    `gopher_too_many_hashes`, each occurrence of a stop word counts, and lines end at newlines only.
+    dolma (gopher_v1): the median word length, words with a hash sign or U+2026, bullets * and - at
+    the very beginning, U+2026 at the very end of a line, blank lines included. dclm: words are
+    counted as fastText splits, if they begin with a letter or digit; ellipses may have spaces in
+    between; capitalised stop words count; blank lines don't; a text without words fails rules with
+    a bound. Its share of words without a letter is 1 - `min_alpha_words_ratio`.
 
     Source: Rae et al. 2021 (Gopher), appendix A.1; equals datatrove 0.10.1's GopherQualityFilter,
     reasons included. There `max_non_alpha_words_ratio` is what is called `min_alpha_words_ratio`

@@ -74,18 +74,18 @@ class GopherRepetition(LanguageFilter):
     """Drop documents that repeat themselves: paragraphs, lines, runs of words.
 
     Use it on web text. `null` switches a bound off; rules are tried in the order listed, and the
-    first that fails gives the reason. Repeated paragraphs, lines and duplicated runs are those met
-    before, the first copy not counted; characters are a share of all characters of the text, spaces
-    included. The most frequent run of n words counts as often as it occurs, overlaps included, also
-    if that is once: so two words alone break `top_2_gram`. Runs of n are duplicated if they are
-    equal when written without spaces, and the search continues after each that was.
+    first that fails gives the reason. Of repeated paragraphs, lines and runs of words the first
+    copy does not count; characters are a share of all characters of the text, spaces included. The
+    most frequent run of n words counts as often as it occurs, overlaps included, even if that is
+    once: two words alone break `top_2_gram`. Runs of n words are duplicates if they are equal when
+    written without spaces, and the search continues after each duplicate.
 
-    `dolma` and `dclm` are other measures for the same rules, with their own words (`words` and
+    `dolma` and `dclm` measure the same rules differently, with their own words (`words` and
     `language` are for datatrove): all copies count, the first included; shares are of characters
-    that are no whitespace (dclm: of those of words that begin with a letter or digit, and for lines
-    and paragraphs of those in stripped ones). dolma: gopher_v1, which has no paragraphs, splits at
+    that are not whitespace (dclm: of those of words that begin with a letter or digit, and for
+    lines and paragraphs of those in stripped ones). dolma (gopher_v1) has no paragraphs, splits at
     every newline, so that blank lines are duplicates, and counts overlapping runs as often as they
-    overlap, of all runs. dclm: blank lines are none, one line alone does not repeat, among equally
+    overlap, of all runs. dclm ignores blank lines, a single line does not repeat, among equally
     frequent runs the longest counts, and words covered by duplicated runs count once.
 
     Source: Rae et al. 2021 (Gopher), table A1; equals datatrove 0.10.1's GopherRepetitionFilter,

@@ -26,13 +26,12 @@ _BELOW, _ABOVE, _MISSING = 1, 2, 3
 class Threshold(StreamingStage):
     """Drop documents whose value in a column lies outside of bounds.
 
-    Use it to act on what an annotator measured, or on a score that came with the data. Bounds
-    themselves are kept. A column of strings is read as numbers. No value, NaN, and a string that is
-    no number count as missing. With `by`, documents of some sources or languages have bounds
-    of their own.
+    Use it on columns of annotators, or on a score that came with the data. Values equal to a bound
+    pass. A column of strings is read as numbers; no value, NaN, and a string that is not a number
+    count as missing. With `by`, documents of some sources or languages have their own bounds.
 
-    Source: none; FineWeb-Edu and DCLM cut their classifiers' scores so (Penedo et al. 2024, Li et
-    al. 2024).
+    Source: none; FineWeb-Edu and DCLM cut at classifiers' scores in this way (Penedo et al. 2024,
+    Li et al. 2024).
     """
 
     rules: ClassVar[tuple[str, ...]] = tuple(_RULES)

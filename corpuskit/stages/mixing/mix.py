@@ -64,12 +64,12 @@ LOOKUP_RUNS = {
 
 
 class Mix(GlobalStage):
-    """Fix how often and in which order the run takes rows from each source.
+    """Set how often and in which order the run takes rows from each source.
 
-    Writes the mix plan, all that the loader needs: at any row of a stage of the run each source has
-    given its share to within a few rows, and none gives more than `max_epochs` times what it has.
-    Without parameters everything is taken once. `corpuskit plan` prints what a schedule takes
-    before anything runs; docs/mixing.md explains weights, epochs and budgets.
+    Writes the mix plan, from which the loader computes all rows: at any row of a stage of the run
+    each source has given its share to within a few rows, and none gives more than `max_epochs`
+    times its rows. Without parameters everything is taken once. `corpuskit plan` prints what a
+    schedule takes before anything runs; docs/mixing.md explains weights, epochs and budgets.
 
     Source: Sainte-Lague apportionment (Balinski and Young 1982, Fair Representation, Appendix A);
     temperature as in Xue et al. 2021, mT5; `unimax` and epoch caps as in Chung et al. 2023, UniMax.

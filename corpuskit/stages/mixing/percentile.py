@@ -46,14 +46,13 @@ _LARGEST = float(1 << 62)
 class Percentile(GlobalStage):
     """Rank documents by a score among all others, and sort them into buckets of equal weight.
 
-    `rank` is the share of the documents (or of the bytes of text) whose score is lower, in [0, 1);
-    equal scores have equal ranks. `bucket` is the rank in steps: 0 is the worst of `buckets`.
-    Several columns give the best of their ranks, as an ensemble of classifiers with scores that
-    cannot be compared. Drop what is below with `keep_top`, or weight by bucket in a mixture.
-    A document without any score has neither rank nor bucket.
+    `rank` is the share of the documents (or of the bytes of text) with a lower score, in [0, 1);
+    equal scores have equal ranks. `bucket` is the rank in steps: 0 is the worst of `buckets`. Of
+    several columns the best rank counts, as in an ensemble of classifiers with scores that cannot
+    be compared. Drop the rest with `keep_top`, or weight by bucket in a mixture. A document without
+    any score has neither rank nor bucket.
 
-    Scores are rounded first, so that there are few different ones, however many documents: that is
-    all that must fit into memory.
+    Scores are rounded first: only the different ones must fit into memory.
 
     Source: Su et al. 2024 (Nemotron-CC), section 2.2: 20 buckets of equal size by percentile, the
     maximum over classifiers (there weighted by tokens); DCLM (Li et al. 2024) keeps the top tenth.

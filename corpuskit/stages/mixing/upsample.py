@@ -50,16 +50,16 @@ class QualityCurve(Parameters):
 
 
 class Upsample(StreamingStage):
-    """Say how often each document is to be packed, by a curve over a column.
+    """Set how often each document is packed, by a curve over a column.
 
-    Documents with a high score, or with many near-duplicates, are worth several passes; others none
-    at all. The factor f of a document becomes floor(f) copies, and one more with probability
-    f - floor(f), by a hash of its key. `pack` packs so many copies, no two in a row; `documents/`
-    has each document once, with the column `upsample.copies`. A second `upsample` multiplies.
+    Documents with a high score, or with many near duplicates, may be worth several passes, others
+    none. A factor f gives floor(f) copies, and one more with probability f - floor(f), by a hash of
+    the document's key. `pack` packs the copies, no two in a row; `documents/` has each document
+    once, with the column `upsample.copies`. Several `upsample` stages multiply.
 
     Source: `fineweb2`: rehydration of Penedo et al. 2025, FineWeb2 (README, upsampling weights).
     `dolma3`: quality-aware upsampling of Olmo 3 (arXiv 2512.13961, section 3.4.4), in code
-    allenai/dolma3, mixing_utils.py; there per topic, with a mean of its own for each.
+    allenai/dolma3, mixing_utils.py; there one curve per topic, each with its own mean.
     """
 
     rules: ClassVar[tuple[str, ...]] = ("sampled_out",)

@@ -33,15 +33,14 @@ PAGE = "<nav><a href=/>Home</a></nav><main><p>The river bends twice.</p></main>"
 class Html(StreamingStage):
     """Replace documents that are HTML by their main text.
 
-    Use it where JSON lines or Parquet hold whole pages; web archives have the source `warc`, which
-    extracts by itself. A document that is no HTML comes out as a browser would show it: on one
-    line. The page itself is kept in the ledger's sample of texts only.
+    Use it where JSON lines or Parquet hold whole pages; for web archives the source `warc` extracts
+    by itself. A document that is not HTML becomes what a browser would show: one line. The ledger
+    keeps the page itself of its sample only.
 
-    A page that is over `max_page_bytes`, or over which the extractor failed, died, or took too much
-    CPU time or memory, is dropped (`not_extracted`; its value is the size of the page in bytes),
-    and so is one that holds no text (`no_text`). Pages are extracted as in `warc`: where
-    resiliparse finds next to no main text, a page becomes all of its visible text, and the ledger
-    says so (`all_text`).
+    A page above `max_page_bytes`, or on which the extractor failed, crashed, or took too much CPU
+    time or memory, is dropped (`not_extracted`; the value is its size in bytes), and so is one
+    without text (`no_text`). Pages are extracted as in `warc`: where resiliparse finds almost no
+    main text, a page becomes all of its visible text, and the ledger records it (`all_text`).
 
     Source: resiliparse (Bevendorff et al. 2018) and trafilatura (Barbaresi 2021).
     """

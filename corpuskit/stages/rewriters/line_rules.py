@@ -57,19 +57,19 @@ class Cuts(NamedTuple):
 
 
 class LineRules(StreamingStage):
-    r"""Cut lines that are no prose, and drop pages that lose too many words that way.
+    r"""Cut lines that are not prose, and drop pages that lose too many words by that.
 
-    Lines end with \n. Lines of capitals, of digits, counters ("3 likes") and single words go; then
-    "items in cart", "Read more..." at the end and "Sign-in" at the beginning of short lines. The
-    page is stripped after each rule but `too_few_words`, and dropped as `empty` if nothing is left.
-    What was cut goes to the ledger as spans under the rule that cut it: the text is what lies
-    outside of them.
+    Lines end with \n. Lines of capitals, of digits, counters ("3 likes") and single words are cut;
+    then, in short lines, "items in cart", "Read more..." at the end and "Sign-in" at the beginning.
+    The page is stripped after each rule but `too_few_words`, and dropped as `empty` if nothing
+    remains. Each cut is a span in the ledger under its rule; the new text is the old one without
+    the spans.
 
-    The variants differ in what counts against `max_removed_ratio`. `dclm`: words that are gone,
-    split as fastText does, those that begin with punctuation left out; and the dots after "Read
-    more" are any three characters, since its regular expression does not escape them. `refinedweb`:
-    all words of each line that was cut or edited, split at whitespace; and three dots are meant.
-    Dolma 3 uses DCLM's.
+    The variants differ in the words that count as lost for `max_removed_ratio`. `dclm`: words that
+    were cut, split as fastText does, without those that begin with punctuation; the dots after
+    "Read more" are any three characters, since its regular expression does not escape them.
+    `refinedweb`: all words of each line that was cut or edited, split at whitespace; only three
+    dots match. Dolma 3 uses DCLM's.
 
     Source: Penedo et al. 2023 (RefinedWeb), appendix G.2, which gives the phrases as examples; with
     `dclm` the steps from uppercase_ratio_line_modifier to word_removal_ratio_filter of DCLM's

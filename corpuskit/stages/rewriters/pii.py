@@ -38,39 +38,42 @@ DATATROVE = {
 
 
 class Pii(StreamingStage):
-    """Replace, mask or tag personal data that has a form, or drop the documents with it.
+    """Replace, mask or tag personal data that has a documented form, or drop the documents with it.
 
-    Use it last among the stages that look at text, so that they see what was written. The ledger
-    has the places, never the words. With the default replacements a second run changes nothing.
-    docs/accuracy/pii.md says how much is found, and how much that is none.
+    Use it as the last stage that looks at text. The ledger has the places, never the words. With
+    the default replacements a second run changes nothing. docs/accuracy/pii.md says how much is
+    found, and how many of the matches are false.
 
-    email: ASCII, a domain of two labels or more whose last is 2 to 24 letters and no image suffix
-    (`icon@2x.png`); neither `git@host` nor a call (`query@key.transpose(1, 2)`). ipv4: four
-    numbers, no leading zeros, no letter or fifth number next to them; no version (`v 8.1.0.99`)
-    and no heading (`6.1.8.99. Devices`). ipv6: what `ipaddress` reads, if it has a decimal digit,
-    and three groups or a first one of four digits, and not two digits in every group: so `a::b`,
-    `x[1::2]` and hardware addresses stay. Which addresses are globally reachable is a table of our
-    own, that of current CPython; groups (multicast) are nobody's, and of IPv6 only 2000::/3 and
-    64:ff9b::/96 have been given out, so others must be written in full.
-    phone: after a plus, a calling code and as many digits as it allows; ten digits grouped as in
-    North America, between spaces alone only after a word like `phone`; 7 to 12 digits in groups
-    after such a word. Dates, times, ranges of years, decimals, dotted quads, versions, ISBN, dumps
-    and thousands (`1 234 567`) are none; what follows `call`, `mobile` or `cell` has an area code
-    or ends its clause (not `call 12 34 567 people`). credit_card: 12 to 19 digits on end or in
-    groups, an issuer's prefix and length, the check digit; other than 15 or 16 digits on end, where
-    the check digit is weak, need a word like `card` before them. iban: the form of
-    its country and the check digits. us_ssn: `ddd-dd-dddd`, if it can have been given out. secret:
-    keys and tokens of AWS, GitHub, GitLab, Google, Hugging Face, npm, OpenAI and the like, PyPI,
-    Slack, Stripe; JSON web tokens; private keys in PEM. Passwords have no form and are not found.
+    - `email`: ASCII, a domain of two labels or more, the last of 2 to 24 letters and not an image
+      suffix (`icon@2x.png`); neither `git@host` nor a call (`query@key.transpose(1, 2)`).
+    - `ipv4`: four numbers without leading zeros, without a letter or fifth number next to them; not
+      a version (`v 8.1.0.99`) or heading (`6.1.8.99. Devices`).
+    - `ipv6`: what `ipaddress` reads, if it has a decimal digit, and three groups or a first one of
+      four digits, and not two digits in every group: so `a::b`, `x[1::2]` and hardware addresses
+      stay. Which addresses are globally reachable is a table of our own, that of current CPython;
+      multicast groups are left out, and of IPv6 only 2000::/3 and 64:ff9b::/96 have been assigned,
+      so others must be written in full.
+    - `phone`: after a plus, a calling code and as many digits as it allows; ten digits grouped as
+      in North America, between spaces alone only after a word like `phone`; 7 to 12 digits in
+      groups after such a word. Not dates, times, ranges of years, decimals, dotted quads, versions,
+      ISBN, dumps and thousands (`1 234 567`); after `call`, `mobile` or `cell` a number needs an
+      area code or the end of a clause (not `call 12 34 567 people`).
+    - `credit_card`: 12 to 19 digits, together or in groups, with an issuer's prefix and length and
+      the check digit; unless they are 15 or 16 digits together, a word like `card` must come before
+      them, because the check digit is weak.
+    - `iban`: the form of its country and the check digits.
+    - `us_ssn`: `ddd-dd-dddd`, if it can have been issued.
+    - `secret`: keys and tokens of AWS, GitHub, GitLab, Google, Hugging Face, npm, OpenAI and the
+      like, PyPI, Slack, Stripe; JSON web tokens; private keys in PEM. Passwords have no form and
+      are not found.
 
-    All kinds are on: in 113 MB of manuals and web text the last five together found 89 spans, all
-    of them of the form they are taken for.
+    All kinds are on by default: in 113 MB of manuals and web text the last five found 89 spans, all
+    in the form of their kind.
 
     `mode: datatrove` does what datatrove 0.10.1's PIIFormatter does, for e-mail and IPv4 addresses,
-    without word boundaries (`256.1.1.1` becomes `2` and a new address), with `ipaddress` of the
-    Python that runs to tell public ones. One thing differs: the replacements are taken in turn anew
-    in each document, not over all documents of a task, so that output does not depend on how input
-    was cut.
+    without word boundaries (`256.1.1.1` becomes `2` and a new address), with the running Python's
+    `ipaddress` to recognise public ones. One thing differs: the rotation of replacements starts
+    again in each document, so that output does not depend on how input was cut.
 
     Source: email, ipv4 and their replacements: datatrove 0.10.1, PIIFormatter, with boundaries.
     Numbers: ISO/IEC 7812 (cards), SWIFT's IBAN registry, ITU-T E.164 (calling codes), the rules of

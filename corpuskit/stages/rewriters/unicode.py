@@ -46,9 +46,9 @@ class Unicode(StreamingStage):
     ftfy (normal form included), or without it control characters and normal form; line ends;
     invisible characters.
 
-    A changed text is a row of the ledger: the first step that changed it, and one span from its
-    first changed byte to the last. Texts of plain ASCII without `&` pass by a kernel alone, and
-    others meet ftfy only where a test of ftfy's own says that it may change something.
+    A changed text has a row in the ledger: the first step that changed it, and one span from its
+    first changed byte to the last. Only texts in which ftfy's own test finds something to repair go
+    through ftfy; plain ASCII without `&` never does.
 
     Source: Speer 2019, ftfy; equals datatrove 0.10.1's FTFYFormatter with the same parameters
     (which has no line ends and invisible characters).

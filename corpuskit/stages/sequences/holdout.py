@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Holdout(StreamingStage):
-    """Set a small share of the documents aside, chosen by a hash of their text.
+    """Set a small share of the documents aside for evaluation, by a hash of their text.
 
-    Put it before dedup and before whatever you vary, so that all variants of a pipeline are judged
-    on the same documents. Copies of a text go together, and neither the order of files nor their
-    number matters. The documents go to `holdout/`; they are not tokenized.
+    Put it before dedup and before whatever you vary, so that all variants of a pipeline are
+    evaluated on the same documents. Copies of a text stay together, and neither the order nor the
+    number of files matters. The documents go to `holdout/`; they are not tokenized.
 
     Source: none; 8 bytes of BLAKE2b (RFC 7693) keyed with the seed, as a number between 0 and 1.
     """

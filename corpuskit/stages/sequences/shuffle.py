@@ -37,11 +37,11 @@ ROUTE_COPIES = 4
 class Shuffle(GlobalStage):
     """Permute the packed rows of each source, over all of it, and write the token shards.
 
-    A row's place depends on the seed, the source's name, its number of rows and where the row
-    stands among them: not on cells, tasks or other sources. With rows in random order, training
-    reads a source from front to back in its first epoch. `bands` is a curriculum: all rows of the
-    first band of `pack` come before those of the second, each band in random order. It holds for
-    the first epoch of a source: the loader takes later ones in random order over all of it.
+    A row's place depends on the seed, the source's name, its number of rows and the row's position
+    among them: not on cells, tasks or other sources. With rows in random order, training reads a
+    source from front to back in its first epoch. `bands` is a curriculum: all rows of the first
+    band of `pack` come before those of the second, each band in random order, in the first epoch of
+    a source; later epochs are in random order over all of it.
 
     Source: cycle-walking Feistel permutation (Black and Rogaway 2002, Ciphers with Arbitrary Finite
     Domains), as the loader's: docs/formats.md, Order.

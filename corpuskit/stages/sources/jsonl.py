@@ -55,16 +55,16 @@ class Jsonl(ColumnSource):
     Use it for web crawls and dataset exports. Plain files are cut into byte ranges that are read in
     parallel; a compressed file is one piece of work, so prefer files of about 100 MB.
 
-    A line becomes no document, but a row of the ledger, when it is not UTF-8 (`invalid_utf8`), not
-    a JSON object, or one nested deeper than 60 levels (`bad_json`), when the text is missing or no
-    string (`bad_text`), when the text has more than `max_document_bytes` or the line more than
-    three times as many and 1 MiB (`too_long`), and when the value of a declared column has another
-    type than declared (`bad_column`). Missing values and null are null; an integer is a float64,
-    too; ids, URLs and dates may be numbers. Lone surrogates become U+FFFD (`lone_surrogate`, kept).
-    Blank lines are skipped, byte order marks removed. The other members are kept as they are
-    written; in lines that only Python's json module reads (NaN, equal names, escaped names), NaN
-    and infinities become null. A member that a parameter names, but none of the first lines has as
-    it should be, is refused when the plan is made.
+    A line becomes a row of the ledger instead of a document if it is not UTF-8 (`invalid_utf8`),
+    not a JSON object or nested deeper than 60 levels (`bad_json`), if the text is missing or not a
+    string (`bad_text`), if the text has more than `max_document_bytes`, or the line more than three
+    times as many and 1 MiB (`too_long`), or if the value of a declared column has another type
+    (`bad_column`). Missing values and null are null; an integer is valid as float64; ids, URLs and
+    dates may be numbers. Lone surrogates become U+FFFD (`lone_surrogate`, kept). Blank lines are
+    skipped, byte order marks removed. Other members are kept as written; in lines that only
+    Python's json module reads (NaN, equal names, escaped names), NaN and infinities become null. If
+    a member that a parameter names is in none of the first lines, or has another type there, the
+    plan is refused.
 
     Source: RFC 8259 (JSON), jsonlines.org; RFC 1952 (gzip) and RFC 8878 (zstd), several members or
     frames per file included.

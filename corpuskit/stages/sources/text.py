@@ -39,10 +39,9 @@ SKIP_BYTES = 4 << 20
 class Text(Source):
     """Read plain text files, also .gz and .zst: a document is a file, a paragraph or a line.
 
-    Paragraphs are runs of lines that are not blank; line ends inside a paragraph stay, the last
-    one is left out, as is the one of a line. Blank lines are no documents; an empty file is none
-    either. Plain files that are read line by line are cut into byte ranges; any other file is one
-    piece of work.
+    Paragraphs are runs of lines that are not blank; line ends inside a paragraph stay, the last one
+    is removed, as is that of a line. Blank lines and empty files are skipped. Plain files that are
+    read line by line are cut into byte ranges; any other file is one piece of work.
 
     A document that is not UTF-8 (`invalid_utf8`) or has more than `max_document_bytes`
     (`too_long`) becomes a row of the ledger. A byte order mark at the start is removed.

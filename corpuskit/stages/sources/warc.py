@@ -55,37 +55,35 @@ TEXT_SPEED = {"resiliparse": 1.5e6, "trafilatura": 0.15e6}
 class Warc(WebSource):
     """Read web archives (.warc, .warc.gz, .warc.zst) and take the main text out of their pages.
 
-    ARC files (.arc, .arc.gz) are read as well, and the WARC files in WACZ files (.wacz), each of
-    which is a piece of work.
+    ARC files (.arc, .arc.gz) and the WARC files in WACZ files (.wacz) are read too.
 
     Use it for Common Crawl's WARC files and crawls of your own. A file is one piece of work, which
     for Common Crawl's (1 GB) is one to two CPU minutes with resiliparse and 15 to 20 with
     trafilatura; docs/accuracy/extraction.md compares their texts.
 
-    Every record becomes a document, or a row of the ledger: because it is of another type
-    (`other_record`: requests, metadata, revisits), has another status (`bad_status`) or content
-    type (`not_html`), is not an HTTP response or cannot be decoded (`broken_http`), is over
-    `max_record_bytes`, or its text over `max_document_bytes` (`too_long`), holds no text
-    (`no_text`), or the extractor gave up (`extraction_failed`), took too much CPU time
-    (`extraction_timeout`), memory (`extraction_memory`) or died of it (`extraction_crash`). If a
-    record or its gzip member is broken (`broken_record`), reading continues with the next one; what
-    a file that ends early lacks is one row (`clipped_file`). With `strict` both fail the task.
+    Every record becomes a document or a row of the ledger: `other_record` (requests, metadata,
+    revisits), `bad_status`, `not_html`, `broken_http` (not an HTTP response, or it cannot be
+    decoded), `too_long` (over `max_record_bytes`, or its text over `max_document_bytes`),
+    `no_text`, `extraction_failed`, `extraction_timeout` (CPU time), `extraction_memory` or
+    `extraction_crash`. If a record or its gzip member is broken (`broken_record`), reading
+    continues with the next one; a file that ends early has one row for the rest (`clipped_file`).
+    With `strict` both fail the task.
 
-    Where resiliparse finds next to no main text (under 200 characters and 5 % of the visible text),
-    a page becomes all of its visible text, navigation included, and a row of the ledger says so
+    Where resiliparse finds almost no main text (under 200 characters and 5 % of the visible text),
+    a page becomes all of its visible text, navigation included, with a row in the ledger
     (`all_text`): 7 of 450 pages of trafilatura's evaluation set.
 
-    Pages are extracted in a process of their own, which the kernel ends when a page has used up its
-    CPU time. If extraction of a page crashes or runs out of memory, it is retried once in a new
+    Pages are extracted in a separate process, which the kernel ends when a page has used up its CPU
+    time. If extraction of a page crashes or runs out of memory, it is retried once in a new
     process. Trafilatura reports lack of memory as an empty page.
 
     URL and date go to `origin`. A document's position, from which its id is made, is the byte
-    offset of its record in the decompressed file; in a WACZ file that of the WARC file in it,
-    after a number that is larger for every next one.
+    offset of its record in the decompressed file; in a WACZ file the offset in the WARC file, after
+    a number that grows from file to file.
 
-    Source: ISO 28500 (WARC 1.0 and 1.1; 0.18 is read, too); "Arc File Format" 1 and 2 (Internet
-    Archive 1996); WACZ 1.1.1 (Webrecorder); RFC 9112 (HTTP); resiliparse
-    (Bevendorff et al. 2018) and trafilatura (Barbaresi 2021) take the text out.
+    Source: ISO 28500 (WARC 1.0 and 1.1; also 0.18); "Arc File Format" 1 and 2 (Internet Archive
+    1996); WACZ 1.1.1 (Webrecorder); RFC 9112 (HTTP); main text by resiliparse (Bevendorff et al.
+    2018) and trafilatura (Barbaresi 2021).
     """
 
     rules: ClassVar[tuple[str, ...]] = (

@@ -61,15 +61,15 @@ _PASSAGE = (
 
 
 class Decontaminate(StreamingStage):
-    """Find benchmark items in documents, and drop the documents, cut the items out, or note them.
+    """Find benchmark items in documents: drop the documents, cut the items out, or annotate.
 
-    Use it on everything that is trained on, with all benchmarks that the model will be judged by.
-    Items are matched by their words in order: case, punctuation, line breaks, accents and Unicode
-    forms make no difference, inserted words little. The score of a part is the share of its
-    words that are there, by weight: a word that one item has weighs 1, one that all have next to
-    nothing. Short parts must be there whole, longer ones to `min_score`; a question below
-    `min_words` counts with its answer only. The rule names what was found: the question with
-    its answer after it, the question, a long answer, a passage, or a run of words (`chunk`).
+    Use it on all training text, with all benchmarks that the model will be evaluated on. Items are
+    matched by their words in order: case, punctuation, line breaks, accents and Unicode forms make
+    no difference, inserted words little. The score of a part is the weighted share of its words
+    that are found: a word of a single item weighs 1, a word of all items almost nothing. Short
+    parts must be complete, longer ones reach `min_score`; a question below `min_words` counts only
+    with its answer. The rule names what was found: the question with its answer after it, the
+    question, a long answer, a passage, or a run of words (`chunk`).
 
     Dropped documents name the items in the ledger (`question: mmlu/virology_test/12`), with the
     spans; `corpuskit contamination` lists them by benchmark and item. It sees one document at a
@@ -77,8 +77,9 @@ class Decontaminate(StreamingStage):
     for 42,000 items, then kept beside the compiled kernels) and takes 4 kB of memory an item.
 
     Source: Brown et al. 2020 (GPT-3), appendix C, for runs of n-grams; decon (Allen Institute,
-    doc/simple-details.md) for weights, bounds that rise for short items, and answers and passages
-    beside the question; other than there, n-grams only lead to an item, and its words are aligned.
+    doc/simple-details.md) for weights, thresholds that rise for short items, and answers and
+    passages beside the question; differs in that n-grams only lead to an item, whose words are then
+    aligned.
     """
 
     rules: ClassVar[tuple[str, ...]] = RULES

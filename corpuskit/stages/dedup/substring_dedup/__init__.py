@@ -52,28 +52,30 @@ _TRIMS = {"char": trims.CHAR, "word": trims.WORD, "line": trims.LINE}
 
 
 class SubstringDedup(Search, GlobalStage):
-    """Cut spans of text that occur elsewhere, too, letter for letter.
+    """Cut passages that occur elsewhere, byte for byte.
 
-    A window of `min_bytes` is repeated when the same bytes occur at two places of the corpus, in
-    two documents or in one; windows never cross documents. What repeated windows cover together is
-    cut, but for the first copy of each window. Use it after minhash_dedup, which is cheaper and
-    takes what is repeated as a whole: what is left are quoted passages, licences, navigation.
+    A window of `min_bytes` bytes is repeated if the same bytes occur at two places of the corpus,
+    in two documents or in one; windows never cross documents. The union of repeated windows is cut,
+    except the first copy of each. Use it after minhash_dedup, which is cheaper and removes
+    documents that are repeated as a whole: quoted passages, licences and navigation remain.
 
     Equality is decided by the bytes themselves, so there are no false hits, and both engines find
     the same spans: `suffix_array` is the published method, which needs all texts in the memory of
     one task; `partitioned` is bounded in memory, and faster.
 
-    A span is then shrunk to whole words (`trim`), and too little text between two spans goes with
-    them (`min_fragment`). Of a document that is cut below `min_document` nothing stays. Instead of
-    cutting, documents can be dropped by the share of them that is repeated, or annotated for
-    a loss mask or a `threshold`.
+    A span is then shrunk to whole words (`trim`), and text between two spans that is shorter than
+    `min_fragment` is cut too. A document left with less than `min_document` is dropped. Instead
+    of cutting, documents can be dropped by the share of them that is repeated, or annotated for a
+    loss mask or a `threshold`.
 
-    Cutting joins what stood apart, so a second run finds a little more (0.04 % of the bytes).
+    Cutting joins text from both sides of a cut, so a second run finds a little more (0.04 % of the
+    bytes).
 
-    Source: Lee et al. 2022, section 4.1: there windows of 50 tokens (about 250 bytes of English)
-    and all copies struck, as with `keep: none`. RefinedWeb (Penedo et al. 2023, appendix G.3)
+    Source: Lee et al. 2022, section 4.1: there windows of 50 tokens (about 250 bytes of English),
+    and all copies are cut, as with `keep: none`. RefinedWeb (Penedo et al. 2023, appendix G.3)
     compares cutting, masking and dropping documents by share (0.2) or at any hit (0), and drops
-    documents that are nearly empty afterwards. OLMo 3 keeps one copy, and cuts what is sandwiched.
+    documents that are nearly empty afterwards. OLMo 3 keeps one copy, and cuts what lies between
+    two cuts.
     """
 
     rules = ("repeated_substring", "too_little_left", "repeated_share")
@@ -93,7 +95,7 @@ class SubstringDedup(Search, GlobalStage):
     """Cut the spans, drop documents by `max_ratio`, or only annotate (`spans`,
     `duplicated_ratio`)."""
     min_document: int = Field(200, ge=0)
-    """Bytes that must be left of a document that is cut, or all of it goes."""
+    """Documents left with fewer bytes after a cut are dropped."""
     max_ratio: float = Field(0.2, ge=0, le=1)
     """With `action: drop`: drop documents of which more than this share is in spans; 0 drops at any
     span."""

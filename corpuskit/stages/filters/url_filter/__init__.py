@@ -34,21 +34,21 @@ _WIDE_STOPS = str.maketrans(dict.fromkeys("\u3002\uff0e\uff61", "."))
 
 
 class UrlFilter(StreamingStage):
-    """Drop documents by where they come from: 4.6 million domains, URLs, words in the URL.
+    """Drop documents by their URL: 4.6 million domains, URLs, words in the URL.
 
-    Use it on web pages, before all else. Tests go in this order: registered domain, whole host,
-    whole URL, a hard word, several soft words, a part of a word anywhere (separators left out); the
-    first that hits names the rule. A word is a run of letters and digits. A host without a public
-    suffix (an address, `localhost`) is in no list of domains. The lists that come with datatrove
-    block adult sites above all; yours add to them, or replace them.
+    Use it first on web pages. Tests run in this order: registered domain, whole host, whole URL, a
+    hard word, several soft words, a part of a word anywhere (separators left out); the first hit
+    names the rule. A word is a run of letters and digits. A host without a public suffix (an
+    address, `localhost`) is in no list of domains. The lists that come with datatrove mainly block
+    adult sites; yours add to them, or replace them.
 
     Lists are compiled on first use, once per machine and content (5 CPU s, 37 MB in the cache of
     kernels; `corpuskit warmup` does it), and mapped afterwards: opening them takes 0.04 CPU s.
     Membership is exact.
 
-    Two weaknesses of the reference are kept by default. Words and domains compare in its case, so
-    that `XXX` and `EXAMPLE.ORG` pass: `case: insensitive` closes that. And its list of URLs is
-    written without `https://`, so that it never hits whole ones: `scheme: ignored` closes that.
+    Two weaknesses of the reference are kept by default. Words and domains are compared with case,
+    so `XXX` and `EXAMPLE.ORG` pass (`case: insensitive` closes that). Its list of URLs has no
+    `https://`, so whole URLs never match (`scheme: ignored` closes that).
 
     Source: Penedo et al. 2023 (RefinedWeb), section 3.1 and appendix G.1; equals datatrove 0.10.1's
     URLFilter with the public suffix list that its tldextract has without a network; there a missing

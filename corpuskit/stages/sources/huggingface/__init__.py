@@ -34,18 +34,18 @@ TEXT_SHARE = 0.9
 class Huggingface(ColumnSource):
     """Read datasets of Hugging Face: by name from the hub, or from a folder on disk.
 
-    A folder is one that `save_to_disk` wrote, or a copy of a repository. A name (`owner/name`) is
+    A folder is the output of `save_to_disk`, or a copy of a repository. A name (`owner/name`) is
     looked up on the hub, and its files are fetched into the library's cache (HF_HOME) when a
-    command starts; cluster nodes must see that folder. What was fetched before is read without a
+    command starts; cluster nodes must see that folder. Files in the cache are read without a
     network, also with HF_HUB_OFFLINE=1. Give `revision` a commit: a branch may move between two
-    commands, and files that changed are then read again. A run's fingerprint has the hashes of the
-    files, not who fetched them when.
+    commands, and changed files are then read again. A run's fingerprint has the hashes of the
+    files.
 
     Files are chosen by `pattern`, or by the `configs` in the card (README.md), or by folders and
-    words in their names (`train`, `validation`, `test`); that is a simpler rule than the datasets
-    library's. Parquet and JSON lines (plain, .gz, .zst) are read as the sources `parquet` and
-    `jsonl` read them, with their rules; Arrow files have the rules of Parquet, a file being one
-    piece of work. No code of a dataset is run.
+    words in their names (`train`, `validation`, `test`), a simpler rule than the datasets
+    library's. Parquet and JSON lines (plain, .gz, .zst) are read as by the sources `parquet` and
+    `jsonl`, with their rules; an Arrow file is one piece of work, with the rules of Parquet. No
+    code of a dataset is run.
 
     Source: huggingface.co/docs: "Structure your repository"; Arrow columnar format, IPC streams.
     """

@@ -87,16 +87,16 @@ class Parquet(ColumnSource):
     """Read Parquet files: one row per document, one column is the text.
 
     Use it for published datasets. A piece of work is a run of row groups; a row group is never cut,
-    so files with one huge row group are read by one process.
+    so one process reads all of a file with one huge row group.
 
     The text column may be string, binary that holds UTF-8, or a dictionary of either. A row becomes
-    no document, but a row of the ledger, when its text is null (`bad_text`), not UTF-8
-    (`invalid_utf8`) or has more than `max_document_bytes` (`too_long`), and when the value of a
-    declared column, or the id, is not UTF-8 or no int64 (`bad_column`). A column that is missing,
-    there twice or of the wrong type is an error of the file. Columns that no parameter names may be
-    of any type: `extra` writes what JSON has no form for as text. Byte order marks are removed.
-    Page checksums are checked where files have them. How many rows are read at once follows from
-    the pages of local files, so a file that repeats a long value takes no more memory than others.
+    a row of the ledger instead of a document if its text is null (`bad_text`), not UTF-8
+    (`invalid_utf8`) or has more than `max_document_bytes` (`too_long`), or if the value of a
+    declared column, or the id, is not UTF-8 or not an int64 (`bad_column`). A column that is
+    missing, occurs twice or has the wrong type is an error of the file. Other columns may be of any
+    type: `extra` writes what JSON cannot express as text. Byte order marks are removed. Page
+    checksums are checked where files have them. The number of rows read at once follows from the
+    pages of local files, so a file that repeats a long value takes no more memory than others.
 
     Source: Apache Parquet format 2, read by Arrow.
     """
