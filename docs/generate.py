@@ -114,10 +114,9 @@ def commands_page() -> str:
     return "\n".join(parts)
 
 
-COMMANDS = """Made from the commands' own help. Every one is a single call of the library, and takes
-`--json` where a program might read what it prints. Exit codes: 0 done, 1 a task failed, 2 the
-request is wrong and nothing ran, 3 data is broken; `corpuskit train` has
-[more](training_runs.md#faults-what-stops-a-run-and-what-starts-it-again).
+COMMANDS = """The help texts of all commands. `--json` prints results for programs. Exit
+codes: 0 done, 1 a task failed, 2 the request is wrong and nothing ran, 3 data is broken;
+`corpuskit train` has [more](training_runs.md#exit-codes).
 """
 
 

@@ -8,14 +8,14 @@ import click
 @click.command("card")
 @click.argument("directory", metavar="DIRECTORY")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False),
-              help="Write the card to this file, README.md say; else it is printed.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print what the card says as JSON.")
+              help="Write the card to this file, such as README.md.  [default: print]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the facts of the card as JSON.")
 def command(directory: str, output: str | None, as_json: bool) -> None:
     """Write a dataset card of the run in DIRECTORY: README.md in the Hugging Face form.
 
     Licences and origins are those that `card:` in the pipeline file declares; stages, counts,
-    limits and fingerprints come from the run. Editing `card:` makes nothing again: `corpuskit run`
-    takes it in within a second or so, then this command shows it.
+    limits and fingerprints come from the run. After an edit of `card:`, run `corpuskit run` again
+    (it reruns nothing), then this command.
     """
     import json
     from pathlib import Path

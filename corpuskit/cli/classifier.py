@@ -1,4 +1,4 @@
-"""Train and judge fastText classifiers."""
+"""Train and evaluate fastText classifiers."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ ROWS = (
     click.option("--group-column", help="Column of groups (sources, sites): figures for each."),
     click.option(
         "--holdout", default=0.0, show_default=True,
-        help="Share of texts kept to judge by; with --group-column, of groups.",
+        help="Share of texts left out to evaluate on; with --group-column, of groups.",
     ),
     click.option(
         "--holdout-group", "holdout_groups", multiple=True, metavar="GROUP",
-        help="A group kept to judge by; may be repeated.",
+        help="A group left out to evaluate on; may be repeated.",
     ),
     click.option("--positive", default="", help="The label whose score counts."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
@@ -77,7 +77,7 @@ def takes_rows(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group("classifier")
 def command() -> None:
-    """Train and judge fastText classifiers.
+    """Train and evaluate fastText classifiers.
 
     INPUT are Parquet or JSONL files (also .gz, .zst) with a text and a label per row; --source
     names files of one label.
@@ -146,7 +146,7 @@ def train_command(
 @click.option("--keep-rate", type=float, help="Find the threshold that keeps this share.")
 @click.option(
     "--among", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="Texts without labels that --keep-rate is about; may be repeated. Default: those judged.",
+    help="Texts without labels for --keep-rate; may be repeated. Default: those evaluated.",
 )  # fmt: skip
 @click.option("--precision", type=float, help="Find the lowest threshold that reaches this.")
 @click.option(
@@ -163,9 +163,9 @@ def eval_command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Judge MODEL on labelled texts: accuracy by label and group, calibration, thresholds.
+    """Evaluate MODEL on labelled texts: accuracy by label and group, calibration, thresholds.
 
-    --holdout and --holdout-group, as given to `train`, judge only what that left out.
+    With --holdout and --holdout-group as given to `train`, only on what that left out.
     """
     from corpuskit.stages.annotators._classifier import (
         choose_thresholds,

@@ -23,9 +23,8 @@ def command(
 ) -> None:
     """Show which benchmark items the run in DIRECTORY found, and in which documents.
 
-    Needs a stage `decontaminate` that has run, whatever it did with the documents. All documents
-    that it dropped are counted, and of those that it cut or annotated the ones that its phase kept:
-    what a later filter of the same phase dropped is not among them.
+    Needs a finished stage `decontaminate`, with any `action`. Counts all documents that it dropped,
+    and those that it cut or annotated, unless a later filter of the same phase dropped them.
     """
     import json
 

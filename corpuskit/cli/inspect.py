@@ -59,10 +59,10 @@ def command(
 ) -> None:  # fmt: skip
     """Show documents that a stage dropped, or what it cut out of them, in the run in DIRECTORY.
 
-    The removed document of a pair of duplicates is shown beside the one that was kept, with what
-    differs and their Jaccard similarity. Texts come from the run directory, or from the input files
-    if they still are what the run read; else from the ledger, which keeps those of one document in
-    256 unless `ledger: {keep_text: true}` is set.
+    A removed duplicate is shown next to the document that was kept, with their differences and
+    Jaccard similarity. Texts come from the run directory, or from the input files if they have not
+    changed; else from the ledger, which keeps the text of one document in 256 unless `ledger:
+    {keep_text: true}` is set.
 
     With --containing: any documents with this text; `corpuskit why` shows what happened to them.
 

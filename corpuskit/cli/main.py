@@ -85,8 +85,8 @@ def _summary(name: str) -> str:
 def group(ctx: click.Context, traceback: bool) -> None:
     """Turn raw text into the token stream that a pretraining run consumes, and train on it.
 
-    One YAML file describes a run. What was finished is never done twice: after a crash, or after an
-    edit, run the same command again.
+    One YAML file describes a run. After a crash or an edit, run the same command again: finished
+    work is reused.
     """
     ctx.obj = {"traceback": traceback}
 

@@ -24,11 +24,11 @@ def command(
     A phase marked `later` waits for phases that must run first; whether it can be reused depends on
     whether they write anything new.
 
-    What is needed is compared with what there is, as `run` does before it begins. Figures with ~
-    are estimates; after a phase that has not run they assume that it drops nothing.
+    Compares the memory and disk that it needs with what is available, as `run` does. ~ marks
+    estimates; a phase that has not run is assumed to drop nothing.
 
-    The mixture is what training would take of each source: rows, tokens and epochs, exact as soon
-    as the documents are packed.
+    The mixture is what training would take of each source: rows, tokens and epochs, exact once the
+    documents are packed.
     """
     import json
 

@@ -33,9 +33,9 @@ def command(
 ) -> None:
     """Write a page about the run in DIRECTORY; it may be running, finished or failed.
 
-    One HTML file for any browser, which needs nothing beside itself: the funnel by stage and
-    source, drops by rule, what was measured and where the bounds lie, languages, domains and
-    lengths before and after, duplicates, samples to search, the mixture, time and memory, the plan.
+    One self-contained HTML file: the funnel by stage and source, drops by rule, measurements with
+    their thresholds, languages, domains and lengths before and after, duplicates, samples to
+    search, the mixture, time and memory, the plan.
     """
     import json
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 @click.command("run")
 @click.argument("pipeline", type=click.Path(dir_okay=False))
 @click.option("--workers", type=click.IntRange(0),
-              help="Worker processes (executor.workers); 0: none, this process works.")  # fmt: skip
+              help="Worker processes (executor.workers); 0: work in this process.")  # fmt: skip
 @click.option("--executor", type=click.Choice(["local", "slurm", "ray"]),
               help="Where tasks run (executor.kind).")  # fmt: skip
 @click.option("--wait", is_flag=True, help="Slurm: stay and show progress until the run ends.")
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="Reuse results that differ in nothing but corpuskit's own code; recorded.",
 )
 @click.option("--force", is_flag=True, help="Run although memory or disk seem too small.")
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but what goes wrong.")
+@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     pipeline: str,
@@ -47,10 +47,10 @@ def command(
 ) -> None:
     """Run PIPELINE (a YAML file), or continue where it stopped.
 
-    What is finished is reused: a phase runs again only if its inputs, parameters, model files or
+    Finished phases are reused: a phase runs again only if its inputs, parameters, model files or
     code changed, or if a phase before it wrote something else. Killing this command at any moment
-    loses nothing but the tasks in flight. `corpuskit status DIRECTORY --watch` shows the same
-    progress in another shell.
+    loses only the tasks in progress. `corpuskit status DIRECTORY --watch` shows the same progress
+    in another shell.
 
     \b
     Examples:

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 @click.command("status")
 @click.argument("directory", metavar="DIRECTORY")
 @click.argument("seconds", required=False, type=click.FloatRange(0.1), metavar="[SECONDS]")
-@click.option("--watch", is_flag=True, help="Stay, and show what happens, until the run ends.")
+@click.option("--watch", is_flag=True, help="Show progress until the run ends.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON; with --watch an object per change."
 )
 def command(directory: str, seconds: float | None, watch: bool, as_json: bool) -> None:
     """Show how far the run in DIRECTORY is: phases, tasks, and the funnel so far.
 
-    Reads manifests only, so it is right whoever runs the tasks, and wherever. For a run in Slurm it
-    also shows the jobs, and names those that wait for something that will never come.
+    Reads only the run's files, so it works from anywhere, whatever runs the tasks. For a run in
+    Slurm it also shows the jobs, and names those that can never start.
 
-    With --watch it looks again every SECONDS (2) until the run ends, and has the exit code of the
-    run: 0 when it is finished, 1 or 3 when it has failed or was stopped. On a terminal it draws in
-    place; in a pipe or a log file it prints a line a minute. Ctrl-C ends the watching, not the run.
+    With --watch it looks again every SECONDS (2) until the run ends, and returns the exit code of
+    the run: 0 when it is finished, 1 or 3 when it has failed or was stopped. On a terminal it draws
+    in place; in a pipe or a log file it prints a line a minute. Ctrl-C does not stop the run.
 
     \b
     Examples:

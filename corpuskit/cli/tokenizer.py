@@ -96,7 +96,7 @@ def train_command(
 def show_command(
     path: str, pattern: str | None, special: tuple[str, ...], text: str, as_json: bool
 ) -> None:
-    """Show what the tokenizer at PATH is, and what `tokenize` makes of a text with it."""
+    """Show what the tokenizer at PATH is, and the ids that `tokenize` gives a text."""
     from corpuskit.stages.sequences.tokenize.tools import describe
 
     described = describe(_named(path, pattern, special), text)

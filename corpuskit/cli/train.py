@@ -47,7 +47,7 @@ SPELLED = {"device_name": "--device", "flags": "--flag"}
               help="With --plan: between failures of a device.  [default: 50000]")  # fmt: skip
 @click.option("--seq-len", type=click.IntRange(1),
               help="With --plan: tokens of a row, where nothing has been packed yet.")  # fmt: skip
-@click.option("--status", is_flag=True, help="Train nothing; say where each rank stands.")
+@click.option("--status", is_flag=True, help="Train nothing; show the state of each rank.")
 @click.option("--report", is_flag=True, help="Train nothing; write OUTPUT/report.html.")
 @click.option("--export", "folder", type=click.Path(file_okay=False), metavar="FOLDER",
               help="Train nothing; write a checkpoint as a Hugging Face model.")  # fmt: skip
@@ -62,7 +62,7 @@ SPELLED = {"device_name": "--device", "flags": "--flag"}
 @click.option("--partition", help="With --sbatch: partition to submit to.")
 @click.option("--account", help="With --sbatch: account to charge.")
 @click.option("--grace-seconds", type=click.IntRange(10), metavar="N",
-              help="With --sbatch: save so long before the limit.  [default: 300]")  # fmt: skip
+              help="With --sbatch: save N seconds before the limit.  [default: 300]")  # fmt: skip
 @click.option("--flag", "flags", multiple=True, metavar="OPTION",
               help="With --sbatch: another option of sbatch: --flag=--mem=64G.")  # fmt: skip
 def command(
