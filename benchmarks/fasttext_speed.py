@@ -2,7 +2,7 @@
 
     python benchmarks/fasttext_speed.py DATA [--documents N] [--model FILE]
 
-DATA is the folder of real texts (docs/testing.md). Prints MB per CPU second of both for whole
+DATA is the folder of real texts (CORPUSKIT_SHARED_DATA). Prints MB per CPU second of both for whole
 documents and for their beginnings, with no word known ("cold") and again ("warm"), and how many
 labels and rounded scores differ. The second table says for how many documents a beginning gives
 the label of the whole.

@@ -1,4 +1,4 @@
-"""Where a run lives and where its inputs lie: a file system or an object store behind one contract.
+"""Files of run directories and inputs: a file system or an object store behind one interface.
 
 store.py    the contract: names, whole files, commits that appear at once or not at all
 local.py    a run directory on a file system
