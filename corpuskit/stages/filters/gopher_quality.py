@@ -168,7 +168,7 @@ class GopherQuality(LanguageFilter):
         split = splitter("whitespace")
         if self.variant == "datatrove":
             split = splitter(self.words, self.language)
-        words = view.fact(split)  # split once, for all stages of the phase that ask for it
+        words = view.fact(split)
         stop_words = tuple(dict.fromkeys(self.stop_words))
         offsets, data = view.text
         table = _MEASURE[self.variant](offsets, data, words, stop_words)
