@@ -22,7 +22,7 @@ BIN := .venv/bin
 STAMP := .venv/.done-$(shell { cat pyproject.toml constraints.txt .ci/setup; $(PYTHON) -VV; \
 	echo "$(EXTRAS) $(CURDIR)"; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: help setup lint test soak bench docs site demo wheel
+.PHONY: help setup lint kernels test soak bench docs site demo wheel
 
 help:
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -35,10 +35,13 @@ lint: $(STAMP) ## formatting, lint rules, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint ## lint, then every test; the kernels once more as plain Python
-	$(BIN)/corpuskit warmup
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not real" tests/kernels
+test: $(STAMP) ## lint, then every test; the kernels once more as plain Python
+	@$(MAKE) -j2 --output-sync=target lint kernels
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+kernels: $(STAMP)
+	$(BIN)/corpuskit warmup
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -m "not slow and not real" tests/kernels
 
 soak: $(STAMP) ## 2,000 random schedules of faults: every byte as without them (about 15 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --num 2000 --jobs $(JOBS)

@@ -28,8 +28,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a power loss is simulated on Linux only"),
 ]
 
-NUM, PLAYED, CHUNK = 200, 100, 20
-HISTORIES = 30
+NUM, PLAYED, CHUNK = 200, 60, 20
+HISTORIES = 20
 EVENTS = (
     *{kind for kinds in KINDS.values() for kind in kinds},
     "hanging worker", "clock skew", "power loss after the run", "zombie failed",
