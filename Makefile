@@ -2,7 +2,7 @@
 # as root on Debian the missing packages are installed too (.ci/setup).
 #
 #   PYTHON=python3.12   another interpreter          EXTRAS=train,ray      other extras
-#   JOBS=4              test processes               BENCH=benchmarks/x.py   one benchmark only
+#   JOBS=4              test processes               BENCH=benchmarks/x.py   another benchmark
 #   UV_TORCH_BACKEND=cpu  torch without CUDA libraries (several GB) on a Linux machine that has no GPU
 
 SHELL := bash
@@ -16,7 +16,7 @@ PYTHON ?= python3
 EXTRAS ?= train,fast,s3,html,suffix-array
 # One more than the cores of a small machine: tests wait for processes, schedulers and servers half of the time.
 JOBS ?= 3
-BENCH ?= $(sort $(wildcard benchmarks/*.py))
+BENCH ?= benchmarks/performance.py
 BIN := .venv/bin
 # Setup is done when this file exists: its name changes with whatever the installation depends on.
 STAMP := .venv/.done-$(shell { cat pyproject.toml constraints.txt .ci/setup; $(PYTHON) -VV; \
@@ -35,8 +35,9 @@ lint: $(STAMP) ## formatting, lint rules, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(STAMP) ## lint, then every test; the kernels once more as plain Python
+test: $(STAMP) ## lint, ratios to peers and floors, every test; the kernels also as plain Python
 	@$(MAKE) -j2 --output-sync=target lint kernels
+	$(BIN)/python benchmarks/performance.py --check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 kernels: $(STAMP)
@@ -48,8 +49,8 @@ soak: $(STAMP) ## 2,000 random schedules of faults: every byte as without them (
 	$(BIN)/python -m tests.faults.loader_files --num 1000
 	$(BIN)/python -m tests.faults.checkpoints --num 100
 
-bench: $(STAMP) ## run the benchmarks; each prints its table
-	@for program in $(BENCH); do echo "== $$program"; $(BIN)/python $$program; done
+bench: $(STAMP) ## whole commands beside peers and floors: the table of docs/performance.md (10 minutes)
+	$(BIN)/python $(BENCH)
 
 docs: $(STAMP) ## write the generated pages and tables anew
 	$(BIN)/python docs/generate.py

@@ -219,10 +219,9 @@ def trio(options: argparse.Namespace) -> None:
     print(f"reasons equal: {equal} of {len(ours['reasons'])}; memo: {ours['memo']}")
 
 
-def our_trio(options: argparse.Namespace) -> dict[str, Any]:
+def our_trio(texts: list[str]) -> dict[str, Any]:
     """Run the three on an empty memo, then again."""
     stages = [registry.load(name)() for name in TRIO]
-    texts = read_texts(options.reference_mb)
     parts = batches(texts)
     first = batches(["The first batch loads the compiled kernels."])[0]
     for stage in stages:
@@ -249,7 +248,7 @@ def our_trio(options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def reference_trio(options: argparse.Namespace) -> dict[str, Any]:
+def reference_trio(texts: list[str]) -> dict[str, Any]:
     """Run datatrove's three filters on each document."""
     from datatrove.data import Document
     from datatrove.pipeline.filters import (
@@ -259,7 +258,6 @@ def reference_trio(options: argparse.Namespace) -> dict[str, Any]:
     )
 
     filters = [GopherRepetitionFilter(), GopherQualityFilter(), FineWebQualityFilter()]
-    texts = read_texts(options.reference_mb)
     for one in filters:
         one.filter(Document(text="The first document loads the tokenizer.", id=""))
     rows: list[list[str | None]] = []
@@ -522,7 +520,13 @@ class _Workers(dict):
         return lambda _: chain(*rest)
 
 
-WORKERS = _Workers({"trio": our_trio, "trio-reference": reference_trio, "first": first_batch})
+WORKERS = _Workers(
+    {
+        "trio": lambda options: our_trio(read_texts(options.reference_mb)),
+        "trio-reference": lambda options: reference_trio(read_texts(options.reference_mb)),
+        "first": first_batch,
+    }
+)
 
 
 if __name__ == "__main__":
