@@ -52,9 +52,15 @@ SYSTEMS = (
     System("grain MapDataset on a memmap", "grain"),
     System("HF streamed Parquet, file order", "hf", "file order"),
     System("HF streamed Parquet, buffer 1000", "hf", "", "hf file order"),
+    System("LanceDB StreamingDataset, file order", "lance", "file order"),
+    System("LanceDB StreamingDataset", "lance", "", "lance file order"),
+    System("LanceDB, inputs + labels", "lance", "file order labels", "lance file order"),
     System("MosaicML MDS", "mosaic"),
-    System("corpuskit, stored order", "corpuskit"),
-    System("corpuskit, permuted", "corpuskit", "permuted"),
+    System("corpuskit, tokens", "corpuskit", "tokens", "corpuskit"),
+    System("corpuskit, tokens, permuted", "corpuskit", "permuted tokens", "corpuskit permuted"),
+    System("corpuskit, inputs + labels", "corpuskit", "tokens labels", "corpuskit"),
+    System("corpuskit, all fields", "corpuskit"),
+    System("corpuskit, all fields, permuted", "corpuskit", "permuted"),
 )
 LIMITS = ("memmap",)
 
