@@ -47,8 +47,8 @@ READ_ERRORS = (OSError, pa.ArrowException, UnicodeDecodeError, DataError)
 _MOST_HEADER_BYTES = 64
 
 # The CRC's polynomial divides x^_HIGH + x^_LOW + 1 (found by search), so also the same with both
-# exponents times 8, or 32. A byte at p thus adds to the CRC what it would add at p + _HIGH - _LOW and
-# at p + _HIGH together: the head of a page can be folded into its last _HIGH bytes.
+# exponents times 8, or 32. A byte at p thus adds to the CRC what it would add at p + _HIGH and at
+# p + _HIGH - _LOW together: the head of a page can be folded into its last _HIGH bytes.
 _HIGH, _LOW = 91_639, 41_678
 # The CRC of these four bytes is 0, and so is that of any bytes with their CRC, XORed with this,
 # behind them.
@@ -509,7 +509,7 @@ class FoldedCrc:
     """CRC-32 of bytes that come in pieces, several times as fast as zlib.
 
     A ring holds the last bytes, with all earlier ones folded into them. A new byte takes the place
-    of the oldest, which is folded into it and into the byte `_LOW` before it.
+    of the oldest, which is folded into it and into the byte `scale * _LOW` before.
 
     Args:
         scale: how many times _HIGH bytes the ring has, a power of 2. More make a call of NumPy

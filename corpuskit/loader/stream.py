@@ -77,6 +77,9 @@ class StreamingLoader:
         cache_bytes: bound on the files in it.
     """
 
+    _reader: WindowReader | None
+    _single_steps: WindowReader | None
+
     def __init__(
         self,
         run_dir: str | Path,
@@ -125,19 +128,13 @@ class StreamingLoader:
         self._threads, self._read_ahead = reader_threads or files.reader_threads, read_ahead_bytes
         self._deadline, self._max_open = read_deadline_seconds, max_open_parts
         self._num_steps = num_steps
-        self._reader: WindowReader | None = None
-        self._single_steps: WindowReader | None = None
+        self._reader = self._single_steps = None
         self._counts = ReadCounts()
         self._provenance = Provenance(self.plan, read_deadline_seconds)
         self._seek(start_step, self._stored.before(max(0, start_step)))
         if files.cache is not None:
-            planner = Planner(
-                self.plan,
-                self._schedule,
-                self._end_step,
-                self._fields.columns,
-                read_ahead_bytes // 2,
-            )
+            columns, most_bytes = self._fields.columns, read_ahead_bytes // 2
+            planner = Planner(self.plan, self._schedule, self._end_step, columns, most_bytes)
             planner.reserve(files.cache, self._step)
 
     @property
