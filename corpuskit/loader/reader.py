@@ -182,7 +182,8 @@ class Read:
     @functools.cached_property
     def breaks(self) -> list[int]:
         """For each row, how many breaks in contiguity come before it, in the part or the window."""
-        steps = (np.diff(self.taken) != 1) | (np.diff(self.into) != 1)
+        taken, into = self.taken, self.into
+        steps = (taken[1:] != taken[:-1] + 1) | (into[1:] != into[:-1] + 1)
         return [0, *np.cumsum(steps).tolist()]
 
     def retries(self) -> list[Read]:
@@ -538,7 +539,8 @@ class WindowReader:
             self._planned_step = window.end_step
             self._is_planning = False
             self._work.notify_all()
-            self._done.notify_all()
+            if not reads:
+                self._done.notify_all()
 
     def _read(self, read: Read, pages: TokenPages) -> None:
         error: Exception | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -212,6 +213,7 @@ class StreamingLoader:
         reader = self._single_steps
         if reader is None or not reader.is_open:
             reader = self._single_steps = self._open_reader(0, 0, num_threads=1)
+            weakref.finalize(self, reader.close).atexit = False  # its thread would keep it alive
         is_sound = False
         try:
             reader.turn_to(step)
