@@ -1,19 +1,15 @@
-"""Tokens per CPU second of the streaming loader, against gathering the same rows from a np.memmap.
+"""Tokens per CPU second of the streaming loader, against the least that such a loader can do.
 
-The gather is the limit: it copies the rows and widens them to int32 inputs and labels, no more. The
-loader verifies the checksum of every page, and makes positions, segment boundaries and row ids too.
-`arrow` is the verified read of the same row groups by PyArrow alone, `pages` the loader's own, and
-`batches` what is made of rows in memory; nothing but both costs `floor`. Everything is in the page
-cache, CPU seconds are those of the whole process, and each figure is the best of `--repeats`, one
-after the other, so that all of them see the same machine. `read/used` is read amplification: rows
-of the row groups that were read, per row delivered. It grows with the ranks, because each takes
-some rows of every row group.
+`gather` copies rows out of one memory map and widens them to int32, once for each of the fields; it
+verifies nothing. `limit` does the same to 64 rows at a time and folds their CRC, too: no loader that
+verifies its pages can do less. `arrow` is the verified read of the same row groups by PyArrow alone,
+`pages` the loader's own, and `batches` what is made of rows in memory; nothing but both costs
+`floor`. Everything is in the page cache, CPU seconds are those of the whole process, and each figure
+is the best of `--repeats`, which take turns. `read/used` is read amplification: rows of the row
+groups that were read, per row delivered. It grows with the ranks, because each takes some rows of
+every row group.
 
-Bytes moved per token of 2 bytes, read + written: from the page cache into the window 2 + 2 (twice
-if only some rows of a row group are wanted), the CRC 2 and, where it is folded, 6 + 4; inputs and
-labels 2 x (2 + 4), positions 4 + 2 in the L2 cache and 2 + 4. The gather moves 2 + 2 and 2 x (2 + 4).
-
-    python benchmarks/loader.py [--mib 256] [--repeats 3] [--threads 1]
+    python benchmarks/loader.py [--mib 256] [--repeats 3] [--threads 1] [--fields tokens labels]
 """
 
 from __future__ import annotations
@@ -32,14 +28,16 @@ import pyarrow.parquet as pq
 
 from corpuskit.loader import StreamingLoader
 from corpuskit.loader.assemble import Assembled, BufferPool, PlainRows
+from corpuskit.loader.fields import choose_fields
 from corpuskit.loader.index import ROWS_PER_GROUP, file_digest, plan_hash
-from corpuskit.loader.parts import TOKEN_COLUMNS, OpenParts, TokenPages
-from corpuskit.loader.stream import ASSEMBLED_TOKENS
+from corpuskit.loader.parts import TOKEN_COLUMNS, FoldedCrc, OpenParts, TokenPages
+from corpuskit.loader.stream import ASSEMBLED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from corpuskit.loader import MixPlan
+    from corpuskit.loader.fields import BatchFields
 
 BATCH_ROWS = 16
 GROUPS_PER_READ = 16
@@ -52,25 +50,34 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=256, help="tokens of each layout")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="reader threads")
+    parser.add_argument("--fields", nargs="+", metavar="NAME", help="of a batch; all by default")
     options = parser.parse_args()
-    print("M tokens per CPU second; floor: pages and batches; `of gather` is loader / gather")
+    print("M tokens per CPU second; floor: pages and batches; `of limit` is loader / limit")
     print(
-        "seq_len dtype   order     ranks  gather   arrow   pages  batches   floor  loader"
-        "  of gather  read/used  order us/row"
+        "seq_len dtype   order     ranks  gather   limit   arrow   pages  batches   floor  loader"
+        "  of limit  read/used  order us/row"
     )
     for seq_len, dtype in ((2048, "uint16"), (8192, "uint16"), (8192, "uint32")):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)
             write_run(path, seq_len, dtype, options.mib)
             for order, ranks in (("stored", 1), ("permuted", 1), ("stored", 8)):
-                figures = measure(path / order, ranks, options.repeats, options.threads)
+                figures = measure(path / order, ranks, options)
                 print(f"{seq_len:7d} {dtype}  {order:9s} {ranks:4d} {figures}", flush=True)
 
 
-def measure(run_dir: Path, ranks: int, repeats: int, threads: int) -> str:
+def measure(run_dir: Path, ranks: int, options: argparse.Namespace) -> str:
     """Return one line of figures, those of the first rank."""
-    loader = StreamingLoader(run_dir, ranks * BATCH_ROWS, 0, ranks, reader_threads=threads)
+    loader = StreamingLoader(
+        run_dir,
+        ranks * BATCH_ROWS,
+        0,
+        ranks,
+        reader_threads=options.threads,
+        fields=options.fields,
+    )
     plan, begin = loader.plan, loader.state_dict()
+    fields = choose_fields(options.fields, 1)
     steps = np.arange(loader.num_steps)[:, None]
     counters = (steps * ranks * BATCH_ROWS + np.arange(BATCH_ROWS)).reshape(-1)
     rows = plan.order.rows_at(counters).rows
@@ -83,32 +90,50 @@ def measure(run_dir: Path, ranks: int, repeats: int, threads: int) -> str:
             pass
 
     works = (
-        (lambda: gather(raw, rows), len(rows)),
+        (lambda: gather(raw, rows, fields), len(rows)),
+        (lambda: check_and_widen(raw, fields), len(raw)),
         (lambda: read(plan), len(raw)),
-        (lambda: read_pages(plan), len(raw)),
-        (lambda: assemble(raw, len(rows)), len(rows)),
+        (lambda: read_pages(plan, fields), len(raw)),
+        (lambda: assemble(raw, len(rows), fields), len(rows)),
         (load, len(rows)),
     )
-    seconds = cpu_seconds([work for work, _ in works], repeats)
+    seconds = cpu_seconds([work for work, _ in works], options.repeats)
     speeds = [n * plan.seq_len / t / 1e6 for (_, n), t in zip(works, seconds, strict=True)]
-    gathered, arrow, pages, batches, loaded = speeds
+    gathered, limit, arrow, pages, batches, loaded = speeds
     counts = loader.read_counts
     loader.close()
     amplification = counts.rows_read / counts.rows_used
     floor = 1 / (amplification / pages + 1 / batches)
-    (order_seconds,) = cpu_seconds([lambda: walk(plan, counters)], repeats)
+    (order_seconds,) = cpu_seconds([lambda: walk(plan, counters)], options.repeats)
     return (
-        f"{gathered:8.0f} {arrow:7.0f} {pages:7.0f} {batches:8.0f} {floor:7.0f} {loaded:7.0f}"
-        f" {loaded / gathered:10.2f} {amplification:10.2f} {order_seconds / len(rows) * 1e6:13.2f}"
+        f"{gathered:8.0f} {limit:7.0f} {arrow:7.0f} {pages:7.0f} {batches:8.0f} {floor:7.0f}"
+        f" {loaded:7.0f} {loaded / limit:9.2f} {amplification:10.2f}"
+        f" {order_seconds / len(rows) * 1e6:13.2f}"
     )
 
 
-def gather(raw: np.ndarray, rows: np.ndarray) -> None:
-    """Copy rows, a batch at a time, and widen them to inputs and labels."""
+def gather(raw: np.ndarray, rows: np.ndarray, fields: BatchFields) -> None:
+    """Copy rows, a batch at a time, and widen them."""
+    made = np.empty((len(fields.large), BATCH_ROWS, raw.shape[1] - 1), np.int32)
     for chosen in np.split(rows, len(rows) // BATCH_ROWS):
-        stored = raw[chosen]
-        stored[:, :-1].astype(np.int32)
-        stored[:, 1:].astype(np.int32)
+        widen(raw[chosen], made)
+
+
+def check_and_widen(raw: np.ndarray, fields: BatchFields) -> None:
+    """Copy all rows out of the map into the same memory, fold their CRC, and widen them."""
+    made = np.empty((len(fields.large), ROWS_PER_GROUP, raw.shape[1] - 1), np.int32)
+    copied, crc = np.empty_like(raw[:ROWS_PER_GROUP]), FoldedCrc()
+    for first in range(0, len(raw), ROWS_PER_GROUP):
+        np.copyto(copied, raw[first : first + ROWS_PER_GROUP])
+        crc.add(copied.view(np.uint8).reshape(-1))
+        widen(copied, made)
+    crc.value()
+
+
+def widen(stored: np.ndarray, made: np.ndarray) -> None:
+    """Write inputs, and labels or whatever else has a number for each token."""
+    for number, array in enumerate(made):
+        array[:] = stored[:, 1:] if number else stored[:, :-1]
 
 
 def read(plan: MixPlan) -> None:
@@ -120,14 +145,14 @@ def read(plan: MixPlan) -> None:
                 file.read_row_group(group, columns=list(TOKEN_COLUMNS), use_threads=False)
 
 
-def read_pages(plan: MixPlan) -> None:
+def read_pages(plan: MixPlan, fields: BatchFields) -> None:
     """Read every part once the way the loader does, pages verified."""
     parts, pages = OpenParts(plan, max_open=1), TokenPages()
     for number, num_rows in enumerate(plan.parts.rows.tolist()):
         groups = range(-(-num_rows // ROWS_PER_GROUP))
         for first in groups[::GROUPS_PER_READ]:
             some = list(groups[first : first + GROUPS_PER_READ])
-            parts.read_rows(number, some, pages, Nowhere())
+            parts.read_rows(number, some, fields.columns, pages, Nowhere())
     parts.close()
 
 
@@ -141,10 +166,12 @@ class Nowhere:
         """Leave them."""
 
 
-def assemble(raw: np.ndarray, num_rows: int) -> None:
+def assemble(raw: np.ndarray, num_rows: int, fields: BatchFields) -> None:
     """Make batches of rows whose documents have the mean length."""
     length = raw.shape[1] - 1
-    together = max(1, ASSEMBLED_TOKENS // (BATCH_ROWS * length)) * BATCH_ROWS
+    row_bytes = 4 * length * len(fields.large)
+    together = max(1, ASSEMBLED_BYTES // (BATCH_ROWS * row_bytes)) * BATCH_ROWS
+    others = {name: np.zeros(together, np.int64) for name in ("source_ids", "row_ids", "run_rows")}
     starts = np.arange(0, length, MEAN_DOCUMENT_TOKENS, dtype=np.int32)
     counts = np.full(together, len(starts), np.int32)
     pads, memory = np.full(together, length + 1, np.int32), BufferPool()
@@ -156,9 +183,9 @@ def assemble(raw: np.ndarray, num_rows: int) -> None:
             pads,
             np.zeros(together, np.int64),
         )
-        made = Assembled(memory, rows, {}, batch_rows=BATCH_ROWS)
-        for number in range(together // BATCH_ROWS):
-            made.batch(number, 0)
+        made = Assembled(memory, fields, rows, length, others, batch_rows=BATCH_ROWS)
+        for _ in made.batches(range(together // BATCH_ROWS)):
+            pass
 
 
 def walk(plan: MixPlan, counters: np.ndarray) -> None:

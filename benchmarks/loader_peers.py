@@ -49,12 +49,19 @@ SYSTEMS = (
     System("LitData TokensLoader", "litdata"),
     System("LitData, inputs + labels", "litdata", "labels", "litdata"),
     System("datatrove DatatroveFolderDataset", "datatrove"),
+    System("datatrove, inputs + labels", "datatrove", "labels", "datatrove"),
     System("grain MapDataset on a memmap", "grain"),
     System("HF streamed Parquet, file order", "hf", "file order"),
     System("HF streamed Parquet, buffer 1000", "hf", "", "hf file order"),
+    System("LanceDB StreamingDataset, file order", "lance", "file order"),
+    System("LanceDB StreamingDataset", "lance", "", "lance file order"),
+    System("LanceDB, inputs + labels", "lance", "file order labels", "lance file order"),
     System("MosaicML MDS", "mosaic"),
-    System("corpuskit, stored order", "corpuskit"),
-    System("corpuskit, permuted", "corpuskit", "permuted"),
+    System("corpuskit, tokens", "corpuskit", "tokens", "corpuskit"),
+    System("corpuskit, tokens, permuted", "corpuskit", "permuted tokens", "corpuskit permuted"),
+    System("corpuskit, inputs + labels", "corpuskit", "tokens labels", "corpuskit"),
+    System("corpuskit, all fields", "corpuskit"),
+    System("corpuskit, all fields, permuted", "corpuskit", "permuted"),
 )
 LIMITS = ("memmap",)
 
@@ -190,10 +197,11 @@ def show(width: int, systems: list[System], found: dict[str, Any], options: Any)
         for one in systems
         if one.adapter not in (*LIMITS, "corpuskit") and middle[one.name] == middle[one.name]
     }
-    ours = middle.get("corpuskit, stored order")
-    if rivals and ours:
-        best = max(rivals, key=lambda name: rivals[name])
-        print(f"corpuskit in stored order: {ours / rivals[best]:.2f} of the best peer, {best}")
+    for ours in ("corpuskit, tokens", "corpuskit, inputs + labels"):
+        same = [name for name in rivals if ("labels" in name) == ("labels" in ours)]
+        if same and ours in middle:
+            best = max(same, key=lambda name: rivals[name])
+            print(f"{ours}: {middle[ours] / rivals[best]:.2f} of the best peer, {best}")
     print("; ".join(f"{name} {version}" for name, version in used.items() if version))
 
 

@@ -59,7 +59,10 @@ from corpuskit.train.loop import main
 from corpuskit.train.settings import TrainSettings
 
 log = open(f"{sys.argv[2]}/rows-{os.environ['RANK']}-{os.getpid()}.jsonl", "w", buffering=1)
-stream = StreamingLoader.__iter__
+stream, init = StreamingLoader.__iter__, StreamingLoader.__init__
+
+def with_all_fields(loader, *args, **options):
+    init(loader, *args, **options | {"fields": None})
 
 def noted(loader):
     step = loader.state_dict()["step"]
@@ -67,7 +70,7 @@ def noted(loader):
         print(json.dumps([step, int(os.environ["RANK"]), batch["run_rows"].tolist()]), file=log)
         yield batch
 
-StreamingLoader.__iter__ = noted
+StreamingLoader.__iter__, StreamingLoader.__init__ = noted, with_all_fields
 main(TrainSettings.model_validate_json(sys.argv[1]))
 """
 

@@ -1,7 +1,8 @@
 """corpuskit: a run directory of the rows, read by StreamingLoader with its checks and its defaults.
 
-A row of a store is written as documents of about 850 tokens. `permuted` declares the source as not
-shuffled when it was written: every epoch is then read out of stored order.
+A row of a store is written as documents of about 850 tokens. Variants are words: `permuted` declares
+the source as not shuffled when it was written, so that every epoch is read out of stored order;
+`tokens` and `labels` are the fields of a batch, all if there are none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from loader_case import Loader, serve
+from loader_case import IDS_ONLY, WITH_LABELS, Loader, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,6 +33,11 @@ class Corpuskit(Loader):
         from corpuskit import loader
 
         self.library = loader
+        named = [word for word in self.spec.variant.split() if word in ("tokens", "labels")]
+        self._more = {"fields": named} if named else {}
+        if named:
+            self.delivers = WITH_LABELS if "labels" in named else IDS_ONLY
+            self.delivers += "; CRC checked"
 
     def write(self, rows: Mapping[str, NDArray[np.uint16]]) -> None:
         spec, run = self.spec, Path(self.spec.store)
@@ -47,7 +53,7 @@ class Corpuskit(Loader):
 
     def open(self, state: Any = None) -> None:
         spec = self.spec
-        more = {"reader_threads": spec.workers} if spec.workers else {}
+        more = self._more | ({"reader_threads": spec.workers} if spec.workers else {})
         self.opened = self.library.StreamingLoader(
             spec.store, spec.global_rows, spec.rank, spec.world_size, **more
         )
@@ -80,11 +86,7 @@ class Corpuskit(Loader):
         return batch["tokens"]
 
     def step(self, number: int) -> Any:
-        place = self.library.StreamingLoader(
-            self.spec.store, self.spec.global_rows, start_step=number, num_steps=number + 1
-        )
-        with place:
-            return next(iter(place))
+        return self.opened.batches_at(number)[0]
 
     def which(self, number: int) -> list[list[str]]:
         return [[one.id for one in row.documents] for row in self.opened.which(number)]
@@ -203,7 +205,7 @@ def write_plan(run: Path, spec: Any, rows: Mapping[str, int], index: list[dict[s
                 "documents": num * len(starts_of(spec.width)),
                 "text_bytes": 4 * num * spec.width,
                 "max_epochs": spec.num_epochs,
-                "shuffled": spec.variant != "permuted",
+                "shuffled": "permuted" not in spec.variant,
             }
             for name, num in rows.items()
         ],

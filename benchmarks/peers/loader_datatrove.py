@@ -2,6 +2,7 @@
 
 The dataset is addressed by number and has no order, state or ranks of its own. The sampler here does
 what that of nanotron does: consecutive rows, a rank's slice of each batch, rows consumed skipped.
+`labels` cuts inputs and labels out of a batch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from loader_case import IDS_ONLY, Loader, RefusedError, serve
+from loader_case import IDS_ONLY, WITH_LABELS, Loader, RefusedError, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,9 +37,9 @@ class Consumed:
 
 class Datatrove(Loader):
     distributions = ("datatrove", "torch")
-    delivers = IDS_ONLY
 
     def load_library(self) -> None:
+        self.delivers = WITH_LABELS if self.spec.variant == "labels" else IDS_ONLY
         import torch
         import torch.utils.data
         from datatrove.utils.dataset import DatatroveFolderDataset
@@ -71,6 +72,9 @@ class Datatrove(Loader):
     def epoch(self) -> Iterator[Any]:
         for batch in self.opened:
             self._step += 1
+            if self.spec.variant == "labels":
+                ids = batch["input_ids"]
+                batch = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
             yield batch
         self._sampler.first = self._step = 0
 
@@ -81,7 +85,7 @@ class Datatrove(Loader):
         return int(self.num_steps() * share)
 
     def tokens(self, batch: Any) -> NDArray[Any]:
-        return batch["input_ids"].numpy()
+        return (batch[0] if isinstance(batch, tuple) else batch["input_ids"]).numpy()
 
     def step(self, number: int) -> Any:
         size, dataset = self.spec.global_rows, self.opened.dataset

@@ -26,6 +26,7 @@ NEEDS = {
     "grain": "grain",
     "hf": "datasets torchdata",
     "mosaic": "streaming transformers",
+    "lance": "lancedb lance torch",
     "corpuskit": "numpy pyarrow",
 }
 """What an interpreter must have to run an adapter."""

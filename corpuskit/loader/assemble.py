@@ -10,14 +10,18 @@ import functools
 import itertools
 import math
 import weakref
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from corpuskit.loader.fields import SEGMENT_FIELDS
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from corpuskit.loader.fields import BatchFields
 
     Column = NDArray[np.int32] | NDArray[np.int64]
     Batch = dict[str, NDArray[np.int32] | NDArray[np.int64] | int]
@@ -58,9 +62,9 @@ class PlainRows(NamedTuple):
     """S stored rows and their segments.
 
     Attributes:
-        stored: (S, L + 1) tokens.
+        stored: (S, L + 1) tokens; (S, 0) where no field needs them.
         starts: first token of each segment of each row, ascending from 0 in each.
-        counts: (S,) segments of each row.
+        counts: (S,) segments of each row; 0 where no field needs them.
         pads: (S,) first token of the padded tail; L + 1 without one.
         text_bytes: (S,) bytes of text in the row.
     """
@@ -73,16 +77,18 @@ class PlainRows(NamedTuple):
 
 
 class Assembled:
-    """Rows as arrays; `batch` returns one batch of them.
+    """Rows as arrays; `batches` yields them batch by batch.
 
     A label is the next stored token, or -100 where that belongs to another segment, is padding or
     is masked. A padded tail is a segment of its own. With `row_chunks` > 1, each stored row is
     handed out as that many rows of equal length l; a segment that crosses a chunk border becomes
-    two.
+    two. Only what the fields need is computed.
 
     Args:
         pool: where to take the large arrays from.
+        fields: of a batch.
         rows: what to assemble.
+        length: L of the stored rows.
         others: (S,) arrays to hand out with the rows.
         batch_rows: rows of a batch, as they are handed out.
         row_chunks: rows that a stored row is handed out as; divides L.
@@ -92,59 +98,100 @@ class Assembled:
     def __init__(
         self,
         pool: BufferPool,
+        fields: BatchFields,
         rows: PlainRows,
+        length: int,
         others: Mapping[str, Column],
         *,
         batch_rows: int,
         row_chunks: int = 1,
         masked: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None,
     ) -> None:
-        num_rows, length = rows.stored.shape[0], rows.stored.shape[1] - 1
-        tokens, labels, positions = pool.take((3, num_rows, length), np.dtype(np.int32))
-        tokens[:] = rows.stored[:, :-1]
-        labels[:] = rows.stored[:, 1:]
-        begins = rows.starts + np.repeat(np.arange(num_rows) * length, rows.counts)
-        labels.reshape(-1)[begins[rows.starts > 0] - 1] = IGNORED
-        for row in np.flatnonzero(rows.pads < length).tolist():
-            labels[row, rows.pads[row] :] = IGNORED
-        if masked is not None:
-            for row, first, end in zip(*(column.tolist() for column in masked), strict=True):
-                labels[row, max(first - 1, 0) : min(end - 1, length)] = IGNORED
-        # A segment that starts at token L holds a label only, which is ignored: no input begins it.
-        bounds = np.append(begins[rows.starts < length], num_rows * length).astype(np.int32)
-        self._others: dict[str, Column] = {**others, "text_bytes": rows.text_bytes}
-        if row_chunks > 1:
-            borders = np.arange(0, num_rows * length, length // row_chunks, dtype=np.int32)
-            bounds = np.union1d(bounds, borders)
-            of_row = np.repeat(np.arange(num_rows), row_chunks)
-            self._others = {name: values[of_row] for name, values in others.items()}
-            self._others["row_parts"] = np.tile(np.arange(row_chunks, dtype=np.int32), num_rows)
-            spread = _spread(rows.text_bytes, labels.reshape(num_rows, row_chunks, -1))
-            self._others["text_bytes"] = spread
+        made, num_rows = fields.made, len(rows.stored)
+        memory = pool.take((len(fields.large), num_rows, length), np.dtype(np.int32))
+        arrays: dict[str, NDArray[np.int32]] = dict(zip(fields.large, memory, strict=True))
         shape = (num_rows * row_chunks, length // row_chunks)
-        self._tokens, self._labels = tokens.reshape(shape), labels.reshape(shape)
-        self._positions = positions.reshape(shape)
-        self._batch_rows, self._bounds = batch_rows, bounds
-        lengths = np.diff(bounds)
-        edges = np.searchsorted(bounds, np.arange(0, shape[0] + 1, batch_rows) * shape[1])
-        self._edges = edges.tolist()
-        self._longest = np.maximum.reduceat(lengths, edges[:-1]).tolist()
-        _number(self._positions, bounds, lengths)
+        if "tokens" in made:
+            arrays["tokens"][:] = rows.stored[:, :-1]
+        if made & SEGMENT_FIELDS:
+            begins = rows.starts + np.repeat(np.arange(num_rows) * length, rows.counts)
+        if "labels" in made:
+            _label(arrays["labels"], rows, begins, masked)
+        if made & SEGMENT_FIELDS - {"labels"}:
+            # A segment that starts at token L holds a label only, which is ignored: no input
+            # begins it.
+            bounds = np.append(begins[rows.starts < length], num_rows * length).astype(np.int32)
+            self._cut(bounds, shape, batch_rows, row_chunks)
+        if "position_ids" in made:
+            _number(arrays["position_ids"].reshape(shape), self._bounds, np.diff(self._bounds))
+        each = {name: values for name, values in others.items() if name in made}
+        if row_chunks > 1:
+            of_row = np.repeat(np.arange(num_rows), row_chunks)
+            each = {name: values[of_row] for name, values in each.items()}
+        if "row_parts" in made:
+            each["row_parts"] = np.tile(np.arange(row_chunks, dtype=np.int32), num_rows)
+        if "text_bytes" in made:
+            each["text_bytes"] = rows.text_bytes
+            if row_chunks > 1:
+                labels = arrays["labels"].reshape(num_rows, row_chunks, -1)
+                each["text_bytes"] = _spread(rows.text_bytes, labels)
+        # By batch: to iterate over an array costs a third of cutting it.
+        self._arrays: dict[str, Iterable[Any]] = {
+            name: array.reshape(-1, batch_rows, shape[1]) for name, array in arrays.items()
+        } | {name: values.reshape(-1, batch_rows) for name, values in each.items()}
+        self._fields = fields.delivered
 
-    def batch(self, number: int, step: int) -> Batch:
-        """Return a batch as views; `step` becomes part of it."""
-        first = number * self._batch_rows
-        end = first + self._batch_rows
-        bounds = self._bounds[self._edges[number] : self._edges[number + 1] + 1]
-        return {
-            "tokens": self._tokens[first:end],
-            "labels": self._labels[first:end],
-            "position_ids": self._positions[first:end],
-            "cu_seqlens": bounds - bounds[0],
-            "max_seqlen": self._longest[number],
-            "step": step,
-            **{name: values[first:end] for name, values in self._others.items()},
-        }
+    def _cut(
+        self, bounds: NDArray[np.int32], shape: tuple[int, int], batch_rows: int, row_chunks: int
+    ) -> None:
+        """Cut segments at the borders of rows, of which there are (S * row_chunks, l)."""
+        if row_chunks > 1:
+            bounds = np.union1d(bounds, np.arange(0, bounds[-1], shape[1], dtype=np.int32))
+        edges = np.searchsorted(bounds, np.arange(0, shape[0] + 1, batch_rows) * shape[1])
+        self._bounds, self._edges = bounds, edges.tolist()
+        self._longest = np.maximum.reduceat(np.diff(bounds), edges[:-1]).tolist()
+
+    def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
+        """Yield the batches as views.
+
+        Args:
+            steps: that of each batch.
+        """
+        columns = self._arrays | {"step": steps}
+        if "cu_seqlens" in self._fields:
+            columns["cu_seqlens"] = (
+                self._bounds[first : last + 1] - self._bounds[first]
+                for first, last in itertools.pairwise(self._edges)
+            )
+        if "max_seqlen" in self._fields:
+            columns["max_seqlen"] = self._longest
+        names = self._fields
+        for values in zip(*(columns[name] for name in names), strict=True):
+            yield dict(zip(names, values, strict=True))
+
+
+def _label(
+    labels: NDArray[np.int32],
+    rows: PlainRows,
+    begins: NDArray[np.integer],
+    masked: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None,
+) -> None:
+    """Write the label of each input.
+
+    Args:
+        labels: (S, L), overwritten.
+        rows: the stored rows.
+        begins: where their segments begin, counted through all rows.
+        masked: rows, first tokens and ends of the spans that have no labels.
+    """
+    length = labels.shape[1]
+    labels[:] = rows.stored[:, 1:]
+    labels.reshape(-1)[begins[rows.starts > 0] - 1] = IGNORED
+    for row in np.flatnonzero(rows.pads < length).tolist():
+        labels[row, rows.pads[row] :] = IGNORED
+    if masked is not None:
+        for row, first, end in zip(*(column.tolist() for column in masked), strict=True):
+            labels[row, max(first - 1, 0) : min(end - 1, length)] = IGNORED
 
 
 def _number(

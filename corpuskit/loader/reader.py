@@ -23,17 +23,19 @@ import numpy as np
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.assemble import BufferPool
 from corpuskit.loader.index import ROWS_PER_GROUP
-from corpuskit.loader.parts import READ_ERRORS, TOKEN_COLUMNS, TokenPages
+from corpuskit.loader.parts import READ_ERRORS, TokenPages
 from corpuskit.logs import LOG
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from corpuskit.loader.cache import RangeCache
     from corpuskit.loader.edits import Masks
     from corpuskit.loader.index import MixPlan
     from corpuskit.loader.order import SourceRows
-    from corpuskit.loader.parts import OpenParts, SegmentColumns, StoredRows
+    from corpuskit.loader.parts import OpenParts
     from corpuskit.loader.steps import BatchSchedule
 
 WINDOW_ROWS, SOURCE_ROWS = 8192, 512
@@ -70,6 +72,8 @@ class Segments:
 
     def of(self, rows: slice) -> NDArray[np.int32]:
         """Return the first tokens of some rows, one row after the other."""
+        if not self._size:
+            return self._starts[:0]
         return self._starts[ranges(self._begins[rows], self.counts[rows])]
 
 
@@ -90,7 +94,7 @@ class Window:
         num_steps: how many it has.
         row_indices: (M,) the run's row index of each row.
         rows: source, row and epoch of each.
-        stored: (M, L + 1) tokens.
+        stored: (M, L + 1) tokens; (M, 0) where they are not read.
         segments: the first token of each segment.
         pads: (M,) first token of the padded tail.
         text_bytes: (M,) bytes of text.
@@ -178,7 +182,8 @@ class Read:
     @functools.cached_property
     def breaks(self) -> list[int]:
         """For each row, how many breaks in contiguity come before it, in the part or the window."""
-        steps = (np.diff(self.taken) != 1) | (np.diff(self.into) != 1)
+        taken, into = self.taken, self.into
+        steps = (taken[1:] != taken[:-1] + 1) | (into[1:] != into[:-1] + 1)
         return [0, *np.cumsum(steps).tolist()]
 
     def retries(self) -> list[Read]:
@@ -195,13 +200,19 @@ class Read:
 class Planner:
     """Divides the steps up to `end_step` into windows of at most `most_bytes` of stored rows.
 
-    All steps of a window have the same number of rows.
+    All steps of a window have the same number of rows, of which `columns` are read.
     """
 
     def __init__(
-        self, plan: MixPlan, schedule: BatchSchedule, end_step: int, most_bytes: int
+        self,
+        plan: MixPlan,
+        schedule: BatchSchedule,
+        end_step: int,
+        columns: Sequence[str],
+        most_bytes: int,
     ) -> None:
-        self._plan, self._schedule, self._end_step = plan, schedule, end_step
+        self._plan, self._schedule, self.end_step = plan, schedule, end_step
+        self._columns = columns
         row_bytes = (plan.seq_len + 1) * plan.dtype.itemsize
         self._most_rows = most_bytes // row_bytes
         self._read_groups = max(1, round(READ_BYTES / (ROWS_PER_GROUP * row_bytes)))
@@ -214,7 +225,7 @@ class Planner:
         """Return the window that begins with a step, with no rows in it yet."""
         schedule = self._schedule
         most = max(1, self._most_rows // schedule.rank_rows(first_step))
-        end = min(self._end_step, schedule.batch.section_end(first_step) or self._end_step)
+        end = min(self.end_step, schedule.batch.section_end(first_step) or self.end_step)
         step_rows = schedule.batch.at(first_step)
         short = max(1, self._window_rows // step_rows)
         num_steps = min(end - first_step, short, most)
@@ -229,6 +240,8 @@ class Planner:
 
         A read takes up to 8 MiB of a part: its fixed cost equals that of 200 kB.
         """
+        if not self._columns:
+            return []
         place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
         most = int(place.groups.max()) + 1
         keys, numbers = np.unique(place.parts * most + place.groups, return_inverse=True)
@@ -257,7 +270,7 @@ class Planner:
         sizes = self._plan.parts.sizes // -(-self._plan.parts.rows // ROWS_PER_GROUP)  # of a group
         needed: list[int] = []
         for _ in range(2):
-            if first_step >= self._end_step:
+            if first_step >= self.end_step:
                 break
             window = self.window(first_step)
             place = self._plan.parts.locate(window.rows.sources, window.rows.rows)
@@ -271,7 +284,9 @@ class Planner:
         row_indices = self._plan.skips.row_indices(consumed)
         rows = self._plan.order.rows_at(row_indices)
         row_numbers = self._plan.parts.row_numbers(rows.sources, rows.rows)
-        num_rows, width = len(row_indices), self._plan.seq_len + 1
+        num_rows = len(row_indices)
+        width = self._plan.seq_len + 1 if "tokens" in self._columns else 0
+        missing = num_rows // num_steps if self._columns else 0
         return Window(
             first_step=first_step,
             num_steps=num_steps,
@@ -281,7 +296,7 @@ class Planner:
             segments=Segments(num_rows),
             pads=np.empty(num_rows, np.int32),
             text_bytes=np.empty(num_rows, np.int64),
-            missing=np.full(num_steps, num_rows // num_steps),
+            missing=np.full(num_steps, missing),
             masks=self._plan.takedowns.masks(row_numbers, row_indices),
         )
 
@@ -310,6 +325,14 @@ def _close_all() -> None:
         reader.close()
 
 
+def _disown_all() -> None:
+    for reader in list(_RUNNING):
+        reader.is_open = False
+
+
+os.register_at_fork(after_in_child=_disown_all)  # the threads stay in the parent
+
+
 @dataclass(frozen=True, slots=True)
 class ReadCounts:
     """What a loader has read so far; `rows_read / rows_used` is the read amplification.
@@ -334,7 +357,11 @@ class ReadCounts:
 
 
 class WindowReader:
-    """Threads that read the steps [first_step, end_step) in order, ahead of `window_of`."""
+    """Threads that read the steps [first_step, end_step) in order, ahead of `window_of`.
+
+    Attributes:
+        is_open: not closed, and in the process that began it.
+    """
 
     def __init__(
         self,
@@ -344,23 +371,25 @@ class WindowReader:
         first_step: int,
         end_step: int,
         *,
+        columns: Sequence[str],
         num_threads: int,
         read_ahead_bytes: int,
         deadline_seconds: float,
     ) -> None:
-        self._parts = parts
-        self._end_step, self._deadline = end_step, deadline_seconds
-        self._planner = Planner(plan, schedule, end_step, read_ahead_bytes // 2)
+        self._parts, self._columns = parts, columns
+        self._deadline = deadline_seconds
+        self._planner = Planner(plan, schedule, end_step, columns, read_ahead_bytes // 2)
         lock = threading.RLock()  # a garbage collection may call `close` while it is held
         self._work = threading.Condition(lock)  # something to read or to plan, or closed
         self._done = threading.Condition(lock)  # rows or an error have come
         self._planned_step = first_step
-        self._is_planning = self._is_closed = False
+        self._is_planning, self.is_open = False, True
         self._windows: deque[Window] = deque()
         self._queue: deque[Read] = deque()
         self._under_way: list[Read] = []
         self._failure: BaseException | None = None
-        self.counts = ReadCounts()
+        self._rows_used = self._rows_read = self._row_groups = 0
+        self._wait_seconds = 0.0
         self._threads = [
             threading.Thread(target=self._run, name=f"corpuskit-reader-{i}", daemon=True)
             for i in range(num_threads)
@@ -369,6 +398,20 @@ class WindowReader:
         _RUNNING.add(self)
         for thread in self._threads:
             thread.start()
+
+    @property
+    def counts(self) -> ReadCounts:
+        """What was read so far."""
+        transfers = self._parts.transfers
+        return ReadCounts(
+            self._rows_used,
+            self._rows_read,
+            self._row_groups,
+            self._wait_seconds,
+            transfers.fetched_bytes,
+            transfers.requests,
+            transfers.cache_hits,
+        )
 
     def window_of(self, step: int) -> Window:
         """Wait until all rows of a step are read, and return its window; steps in order only.
@@ -390,9 +433,18 @@ class WindowReader:
                 if window and step in window.errors:
                     raise window.errors[step]
                 if window and not window.missing[step - window.first_step]:
-                    self._count(wait_seconds=time.monotonic() - began)
+                    self._wait_seconds += time.monotonic() - began
                     return window
                 self._done.wait(self._check_deadlines(step))
+
+    def turn_to(self, step: int) -> None:
+        """Read one step next, and none after it; what else was read or planned is dropped."""
+        self.require_open()  # before a lock that a thread of the parent may hold
+        with self._work:
+            self._windows.clear()
+            self._queue.clear()
+            self._planned_step, self._planner.end_step = step, step + 1
+            self._work.notify_all()
 
     def require_open(self) -> None:
         """Refuse to continue with a reader that was closed.
@@ -405,7 +457,7 @@ class WindowReader:
                 "loader: this iterator was begun before a fork, and its threads are in the other"
                 " process. Take a new one with iter(loader)."
             )
-        if self._is_closed:
+        if not self.is_open:
             raise UsageError(
                 "loader: it was closed or moved while this iterator was in use."
                 " Take a new one with iter(loader)."
@@ -413,10 +465,10 @@ class WindowReader:
 
     def close(self) -> None:
         """Stop the threads and close the parts; a thread that hangs in a read is abandoned."""
-        if self._is_closed or os.getpid() != self._pid:
+        if not self.is_open or os.getpid() != self._pid:
             return  # in a fork the threads are not there, and one may have held the lock
         with self._work:
-            self._is_closed = True
+            self.is_open = False
             self._queue.clear()
             self._work.notify_all()
             hangs = any(self._age(read) >= self._deadline for read in self._under_way)
@@ -456,7 +508,7 @@ class WindowReader:
         """Plan a window or read a row group, whichever comes next; False when closed."""
         with self._work:
             while True:
-                if self._is_closed:
+                if not self.is_open:
                     return False
                 if self._can_plan():
                     self._is_planning = True
@@ -475,7 +527,7 @@ class WindowReader:
         return True
 
     def _can_plan(self) -> bool:
-        more = self._planned_step < self._end_step
+        more = self._planned_step < self._planner.end_step
         return more and len(self._windows) < 2 and not self._is_planning
 
     def _plan_window(self) -> None:
@@ -487,7 +539,8 @@ class WindowReader:
             self._planned_step = window.end_step
             self._is_planning = False
             self._work.notify_all()
-            self._done.notify_all()
+            if not reads:
+                self._done.notify_all()
 
     def _read(self, read: Read, pages: TokenPages) -> None:
         error: Exception | None = None
@@ -510,42 +563,28 @@ class WindowReader:
                 window.errors |= dict.fromkeys(steps.tolist(), error)
             else:
                 window.missing -= np.bincount(steps - window.first_step, minlength=window.num_steps)
-                self._count(rows_used=len(steps), rows_read=num_rows, row_groups=len(read.groups))
+                self._rows_used += len(steps)
+                self._rows_read += num_rows
+                self._row_groups += len(read.groups)
             self._done.notify_all()
 
     def _fill(self, read: Read, pages: TokenPages) -> int:
         """Copy the rows of a read into the window; return how many were read."""
         window, parts = read.window, self._parts
         if read.is_retry:
-            table = parts.read_again(read.part, read.groups[0], TOKEN_COLUMNS)
-            rows = parts.decode(read.part, read.groups, table)
-            read.put(0, rows.tokens.view(np.uint8))
-            segments: SegmentColumns | StoredRows = rows
+            table = parts.read_again(read.part, read.groups[0], self._columns)
+            segments = parts.segments_of(read.part, read.groups, table)
+            if "tokens" in self._columns:
+                read.put(0, parts.tokens_of(table))
         else:
-            segments = parts.read_rows(read.part, read.groups, pages, read)
+            segments = parts.read_rows(read.part, read.groups, self._columns, pages, read)
         taken, into = read.taken, read.into
         window.pads[into] = segments.pads[taken]
         window.text_bytes[into] = segments.text_bytes[taken]
+        if not len(segments.starts):
+            return len(segments.pads)
         begins, counts = segments.bounds[:-1][taken], np.diff(segments.bounds)[taken]
         starts = segments.starts[ranges(begins, counts)]
         with self._work:
             window.segments.put(into, starts, counts)
         return len(segments.pads)
-
-    def _count(
-        self,
-        rows_used: int = 0,
-        rows_read: int = 0,
-        row_groups: int = 0,
-        wait_seconds: float = 0.0,
-    ) -> None:
-        old, transfers = self.counts, self._parts.transfers
-        self.counts = ReadCounts(
-            old.rows_used + rows_used,
-            old.rows_read + rows_read,
-            old.row_groups + row_groups,
-            old.wait_seconds + wait_seconds,
-            transfers.fetched_bytes,
-            transfers.requests,
-            transfers.cache_hits,
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import operator
 from dataclasses import dataclass
@@ -54,31 +55,34 @@ class BatchRows:
         if min(rows for _, rows in ramp) < 1:
             raise UsageError(f"loader: global_batch_rows must be at least 1, got {rows}.")
         self.ramp = ramp
-        self._steps = np.array(steps, np.int64)
-        self._rows = np.array([rows for _, rows in ramp], np.int64)
-        self._before = np.concatenate([[0], np.cumsum(np.diff(self._steps) * self._rows[:-1])])
+        # Lists and bisect: for so few numbers a call of NumPy takes ten times as long.
+        self._steps = steps
+        self._rows: list[int] = [rows for _, rows in ramp]
+        self._before = [0]
+        for (first, size), end in zip(ramp, steps[1:], strict=False):
+            self._before.append(self._before[-1] + (end - first) * size)
 
     def at(self, step: int) -> int:
         """Return the rows of a step."""
-        return int(self._rows[self._section(step)])
+        return self._rows[self._section(step)]
 
     def before(self, step: int) -> int:
         """Return the rows of all steps before one."""
         section = self._section(step)
-        return int(self._before[section] + (step - self._steps[section]) * self._rows[section])
+        return self._before[section] + (step - self._steps[section]) * self._rows[section]
 
     def step_of(self, row: int) -> int:
         """Return the step that takes a row, rows counted from step 0."""
-        section = int(np.searchsorted(self._before, row, side="right")) - 1
-        return int(self._steps[section] + (row - self._before[section]) // self._rows[section])
+        section = bisect.bisect_right(self._before, row) - 1
+        return self._steps[section] + (row - self._before[section]) // self._rows[section]
 
     def section_end(self, step: int) -> int | None:
         """Return the first later step with another size, None if there is none."""
         section = self._section(step) + 1
-        return int(self._steps[section]) if section < len(self.ramp) else None
+        return self._steps[section] if section < len(self.ramp) else None
 
     def _section(self, step: int) -> int:
-        return max(0, int(np.searchsorted(self._steps, step, side="right")) - 1)
+        return max(0, bisect.bisect_right(self._steps, step) - 1)
 
 
 def _ramp(rows: int | Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

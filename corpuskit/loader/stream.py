@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import Assembled, BufferPool, PlainRows
+from corpuskit.loader.fields import choose_fields
 from corpuskit.loader.index import open_files, read_mix
 from corpuskit.loader.parts import OpenParts
 from corpuskit.loader.provenance import Occurrence, Provenance
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from corpuskit.loader.reader import Window
     from corpuskit.loader.state import SourceShare
 
-ASSEMBLED_TOKENS = 1 << 18
+ASSEMBLED_BYTES = 3 << 20
+"""Of tokens, labels and positions that are assembled at once, or those of a step: about what stays
+in the caches of a core. To begin anew costs as much as 100,000 tokens."""
 
 
 class StreamingLoader:
@@ -41,6 +45,9 @@ class StreamingLoader:
       `run_rows` (b,) int64 the run's row index; `text_bytes` (b,) int64 bytes of text in the row.
     - `step` int: the step that the batch belongs to. With `seq_len`, `row_parts` (b,) int32: which
       chunk of its stored row a row is.
+
+    With `fields`, a batch holds these and `step`; what the others need is neither read from the
+    parts nor computed nor allocated.
 
     A loader is one pass over the run, whose epochs are in the plan: at its end, iterating gives
     nothing, and a warning. An iterator continues at the position of the loader, which advances with
@@ -61,6 +68,7 @@ class StreamingLoader:
             rows of the global batch, and the chunks of a packed row stay together.
         start_step: where to begin, in steps from the start of the run.
         num_steps: steps of the whole run; None for as many as the plan has rows for.
+        fields: names of the fields of a batch, such as ("tokens", "labels"); None for all.
         reader_threads: threads that read ahead; None for 2, for 8 from object storage.
         read_ahead_bytes: bound on the stored rows held in memory.
         read_deadline_seconds: a step that waits longer for the read of a row group raises.
@@ -69,6 +77,9 @@ class StreamingLoader:
             of the machine and by later runs; None to write nothing.
         cache_bytes: bound on the files in it.
     """
+
+    _reader: WindowReader | None
+    _single_steps: WindowReader | None
 
     def __init__(
         self,
@@ -82,6 +93,7 @@ class StreamingLoader:
         seq_len: int | None = None,
         start_step: int = 0,
         num_steps: int | None = None,
+        fields: Sequence[str] | None = None,
         reader_threads: int | None = None,
         read_ahead_bytes: int = 128 << 20,
         read_deadline_seconds: float = 120.0,
@@ -108,6 +120,7 @@ class StreamingLoader:
         )
         self.plan = read_mix(files)
         self.seq_len, self._row_chunks = cut_rows(self.plan.seq_len, seq_len)
+        self._fields = choose_fields(fields, self._row_chunks)
         self.rank, self.world_size = rank, world_size
         self._micro = MicroBatches(micro_batches, micro_batch_rows)
         check_topology(batch, rank, world_size, self._micro, self._row_chunks)
@@ -116,12 +129,13 @@ class StreamingLoader:
         self._threads, self._read_ahead = reader_threads or files.reader_threads, read_ahead_bytes
         self._deadline, self._max_open = read_deadline_seconds, max_open_parts
         self._num_steps = num_steps
-        self._reader: WindowReader | None = None
+        self._reader = self._single_steps = None
         self._counts = ReadCounts()
         self._provenance = Provenance(self.plan, read_deadline_seconds)
         self._seek(start_step, self._stored.before(max(0, start_step)))
         if files.cache is not None:
-            planner = Planner(self.plan, self._schedule, self._end_step, read_ahead_bytes // 2)
+            columns, most_bytes = self._fields.columns, read_ahead_bytes // 2
+            planner = Planner(self.plan, self._schedule, self._end_step, columns, most_bytes)
             planner.reserve(files.cache, self._step)
 
     @property
@@ -175,11 +189,40 @@ class StreamingLoader:
         self.close()
 
     def close(self) -> None:
-        """Stop the reader threads; the loader keeps its position and can be iterated again."""
+        """Stop the threads and close the parts; the loader keeps its position, and can be used."""
         if self._reader:
             self._counts = self._reader.counts
             self._reader.close()
             self._reader = None
+        if self._single_steps:
+            self._single_steps.close()
+            self._single_steps = None
+
+    def batches_at(self, step: int) -> list[Batch]:
+        """Return the batches of this rank's slice of any step, past or future.
+
+        The loader keeps its position, and an iterator goes on. Only the row groups that hold rows
+        of the step are read, whole, since their pages are verified. A thread and the parts stay
+        until `close`; one caller at a time.
+
+        Raises:
+            UsageError: the run has no such step, or this point was reached with another batch size.
+            DataError: a row can't be read, or its read is past the deadline.
+        """
+        self._check_step(step, "batches_at")
+        reader = self._single_steps
+        if reader is None or not reader.is_open:
+            reader = self._single_steps = self._open_reader(0, 0, num_threads=1)
+            weakref.finalize(self, reader.close).atexit = False  # its thread would keep it alive
+        is_sound = False
+        try:
+            reader.turn_to(step)
+            rows, steps = self._take(BufferPool(), reader, step)
+            is_sound = True
+        finally:
+            if not is_sound:
+                reader.close()
+        return list(rows.batches(steps))
 
     def state_dict(self) -> dict[str, object]:
         """Return the position between two steps, JSON-ready; see `LoaderState`."""
@@ -323,36 +366,49 @@ class StreamingLoader:
                 stacklevel=2,
             )
             return
-        parts = OpenParts(self.plan, self._max_open)
-        reader = self._reader = WindowReader(
-            self.plan,
-            parts,
-            self._schedule,
-            self._step,
-            self._end_step,
-            num_threads=self._threads,
-            read_ahead_bytes=self._read_ahead,
-            deadline_seconds=self._deadline,
-        )
-        pool, end = BufferPool(), self._step
+        pool, step = BufferPool(), self._step
+        reader = self._reader = self._open_reader(step, self._end_step, num_threads=self._threads)
         try:
-            for step in range(self._step, self._end_step):
-                if step == end:
-                    window = reader.window_of(step)
-                    rank_rows = window.rank_rows * self._row_chunks
-                    micro_batches = self._micro.count(rank_rows)
-                    most = ASSEMBLED_TOKENS // (window.rank_rows * self.plan.seq_len)
-                    begin, end = step, step + window.num_ready(step, max(1, most))
-                    rows = self._assemble(pool, window, begin, end, rank_rows // micro_batches)
-                for micro in range(micro_batches):
-                    reader.require_open()
-                    if micro == micro_batches - 1:
-                        self._step = step + 1
-                    yield rows.batch((step - begin) * micro_batches + micro, step)
+            while step < self._end_step:
+                rows, steps = self._take(pool, reader, step)
+                for batch, after in zip(
+                    rows.batches(steps), [*steps[1:], steps[-1] + 1], strict=True
+                ):
+                    if not reader.is_open:
+                        reader.require_open()
+                    # With the last batch of a step.
+                    step = self._step = after
+                    yield batch
         finally:
             reader.close()
             if self._reader is reader:
                 self.close()
+
+    def _open_reader(self, first_step: int, end_step: int, *, num_threads: int) -> WindowReader:
+        return WindowReader(
+            self.plan,
+            OpenParts(self.plan, self._max_open),
+            self._schedule,
+            first_step,
+            end_step,
+            columns=self._fields.columns,
+            num_threads=num_threads,
+            read_ahead_bytes=self._read_ahead,
+            deadline_seconds=self._deadline,
+        )
+
+    def _take(
+        self, pool: BufferPool, reader: WindowReader, step: int
+    ) -> tuple[Assembled, list[int]]:
+        """Return some steps from this one on, and for each of their batches the step."""
+        window = reader.window_of(step)
+        rank_rows = window.rank_rows * self._row_chunks
+        micro_batches = self._micro.count(rank_rows)
+        row_bytes = 4 * self.plan.seq_len * max(1, len(self._fields.large))
+        most = ASSEMBLED_BYTES // (window.rank_rows * row_bytes)
+        end = step + window.num_ready(step, max(1, most))
+        rows = self._assemble(pool, window, step, end, rank_rows // micro_batches)
+        return rows, [number for number in range(step, end) for _ in range(micro_batches)]
 
     def _assemble(
         self, pool: BufferPool, window: Window, begin: int, end: int, batch_rows: int
@@ -371,6 +427,7 @@ class StreamingLoader:
             np.subtract.at(text_bytes, masked[0], window.masks.text_bytes[some])
         return Assembled(
             pool,
+            self._fields,
             PlainRows(
                 stored,
                 window.segments.of(rows),
@@ -378,6 +435,7 @@ class StreamingLoader:
                 window.pads[rows],
                 text_bytes,
             ),
+            self.plan.seq_len,
             {
                 "source_ids": window.rows.sources[rows],
                 "row_ids": window.rows.rows[rows],

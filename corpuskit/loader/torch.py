@@ -145,7 +145,16 @@ def transformers_inputs(batch: Tensors) -> Tensors:
     - Indices become int64. The result is not pinned: `DataLoader(pin_memory=True)` pins it.
 
     Models whose `forward` takes no `**kwargs` refuse it.
+
+    Raises:
+        UsageError: the batch lacks a field that this takes.
     """
+    needed = ("tokens", "labels", "position_ids", "cu_seqlens", "max_seqlen")
+    if missing := [name for name in needed if name not in batch]:
+        raise UsageError(
+            f"transformers_inputs: it needs the fields {', '.join(missing)}, which the batch lacks."
+            " Add them to fields of StreamingLoader."
+        )
     labels = _tensor_of(batch, "labels").long()
     bounds, longest = batch["cu_seqlens"], batch["max_seqlen"]
     return {

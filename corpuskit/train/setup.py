@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import ModelShape, TrainSettings
 
+BATCH_FIELDS = (
+    "tokens",
+    "labels",
+    "position_ids",
+    "cu_seqlens",
+    "source_ids",
+    "row_ids",
+    "text_bytes",
+)
+"""What the loop, the guard and the metrics take of a batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -156,6 +167,7 @@ def open_loader(settings: TrainSettings, parallel: Parallel) -> StreamingLoader:
         global_batch_rows=settings.batch.global_rows,
         rank=parallel.data_rank,
         world_size=parallel.data_ranks,
+        fields=BATCH_FIELDS,
         cache_dir=settings.cache_dir,
         cache_bytes=settings.cache_bytes,
     )

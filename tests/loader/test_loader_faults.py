@@ -183,6 +183,29 @@ def test_a_read_that_hangs_is_an_error_within_its_deadline(
     assert time.monotonic() - begun < 30
 
 
+def test_a_step_out_of_turn_has_the_same_deadline(own_shards: Shards, hanging_part: Path) -> None:
+    run = write_plan(own_shards, MIX)
+    with StreamingLoader(run, 4, read_deadline_seconds=0.3) as loader:
+        began = time.monotonic()
+        with pytest.raises(DataError, match=r"was not read within 0\.3 seconds"):
+            loader.batches_at(26)
+        assert time.monotonic() - began < HANG_SECONDS
+        assert loader.batches_at(2)[0]["row_ids"].tolist() == [8, 9, 10, 11]
+
+
+def test_a_broken_row_group_stops_only_the_steps_that_need_it(own_shards: Shards) -> None:
+    run = write_plan(own_shards, MIX)
+    path = part_of(own_shards, 2)
+    flip(path, chunks_of(path, 1)["tokens"][500])
+    with StreamingLoader(run, 4) as loader:
+        for step in (70, 10, 70, 60):
+            if step == 70:
+                with pytest.raises(DataError, match=r"row group 1: .* twice"):
+                    loader.batches_at(step)
+            else:
+                assert loader.batches_at(step)[0]["row_ids"][0] == 4 * step
+
+
 def test_which_has_the_same_deadline(own_shards: Shards, hanging_part: Path) -> None:
     loader = StreamingLoader(write_plan(own_shards, MIX), 4, read_deadline_seconds=0.3)
     with pytest.raises(DataError, match=r"row group 0: source 'web' was not read within 0\.3"):

@@ -11,15 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from loader_runs import write_index, write_plan, write_shards
 
+from corpuskit.errors import DataError
 from corpuskit.loader import StreamingLoader
-from corpuskit.loader.parts import TokenPages
+from corpuskit.loader.parts import FoldedCrc, TokenPages
 from corpuskit.loader.reader import Segments
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Below, at and above the sizes from which pages are folded, in one step and in several.
-SIZES = (1, 4, 1000, 141_600, 141_601, 183_278, 191_561, 262_272, 700_001)
+# Below, at and above the size from which pages are folded, and those where a fold is cut.
+SIZES = (4, 1000, 141_600, 141_601, 183_278, 191_561, 262_272, 366_557, 900_001)
 
 
 def write_pages(path: Path, values: np.ndarray, **options: object) -> None:
@@ -35,7 +36,11 @@ def write_pages(path: Path, values: np.ndarray, **options: object) -> None:
 def read_page(path: Path, num_rows: int, row_bytes: int) -> np.ndarray | None:
     with pa.OSFile(str(path)) as file:
         chunk = pq.ParquetFile(file).metadata.row_group(0).column(0)
-        return TokenPages().read(file, chunk, num_rows, row_bytes)
+        pages = TokenPages()
+        pages.begin()
+        values = pages.read(file, chunk, num_rows, row_bytes)
+        pages.check()
+        return values
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -54,15 +59,44 @@ def test_a_page_is_accepted_as_arrow_writes_it_and_refused_with_a_flipped_bit(
         flipped = content.copy()
         flipped[begin + at] ^= 0x40
         path.write_bytes(flipped)
-        assert read_page(path, 1, size) is None
+        with pytest.raises(DataError, match="CRC"):
+            read_page(path, 1, size)
+
+
+def test_pages_are_verified_together(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (300, 2000), np.uint8)
+    path = tmp_path / "pages.parquet"
+    write_pages(path, values, row_group_size=64)
+    content = path.read_bytes()
+    for row in (None, 0, 150, 299):
+        damaged = bytearray(content)
+        if row is not None:
+            damaged[content.index(values[row].tobytes()) + 7] ^= 1
+        path.write_bytes(damaged)
+        pages = TokenPages()
+        with pa.OSFile(str(path)) as file:
+            footer = pq.ParquetFile(file).metadata
+            pages.begin()
+            for number in range(footer.num_row_groups):
+                group = footer.row_group(number)
+                rows = pages.read(file, group.column(0), group.num_rows, 2000)
+                assert rows is not None
+                if row is None:
+                    assert (rows == values[64 * number :][:64]).all()
+            if row is None:
+                pages.check()
+                continue
+            with pytest.raises(DataError, match="CRC"):
+                pages.check()
 
 
 def test_the_crc_is_that_of_zlib_for_every_size_around_a_fold() -> None:
-    values = np.random.default_rng(0).integers(0, 256, 400_000, np.uint8)
-    for size in range(141_000, 400_000, 6_173):
-        pages = TokenPages()
-        pages._lay_out(size)
-        assert pages._crc(values[:size]) == zlib.crc32(values[:size].data)
+    values = np.random.default_rng(0).integers(0, 256, 1_000_000, np.uint8)
+    for size in (4, *range(90_000, 1_000_000, 61_733), 366_555, 366_556, 366_557):
+        crc = FoldedCrc()
+        for first in range(0, size, 70_000):
+            crc.add(values[first : min(first + 70_000, size)])
+        assert crc.value() == zlib.crc32(values[:size].data)
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,34 @@ def test_what_comes_before_a_step_can_be_asked_of_the_end_and_no_later(
             getattr(loader, method)(step)
 
 
+@pytest.mark.parametrize(
+    "options", [{"rank": 1, "world_size": 2, "micro_batches": 2}, {"seq_len": 4}], ids=str
+)
+def test_any_step_can_be_taken_out_of_turn(run: Path, options: dict[str, int]) -> None:
+    ramp = [(0, 8), (4, 16)]
+    with (
+        StreamingLoader(run, ramp, **options) as loader,
+        StreamingLoader(run, ramp, max_open_parts=1, **options) as other,
+    ):
+        expected: dict[int, list[Any]] = {}
+        for batch in loader:
+            expected.setdefault(batch["step"], []).append(batch)
+        going = iter(other)
+        for step in np.random.default_rng(0).permutation(list(expected)).tolist():
+            position = other.state_dict()
+            batches = other.batches_at(step)
+            assert other.state_dict() == position
+            turn = next(going)
+            assert turn["run_rows"].tolist() == expected[turn["step"]][0]["run_rows"].tolist()
+            for _ in range(loader.micro_batches - 1):
+                next(going)
+            for batch, good in zip(batches, expected[step], strict=True):
+                assert batch.keys() == good.keys()
+                assert all(np.array_equal(batch[name], good[name]) for name in good)
+        with pytest.raises(UsageError, match=r"batches_at: step must be in \[0, "):
+            other.batches_at(len(expected))
+
+
 def test_a_state_taken_ahead_goes_on_behind_its_batch(run: Path) -> None:
     loader = StreamingLoader(run, 4)
     batches = list(loader)

@@ -313,6 +313,16 @@ def test_a_dropped_iterator_stops_its_threads(shards: Shards, run_dir: Path) -> 
     assert readers() == []
 
 
+def test_a_dropped_loader_stops_the_thread_of_single_steps(shards: Shards, run_dir: Path) -> None:
+    loader = StreamingLoader(write_plan(shards, MIX, folder=run_dir), 8)
+    loader.batches_at(3)
+    loader.batches_at(1)
+    assert len(readers()) == 1
+    del loader
+    gc.collect()
+    assert readers() == []
+
+
 def test_an_iterator_of_a_moved_loader_says_so(shards: Shards, run_dir: Path) -> None:
     run = write_plan(shards, MIX, folder=run_dir)
     loader = StreamingLoader(run, 8)

@@ -51,6 +51,13 @@ def test_a_data_loader_yields_the_batches_as_tensors(run: Path) -> None:
                     assert tensors[name].tolist() == value.tolist()
 
 
+def test_a_stream_has_the_fields_of_its_loader(run: Path) -> None:
+    batch = next(iter(TorchStream(StreamingLoader(run, 8, fields=["tokens", "position_ids"]))))
+    assert list(batch) == ["step", "tokens", "position_ids"]  # first a number: accelerate stops
+    with pytest.raises(UsageError, match="needs the fields labels, cu_seqlens, max_seqlen"):
+        transformers_inputs(batch)
+
+
 def test_a_stream_goes_on_from_its_state(run: Path) -> None:
     stream = TorchStream(StreamingLoader(run, 8))
     rows, states = [], []
