@@ -301,6 +301,22 @@ def same_bytes(left: Bytes, at: int | np.int64, right: Bytes, begin: int, end: i
 
 
 @kernel
+def place_of(values: NDArray[Any], wanted: Any) -> int:
+    """Return the position of the first of ascending values that is not below the wanted one.
+
+    As np.searchsorted, which takes 0.4 s to compile, and 0.15 s to load.
+    """
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
 def _mark(
     records: Records,
     numbers: NDArray[np.int64],
@@ -314,7 +330,7 @@ def _mark(
     """Set the marks of records `done:size`. O(T log K) for K words."""
     for record in range(done, size):
         begin, end = records.starts[record], records.starts[record + 1]
-        place = np.searchsorted(hashes, records.hashes[record])
+        place = place_of(hashes, records.hashes[record])
         marks[record] = 0
         while place < len(hashes) and hashes[place] == records.hashes[record]:
             number = numbers[place]
