@@ -191,7 +191,8 @@ def test_help_loads_neither_numpy_nor_pydantic(run_folder: Path) -> None:
 def test_a_small_run_starts_no_worker_and_loads_nothing_that_only_compilers_need(
     run_folder: Path,
 ) -> None:
-    arguments = ("run", "p.yaml", "--quiet", "--workers", "0")
+    dropping_none = ("--set", "gopher_quality.min_stop_words=0")
+    arguments = ("run", "p.yaml", "--quiet", "--workers", "0", *dropping_none)
     loaded(run_folder, *arguments)  # compiles what is missing
     modules = loaded(run_folder, *arguments, "--set", "output=again")
     compilers = {"numba.typed.typeddict", "numba.np.arraymath", "scipy.linalg", "awkward"}
