@@ -163,8 +163,10 @@ class SentencePieceEncoder:
 # differ goes to the reference. The first documents of each process are encoded by both.
 
 
-CHECKED_BYTES = 1 << 18
-"""Text of each process that the reference encodes too: about 0.1 CPU seconds."""
+CHECKED_BYTES = 1 << 16
+"""Text of each process that the reference encodes too: about 0.03 CPU seconds."""
+
+_NO_IDS = np.zeros(0, np.uint32)
 
 PROBES = (
     "The quick brown fox doesn't jump; WE'LL see: it's 12345 o'clock, 3.14 (1,000,000)!?\r\n\n\t",
@@ -208,7 +210,8 @@ class GigatokenEncoder:
         self._unchecked = CHECKED_BYTES
         spelled = [f"a {token['content']} b{token['content']}" for token in added]
         probes = pa.array([*PROBES, *spelled], pa.large_string())
-        if not same(self._encode(*utf8(probes)), self._reference.encode(probes)):
+        none = np.zeros(len(probes), np.bool_)
+        if not same(self._encode(probes, none), self._reference.encode(probes)):
             raise RuntimeError("it gives other ids than the reference")
 
     def encode(self, texts: pa.Array) -> Ids:
@@ -223,31 +226,29 @@ class GigatokenEncoder:
         odd = find_disputed(offsets, data, self._disputed)
         if self._set_apart:
             odd |= pc.match_substring_regex(texts, self._set_apart).to_numpy(zero_copy_only=False)
-        if odd.any():
-            return self._encode_apart(texts, odd)
-        encoded = self._encode(offsets, data)
+        encoded = self._encode(texts, odd)
         if self._unchecked > 0:
             self._check(texts, encoded)
         return encoded
 
-    def _encode(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Ids:
+    def _encode(self, texts: pa.Array, odd: NDArray[np.bool_]) -> Ids:
+        """Encode texts, the odd ones with the reference."""
+        offsets, data = utf8(texts)
         # Not as a batch: that answers in arrays of awkward, whose import takes 0.3 CPU s.
-        edges = itertools.pairwise(offsets.tolist())
-        ids = [self._fast.encode(data[begin:end].tobytes()) for begin, end in edges]
-        bounds = np.zeros(len(offsets), np.int64)
+        ids = [
+            _NO_IDS if is_odd else self._fast.encode(data[begin:end].tobytes())
+            for is_odd, (begin, end) in zip(
+                odd.tolist(), itertools.pairwise(offsets.tolist()), strict=True
+            )
+        ]
+        rows = np.flatnonzero(odd)
+        if len(rows):
+            apart = self._reference.encode(texts.take(pa.array(rows)))
+            for row, (begin, end) in zip(rows, itertools.pairwise(apart.offsets), strict=True):
+                ids[row] = apart.ids[begin:end]
+        bounds = np.zeros(len(ids) + 1, np.int64)
         np.cumsum([*map(len, ids)], out=bounds[1:])
         return Ids(np.concatenate(ids), bounds)
-
-    def _encode_apart(self, texts: pa.Array, odd: NDArray[np.bool_]) -> Ids:
-        """Encode the odd texts with the reference, and put both halves in order."""
-        halves = [
-            self.encode(texts.filter(pa.array(~odd))),
-            self._reference.encode(texts.filter(pa.array(odd))),
-        ]
-        arrays = [pa.LargeListArray.from_arrays(half.offsets, half.ids) for half in halves]
-        order = np.argsort(np.concatenate([np.flatnonzero(~odd), np.flatnonzero(odd)]))
-        merged = pa.concat_arrays(arrays).take(pa.array(order))
-        return Ids(merged.values.to_numpy(), merged.offsets.to_numpy())
 
     def _check(self, texts: pa.Array, encoded: Ids) -> None:
         sizes = np.diff(utf8(texts).offsets)
