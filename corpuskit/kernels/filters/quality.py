@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.hashing import load64
+from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
     char_table,
     char_width,
@@ -110,6 +111,20 @@ def measure_spaced_quality(
     )  # fmt: skip
 
 
+_HIGH_BITS, _LOW_BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
+
+
+@inline
+def _count_letters(group: np.uint64) -> np.int64:
+    """Return how many of 8 bytes are ASCII letters before the first that is none."""
+    lower = (group | np.uint64(0x2020202020202020)) & _LOW_BITS
+    from_a = lower + np.uint64(0x1F1F1F1F1F1F1F1F)
+    behind_z = lower + np.uint64(0x0505050505050505)
+    others = (~from_a | behind_z | group) & _HIGH_BITS
+    below = (others - np.uint64(1)) & ~others & _HIGH_BITS
+    return np.int64(((below >> np.uint64(7)) * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
 @kernel
 def _measure_spaced(
     offsets: Offsets, data: Bytes, byte_kinds: NDArray[np.uint16], char_kinds: Bytes,
@@ -152,6 +167,12 @@ def _measure_spaced(
                 continue
             start, some, tails = at, 0, 0
             while at < end:
+                if at + 8 <= len(data):  # letters at once: where a word ends is hard to predict
+                    letters = _count_letters(load64(data, at))
+                    if letters > 0:
+                        some |= SOLID | ALPHA
+                        at = min(at + letters, end)
+                        continue
                 kind = np.int64(byte_kinds[data[at]])
                 some |= kind
                 if kind & _STOPS == 0:
