@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from corpuskit.kernels.hashing import load64, load_tail
-from corpuskit.kernels.jit import inline, kernel
+from corpuskit.kernels.jit import inline, kernel, packed_kernel
 from corpuskit.kernels.utf8 import wide_space_width
 from corpuskit.kernels.words.lexicon import Lexicon, place_of, same_bytes
 
@@ -152,7 +152,7 @@ def _rehash(old: Slots, new: Slots) -> None:
                 new[at + field] = old[np.uint64(slot) + field]
 
 
-@kernel
+@packed_kernel
 def find_words(
     first_row: int,
     begins: Offsets,
