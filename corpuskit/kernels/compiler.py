@@ -169,8 +169,8 @@ class _KernelCache(caching.FunctionCache):
         Numba's own method first imports all that a compilation needs, 0.4 CPU s; to load a kernel,
         the functions that allocate arrays are enough. A compilation imports the rest by itself.
         """
-        load: Any = self._load_overload  # type: ignore[attr-defined]
-        rtsys.initialize(target_context)  # type: ignore[no-untyped-call]
+        load: Any = self._load_overload
+        rtsys.initialize(target_context)
         usual, self._cache_file = self._cache_file, self._prebuilt
         try:
             kept = load(sig, target_context)

@@ -44,10 +44,10 @@ class Holdout(StreamingStage):
 
     def apply(self, view: View) -> Outcome:
         key = self.seed.to_bytes(8, "little")
-        offsets, data = view.text
+        offsets, content = view.text.offsets.tolist(), view.text.data.data
         digests = b"".join(
-            hashlib.blake2b(data[begin:end], digest_size=8, key=key).digest()
-            for begin, end in itertools.pairwise(offsets.tolist())
+            hashlib.blake2b(content[begin:end], digest_size=8, key=key).digest()
+            for begin, end in itertools.pairwise(offsets)
         )
         shares = np.frombuffer(digests, "<u8") * 2.0**-64
         held = shares < self.ratio
