@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numba
 from numba.core import caching, codegen, compiler, entrypoints, event, types
+from numba.core.runtime.nrt import rtsys
 
 from corpuskit.cpu import is_ours
 from corpuskit.kernels.compile_time import begin_compile, compiling
@@ -163,8 +164,13 @@ class _KernelCache(caching.FunctionCache):
         )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return a compiled kernel, None if there is none; then it is locked."""
-        load: Any = super().load_overload
+        """Return a compiled kernel, None if there is none; then it is locked.
+
+        Numba's own method first imports all that a compilation needs, 0.4 CPU s; to load a kernel,
+        the functions that allocate arrays are enough. A compilation imports the rest by itself.
+        """
+        load: Any = self._load_overload
+        rtsys.initialize(target_context)
         usual, self._cache_file = self._cache_file, self._prebuilt
         try:
             kept = load(sig, target_context)
@@ -208,7 +214,9 @@ class _KernelCache(caching.FunctionCache):
                 return
 
 
-def compiled(func: Callable[..., Any], steps: type[_CompileWhole] = _CompileWhole) -> Any:
+def compiled(
+    func: Callable[..., Any], steps: type[_CompileWhole] = _CompileWhole, **options: Any
+) -> Any:
     """Return what compiles `func` on first call: no GIL, IEEE arithmetic, no bounds checks, kept.
 
     Division by zero gives inf or nan as in NumPy. Numba notices edits only in the file that holds
@@ -219,7 +227,7 @@ def compiled(func: Callable[..., Any], steps: type[_CompileWhole] = _CompileWhol
     those: with calls five deep half the compile time. So kernels called from kernels are another
     function, which exists in its callers only. A kernel cannot call itself.
     """
-    options: Any = {"nogil": True, "error_model": "numpy"}
+    options = {"nogil": True, "error_model": "numpy", **options}
     ours: Any = {"no_cfunc_wrapper": True, "pipeline_class": steps} if _LINKS else {}
     place = kernel_folder(Path(func.__code__.co_filename))
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(place)  # type: ignore[attr-defined]
@@ -243,8 +251,8 @@ def compiled(func: Callable[..., Any], steps: type[_CompileWhole] = _CompileWhol
 
 
 def packed(func: Callable[..., Any]) -> Any:
-    """As `compiled`, with packed operations where kernels are linked once, else without."""
-    return compiled(func, _CompilePacked)
+    """As `compiled`, without counts of uses; packed where kernels are linked once, else not."""
+    return compiled(func, _CompilePacked, _nrt=False)
 
 
 def _timed(compile_one: Callable[..., Any], cache: _KernelCache | None) -> Callable[..., Any]:

@@ -90,7 +90,9 @@ def kernel(func: Callable[P, R]) -> Callable[P, R]:
 def packed_kernel(func: Callable[P, R]) -> Callable[P, R]:
     """As `kernel`; equal operations on neighbouring numbers become one on a vector of them.
 
-    For loops that keep several sums, each in a variable: Numba leaves this step out by default.
+    For loops that keep several sums, each in a variable: Numba leaves this step out by default. And
+    arrays are used without counting who does: in a call that takes a tuple of arrays that is two
+    atomic operations for each. So it, and what it calls, can neither make arrays nor return any.
     """
     return func if IS_PLAIN else cast("Callable[P, R]", _Lazy(func, "packed"))
 

@@ -10,6 +10,7 @@ from corpuskit.kernels.filters.quality import (
     measure_dclm_quality,
     measure_dolma_quality,
     measure_quality,
+    measure_spaced_quality,
 )
 from corpuskit.kernels.utf8 import PUNCTUATION, TERMINAL
 from tests.contract.strategies import WORLD, texts
@@ -64,13 +65,26 @@ def expected_of(plain, documents, stop_words):
     return [[found.get(rule, math.nan) for rule in RULES] for found in measured]
 
 
+def measure_both(documents, stop_words=STOP_WORDS):
+    """Return the measures of a scan without words, which are those of the words of str.split()."""
+    text = given_texts(documents)
+    scanned = measure_spaced_quality(text.offsets, text.data, stop_words).T.tolist()
+    assert same(scanned, measure(documents, stop_words=stop_words))
+    return scanned
+
+
 @given(texts())
 def test_measures_equal_plain_python(documents):
-    assert same(measure(documents), [*map(measure_plainly, documents)])
+    assert same(measure_both(documents), [*map(measure_plainly, documents)])
 
 
 def test_measures_of_every_small_text():
-    assert same(measure(SMALL), [*map(measure_plainly, SMALL)])
+    assert same(measure_both(SMALL), [*map(measure_plainly, SMALL)])
+
+
+def test_measures_of_every_byte_between_words():
+    documents = [f"a{chr(code)}b.{chr(code)}" for code in (*range(0x180), 0x2026, 0x2028, 0x3000)]
+    assert same(measure_both(documents), [*map(measure_plainly, documents)])
 
 
 def test_a_slice_measures_as_the_whole():
@@ -78,28 +92,29 @@ def test_a_slice_measures_as_the_whole():
     text = sliced(documents, 1)
     table = measure_quality(text.offsets, text.data, given_words(documents[1:]), STOP_WORDS)
     assert same(table.T, [*map(measure_plainly, documents[1:])])
+    assert same(measure_spaced_quality(text.offsets, text.data, STOP_WORDS).T, table.T)
 
 
 @pytest.mark.parametrize("line", ["- a", " \u2022 a", "\x1f- a", "a-", "\u2023 a", "\u3000-"])
 def test_bullets_may_stand_behind_any_space(line):
-    assert same(measure([line]), [measure_plainly(line)])
+    assert same(measure_both([line]), [measure_plainly(line)])
 
 
 @pytest.mark.parametrize(
     "line", ["a...", "a\u2026 ", "a..", "....", "a. ..", "\u2026\u2003", ".. ."]
 )
 def test_ellipses_may_stand_before_any_space(line):
-    assert same(measure([line]), [measure_plainly(line)])
+    assert same(measure_both([line]), [measure_plainly(line)])
 
 
 def test_a_stop_word_counts_once_in_each_document():
-    table = measure(["the the of", "the the", "The", "them th"])
+    table = measure_both(["the the of", "the the", "The", "them th"])
     assert [row[MEASURES.index("num_stop_words")] for row in table] == [2, 1, 0, 0]
 
 
 def test_long_stop_words_are_found():
     documents = ["y" * 80, "y" * 79, "y" * 70]
-    table = measure(documents, stop_words=("y" * 80,))
+    table = measure_both(documents, stop_words=("y" * 80,))
     assert [row[-1] for row in table] == [1, 0, 0]
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.hashing import load64
+from corpuskit.kernels.jit import inline, kernel
 from corpuskit.kernels.utf8 import (
     char_table,
+    char_width,
     code_point,
     line_break_width,
     skip_space,
     skip_space_back,
+    wide_space_width,
 )
-from corpuskit.kernels.words.lexicon import ALPHA, SOLID
+from corpuskit.kernels.words.lexicon import ALPHA, SOLID, char_kinds, same_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,6 +66,167 @@ def _byte_kinds() -> NDArray[np.uint8]:
 
 
 _BYTE_KINDS = _byte_kinds()
+
+
+# ----------------------------------------------------------------------
+# The same measures where words are what is between whitespace: one scan, nothing to remember.
+
+_GAP, _WIDE, _BREAK, _MARK, _BEYOND = 16, 32, 64, 128, 256
+_STOPS = _GAP | _MARK | _BEYOND
+"""Bits of a byte, beside the kinds of the character: whitespace; it may begin a wide whitespace
+character; it may begin a line boundary; a hash or dot; beyond ASCII."""
+
+
+@functools.cache
+def _spaced_kinds() -> NDArray[np.uint16]:
+    """Tabulate what the scan wants to know of a byte, (256,): the bits above, and kinds."""
+    table = np.zeros(256, np.uint16)
+    table[:128] = char_kinds()[:128] & (SOLID | ALPHA)
+    table[[*range(9, 14), *range(28, 33)]] = 0  # no part of a word
+    for bit, chosen in (
+        (_GAP, [*range(9, 14), *range(28, 33)]),
+        (_WIDE, [0xC2, 0xE1, 0xE2, 0xE3]),
+        (_BREAK, [*range(10, 14), *range(28, 31), 0xC2, 0xE2]),
+        (_MARK, [*b"#."]),
+        (_BEYOND, range(128, 256)),
+    ):
+        table[[*chosen]] |= bit
+    table.flags.writeable = False
+    return table
+
+
+def measure_spaced_quality(
+    offsets: Offsets, data: Bytes, stop_words: tuple[str, ...]
+) -> NDArray[np.float64]:
+    """Return what `measure_quality` does for the words of str.split()."""
+    coded = sorted(word.encode() for word in stop_words)
+    lengths = np.zeros(256, np.uint64)
+    for word in coded:
+        lengths[word[0]] |= np.uint64(1 << min(len(word), 63))
+    firsts = np.searchsorted([word[0] for word in coded], np.arange(257))
+    return _measure_spaced(
+        offsets, data, _spaced_kinds(), char_kinds(), lengths, firsts,
+        np.cumsum([0, *map(len, coded)], dtype=np.int64),
+        np.frombuffer(b"".join(coded) + b"\0", np.uint8),
+    )  # fmt: skip
+
+
+_HIGH_BITS, _LOW_BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
+
+
+@inline
+def _count_letters(group: np.uint64) -> np.int64:
+    """Return how many of 8 bytes are ASCII letters before the first that is none."""
+    lower = (group | np.uint64(0x2020202020202020)) & _LOW_BITS
+    from_a = lower + np.uint64(0x1F1F1F1F1F1F1F1F)
+    behind_z = lower + np.uint64(0x0505050505050505)
+    others = (~from_a | behind_z | group) & _HIGH_BITS
+    below = (others - np.uint64(1)) & ~others & _HIGH_BITS
+    return np.int64(((below >> np.uint64(7)) * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@kernel
+def _measure_spaced(
+    offsets: Offsets, data: Bytes, byte_kinds: NDArray[np.uint16], char_kinds: Bytes,
+    lengths: NDArray[np.uint64], firsts: Offsets, starts: Offsets, spelt: Bytes,
+) -> NDArray[np.float64]:  # fmt: skip
+    """O(B + K W), K stop words that begin alike; allocates 64 N bytes.
+
+    Args:
+        byte_kinds: `_spaced_kinds`.
+        char_kinds: see Lexicon.
+        lengths: first byte of a word -> which sizes stop words with it have; bit 63 is 63 and more.
+        firsts, starts, spelt: stop words, ascending: those with first byte b are
+            `firsts[b]:firsts[b + 1]`, word k is `spelt[starts[k]:starts[k + 1]]`.
+    """
+    num_docs = len(offsets) - 1
+    measured = np.empty((len(MEASURES), num_docs))
+    seen = np.full(len(starts) - 1, -1, np.int64)
+    for row in range(num_docs):
+        line = at = offsets[row]
+        end = offsets[row + 1]
+        words, solid, length, alpha, stops = 0, 0, 0, 0, 0
+        hashes, dots, lines, bullets, trailing = 0, 0, 0, 0, 0
+        first = last = -1  # where the words of the line begin and end
+        while at < end:
+            kind = np.int64(byte_kinds[data[at]])
+            gap = kind & _GAP
+            if kind & _WIDE:
+                gap = wide_space_width(data, at)
+            if gap:
+                width = line_break_width(data, at, end) if kind & _BREAK else 0
+                if width > 0:
+                    lines += 1
+                    if first >= 0:
+                        bullet, trail = _line(data, first, last)
+                        bullets, trailing, first = bullets + bullet, trailing + trail, -1
+                    at += width
+                    line = at
+                else:
+                    at += 1 if kind & _GAP else gap
+                continue
+            start, some, tails = at, 0, 0
+            while at < end:
+                if at + 8 <= len(data):  # letters at once: where a word ends is hard to predict
+                    letters = _count_letters(load64(data, at))
+                    if letters > 0:
+                        some |= SOLID | ALPHA
+                        at = min(at + letters, end)
+                        continue
+                kind = np.int64(byte_kinds[data[at]])
+                some |= kind
+                if kind & _STOPS == 0:
+                    at += 1
+                elif kind & _BEYOND:
+                    if kind & _WIDE:
+                        if wide_space_width(data, at) > 0:
+                            break
+                        dots += data[at] == 0xE2 and _is_ellipsis(data, at)
+                    code, width = code_point(data, at), char_width(data[at])
+                    some |= np.int64(char_kinds[code]) if code < len(char_kinds) else SOLID
+                    tails += width - 1
+                    at += width
+                elif kind & _GAP:
+                    break
+                elif data[at] == 35:
+                    hashes += 1
+                    at += 1
+                elif at + 3 <= end and _is_dots(data, at):
+                    dots += 1
+                    at += 3
+                else:
+                    at += 1
+            if first < 0:
+                first = start
+            last, size = at, at - start
+            is_solid = np.int64(some & SOLID != 0)
+            words += 1
+            solid += is_solid
+            length += is_solid * (size - tails)
+            alpha += np.int64(some & ALPHA != 0)
+            lead = data[start]
+            if (lengths[lead] >> np.uint64(min(size, 63))) & np.uint64(1) == 0:
+                continue
+            for mark in range(firsts[lead], firsts[lead + 1]):
+                if starts[mark + 1] - starts[mark] == size and same_bytes(
+                    spelt, starts[mark], data, start, at
+                ):
+                    stops += seen[mark] != row
+                    seen[mark] = row
+        if line < end:
+            lines += 1
+            if first >= 0:
+                bullet, trail = _line(data, first, last)
+                bullets, trailing = bullets + bullet, trailing + trail
+        measured[0, row] = solid
+        measured[1, row] = _ratio(length, solid)
+        measured[2, row] = _ratio(hashes, words)
+        measured[3, row] = _ratio(dots, words)
+        measured[4, row] = _ratio(bullets, lines)
+        measured[5, row] = _ratio(trailing, lines)
+        measured[6, row] = _ratio(alpha, words)
+        measured[7, row] = stops
+    return measured
 
 
 @kernel

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corpuskit.kernels.jit import kernel
+from corpuskit.kernels.jit import kernel, packed_kernel
 from corpuskit.kernels.words.english import split_chunk
 from corpuskit.kernels.words.lexicon import Records, append_record
 from corpuskit.kernels.words.split import COUNT_BITS, PLACE, TOUCHY, VALUE, Questions
@@ -47,7 +47,7 @@ def nothing_found(num: int) -> LearnedWords:
     )
 
 
-@kernel
+@packed_kernel
 def learn(
     data: Bytes,
     first_question: int,

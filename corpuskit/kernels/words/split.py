@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from corpuskit.kernels.hashing import load64, load_tail
-from corpuskit.kernels.jit import inline, kernel
+from corpuskit.kernels.jit import inline, kernel, packed_kernel
 from corpuskit.kernels.utf8 import wide_space_width
-from corpuskit.kernels.words.lexicon import Lexicon, same_bytes
+from corpuskit.kernels.words.lexicon import Lexicon, place_of, same_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -152,7 +152,7 @@ def _rehash(old: Slots, new: Slots) -> None:
                 new[at + field] = old[np.uint64(slot) + field]
 
 
-@kernel
+@packed_kernel
 def find_words(
     first_row: int,
     begins: Offsets,
@@ -514,22 +514,6 @@ class Seams(NamedTuple):
     starts: Offsets
     data: Bytes
     forbidden: Bytes
-
-
-@kernel
-def place_of(values: Offsets, wanted: int | np.int64) -> int:
-    """Return the position of the first of ascending values that is not below the wanted one.
-
-    As np.searchsorted, which takes 0.4 s to compile.
-    """
-    low, high = 0, len(values)
-    while low < high:
-        middle = (low + high) // 2
-        if values[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @kernel

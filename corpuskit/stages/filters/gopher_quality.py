@@ -12,6 +12,7 @@ from corpuskit.kernels.filters.quality import (
     measure_dclm_quality,
     measure_dolma_quality,
     measure_quality,
+    measure_spaced_quality,
 )
 from corpuskit.stage import Cost, Example
 from corpuskit.stages.filters._languages import UNKNOWN
@@ -165,11 +166,11 @@ class GopherQuality(LanguageFilter):
         return Cost(cpu_seconds=volume.text_bytes / 100e6)
 
     def measure(self, view: View) -> Mapping[str, NDArray[np.float64]]:
-        split = splitter("whitespace")
-        if self.variant == "datatrove":
-            split = splitter(self.words, self.language)
-        words = view.fact(split)
         stop_words = tuple(dict.fromkeys(self.stop_words))
-        offsets, data = view.text
-        table = _MEASURE[self.variant](offsets, data, words, stop_words)
+        if self.variant == "datatrove" and self.words == "whitespace":
+            table = measure_spaced_quality(*view.text, stop_words)
+        else:
+            is_ours = self.variant == "datatrove"
+            split = splitter(self.words, self.language) if is_ours else splitter("whitespace")
+            table = _MEASURE[self.variant](*view.text, view.fact(split), stop_words)
         return dict(zip(MEASURES, table, strict=True))
