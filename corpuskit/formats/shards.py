@@ -14,15 +14,21 @@ from corpuskit.formats.batch import large_strings, list_spans, numbers, utf8
 from corpuskit.storage import Stored, open_place, open_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from corpuskit.storage import Readable
 
+    Texts = Iterator[tuple[NDArray[np.int64], pa.LargeStringArray]]
+    """Texts of a cell in key order: (N,) keys and texts, batch by batch."""
+
 BATCH_TEXT_BYTES = 8 << 20
 """Text per row group and per batch: bounds the memory of a worker."""
+
+TEXT_HASH = "text_hash"
+"""Column of a shard that lacks texts which can be read from the input again: their XXH64."""
 
 TOKEN_GROUP_ROWS = 64
 
@@ -52,15 +58,20 @@ class DocumentWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows; their columns must be those of the schema."""
+    def write(self, batch: pa.RecordBatch, sizes: NDArray[np.int64] | None = None) -> None:
+        """Append rows; their columns must be those of the schema.
+
+        Args:
+            sizes: (N,) bytes of the texts, where the rows lack some.
+        """
         if len(batch) == 0:
             return
         if self.rows == 0:
             self.first = batch.column("key")[0].as_py()
         self.last = batch.column("key")[-1].as_py()
         self.rows += len(batch)
-        sizes = np.diff(_offsets(batch.column("text")))
+        if sizes is None:
+            sizes = np.diff(_offsets(batch.column("text")))
         self.text_bytes += int(sizes.sum())
         begin = 0
         for end in _cuts(sizes, self._waiting_bytes):
@@ -94,6 +105,7 @@ def read_documents(
     *,
     sidecars: Sequence[Readable] = (),
     keys: NDArray[np.int64] | None = None,
+    texts: Callable[[], Texts] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a document shard batch by batch, masks and cuts applied, sidecar columns appended.
 
@@ -102,25 +114,27 @@ def read_documents(
         columns: which to read, sidecar columns included; None reads all.
         sidecars: what global stages decided about this part, oldest first.
         keys: read only row groups that may hold one of these, ascending; None reads all.
+        texts: opens the texts that the shard lacks; see TEXT_HASH.
 
     Raises:
-        DataError: it is not a Parquet file, or a sidecar does not match it.
+        DataError: it is not a Parquet file, a sidecar does not match it, or a text is not what it
+            was when the shard was written.
     """
     keep, added, cuts = read_sidecars(sidecars)
     wanted = None if columns is None else [name for name in columns if name not in added]
-    total = row = 0
-    for row, total, batch in _batches(path, wanted, keys):
-        rows = slice(row, row + len(batch))
+    total = 0
+    for places, total, batch in _filled(_batches(path, wanted, keys), path, wanted, keys, texts):
+        rows = pa.array(places)
         for name, values in added.items():
             if columns is None or name in columns:
-                batch = batch.append_column(name, values[rows])
+                batch = batch.append_column(name, values.take(rows))
         if keep is not None:
             if total != len(keep):
                 break
             for spans in cuts if "text" in batch.schema.names else ():
-                batch = _cut_texts(batch, spans[rows])
-            if not keep[rows].all():
-                batch = batch.filter(pa.array(keep[rows]))
+                batch = _cut_texts(batch, spans.take(rows))
+            if not keep[places].all():
+                batch = batch.filter(pa.array(keep[places]))
         if len(batch):
             yield batch
     if keep is not None and total != len(keep) and (total or keys is None):
@@ -245,6 +259,8 @@ def _batches(
         opened = open_whole(path) if keys is None else open_place(path)
         with opened as source, open_parquet(source, path) as file:
             row, place = 0, file.schema_arrow.get_field_index("key")
+            if columns and "text" in columns and TEXT_HASH in file.schema_arrow.names:
+                columns = list(dict.fromkeys([*columns, "key", TEXT_HASH]))
             for group in range(file.num_row_groups):
                 stored = file.metadata.row_group(group)
                 if keys is None or _may_hold(stored.column(place).statistics, keys):
@@ -258,6 +274,85 @@ def _batches(
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(f"{path}: not a whole document shard: {error}.") from None
+
+
+def _filled(
+    batches: Iterator[tuple[int, int, pa.RecordBatch]],
+    path: Readable,
+    columns: list[str] | None,
+    keys: NDArray[np.int64] | None,
+    texts: Callable[[], Texts] | None,
+) -> Iterator[tuple[NDArray[np.int64], int, pa.RecordBatch]]:
+    """Yield (places of the rows, rows of the file, batch with all texts)."""
+    originals = _Originals(path, texts)
+    for row, total, batch in batches:
+        places = np.arange(row, row + len(batch))
+        if TEXT_HASH in batch.schema.names:
+            batch, places = originals.fill(batch, places, keys)
+            batch = batch.select(columns or [n for n in batch.schema.names if n != TEXT_HASH])
+        yield places, total, batch
+
+
+class _Originals:
+    """Puts texts into the rows of a shard that lacks them.
+
+    Args:
+        path: of the shard, for messages.
+        texts: opens them, in key order.
+    """
+
+    def __init__(self, path: Readable, texts: Callable[[], Texts] | None) -> None:
+        self._path, self._open = path, texts
+        self._stream: Texts | None = None
+        self._keys, self._texts = np.empty(0, np.int64), pa.array([], pa.large_string())
+
+    def fill(
+        self, batch: pa.RecordBatch, places: NDArray[np.int64], wanted: NDArray[np.int64] | None
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+        """Return rows with their texts, and the places of these rows.
+
+        Args:
+            places: (N,) of the rows in the shard.
+            wanted: keys; where the shard has the texts of all of them, other rows are left out.
+        """
+        column = batch.schema.get_field_index("text")
+        is_there = numbers(batch.column(column).is_valid())
+        if wanted is not None:
+            is_wanted = np.isin(numbers(batch.column("key")), wanted)
+            if is_there[is_wanted].all():
+                batch, places = batch.filter(pa.array(is_wanted)), places[is_wanted]
+                is_there = is_there[is_wanted]
+        if is_there.all():
+            return batch, places
+        texts = self._of(numbers(batch.column("key")), numbers(batch.column(TEXT_HASH)))
+        return batch.set_column(column, batch.schema.field(column), texts), places
+
+    def _of(self, keys: NDArray[np.int64], hashes: NDArray[np.uint64]) -> pa.LargeStringArray:
+        from corpuskit.kernels.hashing import hash_texts  # kernels load numba, the loader does not
+
+        if self._stream is None:
+            if self._open is None:
+                raise DataError(f"{self._path}: its texts are in the input files, not here.")
+            self._stream = self._open()
+        chunks, texts = [self._keys], [self._texts]
+        while not len(chunks[-1]) or chunks[-1][-1] < keys[-1]:
+            more = next(self._stream, None)
+            if more is None:
+                break
+            chunks.append(more[0])
+            texts.append(more[1])
+        held, held_texts = np.concatenate(chunks), pa.concat_arrays(texts)
+        at = np.minimum(np.searchsorted(held, keys), max(len(held) - 1, 0))
+        if len(held) and np.array_equal(held[at], keys):
+            chosen = held_texts.take(pa.array(at))
+            if np.array_equal(hash_texts(*utf8(chosen))[0], hashes):
+                end = int(at[-1]) + 1
+                self._keys, self._texts = held[end:], held_texts[end:]
+                return chosen
+        raise DataError(
+            f"{self._path}: documents {keys[0]} to {keys[-1]} are not in the input as they were "
+            "read first, although size and time of the file did not change. Touch it and run again."
+        )
 
 
 def _cut_texts(batch: pa.RecordBatch, cuts: pa.ListArray) -> pa.RecordBatch:
