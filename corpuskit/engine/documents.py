@@ -63,7 +63,7 @@ def without_texts(batch: pa.RecordBatch, view: View, keep: NDArray[np.bool_]) ->
     rows = np.where(keep, np.arange(len(batch)), 0)
     texts = batch.column(place).take(pa.array(rows, mask=~keep))
     changed = batch.set_column(place, batch.schema.field(place), texts)
-    return changed.append_column(TEXT_HASH, pa.array(hash_texts(*view.text)[0]))
+    return changed.append_column(TEXT_HASH, pa.array(view.fact(hash_texts)[0]))
 
 
 def _texts(run: RunDirectory, part: Part) -> Texts:

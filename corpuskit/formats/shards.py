@@ -123,7 +123,8 @@ def read_documents(
     keep, added, cuts = read_sidecars(sidecars)
     wanted = None if columns is None else [name for name in columns if name not in added]
     total = 0
-    for places, total, batch in _filled(_batches(path, wanted, keys), path, wanted, keys, texts):
+    read, originals = _batches(path, wanted, keys), _Originals(path, texts)
+    for places, total, batch in _filled(read, wanted, keep, keys, originals):
         rows = pa.array(places)
         for name, values in added.items():
             if columns is None or name in columns:
@@ -278,17 +279,26 @@ def _batches(
 
 def _filled(
     batches: Iterator[tuple[int, int, pa.RecordBatch]],
-    path: Readable,
     columns: list[str] | None,
+    keep: NDArray[np.bool_] | None,
     keys: NDArray[np.int64] | None,
-    texts: Callable[[], Texts] | None,
+    originals: _Originals,
 ) -> Iterator[tuple[NDArray[np.int64], int, pa.RecordBatch]]:
-    """Yield (places of the rows, rows of the file, batch with all texts)."""
-    originals = _Originals(path, texts)
+    """Yield (places of the rows, rows of the file, batch with all texts).
+
+    Where texts are fetched, rows that nobody wants are left out first.
+    """
     for row, total, batch in batches:
         places = np.arange(row, row + len(batch))
         if TEXT_HASH in batch.schema.names:
-            batch, places = originals.fill(batch, places, keys)
+            chosen = np.ones(len(batch), np.bool_)
+            if keys is not None:
+                chosen &= np.isin(numbers(batch.column("key")), keys)
+            if keep is not None and len(keep) == total:
+                chosen &= keep[places]
+            if not chosen.all():
+                batch, places = batch.filter(pa.array(chosen)), places[chosen]
+            batch = originals.fill(batch)
             batch = batch.select(columns or [n for n in batch.schema.names if n != TEXT_HASH])
         yield places, total, batch
 
@@ -306,53 +316,46 @@ class _Originals:
         self._stream: Texts | None = None
         self._keys, self._texts = np.empty(0, np.int64), pa.array([], pa.large_string())
 
-    def fill(
-        self, batch: pa.RecordBatch, places: NDArray[np.int64], wanted: NDArray[np.int64] | None
-    ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-        """Return rows with their texts, and the places of these rows.
-
-        Args:
-            places: (N,) of the rows in the shard.
-            wanted: keys; where the shard has the texts of all of them, other rows are left out.
-        """
-        column = batch.schema.get_field_index("text")
-        is_there = numbers(batch.column(column).is_valid())
-        if wanted is not None:
-            is_wanted = np.isin(numbers(batch.column("key")), wanted)
-            if is_there[is_wanted].all():
-                batch, places = batch.filter(pa.array(is_wanted)), places[is_wanted]
-                is_there = is_there[is_wanted]
-        if is_there.all():
-            return batch, places
-        texts = self._of(numbers(batch.column("key")), numbers(batch.column(TEXT_HASH)))
-        return batch.set_column(column, batch.schema.field(column), texts), places
-
-    def _of(self, keys: NDArray[np.int64], hashes: NDArray[np.uint64]) -> pa.LargeStringArray:
+    def fill(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the next rows with their texts."""
         from corpuskit.kernels.hashing import hash_texts  # kernels load numba, the loader does not
 
+        place = batch.schema.get_field_index("text")
+        if batch.column(place).null_count == 0:
+            return batch
+        keys = numbers(batch.column("key"))
+        texts = self._of(keys)
+        hashes = numbers(batch.column(TEXT_HASH))
+        if texts is None or not np.array_equal(hash_texts(*utf8(texts))[0], hashes):
+            raise DataError(
+                f"{self._path}: documents {keys[0]} to {keys[-1]} are not in the input as they "
+                "were read first, although size and time of the file did not change. Touch it and "
+                "run again."
+            )
+        return batch.set_column(place, batch.schema.field(place), texts)
+
+    def _of(self, keys: NDArray[np.int64]) -> pa.LargeStringArray | None:
+        """Return the texts of ascending keys; None if one is not there."""
         if self._stream is None:
             if self._open is None:
                 raise DataError(f"{self._path}: its texts are in the input files, not here.")
             self._stream = self._open()
-        chunks, texts = [self._keys], [self._texts]
-        while not len(chunks[-1]) or chunks[-1][-1] < keys[-1]:
-            more = next(self._stream, None)
-            if more is None:
-                break
-            chunks.append(more[0])
-            texts.append(more[1])
-        held, held_texts = np.concatenate(chunks), pa.concat_arrays(texts)
-        at = np.minimum(np.searchsorted(held, keys), max(len(held) - 1, 0))
-        if len(held) and np.array_equal(held[at], keys):
-            chosen = held_texts.take(pa.array(at))
-            if np.array_equal(hash_texts(*utf8(chosen))[0], hashes):
-                end = int(at[-1]) + 1
-                self._keys, self._texts = held[end:], held_texts[end:]
-                return chosen
-        raise DataError(
-            f"{self._path}: documents {keys[0]} to {keys[-1]} are not in the input as they were "
-            "read first, although size and time of the file did not change. Touch it and run again."
-        )
+        texts = []
+        while True:
+            num = int(np.searchsorted(keys, self._keys[-1], "right")) if len(self._keys) else 0
+            if num:
+                at = np.searchsorted(self._keys, keys[:num])
+                if not np.array_equal(self._keys[at], keys[:num]):
+                    return None
+                is_run = at[-1] - at[0] == num - 1  # then nothing is copied here
+                taken = self._texts[at[0] : at[-1] + 1] if is_run else self._texts.take(at)
+                texts.append(taken)
+                keys = keys[num:]
+            if len(keys) == 0:
+                return texts[0] if len(texts) == 1 else pa.concat_arrays(texts)
+            self._keys, self._texts = next(self._stream, (np.empty(0, np.int64), None))
+            if self._texts is None:
+                return None
 
 
 def _cut_texts(batch: pa.RecordBatch, cuts: pa.ListArray) -> pa.RecordBatch:
