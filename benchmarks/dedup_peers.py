@@ -7,8 +7,8 @@
 Every row is one run of an adapter of `benchmarks/peers/` in the interpreter of the peer; rows whose
 interpreter is not given are left out, or shown as `--record` has them from an earlier run. `start`
 is what the same run costs over ten documents (imports, start of workers, load of kernels), `net`
-the rate without it. Rows `shards to masks` are the passes of our stage alone, over the document
-shards of a pipeline. Agreement is that with neardup/pairs.parquet, which knows every pair of
+the rate without it. Rows `Parquet to masks` are the passes of our stage, without starting Python
+and loading kernels. Agreement is that with neardup/pairs.parquet, which knows every pair of
 Jaccard >= 0.2: groups are the single-link components at a threshold; a group with none kept is
 wiped, documents kept beyond one are left over; precision counts removed documents whose group keeps
 one, recall those that should go. Reads CORPUSKIT_SHARED_DATA.
@@ -270,9 +270,9 @@ def show(title: str, documents: Path, found: dict[str, Any], truth: Truth | None
             pairs = [truth.agreement(facts["kept"], bound).words() for bound in THRESHOLDS]
             line += "".join(f" |       {words}" for words in pairs)
         print(line)
-        own = [one["cpu_seconds"] for name, one in facts.get("phases", {}).items() if "." in name]
+        own = [one["cpu_seconds"] for one in facts.get("phases", {}).values()]
         if own:
-            print(f"{'  shards to masks':42}{sum(own):8.2f}{'':7}{size / sum(own):9.1f}")
+            print(f"{'  Parquet to masks':42}{sum(own):8.2f}{'':7}{size / sum(own):9.1f}")
 
 
 def truth_line(groups: np.ndarray) -> str:

@@ -4,8 +4,8 @@
 
 COMMAND is the `dolma` of an environment that has it (default: CORPUSKIT_DOLMA; without either, no
 peer). Reads folders of CORPUSKIT_SHARED_DATA. Each of our rows is `corpuskit run` of the one stage
-with one worker: CPU seconds of its phases, document shards to cuts, as the seals have them, so
-without reading the inputs and starting processes; dolma's are of its process, JSON lines to
+with one worker: CPU seconds of its phases, Parquet to cuts, as the seals have them, so without
+starting processes; dolma's are of its process, JSON lines to
 attributes, also less what it takes for a single short document. The floor reads the texts of the
 same shards once and hashes all bytes. Agreement is per line, against a set in Python.
 """
@@ -137,17 +137,19 @@ def cuts(output: Path) -> dict[str, list[tuple[int, int]]]:
 
 
 def floor(output: Path) -> tuple[float, float]:
-    """Return the CPU seconds of reading the shards once, and of that with hashing all bytes."""
+    """Return the CPU seconds of reading the texts once, and of that with hashing all bytes."""
+    from corpuskit.engine.documents import read_part
+    from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.batch import utf8
-    from corpuskit.formats.shards import read_documents
 
-    paths = sorted((output / "work").rglob("*.parquet"))
+    run = RunDirectory.open(str(output))
+    parts = list(run.seal(0).by_role("documents"))
     best = [float("inf")] * 2
     for _ in range(3):
         for hashes in (False, True):
             began = time.process_time()
-            for path in paths:
-                for batch in read_documents(path, ["text"]):
+            for part in parts:
+                for batch in read_part(run, part, ["text"]):
                     if hashes:
                         xxhash.xxh64_intdigest(utf8(batch.column("text")).data)
             best[hashes] = min(best[hashes], time.process_time() - began)

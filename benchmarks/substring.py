@@ -6,11 +6,10 @@
 `remainder` is what is left of bench_en when all that repeats for 100 bytes has been cut from it.
 Every row is a run of a pipeline with substring_dedup alone, which annotates without trimming; each
 pass runs in a process of its own, forked when all kernels were loaded. CPU seconds are those of the
-passes, from Parquet shards to sidecars with spans; the reading phase before, which both engines
-share, is left out. Peaks are of the process, of which 330 MB are libraries and kernels. `scratch` is what all passes write,
+passes, from the Parquet files to sidecars with spans. Peaks are of the process, of which 330 MB are libraries and kernels. `scratch` is what all passes write,
 in bytes per byte of text. Cuts are `cell_bytes:task_memory_bytes` in MiB: the first is for all
 corpora and windows, the others for bench_en at 250 (suffix_array always has the memory it needs).
-The floor is one reading of the shards and one hash over all text. `same` compares the spans with
+The floor is one reading of the texts and one hash over all text. `same` compares the spans with
 those of the first row of the corpus and window. Reads CORPUSKIT_SHARED_DATA.
 """
 
@@ -31,13 +30,14 @@ import pyarrow.parquet as pq
 from dedup_memory import Forked
 from dedup_peers import DATA
 
+from corpuskit.engine.documents import read_part
 from corpuskit.engine.phase import cut_units
 from corpuskit.engine.pipeline import run
 from corpuskit.engine.plan import read_plan
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.task import run_task
 from corpuskit.formats.batch import list_spans, utf8
-from corpuskit.formats.shards import read_documents, read_sidecars
+from corpuskit.formats.shards import read_sidecars
 from corpuskit.kernels.hashing import hash_texts
 
 if TYPE_CHECKING:
@@ -204,14 +204,15 @@ def read_spans(directory: RunDirectory, seal: Any) -> tuple[str, int, int]:
 
 
 def floor(folder: Path, corpus: str) -> tuple[float, float]:
-    """Return CPU seconds of one reading of the shards with one hash over all text, and its MB."""
+    """Return CPU seconds of one reading of the texts with one hash over all text, and its MB."""
     made = start(folder, corpus, {"min_bytes": 250}, (64, 1024), has_documents=True)
-    paths = sorted(Path(made.address, "work").rglob("part-*.parquet"))
+    run = made.result.run
+    parts = list(run.seal(0).by_role("documents"))
     best, size = float("inf"), 0
     for _ in range(2):
         began, size = time.process_time(), 0
-        for path in paths:
-            for batch in read_documents(path, ["text"]):
+        for part in parts:
+            for batch in read_part(run, part, ["text"]):
                 text = utf8(batch.column("text"))
                 hash_texts(*text)
                 size += int(text.sizes().sum())

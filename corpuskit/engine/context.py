@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from corpuskit.cpu import cpu_seconds
 from corpuskit.engine.compiling import COMPILING
+from corpuskit.engine.documents import read_part
 from corpuskit.engine.phase import PhaseInputs
 from corpuskit.engine.records import (
     IDS,
@@ -25,7 +26,7 @@ from corpuskit.engine.rundir import file_copy
 from corpuskit.errors import DataError
 from corpuskit.formats.ledger import LedgerWriter, sampled
 from corpuskit.formats.manifest import Part
-from corpuskit.formats.shards import open_parquet, read_documents, read_sidecars, write_sidecar
+from corpuskit.formats.shards import open_parquet, read_sidecars, write_sidecar
 from corpuskit.formats.shuffle_files import read_shuffles, write_shuffle
 from corpuskit.kernels.jit import compile_seconds
 from corpuskit.stage import View
@@ -202,6 +203,8 @@ class PassWork(UnitWork, PhaseInputs):
         UnitWork.__init__(self, run, phase, unit, scratch)
         self.memory_bytes = run.plan.settings.task_memory_bytes
         self._is_alone = run.plan.current_pass(phase).is_cell_alone
+        self.passing: Iterator[View] | None = None
+        """Documents that pass by once, where the phase reads the input."""
 
     def parts(self, name: str) -> RoleParts:
         self._refuse_if_alone(name)
@@ -222,11 +225,17 @@ class PassWork(UnitWork, PhaseInputs):
         return cell_sidecars(self.run, self.phase, self.unit)
 
     def read(self, *columns: str, keys: NDArray[np.int64] | None = None) -> Iterator[View]:
+        if self.phase.refers:
+            if self.passing is None:
+                self._refuse_if_alone("documents a second time")
+            passing, self.passing = self.passing or iter(()), None
+            yield from passing
+            return
         if self.unit.part is None:
             return
         names = ["key", *(name for name in columns if name != "key")]
-        path = self.path(self.unit.part)
-        for batch in read_documents(path, names, sidecars=self.sidecar_paths(), keys=keys):
+        sidecars = self.sidecar_paths()
+        for batch in read_part(self.run, self.unit.part, names, sidecars=sidecars, keys=keys):
             view = View(batch)
             if "text" in names:
                 size = int(view.text.sizes().sum())

@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 from corpuskit.engine.fingerprint import code_digest
 from corpuskit.engine.plan import located
-from corpuskit.errors import DataError, UsageError
+from corpuskit.errors import DataError, UsageError, noting
 from corpuskit.formats.batch import MAX_ORDINAL
 from corpuskit.formats.manifest import dump_checked, load_checked
 from corpuskit.stage import InputFile, Slice, Source
 from corpuskit.storage import find_files, find_objects, is_remote, look_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from corpuskit.engine.config import Step
+    from corpuskit.stage import SourceBatch
     from corpuskit.storage import FoundFile, Store
 
 INPUTS = "inputs.json"
@@ -262,6 +263,38 @@ def check_unchanged(file: InputFile) -> None:
         f"{file.path}: changed since the run was planned: it had "
         f"{_state(file.size_bytes, file.state)}, it {state}. Run again once it is stable."
     )
+
+
+def read_pieces(
+    source: Source, pieces: Iterable[tuple[InputFile, Slice]], max_document_bytes: int
+) -> Iterator[SourceBatch]:
+    """Yield what slices of a source hold, with keys for positions.
+
+    Raises:
+        DataError: a file is broken, or is not as it was when the run was planned.
+    """
+    pieces = list(pieces)
+    reading = pieces[0][0]
+
+    def checked() -> Iterator[tuple[InputFile, Slice]]:
+        nonlocal reading
+        for reading, piece in pieces:
+            check_unchanged(reading)
+            yield reading, piece
+            check_unchanged(reading)
+
+    batches = source.read_keyed(checked(), max_document_bytes)
+    while True:
+        try:
+            with noting(f"source {reading.source}, file {reading.path}"):
+                batch = next(batches, None)
+        except Exception:
+            for file, _ in pieces:
+                check_unchanged(file)  # a change is the better reason
+            raise
+        if batch is None:
+            return
+        yield batch
 
 
 def _state(size_bytes: int, state: str) -> str:

@@ -49,7 +49,8 @@ class Phase:
         index: place in the plan.
         name: of its manifests, ledger parts and work folder.
         labels: the steps it runs: fused streaming stages, or the one global stage.
-        pass_name: of a global stage; empty for a streaming phase.
+        pass_name: of a global stage; empty for a streaming phase. The first pass of a stage that
+            stands first runs while the input is read (`refers`).
         base: the phase whose parts are the cells; None = the input files.
         role: of those parts.
         sidecars: phases whose sidecars apply to those parts, oldest first.
@@ -75,8 +76,13 @@ class Phase:
 
     @property
     def is_stream(self) -> bool:
-        """Whether the phase runs fused streaming stages."""
-        return not self.pass_name
+        """Whether the phase reads documents one by one and writes them, or packs them."""
+        return not self.pass_name or self.refers
+
+    @property
+    def refers(self) -> bool:
+        """Whether its document parts leave most texts where they are, in the input files."""
+        return bool(self.pass_name) and self.base is None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,7 +293,7 @@ class _Builder:
 
     def expand(self, step: Step, stage: GlobalStage) -> None:
         """Append the passes of a global stage."""
-        if stage.reads == "documents":
+        if stage.reads == "documents" and not self._reads_input(stage):
             self.flush()
         if self.role != stage.reads:
             position = "after pack" if stage.reads == "packed" else "before pack"
@@ -297,6 +303,8 @@ class _Builder:
             waits = tuple(range(len(self.phases))) if stage_pass.at_end else ()
             name = f"{step.label}.{stage_pass.name}"
             owns = tuple(folder.replace("{label}", step.label) for folder in stage_pass.owns)
+            if self.base is None:
+                owns = (*owns, "ids/")
             index = self.add(
                 name,
                 (step.label,),
@@ -306,12 +314,29 @@ class _Builder:
                 waits=waits,
             )
             earlier = (*earlier, index)
+            if self.base is None:
+                self.base = index
         for field, kind in stage.adds().items():
             self.columns[f"{step.label}.{field}"] = kind
         if stage.reads == "documents":
             self.sidecars.append(earlier[-1])
         elif stage.reads == "packed":
             self.base, self.role, self.sidecars = earlier[-1], "tokens", []
+
+    def _reads_input(self, stage: GlobalStage) -> bool:
+        """Return whether the first pass of a stage runs while the input is read.
+
+        That is where nothing stands before it and texts are cheap to read again: Parquet on disk
+        takes 2 to 3 CPU seconds a GB to read, and 6 to write as a shard. An edit of the stage then
+        reads the input again, as it would read the shards.
+        """
+        is_first = self.base is None and not self.group
+        sources = (step.stage for step in self.file.sources)
+        return (
+            is_first
+            and stage.passes()[0].is_cell_alone
+            and all(isinstance(s, Source) and s.for_texts() is not None for s in sources)
+        )
 
     def is_written(self) -> bool:
         """Whether the documents lie there as they are, without pending stages or masks."""

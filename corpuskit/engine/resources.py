@@ -204,16 +204,17 @@ def _costs(
     steps = [run.plan.step(label) for label in phase.labels]
     if not phase.is_stream:
         return {steps[0].label: steps[0].stage.cost(volume, phase.pass_name)}
-    costs = {step.label: step.stage.cost(volume) for step in steps}
+    costs = {step.label: step.stage.cost(volume, phase.pass_name) for step in steps}
     if phase.base is None:
         for name, (source, reading) in sources.items():
             costs[f"read {name}"] = source.cost(reading.volume)
     else:
         costs["read"] = Cost(cpu_seconds=volume.text_bytes / READ_SPEED)
     if not (steps and isinstance(steps[-1].stage, CellStage)):
-        size = int(volume.text_bytes * SHARD_RATIO) + ROW_BYTES * volume.documents
+        stored = 0 if phase.refers else volume.text_bytes
+        size = int(stored * SHARD_RATIO) + ROW_BYTES * volume.documents
         held = volume.cell_bytes // 4  # what the writer keeps of a shard until it is closed
-        costs["write"] = Cost(volume.text_bytes / WRITE_SPEED, unit_bytes=held, disk_bytes=size)
+        costs["write"] = Cost(stored / WRITE_SPEED, unit_bytes=held, disk_bytes=size)
     return costs
 
 

@@ -10,14 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpuskit.engine.context import Stopwatch, UnitWork, cell_sidecars
-from corpuskit.engine.inputs import check_unchanged
+from corpuskit.engine.context import PassWork, Stopwatch, UnitWork, cell_sidecars
+from corpuskit.engine.documents import read_part, referring_schema, without_texts
+from corpuskit.engine.inputs import read_pieces
 from corpuskit.engine.records import LEFT, READ, measuring
 from corpuskit.engine.reuse import CELLS_PER_UNIT
 from corpuskit.errors import DataError, noting
 from corpuskit.formats.batch import MAX_POSITION, POSITION_BITS, utf8
 from corpuskit.formats.ledger import Entries
-from corpuskit.formats.shards import DocumentWriter, read_documents
+from corpuskit.formats.shards import DocumentWriter
 from corpuskit.stage import CellStage, Source, StreamingStage, View
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ class StreamWork:
     ) -> None:  # fmt: skip
         self.run, self.phase, self.unit = run, phase, unit
         self.scratch, self.progress = scratch, progress
-        self._reading = ""
         steps = [run.plan.step(label) for label in phase.labels]
         stages = [(step, step.stage) for step in steps]
         self.steps = [
@@ -59,7 +59,7 @@ class StreamWork:
             if isinstance(stage, StreamingStage)
         ]
         self.last = next((s.stage for s in steps if isinstance(s.stage, CellStage)), None)
-        self.last_label = phase.labels[-1] if self.last else ""
+        self.last_label = phase.labels[-1] if self.last or phase.refers else ""
         self.schema = run.plan.schema(phase)
         self._watch = Stopwatch(defaultdict(float))
         """From here on, so that what is read before there is a cell to charge it to counts, too."""
@@ -82,7 +82,8 @@ class StreamWork:
             yield work
 
     def _work(self, unit: Unit) -> UnitWork:
-        return UnitWork(self.run, self.phase, unit, self.scratch)
+        kind = PassWork if self.phase.refers else UnitWork
+        return kind(self.run, self.phase, unit, self.scratch)
 
     def _cell(self, work: UnitWork, batches: Iterator[pa.RecordBatch]) -> None:
         """Run all stages over the batches of one cell and write its parts."""
@@ -93,8 +94,10 @@ class StreamWork:
             if self.last is not None:
                 self.last.collect(views, work)
                 watch.lap(self.last_label)
+            elif isinstance(work, PassWork):
+                self._pass(work, views, watch)
             else:
-                self._write(work, "documents", self.phase.folder, views, watch)
+                self._write(work, views, watch)
         for label in sorted({s.diverts for _, s in self.steps if s.diverts}):
             self._write_diverted(work, label)
         work.write_ledger()
@@ -147,15 +150,40 @@ class StreamWork:
             self._aside.setdefault(stage.diverts, []).append(aside)
         return changed.select(np.flatnonzero(outcome.codes == 0))
 
-    def _write(
-        self, work: UnitWork, role: str, folder: str, views: Iterator[View], watch: Stopwatch
-    ) -> None:
-        path = self.scratch / f"{role}-{work.unit.number}.parquet"
+    def _pass(self, work: PassWork, views: Iterator[View], watch: Stopwatch) -> None:
+        """Run the first pass of a global stage; texts stay where they can be read again."""
+        path = self.scratch / f"documents-{work.unit.number}.parquet"
+        is_large = work.unit.text_bytes > self.run.plan.settings.cell_bytes
+
+        def passing() -> Iterator[View]:
+            for view in views:
+                work.timing[f"text_bytes/{self.last_label}"] += int(view.text.sizes().sum())
+                batch = _conform(view.batch, self.schema)
+                # To read the last cell of a unit is to read those before it. Texts that the ledger
+                # would keep are kept, so that a drop need not read the input.
+                keep = work.keeps_text(view.keys) | is_large
+                writer.write(without_texts(batch, view, keep), view.text.sizes())
+                watch.lap("write")
+                yield view
+
+        with DocumentWriter(path, referring_schema(self.schema)) as writer:
+            work.passing = documents = passing()
+            self.run.plan.current_pass(self.phase).run(work)
+            for _ in documents:  # those that the pass did not ask for
+                pass
+            watch.lap(self.last_label)
+        self._finish(work, writer, watch)
+
+    def _write(self, work: UnitWork, views: Iterator[View], watch: Stopwatch) -> None:
+        path = self.scratch / f"documents-{work.unit.number}.parquet"
         with DocumentWriter(path, self.schema) as writer:
             for view in views:
                 writer.write(_conform(view.batch, self.schema))
                 watch.lap("write")
-        self._publish(work, role, folder, writer)
+        self._finish(work, writer, watch)
+
+    def _finish(self, work: UnitWork, writer: DocumentWriter, watch: Stopwatch) -> None:
+        self._publish(work, "documents", self.phase.folder, writer)
         watch.lap("write")
         work.count(f"kept/{work.unit.source}", writer.rows)
         work.count(f"kept_bytes/{work.unit.source}", writer.text_bytes)
@@ -178,9 +206,8 @@ class StreamWork:
     def _documents(self, work: UnitWork) -> Iterator[pa.RecordBatch]:
         """Yield the documents of a cell, masks applied."""
         assert self.unit.part is not None, "only cells have a part"
-        path = self.run.at(self.unit.part)
         sidecars = cell_sidecars(self.run, self.phase, self.unit)
-        for batch in read_documents(path, sidecars=sidecars):
+        for batch in read_part(self.run, self.unit.part, sidecars=sidecars):
             size = int(View(batch).text.sizes().sum())
             work.count(f"read/{self.unit.source}", len(batch))
             work.count(f"read_bytes/{self.unit.source}", size)
@@ -188,28 +215,9 @@ class StreamWork:
             yield batch
 
     def _read(self) -> Iterator[SourceBatch]:
-        """Yield what the slices of the unit hold; positions are keys."""
-        source, most = self.run.plan.source(self.unit.source), self.run.plan.settings
-        batches = source.read_keyed(self._slices(), most.max_document_bytes)
-        while True:
-            try:
-                with noting(f"source {self.unit.source}, file {self._reading}"):
-                    batch = next(batches, None)
-            except Exception:
-                for file, _ in self.run.inputs.units[self.unit.number]:
-                    check_unchanged(file)  # a change is the better reason
-                raise
-            if batch is None:
-                return
-            yield batch
-
-    def _slices(self) -> Iterator[tuple[InputFile, Slice]]:
-        """Yield the slices of the unit; a source asks for the next when it has read one."""
-        for file, piece in self.run.inputs.units[self.unit.number]:
-            self._reading = file.path
-            check_unchanged(file)
-            yield file, piece
-            check_unchanged(file)
+        plan, pieces = self.run.plan, self.run.inputs.units[self.unit.number]
+        source = plan.source(self.unit.source)
+        return read_pieces(source, pieces, plan.settings.max_document_bytes)
 
     def _ingest(self, work: UnitWork, batches: Iterator[SourceBatch]) -> Iterator[pa.RecordBatch]:
         """Give documents their ids; rejected ones go to the ledger."""

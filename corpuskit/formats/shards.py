@@ -14,15 +14,21 @@ from corpuskit.formats.batch import large_strings, list_spans, numbers, utf8
 from corpuskit.storage import Stored, open_place, open_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from corpuskit.storage import Readable
 
+    Texts = Iterator[tuple[NDArray[np.int64], pa.LargeStringArray]]
+    """Texts of a cell in key order: (N,) keys and texts, batch by batch."""
+
 BATCH_TEXT_BYTES = 8 << 20
 """Text per row group and per batch: bounds the memory of a worker."""
+
+TEXT_HASH = "text_hash"
+"""Column of a shard that lacks texts which can be read from the input again: their XXH64."""
 
 TOKEN_GROUP_ROWS = 64
 
@@ -52,15 +58,20 @@ class DocumentWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows; their columns must be those of the schema."""
+    def write(self, batch: pa.RecordBatch, sizes: NDArray[np.int64] | None = None) -> None:
+        """Append rows; their columns must be those of the schema.
+
+        Args:
+            sizes: (N,) bytes of the texts, where the rows lack some.
+        """
         if len(batch) == 0:
             return
         if self.rows == 0:
             self.first = batch.column("key")[0].as_py()
         self.last = batch.column("key")[-1].as_py()
         self.rows += len(batch)
-        sizes = np.diff(_offsets(batch.column("text")))
+        if sizes is None:
+            sizes = np.diff(_offsets(batch.column("text")))
         self.text_bytes += int(sizes.sum())
         begin = 0
         for end in _cuts(sizes, self._waiting_bytes):
@@ -94,6 +105,7 @@ def read_documents(
     *,
     sidecars: Sequence[Readable] = (),
     keys: NDArray[np.int64] | None = None,
+    texts: Callable[[], Texts] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a document shard batch by batch, masks and cuts applied, sidecar columns appended.
 
@@ -102,25 +114,28 @@ def read_documents(
         columns: which to read, sidecar columns included; None reads all.
         sidecars: what global stages decided about this part, oldest first.
         keys: read only row groups that may hold one of these, ascending; None reads all.
+        texts: opens the texts that the shard lacks; see TEXT_HASH.
 
     Raises:
-        DataError: it is not a Parquet file, or a sidecar does not match it.
+        DataError: it is not a Parquet file, a sidecar does not match it, or a text is not what it
+            was when the shard was written.
     """
     keep, added, cuts = read_sidecars(sidecars)
     wanted = None if columns is None else [name for name in columns if name not in added]
-    total = row = 0
-    for row, total, batch in _batches(path, wanted, keys):
-        rows = slice(row, row + len(batch))
+    total = 0
+    read, originals = _batches(path, wanted, keys), _Originals(path, texts)
+    for places, total, batch in _filled(read, wanted, keep, keys, originals):
+        rows = pa.array(places)
         for name, values in added.items():
             if columns is None or name in columns:
-                batch = batch.append_column(name, values[rows])
+                batch = batch.append_column(name, values.take(rows))
         if keep is not None:
             if total != len(keep):
                 break
             for spans in cuts if "text" in batch.schema.names else ():
-                batch = _cut_texts(batch, spans[rows])
-            if not keep[rows].all():
-                batch = batch.filter(pa.array(keep[rows]))
+                batch = _cut_texts(batch, spans.take(rows))
+            if not keep[places].all():
+                batch = batch.filter(pa.array(keep[places]))
         if len(batch):
             yield batch
     if keep is not None and total != len(keep) and (total or keys is None):
@@ -245,6 +260,8 @@ def _batches(
         opened = open_whole(path) if keys is None else open_place(path)
         with opened as source, open_parquet(source, path) as file:
             row, place = 0, file.schema_arrow.get_field_index("key")
+            if columns and "text" in columns and TEXT_HASH in file.schema_arrow.names:
+                columns = list(dict.fromkeys([*columns, "key", TEXT_HASH]))
             for group in range(file.num_row_groups):
                 stored = file.metadata.row_group(group)
                 if keys is None or _may_hold(stored.column(place).statistics, keys):
@@ -258,6 +275,87 @@ def _batches(
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(f"{path}: not a whole document shard: {error}.") from None
+
+
+def _filled(
+    batches: Iterator[tuple[int, int, pa.RecordBatch]],
+    columns: list[str] | None,
+    keep: NDArray[np.bool_] | None,
+    keys: NDArray[np.int64] | None,
+    originals: _Originals,
+) -> Iterator[tuple[NDArray[np.int64], int, pa.RecordBatch]]:
+    """Yield (places of the rows, rows of the file, batch with all texts).
+
+    Where texts are fetched, rows that nobody wants are left out first.
+    """
+    for row, total, batch in batches:
+        places = np.arange(row, row + len(batch))
+        if TEXT_HASH in batch.schema.names:
+            chosen = np.ones(len(batch), np.bool_)
+            if keys is not None:
+                chosen &= np.isin(numbers(batch.column("key")), keys)
+            if keep is not None and len(keep) == total:
+                chosen &= keep[places]
+            if not chosen.all():
+                batch, places = batch.filter(pa.array(chosen)), places[chosen]
+            batch = originals.fill(batch)
+            batch = batch.select(columns or [n for n in batch.schema.names if n != TEXT_HASH])
+        yield places, total, batch
+
+
+class _Originals:
+    """Puts texts into the rows of a shard that lacks them.
+
+    Args:
+        path: of the shard, for messages.
+        texts: opens them, in key order.
+    """
+
+    def __init__(self, path: Readable, texts: Callable[[], Texts] | None) -> None:
+        self._path, self._open = path, texts
+        self._stream: Texts | None = None
+        self._keys, self._texts = np.empty(0, np.int64), pa.array([], pa.large_string())
+
+    def fill(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the next rows with their texts."""
+        from corpuskit.kernels.hashing import hash_texts  # kernels load numba, the loader does not
+
+        place = batch.schema.get_field_index("text")
+        if batch.column(place).null_count == 0:
+            return batch
+        keys = numbers(batch.column("key"))
+        texts = self._of(keys)
+        hashes = numbers(batch.column(TEXT_HASH))
+        if texts is None or not np.array_equal(hash_texts(*utf8(texts))[0], hashes):
+            raise DataError(
+                f"{self._path}: documents {keys[0]} to {keys[-1]} are not in the input as they "
+                "were read first, although size and time of the file did not change. Touch it and "
+                "run again."
+            )
+        return batch.set_column(place, batch.schema.field(place), texts)
+
+    def _of(self, keys: NDArray[np.int64]) -> pa.LargeStringArray | None:
+        """Return the texts of ascending keys; None if one is not there."""
+        if self._stream is None:
+            if self._open is None:
+                raise DataError(f"{self._path}: its texts are in the input files, not here.")
+            self._stream = self._open()
+        texts = []
+        while True:
+            num = int(np.searchsorted(keys, self._keys[-1], "right")) if len(self._keys) else 0
+            if num:
+                at = np.searchsorted(self._keys, keys[:num])
+                if not np.array_equal(self._keys[at], keys[:num]):
+                    return None
+                is_run = at[-1] - at[0] == num - 1  # then nothing is copied here
+                taken = self._texts[at[0] : at[-1] + 1] if is_run else self._texts.take(at)
+                texts.append(taken)
+                keys = keys[num:]
+            if len(keys) == 0:
+                return texts[0] if len(texts) == 1 else pa.concat_arrays(texts)
+            self._keys, self._texts = next(self._stream, (np.empty(0, np.int64), None))
+            if self._texts is None:
+                return None
 
 
 def _cut_texts(batch: pa.RecordBatch, cuts: pa.ListArray) -> pa.RecordBatch:

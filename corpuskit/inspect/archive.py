@@ -22,13 +22,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from corpuskit.engine.context import cell_sidecars
+from corpuskit.engine.documents import read_part
 from corpuskit.engine.inputs import check_unchanged
 from corpuskit.engine.records import PROFILE
 from corpuskit.engine.reuse import CELLS_PER_UNIT
 from corpuskit.engine.status import sealed
 from corpuskit.errors import CorpuskitError, DataError, describe
 from corpuskit.formats.batch import make_keys, numbers, split_key
-from corpuskit.formats.shards import open_parquet, read_documents
+from corpuskit.formats.shards import TEXT_HASH, open_parquet
 from corpuskit.stage import StreamingStage, View
 from corpuskit.storage import is_remote, open_place, open_whole
 
@@ -106,6 +107,22 @@ def rows_of(
             for group, first, keys in _groups(file, column, key, key + 1)
             for index in np.flatnonzero(keys == key).tolist()
         ]
+
+
+def document_rows(run: RunDirectory, part: Part, key: int) -> list[dict[str, Any]]:
+    """Return the rows of a document part whose key is `key`, with text, as `rows_of` does.
+
+    Raises:
+        DataError: the part is damaged, or the input file that has the text is not as it was.
+    """
+    rows = rows_of(run.at(part), key)
+    for row in rows:
+        if row.pop(TEXT_HASH, None) is not None and row["text"] is None:
+            for batch in read_part(run, part, ["key", "text"], keys=np.array([key])):
+                matches = batch.filter(pc.equal(batch.column("key"), key))
+                for text in matches.column("text").to_pylist():
+                    row["text"] = text
+    return rows
 
 
 def keys_around(path: Readable, key: int, column: str = "key") -> list[int]:
@@ -225,8 +242,8 @@ class Shards(NamedTuple):
             keys: as in `read_documents`.
         """
         gone = self._gone(part)
-        path, sidecars = self.run.at(part), self.sidecars(part)
-        for batch in read_documents(path, columns, sidecars=sidecars, keys=keys):
+        sidecars = self.sidecars(part)
+        for batch in read_part(self.run, part, columns, sidecars=sidecars, keys=keys):
             if len(gone):
                 batch = batch.filter(pc.invert(pc.is_in(batch.column("key"), gone)))
             if len(batch):
@@ -308,7 +325,8 @@ def documents_of(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the documents with these keys as a phase read them, masks and cuts applied.
 
-    Those of the phase that reads the input, and of parts that somebody has deleted, are left out.
+    Those of the phase that reads the input, and of parts that somebody has deleted, are left out;
+    so are texts that lie in input files which changed since.
 
     Args:
         columns: `key` must be among them; None = all.
@@ -329,10 +347,14 @@ def documents_of(
             continue
         wanted = np.array(sorted(mine), np.int64)
         sidecars = cell_sidecars(run, phase, cell)
-        for batch in read_documents(run.at(cell.part), columns, sidecars=sidecars, keys=wanted):
-            matches = batch.filter(pc.is_in(batch.column("key"), pa.array(wanted)))
-            if len(matches):
-                yield matches
+        try:
+            for batch in read_part(run, cell.part, columns, sidecars=sidecars, keys=wanted):
+                matches = batch.filter(pc.is_in(batch.column("key"), pa.array(wanted)))
+                if len(matches):
+                    yield matches
+        except DataError:
+            if not run.plan.phases[phase.base].refers:
+                raise
 
 
 def column_of(run: RunDirectory, phase: Phase, keys: Sequence[int], name: str) -> dict[int, str]:
@@ -583,14 +605,22 @@ def search(
         is_ledger = part.role == "ledger"
         key = "doc_key" if is_ledger else "key"
         name = {"id": "doc_id" if is_ledger else "id", "url": "origin", "text": "text"}[column]
-        with contextlib.suppress(FileNotFoundError), opened(run.at(part)) as file:
-            for batch in file.iter_batches(batch_size=4096, columns=[key, name], use_threads=False):
+        with contextlib.suppress(FileNotFoundError):
+            for batch in _columns(run, part, [key, name]):
                 values = batch.column(name)
                 values = values.field("url") if column == "url" else values
                 compare = pc.match_substring if column == "text" else pc.equal
                 rows = numbers(compare(values, value).fill_null(False))
                 for match in numbers(batch.column(key))[rows].tolist():
                     yield Match(match, part)
+
+
+def _columns(run: RunDirectory, part: Part, names: list[str]) -> Iterator[pa.RecordBatch]:
+    if part.role == "documents" and "text" in names:
+        yield from read_part(run, part, names)
+        return
+    with opened(run.at(part)) as file:
+        yield from file.iter_batches(batch_size=4096, columns=names, use_threads=False)
 
 
 def key_at(ordinal: int, position: int) -> int:

@@ -20,6 +20,7 @@ from corpuskit.formats.shards import read_documents
 from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.inspect.archive import (
     Shards,
+    document_rows,
     kept_shards,
     ledger_text,
     opened,
@@ -604,7 +605,7 @@ def find_containing(run: RunDirectory, piece: str, num: int = 5, *, source: str 
 def _containing(run: RunDirectory, part: Part, key: int, piece: str) -> Sample:
     """Return a document with the spans of a piece of its text."""
     is_ledger = part.role == "ledger"
-    rows = rows_of(run.at(part), key, "doc_key" if is_ledger else "key")
+    rows = rows_of(run.at(part), key, "doc_key") if is_ledger else document_rows(run, part, key)
     row = next(row for row in rows if piece in (row["text"] or ""))
     data, needle = row["text"].encode(), piece.encode()
     starts = [match.start() for match in re.finditer(re.escape(needle), data)]

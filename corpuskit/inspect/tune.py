@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from corpuskit.engine.config import dump_value, step_yaml
+from corpuskit.engine.documents import read_part
 from corpuskit.engine.records import FIXED, MEASURES
 from corpuskit.engine.status import outdated, sealed
 from corpuskit.errors import DataError, UsageError, suggest
@@ -535,6 +536,11 @@ def _rows_of(
     columns = ["key", "text"] if name == "key" else ["doc_key", "stage", "rule", "action", "text"]
     for part in parts if keys else ():
         wanted = [key for key in keys if part.first <= key <= part.last]
-        if wanted:
-            chosen = pc.field(name).isin(pa.array(wanted, pa.int64()))
-            yield from select(run.at(part), columns, chosen).to_pylist()
+        if not wanted:
+            continue
+        keys_wanted = pa.array(wanted, pa.int64())
+        if name == "key":
+            for batch in read_part(run, part, columns, keys=np.sort(wanted)):
+                yield from batch.filter(pc.is_in(batch.column("key"), keys_wanted)).to_pylist()
+        else:
+            yield from select(run.at(part), columns, pc.field(name).isin(keys_wanted)).to_pylist()

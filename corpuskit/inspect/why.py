@@ -16,10 +16,12 @@ from corpuskit.engine.records import FIXED, ID, MEASURES, measuring
 from corpuskit.engine.reuse import CELLS_PER_UNIT
 from corpuskit.engine.status import outdated
 from corpuskit.errors import CorpuskitError, TaskError
+from corpuskit.formats.shards import TEXT_HASH
 from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.inspect.archive import (
     ROW,
     InputReader,
+    document_rows,
     documents_of,
     folder_of,
     plain,
@@ -199,6 +201,11 @@ class _DocumentHistory:
         if index not in self._stored:
             part = self.all.part(index, "documents", self.key)
             rows = [] if part is None else self._read(part)
+            if part is not None and rows and TEXT_HASH in rows[0]:
+                try:
+                    rows = document_rows(self.run, part, self.key)
+                except (CorpuskitError, OSError) as error:
+                    self.notes.append(f"the text is not stored, but read from the input: {error}")
             self._stored[index] = rows[0] if rows else None
         return self._stored[index]
 
@@ -238,7 +245,8 @@ class _DocumentHistory:
         """Return the beginning of the text: as it was last stored, else what the ledger kept."""
         text, where = None, None
         if self.last is not None:
-            text, where = self.last["text"], "documents"
+            text = self.last["text"]
+            where = None if text is None else "documents"
         elif drop is not None:
             rows = rows_of(self.run.store.at(drop["part"]), self.key, "doc_key")
             text = next((row["text"] for row in rows if row["text"] is not None), None)
@@ -249,7 +257,7 @@ class _DocumentHistory:
 
     def _columns(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return the other columns of the document: those that were declared, and `extra`."""
-        usual = {"key", "id", "text", "source", "origin", ROW}
+        usual = {"key", "id", "text", TEXT_HASH, "source", "origin", ROW}
         columns = {k: plain(v) for k, v in document.items() if k not in usual and "." not in k}
         return {name: value for name, value in columns.items() if value is not None}
 
@@ -348,7 +356,7 @@ class _DocumentHistory:
             return None
         document = self._document(phase.base)
         part = self.all.part(phase.base, "documents", self.key)
-        if document is None or part is None:
+        if document is None or part is None or document["text"] is None:
             return None
         data: bytes = document["text"].encode()
         for index in phase.sidecars:

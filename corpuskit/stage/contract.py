@@ -284,6 +284,14 @@ class Source(Stage):
         """Return the bytes of text in a slice, and whether that is known; nothing is opened."""
         return piece.size_bytes, False
 
+    def for_texts(self) -> Source | None:
+        """Return a source of the same texts at the same positions, and of as little else as it can.
+
+        None: reading the files once more costs more than keeping their texts. The source that is
+        returned may yield documents that this one rejects.
+        """
+        return None
+
     def find(self) -> list[tuple[FoundFile, str]] | None:
         """Return the input files, each with its name, or None: `paths` are patterns of paths.
 

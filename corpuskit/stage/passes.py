@@ -230,7 +230,8 @@ class Pass:
         run: works on one unit; a method of the stage, or a partial of a function of it.
         units: cuts the work; None = one unit per cell of the input.
         is_cell_alone: what it writes about a cell depends on that cell alone, so it need not run
-            again when others change; it may not read what other passes wrote.
+            again when others change; it may not read what other passes wrote. It reads the
+            documents once: as the first pass of a plan it may see them as they come from the input.
         at_end: the pass waits for all other phases of the plan (the mixture's table).
         owns: folders of the run directory that only this pass writes (`tokens/`); `{label}` stands
             for what the stage is called in the pipeline.

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from tests.faults.bench import Bench, ReferringBench
 from tests.faults.soak import open_range, say, soak
 
 if TYPE_CHECKING:
@@ -33,12 +34,16 @@ def main() -> int:
     parser.add_argument(
         "--histories", action="store_true", help="edit sources and their files between runs"
     )
+    parser.add_argument(
+        "--referring", action="store_true", help="texts stay in Parquet files of the input"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     given = parser.parse_args()
+    kind = ReferringBench if given.referring else Bench
     if given.seed is None:
-        total = soak(given.first, given.num, given.jobs, given.histories)
+        total = soak(given.first, given.num, given.jobs, given.histories, kind)
     else:
-        home = open_range()
+        home = open_range(kind)
         home.trace = say
         total = home.play(home.draw(given.seed, is_history=given.histories))
     report(total)

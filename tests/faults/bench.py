@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 
 from corpuskit.engine.plan import read_plan
@@ -49,18 +52,23 @@ class Bench:
         folder: private, on a fast file system.
     """
 
+    source = "jsonl"
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.plans: dict[tuple[str, int], Plan] = {}
         documents = corpus(30, 3)
         for name, begin, end in (("web0", 0, 10), ("web1", 10, 20), ("books", 20, 30)):
-            lines = "".join(json.dumps(document) + "\n" for document in documents[begin:end])
-            (folder / f"{name}.jsonl").write_text(lines, "utf-8")
+            path = folder / f"{name}.{self.source}"
+            path.write_bytes(self._content(documents[begin:end]))
         _train([document["text"] for document in documents], folder / "tokenizer.json")
         self.path = folder / "p.yaml"
-        files = {"web": folder / "web*.jsonl", "books": folder / "books*.jsonl"}
+        files = {name: folder / f"{name}*.{self.source}" for name in ("web", "books")}
         pipeline = self._pipeline(files, {"weights": {"web": 3, "books": 1}})
         self.path.write_text(yaml.safe_dump(pipeline, sort_keys=False))
+
+    def _content(self, documents: list[dict[str, str]]) -> bytes:
+        return "".join(json.dumps(document) + "\n" for document in documents).encode()
 
     def _pipeline(self, files: dict[str, Path], mix: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -69,7 +77,8 @@ class Bench:
             "cell_bytes": 7_000,
             "documents": True,
             "sources": {
-                name: {"jsonl": str(pattern), "id_column": "id"} for name, pattern in files.items()
+                name: {self.source: str(pattern), "id_column": "id"}
+                for name, pattern in files.items()
             },
             "stages": [
                 {"holdout": {"ratio": 0.1}},
@@ -91,7 +100,8 @@ class Bench:
             path = self.path
             if variant not in VARIANTS:
                 arrangement = self._arrangement(variant)
-                files = {name: self.folder / "in" / name / "*.jsonl" for name in arrangement.files}
+                pattern = f"*.{self.source}"
+                files = {name: self.folder / "in" / name / pattern for name in arrangement.files}
                 path = self.folder / f"{variant}.yaml"
                 # Without weights: a source may have nothing left, which a weight refuses.
                 path.write_text(yaml.safe_dump(self._pipeline(files, {}), sort_keys=False))
@@ -112,14 +122,16 @@ class Bench:
         folder, stash = self.folder / "in", self.folder / "stash"
         documents = _pool()
         wanted = {
-            folder / source / name: "".join(json.dumps(documents[i]) + "\n" for i in chosen)
+            (folder / source / name).with_suffix(f".{self.source}"): self._content(
+                [documents[i] for i in chosen]
+            )
             for source, files in self._arrangement(variant).files.items()
             for name, chosen in files.items()
         }
         stash.mkdir()
-        spare: dict[str, Path] = {}
-        for number, path in enumerate(list(folder.rglob("*.jsonl"))):
-            content = path.read_text("utf-8")
+        spare: dict[bytes, Path] = {}
+        for number, path in enumerate(list(folder.rglob(f"*.{self.source}"))):
+            content = path.read_bytes()
             if wanted.get(path) != content:
                 spare[content] = path.rename(stash / str(number))
         for path, content in wanted.items():
@@ -127,8 +139,28 @@ class Bench:
             if content in spare:
                 spare.pop(content).rename(path)
             elif not path.exists():
-                path.write_text(content, "utf-8")
+                path.write_bytes(content)
         shutil.rmtree(stash)
+
+
+class ReferringBench(Bench):
+    """The same documents in Parquet files, which a global stage reads: texts stay there."""
+
+    source = "parquet"
+
+    def _content(self, documents: list[dict[str, str]]) -> bytes:
+        file = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(documents, _DOCUMENTS), file, row_group_size=4)
+        return file.getvalue()
+
+    def _pipeline(self, files: dict[str, Path], mix: dict[str, Any]) -> dict[str, Any]:
+        pipeline = super()._pipeline(files, mix)
+        holdout, quality, *others = pipeline["stages"]
+        pipeline["stages"] = [*others[:2], holdout, quality, *others[2:]]
+        return pipeline
+
+
+_DOCUMENTS = pa.schema([("id", pa.string()), ("text", pa.string())])
 
 
 @functools.cache

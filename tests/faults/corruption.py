@@ -85,7 +85,7 @@ class Laboratory:
         self.copies = bench.folder / "copies"
         self.inputs = {
             path: (path.read_bytes(), path.stat().st_mtime_ns)
-            for path in sorted(bench.folder.glob("*.jsonl"))
+            for path in sorted(bench.folder.glob(f"*.{bench.source}"))
         }
         self.plan = bench.plan("plain", TASKS, str(self.output))
         self.num_phases = len(self.plan.phases)

@@ -13,7 +13,7 @@ import pytest
 from corpuskit.engine import pipeline
 from corpuskit.engine.inputs import INPUTS, Inputs, find_inputs
 from corpuskit.storage import local
-from tests.faults.bench import open_bench
+from tests.faults.bench import ReferringBench, open_bench
 from tests.faults.runner import Outcome, Range
 from tests.faults.schedule import KINDS, Fault, Schedule, Zombie
 
@@ -52,6 +52,16 @@ def test_a_run_ends_with_the_bytes_of_the_clean_run(home: Range, first: int) -> 
     problems = "\n".join(total.problems)
     assert not problems, f"{problems}\nreplay with: python -m tests.faults --seed N"
     assert total.partial == 0
+
+
+def test_texts_that_stay_in_the_input_are_read_again() -> None:
+    with open_bench(ReferringBench) as bench:
+        referring = Range(bench)
+        assert bench.plan("plain", 3, "unused").phases[0].refers
+        total = Outcome()
+        for seed in range(6):
+            total.add(referring.play(referring.draw(seed)))
+    assert not total.problems, "replay with: python -m tests.faults --referring --seed N"
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, 10))

@@ -154,6 +154,7 @@ def _observed(
     for phase, seal in finished:
         mine = [places[label] for label in phase.labels if label in places]
         if phase.is_stream:
+            mine = [] if phase.refers else mine  # what the stage drops is known passes later
             first = mine[0] if mine else cursor
             begin = 0 if phase.base is None else first  # what a source rejects has no bytes
             for place in range(begin, first + 1):
@@ -162,7 +163,7 @@ def _observed(
             _note(observed, cursor, _by_source(seal.counters, "kept_bytes/"))
             if phase.name not in counts.coverage.missing and counts.coverage.sampled is None:
                 _note(observed, cursor, _sizes(counts.left_of(phase.name)))
-                for label in phase.labels:
+                for label in () if phase.refers else phase.labels:
                     _note(observed, places[label], _sizes(counts.by_source(label, "seen")))
         elif _reads_all(run, phase) and mine:
             timing = {name: round(value) for name, value in seal.timing.items()}

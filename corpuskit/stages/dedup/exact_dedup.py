@@ -104,8 +104,8 @@ class ExactDedup(ClusterStage):
         columns = {"id", *self.needs()} if self.index else set(self.needs())
         for view in context.read(*sorted(columns)):
             text, has_value = self._values(view)
-            high, low = hash_texts(*text)
-            high ^= self.scopes(view)
+            high, low = view.fact(hash_texts) if text is view.text else hash_texts(*text)
+            high = high ^ self.scopes(view)
             keys.append(view.keys[has_value])
             highs.append(high[has_value])
             lows.append(low[has_value])

@@ -286,7 +286,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
             for index in self.references().indexes:
                 yield from read_index(index, unit.low, unit.high, keys)
             return
-        for view in context.read(*sorted({"text", *self.needs()})):
+        for view in context.read(*sorted({"text", *self.needs()}), keys=keys):
             rows = np.flatnonzero(np.isin(view.keys, keys))
             if len(rows):
                 part = view.select(rows)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.formats.batch import Utf8
-    from corpuskit.stage import InputFile, Volume
+    from corpuskit.stage import InputFile, Source, Volume
 
 
 BUFFER_BYTES = 1 << 20
@@ -114,6 +114,12 @@ class Parquet(ColumnSource):
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 400e6)
+
+    def for_texts(self) -> Source | None:
+        if any(map(is_remote, self.paths)):
+            return None
+        nothing = dict.fromkeys(self.labels) | {"columns": {}, "extra": False}
+        return self.model_copy(update=nothing)
 
     def slices(self, file: InputFile, target_bytes: int) -> list[Slice]:
         with _open(file, lists=False) as reader:
