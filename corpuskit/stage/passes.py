@@ -234,6 +234,9 @@ class Pass:
         at_end: the pass waits for all other phases of the plan (the mixture's table).
         owns: folders of the run directory that only this pass writes (`tokens/`); `{label}` stands
             for what the stage is called in the pipeline.
+        done_with: shuffle files of earlier passes that nobody reads after this one, `<pass>/<name>`
+            or `<pass>/` for all of a pass. With `shuffle_files: delete` they are deleted when it is
+            sealed. Of several passes that name a file, the first one that has units counts.
     """
 
     name: str
@@ -242,3 +245,4 @@ class Pass:
     is_cell_alone: bool = False
     at_end: bool = False
     owns: tuple[str, ...] = ()
+    done_with: tuple[str, ...] = ()

@@ -160,12 +160,20 @@ class ClusterStage(GlobalStage):
             names = pa.concat_arrays([*ids, pa.array([], pa.string())])
             context.write_shuffle("ids", {"key": np.concatenate(keys), "id": names}, is_sorted=True)
 
+    def unless_indexed(self, *files: str) -> tuple[str, ...]:
+        """Return shuffle files that a pass is done with, unless later runs read them."""
+        return () if self.index else files
+
     def last_passes(self) -> tuple[Pass, ...]:
         """Return the passes from clusters to decisions."""
         return (
             Pass("survivors", self.find_survivors, self.cut_survivors if self.against else None),
-            Pass("route", self.route_decisions, self.cut_routes),
-            Pass("apply", self.apply_decisions),
+            Pass(
+                "route", self.route_decisions, self.cut_routes, done_with=("survivors/decisions",)
+            ),
+            Pass(
+                "apply", self.apply_decisions, done_with=("survivors/decisions", "route/decisions")
+            ),
         )
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:

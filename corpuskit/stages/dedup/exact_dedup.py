@@ -80,7 +80,12 @@ class ExactDedup(ClusterStage):
     def passes(self) -> tuple[Pass, ...]:
         return (
             Pass("hash", self.hash_cell, is_cell_alone=True),
-            Pass("group", self.group_range, self.cut_ranges),
+            Pass(
+                "group",
+                self.group_range,
+                self.cut_ranges,
+                done_with=self.unless_indexed("hash/hashes"),
+            ),
             *self.last_passes(),
         )
 

@@ -121,8 +121,13 @@ class MinhashDedup(schemes.Signing, ClusterStage):
 
     def passes(self) -> tuple[Pass, ...]:
         verifying = (
-            Pass("gather", self.gather_cell, self.cut_survivors if self.against else None),
-            Pass("verify", self.verify_range, cut_verify),
+            Pass(
+                "gather",
+                self.gather_cell,
+                self.cut_survivors if self.against else None,
+                done_with=("cluster/components",),
+            ),
+            Pass("verify", self.verify_range, cut_verify, done_with=("gather/",)),
         )
         return (
             Pass(
@@ -131,8 +136,18 @@ class MinhashDedup(schemes.Signing, ClusterStage):
                 is_cell_alone=True,
                 owns=("signatures/{label}/",) if self.signatures else (),
             ),
-            Pass("edges", self.link_range, self.cut_ranges),
-            Pass("cluster", self.merge_forests, self.one_unit),
+            Pass(
+                "edges",
+                self.link_range,
+                self.cut_ranges,
+                done_with=self.unless_indexed("sign/bands"),
+            ),
+            Pass(
+                "cluster",
+                self.merge_forests,
+                self.one_unit,
+                done_with=("sign/priorities", "edges/forest"),
+            ),
             *(() if self.verify is None else verifying),
             *self.last_passes(),
         )

@@ -94,20 +94,56 @@ def passes(search: Search) -> tuple[Pass, ...]:
     fingerprints, contexts, held = "winnow/fingerprints", "gather/contexts", context_bytes(search)
     places, windows = "count/places", "compare/windows"
 
-    def merge(run: str, schema: pa.Schema, units: Callable[[PassPlan], list[Unit]]) -> Pass:
+    def merge(
+        run: str,
+        schema: pa.Schema,
+        units: Callable[[PassPlan], list[Unit]],
+        *,
+        is_last: bool = True,
+    ) -> Pass:
         name = f"route_{run.partition('/')[2]}"
-        return Pass(name, partial(_merge_rows, search, run, schema), units)
+        done_with = (run,) if is_last else ()
+        return Pass(name, partial(_merge_rows, search, run, schema), units, done_with=done_with)
 
     return (
         Pass("winnow", partial(winnow_cell, search), is_cell_alone=True),
-        merge(fingerprints, FINGERPRINTS, partial(_routes_to_ranges, fingerprints, ROW_BYTES)),
-        Pass("count", partial(count_range, search), partial(_ranges, fingerprints, ROW_BYTES)),
-        Pass("refine", partial(refine_cell, search), _cells_if_hot),
-        Pass("recount", partial(recount_range, search), _refined_ranges),
+        merge(
+            fingerprints,
+            FINGERPRINTS,
+            partial(_routes_to_ranges, fingerprints, ROW_BYTES),
+            is_last=False,
+        ),
+        Pass(
+            "count",
+            partial(count_range, search),
+            partial(_ranges, fingerprints, ROW_BYTES),
+            done_with=("route_fingerprints/",),
+        ),
+        Pass(
+            "refine",
+            partial(refine_cell, search),
+            _cells_if_hot,
+            done_with=("winnow/fingerprints", "count/hot"),
+        ),
+        Pass(
+            "recount",
+            partial(recount_range, search),
+            _refined_ranges,
+            done_with=REFINED,
+        ),
         merge(places, PLACES, partial(_routes_to_cells, places)),
-        Pass("gather", partial(gather_cell, search)),
+        Pass(
+            "gather",
+            partial(gather_cell, search),
+            done_with=("winnow/fingerprints", "count/", "recount/", "route_places/"),
+        ),
         merge(contexts, CONTEXTS, partial(_routes_to_ranges, contexts, held)),
-        Pass("compare", partial(compare_range, search), partial(_ranges, contexts, held)),
+        Pass(
+            "compare",
+            partial(compare_range, search),
+            partial(_ranges, contexts, held),
+            done_with=("gather/contexts", "route_contexts/"),
+        ),
         merge(windows, WINDOWS, partial(_routes_to_cells, windows)),
     )
 
