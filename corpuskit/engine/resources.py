@@ -71,6 +71,7 @@ class ResourceEstimate:
         documents, text_bytes: to read; counted, not estimated, if `is_counted` and `is_exact`.
         memory_bytes: of one worker.
         task_bytes: of it, for one task that must fit into `task_memory_bytes`; 0 = there is none.
+            `advice`: what else to set where it does not.
         disk_bytes: written to the run directory; `freed_bytes`: given back when it is sealed: its
             own earlier files and, with `shuffle_files: delete`, those that it read.
         scratch_bytes: at a time, all workers; on a file system it is part of `disk_bytes`.
@@ -91,6 +92,7 @@ class ResourceEstimate:
     cpu_seconds: float
     is_measured: bool
     units: int
+    advice: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,6 +236,7 @@ def _estimate(
         cpu_seconds=cpu * share + start * busy,
         is_measured=scale is not None,
         units=units,
+        advice="".join(c.advice for c in costs),
     )
 
 
@@ -422,7 +425,7 @@ def _task_problem(run: RunDirectory, estimates: Sequence[ResourceEstimate]) -> s
     return (
         f"phase {worst.phase}: ~{worst.documents:,} documents need "
         f"~{format_size(worst.task_bytes)} in one task, which may use {format_size(most)}. "
-        f"Set task_memory_bytes to {worst.task_bytes} or more."
+        f"Set {worst.advice}task_memory_bytes to {worst.task_bytes} or more."
     )
 
 

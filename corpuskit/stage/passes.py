@@ -209,7 +209,7 @@ class Cost:
             phase reads are counted by whoever writes them.
         units: how many units there are; None = one per cell.
         must_fit: `unit_bytes` is for one task that cannot be cut, and fails if that is more than
-            `task_memory_bytes`.
+            `task_memory_bytes`; `advice`: what else to set in that case, as in "rounds to 8, or ".
     """
 
     cpu_seconds: float = 0.0
@@ -219,6 +219,7 @@ class Cost:
     disk_bytes: int = 0
     units: int | None = None
     must_fit: bool = False
+    advice: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

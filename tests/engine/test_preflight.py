@@ -116,9 +116,7 @@ def test_packed_rows_are_measured_once_they_exist(finished):
 def test_what_this_directory_measured_counts_more_than_declared_rates(lab):
     run = planned(lab)
     text = estimate_resources(run, 0)[0].text_bytes
-    past = {
-        "gopher_quality": EarlierUse(700.0, 2_000_000, size_bytes=100_000, kept_bytes=0)
-    }
+    past = {"gopher_quality": EarlierUse(700.0, 2_000_000, size_bytes=100_000, kept_bytes=0)}
     found = estimate_resources(run, 0, past=past)[0]
     assert found.is_measured
     assert found.disk_bytes == 100_000 * text // 2_000_000

@@ -4,6 +4,7 @@
     sign (cells)            documents                   `bands`, `priorities`   70 bytes a band key
     edges (hash ranges)     `bands`                     `forest`                128 bytes a row
     cluster (one unit)      `forest` of all ranges      `components`            48 bytes an edge
+      join_1, join_2... before it, and ranges of it, where there are too many: see `components`
     gather (cells)          `components`, documents     `sets`, `sizes`         24 bytes a shingle
     verify (hash ranges)    `sets`, `sizes`             `clusters`              18 bytes a shingle
     survivors, route, apply: see `_cluster_stage`
@@ -15,13 +16,13 @@ them, `signatures` the files of `signatures: true`. With `verify: null` the pass
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.errors import TaskError
 from corpuskit.formats.batch import numbers
 from corpuskit.kernels.unionfind import connect, first_of_group
 from corpuskit.stage import Cost, Pass, Unit
@@ -29,7 +30,7 @@ from corpuskit.stages._routing import hash_units
 from corpuskit.stages.dedup import _cluster_stage
 from corpuskit.stages.dedup._cluster_stage import ClusterStage
 from corpuskit.stages.dedup._reference import is_reference
-from corpuskit.stages.dedup.minhash_dedup import schemes
+from corpuskit.stages.dedup.minhash_dedup import components, schemes
 from corpuskit.stages.dedup.minhash_dedup.signatures import signed_rows, write_signatures
 from corpuskit.stages.dedup.minhash_dedup.verification import (
     COMPONENTS,
@@ -52,22 +53,12 @@ if TYPE_CHECKING:
 
 _BANDS = pa.schema([("hash", pa.uint64()), ("band", pa.uint8()), ("key", pa.int64())])
 _PRIORITIES = pa.schema([("key", pa.int64()), ("priority", pa.uint64())])
-_FOREST = pa.schema([("key", pa.int64()), ("root", pa.int64())])
 
 _ROW_BYTES = 128
 """Memory of the pass `edges` per row, where every document has a near duplicate."""
 
 _SIGN_SPEEDS = {"fast": 200e6, "datatrove": 28e6, "datasketch": 45e6}
 """Bytes of text per CPU second, at 14 bands of 8."""
-
-_EDGES = 4
-"""Edges per clustered document that an estimate takes: 10 million synthetic ones had 3.8."""
-
-_EDGE_BYTES = 48
-"""Memory of the pass `cluster` per edge: the edges as read, their ends once more, sorted."""
-
-_NODE_BYTES = 64
-"""Memory of that pass per document where clusters are ranked later, when they are verified."""
 
 
 class MinhashDedup(schemes.Signing, ClusterStage):
@@ -97,6 +88,9 @@ class MinhashDedup(schemes.Signing, ClusterStage):
     verify: float | None = Field(0.8, gt=0, le=1)
     r"""Least Jaccard similarity of the sets of word n-grams, in `\w+` words in lower case whatever
     the scheme. null: bands alone decide, and delete much that is less similar."""
+    rounds: int = Field(0, ge=0, le=64)
+    """The most rounds in which many tasks join near duplicates that are too many for one task: 4
+    are usual, so set 8. With 0 one task joins them all. Results are the same."""
     signatures: bool = False
     """Keep whole signatures, as `signatures/<stage>/part-*.parquet`."""
 
@@ -142,11 +136,12 @@ class MinhashDedup(schemes.Signing, ClusterStage):
                 self.cut_ranges,
                 done_with=self.unless_indexed("sign/bands"),
             ),
+            *components.passes(self),
             Pass(
                 "cluster",
                 self.merge_forests,
-                self.one_unit,
-                done_with=("sign/priorities", "edges/forest"),
+                partial(components.cut_cluster, self),
+                done_with=("sign/priorities", *components.read_by_cluster(self)),
             ),
             *(() if self.verify is None else verifying),
             *self.last_passes(),
@@ -168,11 +163,8 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         if pass_name == "edges":
             rows += self.references().rows("bands")
             return _cluster_stage.cost_of_range(volume, rows, _ROW_BYTES)
-        if pass_name == "cluster":
-            clustered = int(volume.documents * _cluster_stage.CLUSTERED)
-            held = clustered * (_EDGES * _EDGE_BYTES + self._node_bytes())
-            disk = clustered * (44 if self.verify is None else 16)
-            return Cost(clustered / 2e6, unit_bytes=held, disk_bytes=disk, units=1, must_fit=True)
+        if pass_name == "cluster" or pass_name.startswith("join_"):
+            return components.cost(self, volume, pass_name)
         if pass_name in ("gather", "verify"):
             return cost_of_verify(volume, pass_name)
         return super().cost(volume, pass_name)
@@ -235,33 +227,9 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         inner = np.flatnonzero(nodes != roots)
         context.write_shuffle("forest", {"key": nodes[inner], "root": roots[inner]}, is_sorted=True)
 
-    def one_unit(self, plan: PassPlan) -> list[Unit]:
-        """Return the one unit that merges all forests.
-
-        Raises:
-            TaskError: they don't fit the memory of a task.
-        """
-        num_edges = sum(part.rows for part in plan.parts("edges/forest"))
-        num_nodes = 2 * num_edges
-        if not self.against:
-            num_nodes = min(num_nodes, plan.counters("sign").get("signed", 0))
-        needed = num_edges * _EDGE_BYTES + num_nodes * self._node_bytes()
-        if needed > plan.memory_bytes:
-            raise TaskError(
-                f"{self.stage_name()}.cluster: up to {num_nodes:,} near duplicates joined by "
-                f"{num_edges:,} edges need {needed:,} bytes in one task, which may use "
-                f"{plan.memory_bytes:,}. Set task_memory_bytes to {needed} or more."
-            )
-        return [Unit(0)]
-
-    def _node_bytes(self) -> int:
-        return _cluster_stage.CLUSTER_BYTES if self.verify is None else _NODE_BYTES
-
     def merge_forests(self, context: PassContext) -> None:
-        """Write the connected components of all forests."""
-        rows = context.read_shuffle("edges/forest", None, None, _FOREST)
-        nodes, roots = connect(*(numbers(column) for column in rows.columns))
-        del rows
+        """Write the connected components of all forests, or of a range of keys."""
+        nodes, roots = components.find_components(self, context)
         if self.verify is not None:
             context.count("joined_documents", len(nodes))
             context.write_shuffle("components", {"key": nodes, "component": roots}, is_sorted=True)
