@@ -113,14 +113,14 @@ def cut_routes(
         dataclasses.replace(unit, number=number, producers=group)
         for number, (unit, group) in enumerate(
             (unit, group)
-            for unit in unit_ranges(consumers, -(-pieces // groups))
+            for unit in _ranges(consumers, -(-pieces // groups))
             for group in itertools.pairwise(edges)
         )
     ]
 
 
-def unit_ranges(consumers: Sequence[Unit], num: int) -> list[Unit]:
-    """Return about `num` ranges of consecutive units, about equal in rows; all are numbered 0."""
+def _ranges(consumers: Sequence[Unit], num: int) -> list[Unit]:
+    """Return about `num` ranges of consecutive consumers, about equal in rows."""
     most = sum(unit.rows for unit in consumers) / num
     ranges: list[Unit] = []
     for unit in consumers:

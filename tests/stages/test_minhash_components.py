@@ -16,10 +16,11 @@ from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.kernels.unionfind import connect
 from corpuskit.stage import Unit
 from corpuskit.stages.dedup.minhash_dedup import MinhashDedup
+from corpuskit.stages.dedup.minhash_dedup.components import write_forest
 from tests.stages.global_runner import Context, GlobalRun, key_of
 
 NODES = 24
-SMALL = 1200
+SMALL = 2500
 """Memory for a few links: there are up to a dozen ranges."""
 
 Edges = list[tuple[int, int]]
@@ -30,21 +31,19 @@ def clustered(
 ) -> tuple[dict[str, list], dict[str, int]]:
     """Return the columns that the pass `cluster` writes, and how many units each pass had."""
     run = GlobalRun(["x"] * NODES, folder, bounds=range(2, NODES, 2), memory_bytes=memory)
+    stage = MinhashDedup(rounds=rounds, verify=verify)
     run.counted = {"sign": {"signed": NODES}}
     for number, some in enumerate((edges[::2], edges[1::2])):
         ends = np.array([[key_of(a), key_of(b)] for a, b in some], np.int64).reshape(-1, 2)
         nodes, roots = connect(ends[:, 0].copy(), ends[:, 1].copy())
         inner = nodes != roots
-        columns = {"key": nodes[inner], "root": roots[inner]}
-        Context(run, "edges", Unit(number)).write_shuffle("forest", columns)
-    stage = MinhashDedup(rounds=rounds, verify=verify)
+        write_forest(stage, Context(run, "edges", Unit(number)), nodes[inner], roots[inner])
     passes = [one for one in stage.passes() if one.name.startswith(("join_", "cluster"))]
     units = {one.name: run.run_pass(one) for one in passes}
     name = "clusters" if verify is None else "components"
     tables = [read_shuffle(folder / part.path) for part in run.parts(f"cluster/{name}")]
     rows = [row for table in tables for row in table.to_pylist()]
-    if verify is None:  # by survivor: ranges are of the smallest documents of clusters
-        rows.sort(key=lambda row: row["key"])
+    rows.sort(key=lambda row: row["key"])
     return {key: [repr(row[key]) for row in rows] for key in (rows[0] if rows else ())}, units
 
 

@@ -68,12 +68,18 @@ def test_clusters_equal_connected_components_of_band_collisions(texts: list[str]
 @settings(max_examples=20)
 @given(corpora, st.data())
 def test_decisions_do_not_depend_on_how_the_work_was_cut(texts: list[str], data) -> None:
-    whole = run_global(LOOSE, texts, batch_docs=100)
+    stage = LOOSE.model_copy(update={"verify": data.draw(st.sampled_from([None, 0.3]))})
+    whole = run_global(stage, texts, batch_docs=100)
+    rounds = data.draw(st.sampled_from([0, 12]))
+    small = dict.fromkeys(("cluster", *(f"join_{number}" for number in range(1, 13))), 600)
     cut = run_global(
-        LOOSE,
+        stage.model_copy(update={"rounds": rounds}),
         texts,
         bounds=sorted(data.draw(st.sets(st.integers(0, len(texts)), max_size=4))),
-        memory_bytes={"edges": data.draw(st.sampled_from([128 * 3, 128 * 10]))},
+        memory_bytes={
+            "edges": data.draw(st.sampled_from([128 * 3, 128 * 10])),
+            **(small if rounds else {}),
+        },
         batch_docs=data.draw(st.integers(1, 5)),
     )
     assert cut.keep.tolist() == whole.keep.tolist()

@@ -225,7 +225,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         linked = np.flatnonzero(first != np.arange(len(first)))
         nodes, roots = connect(keys[linked], keys[first[linked]])
         inner = np.flatnonzero(nodes != roots)
-        context.write_shuffle("forest", {"key": nodes[inner], "root": roots[inner]}, is_sorted=True)
+        components.write_forest(self, context, nodes[inner], roots[inner])
 
     def merge_forests(self, context: PassContext) -> None:
         """Write the connected components of all forests, or of a range of keys."""
@@ -242,6 +242,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         unit = context.unit
         rows = context.read_shuffle("cluster/components", unit.low, unit.high, COMPONENTS)
         if rows.num_rows:
+            rows = rows.sort_by("key")  # ranges of hashes have written them
             keys, components = (numbers(column) for column in rows.columns)
             write_sets(context, keys, components, self._sets(context, keys))
 

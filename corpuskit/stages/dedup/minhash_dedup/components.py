@@ -1,12 +1,13 @@
 """Connected components of what bands link: in one task, or in rounds where there are too many.
 
-    join_1, join_2... (ranges of keys)   `forest` of edges, `links` of the round before   `links`
-    cluster (one unit, or the ranges)    the last of these                                components
+    join_1, join_2... (hash ranges)        `forest` of edges, `links` of the round before   `links`
+    cluster (one unit, or hash ranges)     the last of these                            components
 
 In a round each task connects all links of the documents in its range, and links everything that
-they reach to the smallest of it; each link is written for both of its ends. When no document is
-linked to anything but the smallest that it reaches, components are stars and the rounds end. Keys
-become no smaller than that of the component, so the labels are those of one task.
+they reach to the smallest key of it; each link is written for both of its ends. When no document is
+linked to anything but the smallest that it reaches, components are stars and the rounds end: their
+labels are those of one task. Ranges are of hashes of keys: the smallest keys of large components
+are among the first of all, and one range of keys would have most links.
 
 Source: Kiveris et al. 2014, Connected Components in MapReduce and Beyond: large-star and
 small-star, which are done at once here, and to the end within a range.
@@ -14,7 +15,6 @@ small-star, which are done at once here, and to the end within a range.
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from corpuskit.kernels.unionfind import connect
 from corpuskit.stage import Cost, Pass, Unit
 from corpuskit.stages import _routing
 from corpuskit.stages.dedup._cluster_stage import CLUSTER_BYTES, CLUSTERED
+from corpuskit.stages.dedup.minhash_dedup.verification import spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 FOREST = pa.schema([("key", pa.int64()), ("root", pa.int64())])
 """Spanning trees of a range of hashes: a document, and the smallest of what it is linked to."""
 
-LINKS = pa.schema([("key", pa.int64()), ("other", pa.int64())])
-"""Two documents that belong together, in two rows; in `edges/forest` the larger key has the row."""
+LINKS = pa.schema([("at", pa.uint64()), ("key", pa.int64()), ("other", pa.int64())])
+"""Two documents that belong together, in two rows; `at` is the hash of the first one's key. Where
+there may be rounds, `edges` writes its forests so, a row for the larger key alone."""
 
 _EDGES = 4
 """Edges per clustered document that an estimate takes: 10 million synthetic ones had 3.8."""
@@ -49,11 +51,8 @@ _EDGE_BYTES = 48
 _NODE_BYTES = 64
 """Memory of it per document where clusters are ranked later, when they are verified."""
 
-_LINK_BYTES = 200
+_LINK_BYTES = 300
 """Memory of a range, per link: as read, connected, and written for both ends."""
-
-_UNEVEN = 4
-"""Ranges are equal in documents; in one source nearly all may be duplicates."""
 
 _USUAL_ROUNDS = 4
 """Rounds that clusters of near duplicates take, the last of which only sees that all is done."""
@@ -86,21 +85,34 @@ def cut_round(stage: MinhashDedup, number: int, plan: PassPlan) -> list[Unit]:
         is_needed = plan.counters(f"join_{number - 1}").get(_OPEN, 0) > 0
     else:
         is_needed = _task_bytes(stage, plan, 0) > plan.memory_bytes
-    return _key_ranges(stage, plan, number - 1) if is_needed else []
+    return _ranges(plan, number - 1) if is_needed else []
+
+
+def write_forest(
+    stage: MinhashDedup, context: PassContext, keys: NDArray[np.int64], roots: NDArray[np.int64]
+) -> None:
+    """Write a forest: documents, ascending, and the root of each."""
+    if stage.rounds:
+        context.write_shuffle("forest", {"at": spread(keys), "key": keys, "other": roots})
+    else:
+        context.write_shuffle("forest", {"key": keys, "root": roots}, is_sorted=True)
 
 
 def join_range(number: int, context: PassContext) -> None:
     """Link what the documents of a range reach to the smallest of it."""
-    own, others = _read_links(context, number - 1)
+    unit = context.unit
+    rows = context.read_shuffle(_links(number - 1), unit.low, unit.high, LINKS)
+    own, others = numbers(rows.column("key")), numbers(rows.column("other"))
     nodes, roots = connect(own, others)
     reached = roots[np.searchsorted(nodes, own)]
     num_open = np.count_nonzero((others != reached) & (own != reached))
     # Before the first round, a document's range has not seen the larger ones that it is linked to.
     context.count(_OPEN, len(own) if number == 1 else int(num_open))
-    del own, others, reached
+    del rows, own, others, reached
     inner = nodes != roots
     nodes, roots = nodes[inner], roots[inner]
-    columns = {"key": np.concatenate([nodes, roots]), "other": np.concatenate([roots, nodes])}
+    keys = np.concatenate([nodes, roots])
+    columns = {"at": spread(keys), "key": keys, "other": np.concatenate([roots, nodes])}
     context.write_shuffle("links", columns)
 
 
@@ -112,13 +124,14 @@ def cut_cluster(stage: MinhashDedup, plan: PassPlan) -> list[Unit]:
     """
     last = _last_round(stage, plan)
     if last and not plan.counters(f"join_{last}")[_OPEN]:
-        return _key_ranges(stage, plan, last)
+        return _ranges(plan, last)
     needed = _task_bytes(stage, plan, last)
     if needed > plan.memory_bytes:
         left = f" after {last} rounds" if last else ""
         raise TaskError(
-            f"{stage.stage_name()}.cluster: near duplicates joined by {_rows(plan, last):,} "
-            f"edges{left} need {needed:,} bytes in one task, which may use {plan.memory_bytes:,}. "
+            f"{stage.stage_name()}.cluster: up to {_most_nodes(stage, plan, last):,} near "
+            f"duplicates joined by {_rows(plan, last):,} edges{left} need {needed:,} bytes in one "
+            f"task, which may use {plan.memory_bytes:,}. "
             f"Set rounds to {max(2 * last, 8)}, or task_memory_bytes to {needed} or more."
         )
     return [Unit(0)]
@@ -130,14 +143,17 @@ def find_components(
     """Return documents, ascending, and the smallest of the component of each.
 
     Of a range these are its documents or, where clusters are ranked at once, the components whose
-    smallest document is in the range.
+    smallest document is in it.
     """
-    low, high = context.unit.low, context.unit.high
-    nodes, roots = connect(*_read_links(context, _last_round(stage, context)))
-    if low == high:
+    unit, last = context.unit, _last_round(stage, context)
+    low, high = (unit.low, unit.high) if unit.high else (None, None)
+    schema = LINKS if stage.rounds else FOREST
+    rows = context.read_shuffle(_links(last), low, high, schema)
+    nodes, roots = connect(*(numbers(column) for column in rows.columns[-2:]))
+    if high is None:
         return nodes, roots
-    placed = roots if stage.verify is None else nodes
-    is_mine = (placed >= low) & (placed < high)
+    placed = spread(roots if stage.verify is None else nodes)
+    is_mine = (placed >= np.uint64(unit.low)) & (placed <= np.uint64(unit.high - 1))
     return nodes[is_mine], roots[is_mine]
 
 
@@ -156,10 +172,8 @@ def cost(stage: MinhashDedup, volume: Volume, pass_name: str) -> Cost:
     number = int(pass_name.removeprefix("join_")) if pass_name != "cluster" else 0
     if not is_cut or number > _USUAL_ROUNDS:
         return Cost(units=0)
-    ranges = -(-links * _LINK_BYTES * _UNEVEN // volume.task_memory_bytes)
-    held = volume.task_memory_bytes // _UNEVEN
-    disk = 17 * links if number else written
-    return Cost(links / 3e6, unit_bytes=held, disk_bytes=disk, units=min(ranges, volume.cells))
+    disk = 25 * links if number else written
+    return _routing.cost_of_ranges(volume, links, _LINK_BYTES, links / 3e6, disk)
 
 
 def _links(number: int) -> str:
@@ -179,31 +193,19 @@ def _last_round(stage: MinhashDedup, plan: PassPlan | PassContext) -> int:
 
 def _task_bytes(stage: MinhashDedup, plan: PassPlan, number: int) -> int:
     """Return the memory of one task that joins all links of a round."""
-    num_links = _rows(plan, number)
-    num_nodes = 2 * num_links
-    if not stage.against:
-        num_nodes = min(num_nodes, plan.counters("sign").get("signed", 0))
-    return num_links * _EDGE_BYTES + num_nodes * _node_bytes(stage)
+    num_nodes = _most_nodes(stage, plan, number)
+    return _rows(plan, number) * _EDGE_BYTES + num_nodes * _node_bytes(stage)
+
+
+def _most_nodes(stage: MinhashDedup, plan: PassPlan, number: int) -> int:
+    """Return a bound of the documents that have links."""
+    most = 2 * _rows(plan, number)
+    return most if stage.against else min(most, plan.counters("sign").get("signed", 0))
 
 
 def _node_bytes(stage: MinhashDedup) -> int:
     return CLUSTER_BYTES if stage.verify is None else _NODE_BYTES
 
 
-def _key_ranges(stage: MinhashDedup, plan: PassPlan, number: int) -> list[Unit]:
-    """Return ranges of keys, about equal in documents, whose links a task can hold."""
-    units = [*stage.references().units(0), *plan.cells()]
-    cells = [Unit(0, "", c.low, c.high, c.rows) for c in sorted(units, key=lambda unit: unit.low)]
-    num = -(-_rows(plan, number) * _LINK_BYTES * _UNEVEN // plan.memory_bytes)
-    ranges = _routing.unit_ranges(cells, max(num, 1))
-    return [dataclasses.replace(one, number=place) for place, one in enumerate(ranges)]
-
-
-def _read_links(context: PassContext, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the links of this unit's range, or all of them."""
-    unit = context.unit
-    low, high = (None, None) if unit.low == unit.high else (unit.low, unit.high)
-    schema = LINKS if number else FOREST
-    rows = context.read_shuffle(_links(number), low, high, schema)
-    own, others = (numbers(column) for column in rows.columns)
-    return own, others
+def _ranges(plan: PassPlan, number: int) -> list[Unit]:
+    return _routing.hash_units(plan, _links(number), _LINK_BYTES)

@@ -332,14 +332,14 @@ def write_sets(
             f"unit {context.unit.number}: {len(documents)} documents should live here, {len(keys)} "
             "do. Run again."
         )
-    spread = frozen(_spread(components))
+    hashed = frozen(spread(components))
     rows = np.arange(len(keys))
-    twins = first_twins(spread, keys, offsets, hashes, rows)
+    twins = first_twins(hashed, keys, offsets, hashes, rows)
     sizes = np.where(twins == rows, np.diff(offsets), 0)
     if (twins != rows).any():
         hashes = hashes[np.repeat(twins == rows, np.diff(offsets))]
     columns = {
-        "component": spread,
+        "component": hashed,
         "key": keys,
         "priority": priorities,
         "twin": keys[twins],
@@ -348,7 +348,7 @@ def write_sets(
     context.count("gathered", len(keys))
     context.count("shingles", int(sizes.sum()))
     context.write_shuffle("sets", columns)
-    values, group = np.unique(spread, return_inverse=True)
+    values, group = np.unique(hashed, return_inverse=True)
     sums = {
         "component": values,
         "documents": np.bincount(group).astype(np.int64),
@@ -406,9 +406,9 @@ def as_hashes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], Hashes]:
     return frozen(sets.offsets // 8), sets.data[: len(sets.data) // 8 * 8].view(np.uint64)
 
 
-def _spread(components: Keys) -> Hashes:
-    """Return other numbers for components, one for one, evenly spread."""
-    values = components.view(np.uint64)
+def spread(keys: Keys) -> Hashes:
+    """Return other numbers for keys, one for one, evenly spread over 64 bits."""
+    values = keys.view(np.uint64)
     values = (values ^ (values >> np.uint64(32))) * _SPREAD
     values = (values ^ (values >> np.uint64(29))) * _MIX
     return values ^ (values >> np.uint64(32))
