@@ -2,10 +2,12 @@
 
     pass                    reads                       writes                  memory
     sign (cells)            documents                   `bands`, `priorities`   70 bytes a band key
+    route_bands             `bands`                     the same, merged; only for very many cells
     edges (hash ranges)     `bands`                     `forest`                128 bytes a row
     cluster (one unit)      `forest` of all ranges      `components`            48 bytes an edge
       join_1, join_2... before it, and ranges of it, where there are too many: see `components`
     gather (cells)          `components`, documents     `sets`, `sizes`         24 bytes a shingle
+    route_sets              `sets`, `sizes`             the same, merged; only for very many cells
     verify (hash ranges)    `sets`, `sizes`             `clusters`              18 bytes a shingle
     survivors, route, apply: see `_cluster_stage`
 
@@ -26,7 +28,7 @@ from pydantic import Field
 from corpuskit.formats.batch import numbers
 from corpuskit.kernels.unionfind import connect, first_of_group
 from corpuskit.stage import Cost, Pass, Unit
-from corpuskit.stages._routing import hash_units
+from corpuskit.stages import _routing
 from corpuskit.stages.dedup import _cluster_stage
 from corpuskit.stages.dedup._cluster_stage import ClusterStage
 from corpuskit.stages.dedup._reference import is_reference
@@ -34,8 +36,10 @@ from corpuskit.stages.dedup.minhash_dedup import components, schemes
 from corpuskit.stages.dedup.minhash_dedup.signatures import signed_rows, write_signatures
 from corpuskit.stages.dedup.minhash_dedup.verification import (
     COMPONENTS,
+    SETS_AND_SIZES,
     ShingleSets,
     cost_of_verify,
+    cut_routes_to_verify,
     cut_verify,
     read_index,
     verify_range,
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
 
 _BANDS = pa.schema([("hash", pa.uint64()), ("band", pa.uint8()), ("key", pa.int64())])
 _PRIORITIES = pa.schema([("key", pa.int64()), ("priority", pa.uint64())])
+
+_COMPONENTS = "cluster/components"
 
 _ROW_BYTES = 128
 """Memory of the pass `edges` per row, where every document has a near duplicate."""
@@ -115,13 +121,20 @@ class MinhashDedup(schemes.Signing, ClusterStage):
 
     def passes(self) -> tuple[Pass, ...]:
         verifying = (
+            *(
+                [_routing.merge_pass({_COMPONENTS: COMPONENTS}, self.cut_routes_to_cells)]
+                if self.rounds
+                else ()
+            ),
             Pass(
                 "gather",
                 self.gather_cell,
                 self.cut_survivors if self.against else None,
-                done_with=("cluster/components",),
+                done_with=(_COMPONENTS, "route_components/"),
             ),
-            Pass("verify", self.verify_range, cut_verify, done_with=("gather/",)),
+            # A component too large for a task is read cell by cell where cells have written it.
+            _routing.merge_pass(SETS_AND_SIZES, cut_routes_to_verify, done_with=()),
+            Pass("verify", self.verify_range, cut_verify, done_with=("gather/", "route_sets/")),
         )
         return (
             Pass(
@@ -130,11 +143,16 @@ class MinhashDedup(schemes.Signing, ClusterStage):
                 is_cell_alone=True,
                 owns=("signatures/{label}/",) if self.signatures else (),
             ),
+            _routing.merge_pass(
+                {"sign/bands": _BANDS},
+                self.cut_routes_to_ranges,
+                done_with=self.unless_indexed("sign/bands"),
+            ),
             Pass(
                 "edges",
                 self.link_range,
                 self.cut_ranges,
-                done_with=self.unless_indexed("sign/bands"),
+                done_with=("route_bands/", *self.unless_indexed("sign/bands")),
             ),
             *components.passes(self),
             Pass(
@@ -160,12 +178,20 @@ class MinhashDedup(schemes.Signing, ClusterStage):
             held = max(held, sets.unit_bytes)
             seconds = volume.text_bytes / speed + sets.cpu_seconds
             return Cost(seconds, unit_bytes=held, disk_bytes=disk + sets.disk_bytes)
+        if pass_name == "route_bands":
+            ranges = _routing.num_ranges(volume, rows, _ROW_BYTES)
+            return _routing.cost_of_route(volume, ranges, rows * _ROW_BYTES, rows / 3e6, 17 * rows)
         if pass_name == "edges":
             rows += self.references().rows("bands")
             return _cluster_stage.cost_of_range(volume, rows, _ROW_BYTES)
         if pass_name == "cluster" or pass_name.startswith("join_"):
             return components.cost(self, volume, pass_name)
-        if pass_name in ("gather", "verify"):
+        if pass_name == "route_components":
+            documents = int(volume.documents * _cluster_stage.CLUSTERED)
+            writers = components.cost(self, volume, "cluster").units or 0
+            size, cpu = documents * _ROW_BYTES, documents / 3e6
+            return _routing.cost_of_route(volume, writers, size, cpu, 16 * documents)
+        if pass_name in ("gather", "route_sets", "verify"):
             return cost_of_verify(volume, pass_name)
         return super().cost(volume, pass_name)
 
@@ -211,12 +237,16 @@ class MinhashDedup(schemes.Signing, ClusterStage):
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
         reference_rows = self.references().rows("bands")
-        return hash_units(plan, "sign/bands", _ROW_BYTES, reference_rows)
+        return _routing.hash_units(plan, "sign/bands", _ROW_BYTES, reference_rows)
+
+    def cut_routes_to_ranges(self, plan: PassPlan) -> list[Unit]:
+        """Return groups of cells in ranges of hashes where there are very many, else none."""
+        return _routing.ranges_if_many(plan, "sign/bands", self.cut_ranges(plan), _ROW_BYTES)
 
     def link_range(self, context: PassContext) -> None:
         """Write the spanning forest of what this hash range links: document -> smallest key."""
         low, high = context.unit.low, context.unit.high
-        rows = context.read_shuffle("sign/bands", low, high, _BANDS)
+        rows = context.read_shuffle(_routing.merged(context, "sign/bands"), low, high, _BANDS)
         if self.against:
             references = self.references().matching("bands", low, high, _BANDS, rows)
             rows = pa.concat_tables([references, rows])
@@ -237,10 +267,16 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         priorities = self._priorities_of(context, nodes) if self.has_priorities() else None
         _cluster_stage.write_clusters(context, _cluster_stage.rank(nodes, roots, priorities))
 
+    def cut_routes_to_cells(self, plan: PassPlan) -> list[Unit]:
+        """Return ranges of documents where ranges of components and cells are very many."""
+        references = self.references().units(0)
+        return _routing.cells_if_many(plan, _COMPONENTS, _ROW_BYTES, *references)
+
     def gather_cell(self, context: PassContext) -> None:
         """Write the shingle sets of the documents that bands have joined."""
         unit = context.unit
-        rows = context.read_shuffle("cluster/components", unit.low, unit.high, COMPONENTS)
+        file = _routing.merged(context, _COMPONENTS) if self.rounds else _COMPONENTS
+        rows = context.read_shuffle(file, unit.low, unit.high, COMPONENTS)
         if rows.num_rows:
             rows = rows.sort_by("key")  # ranges of hashes have written them
             keys, components = (numbers(column) for column in rows.columns)

@@ -173,7 +173,7 @@ def cost(stage: MinhashDedup, volume: Volume, pass_name: str) -> Cost:
     if not is_cut or number > _USUAL_ROUNDS:
         return Cost(units=0)
     disk = 25 * links if number else written
-    return _routing.cost_of_ranges(volume, links, _LINK_BYTES, links / 3e6, disk)
+    return _routing.cost_of_ranges(volume, links, _LINK_BYTES, links / 2.4e6, disk)
 
 
 def _links(number: int) -> str:
