@@ -16,7 +16,7 @@ small-star, which are done at once here, and to the end within a range.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.stage import PassContext, PassPlan, Volume
-    from corpuskit.stages.dedup.minhash_dedup import MinhashDedup
+
+
+class Joining(Protocol):
+    """What is read of the stage."""
+
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def verify(self) -> float | None: ...
+    @property
+    def against(self) -> tuple[str, ...]: ...
+    @classmethod
+    def stage_name(cls) -> str: ...
+
 
 FOREST = pa.schema([("key", pa.int64()), ("root", pa.int64())])
 """Spanning trees of a range of hashes: a document, and the smallest of what it is linked to."""
@@ -61,7 +74,7 @@ _OPEN = "open"
 """Counter of links to anything but the smallest document that is reached."""
 
 
-def passes(stage: MinhashDedup) -> tuple[Pass, ...]:
+def passes(stage: Joining) -> tuple[Pass, ...]:
     """Return the rounds."""
     return tuple(
         Pass(
@@ -74,12 +87,12 @@ def passes(stage: MinhashDedup) -> tuple[Pass, ...]:
     )
 
 
-def read_by_cluster(stage: MinhashDedup) -> tuple[str, ...]:
+def read_by_cluster(stage: Joining) -> tuple[str, ...]:
     """Return the shuffle files that nobody reads after `cluster`."""
     return tuple(_links(number) for number in range(stage.rounds + 1))
 
 
-def cut_round(stage: MinhashDedup, number: int, plan: PassPlan) -> list[Unit]:
+def cut_round(stage: Joining, number: int, plan: PassPlan) -> list[Unit]:
     """Return the ranges of a round; none if one task can join all, or all is joined."""
     if number > 1:
         is_needed = plan.counters(f"join_{number - 1}").get(_OPEN, 0) > 0
@@ -89,7 +102,7 @@ def cut_round(stage: MinhashDedup, number: int, plan: PassPlan) -> list[Unit]:
 
 
 def write_forest(
-    stage: MinhashDedup, context: PassContext, keys: NDArray[np.int64], roots: NDArray[np.int64]
+    stage: Joining, context: PassContext, keys: NDArray[np.int64], roots: NDArray[np.int64]
 ) -> None:
     """Write a forest: documents, ascending, and the root of each."""
     if stage.rounds:
@@ -116,7 +129,7 @@ def join_range(number: int, context: PassContext) -> None:
     context.write_shuffle("links", columns)
 
 
-def cut_cluster(stage: MinhashDedup, plan: PassPlan) -> list[Unit]:
+def cut_cluster(stage: Joining, plan: PassPlan) -> list[Unit]:
     """Return one unit that joins what is left to join; ranges where all is joined.
 
     Raises:
@@ -138,7 +151,7 @@ def cut_cluster(stage: MinhashDedup, plan: PassPlan) -> list[Unit]:
 
 
 def find_components(
-    stage: MinhashDedup, context: PassContext
+    stage: Joining, context: PassContext
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return documents, ascending, and the smallest of the component of each.
 
@@ -157,7 +170,7 @@ def find_components(
     return nodes[is_mine], roots[is_mine]
 
 
-def cost(stage: MinhashDedup, volume: Volume, pass_name: str) -> Cost:
+def cost(stage: Joining, volume: Volume, pass_name: str) -> Cost:
     """Return what `cluster` or a round needs."""
     clustered = int(volume.documents * CLUSTERED)
     links = clustered * _EDGES
@@ -185,25 +198,25 @@ def _rows(plan: PassPlan, number: int) -> int:
     return sum(part.rows for part in plan.parts(_links(number)))
 
 
-def _last_round(stage: MinhashDedup, plan: PassPlan | PassContext) -> int:
+def _last_round(stage: Joining, plan: PassPlan | PassContext) -> int:
     """Return the last round that had something to do, 0 if none had."""
     rounds = range(1, stage.rounds + 1)
     return max((n for n in rounds if _OPEN in plan.counters(f"join_{n}")), default=0)
 
 
-def _task_bytes(stage: MinhashDedup, plan: PassPlan, number: int) -> int:
+def _task_bytes(stage: Joining, plan: PassPlan, number: int) -> int:
     """Return the memory of one task that joins all links of a round."""
     num_nodes = _most_nodes(stage, plan, number)
     return _rows(plan, number) * _EDGE_BYTES + num_nodes * _node_bytes(stage)
 
 
-def _most_nodes(stage: MinhashDedup, plan: PassPlan, number: int) -> int:
+def _most_nodes(stage: Joining, plan: PassPlan, number: int) -> int:
     """Return a bound of the documents that have links."""
     most = 2 * _rows(plan, number)
     return most if stage.against else min(most, plan.counters("sign").get("signed", 0))
 
 
-def _node_bytes(stage: MinhashDedup) -> int:
+def _node_bytes(stage: Joining) -> int:
     return CLUSTER_BYTES if stage.verify is None else _NODE_BYTES
 
 
