@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STAGES = [
-    "line_dedup", {"substring_dedup": {"min_bytes": 60}}, {"substring_dedup": {"min_bytes": 90}},
+    {"line_dedup": {"min_count": 2}}, {"substring_dedup": {"min_bytes": 60}},
     {"percentile": {"columns": ["line_dedup.repeated_units"]}},
 ]  # fmt: skip
 
@@ -75,7 +75,7 @@ def test_results_are_the_same_and_only_what_others_read_stays(long, monkeypatch)
     again(long)
     assert kept(long) == before
     assert shuffle_files(long) == LEFT
-    assert len(all_files) > 20
+    assert len(all_files) >= 20
     long.cli("verify", str(long.out))
     assert all(again(long).values())
     assert long.facts()["phases"][-1]["state"] == "reuse"
@@ -91,11 +91,6 @@ def test_a_new_file_runs_the_whole_stage_and_plan_says_so(ran):
     again(ran)
     prospects = json.loads(ran.cli("plan", str(ran.path), "--json").stdout)
     assert {prospect["state"] for prospect in prospects} == {"reuse"}
-    edited = kept(ran)
-    shutil.rmtree(ran.out)
-    del ran.pipeline["shuffle_files"]
-    again(ran)
-    assert kept(ran) == edited
 
 
 def test_a_stage_whose_last_pass_is_gone_says_why_it_runs_again(ran):

@@ -59,7 +59,7 @@ def graphs(draw: st.DrawFn) -> Edges:
 
 
 @given(edges=graphs(), verify=st.sampled_from([None, 0.8]))
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 def test_rounds_find_what_one_task_finds(edges, verify):
     edges = [(a, b) for a, b in edges if a != b]
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as many:
