@@ -6,7 +6,8 @@ The inputs are what the Parquet source reads in the footers of files of `--file-
 groups of 64 MB); there are no files. All figures are the estimates that the command prints:
 nothing counts as dropped in advance, rates are those measured on this kind of machine. `core-h` is
 CPU time of all tasks, `a worker` its memory, `units` how many tasks can be had at most;
-`scratch` is what the passes of a stage write beside documents and ledger, in bytes per byte of text.
+`scratch` is what the passes of a stage write beside documents and ledger, in bytes per byte of text;
+the last line is the most that lies there at a time, with `--shuffle-files delete` less than all.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from corpuskit.engine.resources import (
     estimate_resources,
     find_problems,
     format_size,
+    peak_disk,
 )
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.stage import InputFile, Slice
@@ -45,17 +47,16 @@ def main() -> None:
     parser.add_argument("--file-gb", type=int, default=10)
     parser.add_argument("--stages", nargs="+", default=list(STAGES), help="names or JSON")
     parser.add_argument("--task-gb", type=float, default=4, help="task_memory_bytes")
+    parser.add_argument("--shuffle-files", choices=["keep", "delete"], default="keep")
     options = parser.parse_args()
     for terabytes in options.tb:
         began = time.process_time()
         with tempfile.TemporaryDirectory() as folder:
             run = simulated(Path(folder), terabytes, options)
             needs = estimate_resources(run, 0)
-            problems = find_problems(run, needs, AvailableResources(None, "", 1, None, ""))
-        show(
-            terabytes,
-            Preflight(tuple(needs), AvailableResources(None, "", 1, None, ""), tuple(problems)),
-        )
+            available = AvailableResources(None, "", 1, None, "")
+            problems = find_problems(run, needs, available)
+        show(terabytes, Preflight(tuple(needs), available, 0.0, tuple(problems)))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
         print(
             f"(planned in {time.process_time() - began:.1f} CPU s, {peak:.0f} MB)", file=sys.stderr
@@ -68,6 +69,7 @@ def simulated(folder: Path, terabytes: float, options: argparse.Namespace) -> Ru
     content = {
         "output": str(folder / "run"),
         "documents": False,
+        "shuffle_files": options.shuffle_files,
         "task_memory_bytes": int(options.task_gb * (1 << 30)),
         "sources": {"web": {"parquet": "web/*.parquet"}},
         "stages": stages,
@@ -83,7 +85,9 @@ def simulated(folder: Path, terabytes: float, options: argparse.Namespace) -> Ru
         InputFile(number, "web", f"web/{number:06d}.parquet", f"{number:06d}.parquet", size, "0")
         for number in range(num_files)
     )
-    return RunDirectory(read_plan(path, until=last), Inputs(tuple(files), (pieces,) * num_files))
+    numbers = tuple(range(num_files * groups))  # a unit for each slice
+    inputs = Inputs(tuple(files), (pieces,) * num_files, numbers, numbers)
+    return RunDirectory(read_plan(path, until=last), inputs)
 
 
 def show(terabytes: float, flight: Preflight) -> None:
@@ -108,6 +112,11 @@ def show(terabytes: float, flight: Preflight) -> None:
         print(
             f"{stage:32}{'':12}{'':8}{'':10}{hours:10.2f}{format_size(scratch):>10}  {scratch / text:.3f}"
         )
+    peak, where = peak_disk(needs)
+    print(
+        f"at most {format_size(peak)} at a time, in {where}: {peak / text:.3f} bytes per byte of "
+        f"text, {(peak - needs[0].disk_bytes) / text:.3f} without the documents"
+    )
     for problem in flight.problems:
         print(f"refused: {problem}")
 

@@ -1,12 +1,13 @@
 """Deduplication of what is too large to have: clusters of 10 M documents, 100 M edges.
 
     python benchmarks/dedup_scale.py [--documents 10000000] [--edges 100000000] [--only clusters path random]
-        [--memory-mb 1024] [--cluster-mb 4096] [--folder DIR]
+        [--memory-mb 1024] [--cluster-mb 4096] [--rounds 8 --join-mb 256] [--folder DIR]
 
 clusters  band keys as minhash_dedup signs them, 14 to a document, for synthetic documents of which
           45 % are in clusters of power-law sizes and share each band with their cluster with
           probability 0.5; they go through the passes `edges` and `cluster`, and what comes out is
-          compared with what was planted
+          compared with what was planted. With `--rounds` tasks of `--join-mb` join them as well,
+          and what they find is compared with what one task found
 path      a path of a tenth as many nodes as there are `--edges`, its edges shuffled, cut in a
           thousand places
 random    edges between random nodes, as many nodes as edges
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import hashlib
 import os
 import pickle
 import resource
@@ -67,6 +69,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["clusters", "path", "random"])
     parser.add_argument("--memory-mb", type=int, default=1024, help="task_memory_bytes of `edges`")
     parser.add_argument("--cluster-mb", type=int, default=4096, help="the same of `cluster`")
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--join-mb", type=int, default=256, help="the same of the rounds")
     parser.add_argument("--folder", help="for 17 bytes a band key; default: that for such files")
     options = parser.parse_args()
     warm_up()
@@ -117,20 +121,25 @@ class Planned(PassPlan):
     given: Mapping[str, Any] = {}
     seed = 0
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, num_docs: int) -> None:
+        self.folder, self.num_docs = folder, num_docs
         self.memory_bytes = 0
         self.written: dict[str, list[Part]] = {}
         self.counted: dict[str, Counter[str]] = {}
 
     def cells(self) -> list[Unit]:
-        return []
+        lows = range(0, self.num_docs, CELL_DOCUMENTS)
+        highs = [min(low + CELL_DOCUMENTS, self.num_docs) for low in lows]
+        return [
+            Unit(number, "", low, high, high - low)
+            for number, (low, high) in enumerate(zip(lows, highs, strict=True))
+        ]
 
     def parts(self, name: str) -> list[Part]:
         return sorted(self.written.get(name, []))
 
     def counters(self, name: str) -> Mapping[str, int]:
-        return self.counted[name]
+        return self.counted.get(name, {})
 
     def run(self, one: Pass, memory_bytes: int) -> int:
         """Run all units of a pass; return how many there are."""
@@ -290,10 +299,10 @@ def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def clusters(folder: Path, options: argparse.Namespace) -> None:
     """Cluster planted documents through the passes of the stage."""
-    stage = MinhashDedup(verify=None)
+    stage = MinhashDedup(verify=None, rounds=options.rounds)
     passes = {one.name: one for one in stage.passes()}
     planted = Planted.make(options.documents)
-    plan = Planned(folder)
+    plan = Planned(folder, options.documents)
     plan, _ = in_child(lambda: (planted.write(plan), plan)[1])
     rows = sum(part.rows for part in plan.parts("sign/bands"))
     idle = in_child(lambda: None)[1].peak_bytes
@@ -313,7 +322,43 @@ def clusters(folder: Path, options: argparse.Namespace) -> None:
         else:
             print(f"  {edges / taken.cpu_seconds / 1e6:.1f} M edges/CPU s, "
                   f"{(taken.peak_bytes - idle) / edges:.0f} bytes an edge")  # fmt: skip
-    compare(plan, planted)
+    in_child(lambda: compare(plan, planted))
+    if options.rounds:
+        join(plan, options, idle)
+
+
+def join(plan: Planned, options: argparse.Namespace, idle: int) -> None:
+    """Join the same edges in rounds, and compare."""
+    expected, _ = in_child(lambda: digest(plan))  # in a child, so that later ones do not hold it
+    for part in plan.written.pop("cluster/clusters"):
+        (plan.folder / part.path).unlink()
+    for one in MinhashDedup(verify=None, rounds=options.rounds).passes():
+        if one.name.startswith("join_") or one.name == "cluster":
+            (num_units, plan), taken = in_child(
+                functools.partial(run_pass, plan, one, options.join_mb << 20)
+            )
+            rows = sum(part.rows for part in plan.parts(f"{one.name}/links"))
+            if num_units:
+                print(f"  {one.name}: task_memory_bytes {options.join_mb} MiB, {num_units} units, "
+                      f"{taken.cpu_seconds:.1f} CPU s, peak {(taken.peak_bytes - idle) / 1e6:.0f} "
+                      f"MB, {rows:,} links", flush=True)  # fmt: skip
+    is_same = in_child(lambda: digest(plan))[0] == expected
+    print(f"  {'equal' if is_same else 'NOT EQUAL'} to what one task found")
+    if not is_same:
+        sys.exit(1)
+
+
+def digest(plan: Planned) -> str:
+    """Return the hash of all clusters."""
+    table = clusters_of(plan)
+    columns = [table.column(name).to_numpy() for name in table.column_names]
+    return hashlib.blake2b(b"".join(column.tobytes() for column in columns)).hexdigest()
+
+
+def clusters_of(plan: Planned) -> pa.Table:
+    """Return the clusters, sorted by document; ranges have them by survivor."""
+    tables = [read_shuffle(plan.folder / part.path) for part in plan.parts("cluster/clusters")]
+    return pa.concat_tables(tables).combine_chunks().sort_by("key")
 
 
 def run_pass(plan: Planned, one: Pass, memory_bytes: int) -> tuple[int, Planned]:
@@ -323,8 +368,7 @@ def run_pass(plan: Planned, one: Pass, memory_bytes: int) -> tuple[int, Planned]
 
 def compare(plan: Planned, planted: Planted) -> None:
     """Assert that the clusters found are those that were planted."""
-    tables = [read_shuffle(plan.folder / part.path) for part in plan.parts("cluster/clusters")]
-    table = pa.concat_tables(tables)
+    table = clusters_of(plan)
     found = np.full(len(planted.cluster), -1)
     found[table.column("key").to_numpy()] = table.column("cluster").to_numpy()
     wanted = planted.components()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from corpuskit.cli._render import console, text_table
+from corpuskit.engine.release import stages_without_units
 from corpuskit.engine.resources import all_memory, format_size, peak_disk
 
 if TYPE_CHECKING:
@@ -59,6 +60,11 @@ def print_prospects(run: RunDirectory, prospects: Sequence[PhaseStatus]) -> None
         stages = " ".join(prospect.phase.labels) or "-"
         table.add_row(prospect.phase.name, stages, units, tasks, rows, size_mb, what)
     out.print(table)
+    if whole := stages_without_units(run.plan):
+        out.print(
+            "shuffle_files: delete. After a change of inputs or parameters, in them or before, "
+            f"these stages read all documents again, not only new units: {', '.join(whole)}"
+        )
 
 
 def print_status(prospects: Sequence[PhaseStatus]) -> None:

@@ -263,8 +263,19 @@ class PassWork(UnitWork, PhaseInputs):
         parts = self.parts(name)
         if producers is not None:
             parts = parts[slice(*producers)]
+        self._refuse_if_deleted(name)
         paths = [self.path(part) for part in parts.within(low, high)]
         return read_shuffles(paths, schema, low, high)
+
+    def _refuse_if_deleted(self, name: str) -> None:
+        writer, _, file = name.partition("/")
+        for index in self.phase.earlier:
+            is_writer = self.run.plan.phases[index].pass_name == writer
+            if is_writer and f"run:{file}" in self.run.seal(index).deleted:
+                raise DataError(
+                    f"phase {self.phase.name}: reads {name!r}, which was deleted: an earlier pass "
+                    "is done with it. Report it: that is a defect of the stage."
+                )
 
     def path(self, part: Part) -> Readable:
         return self.run.at(part)

@@ -373,7 +373,7 @@ class SlurmFollower:
 
     def _is_new(self, seal: Seal, work: PhaseWork) -> bool:
         """Return whether a seal is not an old one whose files are gone and are made again now."""
-        return seal != work.before or self.run.has_parts(seal.parts)
+        return seal != work.before or (not seal.deleted and self.run.has_parts(seal))
 
     def _report(self, count: PhaseCount) -> None:
         """Report the tasks whose manifests are new, and what they read."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.engine.executors import Task, TaskFailure
 from corpuskit.engine.fingerprint import same_but_code
+from corpuskit.engine.release import release, was_read
 from corpuskit.engine.rundir import file_copy, manifest_name
 from corpuskit.errors import CorpuskitError, DataError, TaskError
 from corpuskit.formats.manifest import Seal
@@ -184,11 +185,15 @@ class PhaseWork:
             seal = dataclasses.replace(
                 seal, fingerprint=self.fingerprint, accepted_code_change=True
             )
-        return seal if self.trust or self.run.has_parts(seal.parts) else None
+        if not (self.trust or self.run.has_parts(seal)):
+            return None
+        is_read = was_read(self.run, self.phase, seal, accept_code=accept_code, trust=self.trust)
+        return seal if is_read else None
 
     def _done(self) -> set[int]:
         """Return the units that some manifest names."""
-        if not self.trust or self.reused is not None:
+        is_deleted = self.before is not None and bool(self.before.deleted)
+        if not self.trust or self.reused is not None or is_deleted:
             return {unit for manifest in self.manifests.values() for unit in manifest.units}
         tasks = {manifest_name(self.phase, task): task for task in self.all_tasks}
         done: set[int] = set()
@@ -254,10 +259,17 @@ class PhaseWork:
         if self.before is None:
             is_there = self.run.store.exists(self.run.seal_name(self.phase))
             return "its seal cannot be read" if is_there else ""
+        deleted = "its shuffle files were deleted" if self.before.deleted else ""
         if self.before.fingerprint == self.fingerprint:
-            return "files are missing"
+            return (
+                f"{deleted}, and a pass that reads them runs again"
+                if deleted
+                else "files are missing"
+            )
         if same_but_code(self.before.fingerprint, self.fingerprint):
             return CODE_CHANGED
+        if deleted:
+            return f"its parameters, files or inputs changed, and {deleted}"
         if any(self.run.unit_inputs(self.phase, unit) for unit in self.units[:1]):
             is_edited = all(map(self._is_edited, self._sources()))
             return "its parameters or files changed" if is_edited else "all of its inputs changed"
@@ -316,6 +328,7 @@ class PhaseWork:
         self.run.set_seal(self.phase, seal)
         if self.reused is None:
             self._clear(seal)
+        release(self.run, self.phase, seal)
         return seal
 
     def _write_table(self, manifests: Iterable[Manifest]) -> list[Part]:
@@ -399,8 +412,10 @@ def sweep(run: RunDirectory) -> None:
     named = {run.seal_name(phase) for phase in run.plan.phases}
     kept: list[str] = []
     for phase in run.plan.phases:
+        release(run, phase, run.seal(phase.index))
+    for phase in run.plan.phases:
         seal = run.seal(phase.index)
-        named.update(*(role.paths() for role in seal.parts.roles()))
+        named.update(*(role.paths() for role in seal.kept()))
         kept.append(f"manifests/{phase.name}/{seal.fingerprint}/")
     current = tuple(kept)
     for folder in FOLDERS:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.engine.compiling import COMPILING, seconds_to_compile
+from corpuskit.engine.release import unread_after
 from corpuskit.stage import CellStage, Cost, GlobalStage, Volume
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ class ResourceEstimate:
         documents, text_bytes: to read; counted, not estimated, if `is_counted` and `is_exact`.
         memory_bytes: of one worker.
         task_bytes: of it, for one task that must fit into `task_memory_bytes`; 0 = there is none.
-        disk_bytes: written to the run directory; `freed_bytes`: given back when it is sealed.
+            `advice`: what else to set where it does not.
+        disk_bytes: written to the run directory; `freed_bytes`: given back when it is sealed: its
+            own earlier files and, with `shuffle_files: delete`, those that it read.
         scratch_bytes: at a time, all workers; on a file system it is part of `disk_bytes`.
         cpu_seconds: of all workers; `is_measured`: by an earlier run in this directory.
         units: that could be worked on at the same time.
@@ -89,15 +92,21 @@ class ResourceEstimate:
     cpu_seconds: float
     is_measured: bool
     units: int
+    advice: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class EarlierUse:
-    """What a phase took when it was last sealed; `read_bytes` of text, 0 where it reads keys."""
+    """What a phase took when it was last sealed; `read_bytes` of text, 0 where it reads keys.
+
+    Attributes:
+        kept_bytes: of what it wrote, `size_bytes`, what is still there.
+    """
 
     cpu_seconds: float
     read_bytes: int
     size_bytes: int
+    kept_bytes: int
 
 
 EarlierPhases = dict[str, EarlierUse | None]
@@ -127,6 +136,7 @@ def estimate_resources(
     written: dict[int | None, _Reading] = {None: _together(sources)}
     estimates: list[ResourceEstimate] = []
     resident: dict[str, int] = {}
+    written_bytes: dict[int, int] = {}
     for phase in run.plan.phases:
         reading = written[phase.base]
         given = run.plan.given_to(phase)
@@ -145,8 +155,40 @@ def estimate_resources(
         workers = settings.executor.processes
         estimate = _estimate(phase, reading, costs.values(), share, workers, past[phase.name])
         memory = estimate.memory_bytes + sum(resident.values())
-        estimates.append(dataclasses.replace(estimate, memory_bytes=memory))
+        written_bytes[phase.index] = estimate.disk_bytes
+        freed = estimate.freed_bytes + (
+            _released(run, phase, written_bytes) if estimate.units else 0
+        )
+        estimates.append(dataclasses.replace(estimate, memory_bytes=memory, freed_bytes=freed))
     return estimates
+
+
+def _released(run: RunDirectory, phase: Phase, written_bytes: dict[int, int]) -> int:
+    """Return the bytes of shuffle files that are deleted when a phase is sealed.
+
+    Of a phase that has not run only the whole is estimated. It counts as gone with the first file
+    that is: by far the largest (fingerprints, not the few spans that stay beside them).
+
+    Args:
+        written_bytes: of phases that have not run, by index; what is deleted is taken out.
+    """
+    if run.plan.settings.shuffle_files == "keep" or phase.is_stream:
+        return 0
+    size = 0
+    for index in phase.earlier:
+        writer = run.plan.phases[index]
+        if index not in written_bytes:
+            seal = run.seal(index)
+            roles = unread_after(run.plan, phase, writer, seal.parts.digests)
+            parts = (seal.by_role(role) for role in roles if role not in seal.deleted)
+            size += sum(int(role.column("size_bytes").sum()) for role in parts)
+        elif any(
+            file.startswith(f"{writer.pass_name}/")
+            for file in run.plan.current_pass(phase).done_with
+        ):
+            size += written_bytes[index]
+            written_bytes[index] = 0
+    return size
 
 
 def text_of_sources(run: RunDirectory) -> dict[str, tuple[int, int, bool]]:
@@ -189,11 +231,12 @@ def _estimate(
         memory_bytes=WORKER_BYTES + CELL_BYTES * volume.cells + sum(c.unit_bytes for c in costs),
         task_bytes=sum(c.unit_bytes for c in costs if c.must_fit),
         disk_bytes=int(disk * share),
-        freed_bytes=0 if before is None else before.size_bytes,
+        freed_bytes=0 if before is None else before.kept_bytes,
         scratch_bytes=int(disk * min(busy / max(units, 1), 1)),
         cpu_seconds=cpu * share + start * busy,
         is_measured=scale is not None,
         units=units,
+        advice="".join(c.advice for c in costs),
     )
 
 
@@ -232,10 +275,13 @@ def _past(seal: Seal | None) -> EarlierUse | None:
         return None
     read = sum(n for name, n in seal.counters.items() if name.startswith("read_bytes/"))
     read = read or int(seal.timing.get("text_bytes", 0))
-    size = sum(int(role.column("size_bytes").sum()) for role in seal.parts.roles())
+    size, kept = (
+        sum(int(role.column("size_bytes").sum()) for role in roles)
+        for roles in (seal.parts.roles(), seal.kept())
+    )
     # Kernels are compiled once on a machine, not each time.
     cpu = seal.timing.get("cpu_seconds", 0.0) - seal.timing.get(COMPILING, 0.0)
-    return EarlierUse(cpu, read, size)
+    return EarlierUse(cpu, read, size, kept)
 
 
 def _together(sources: Mapping[str, tuple[Source, _Reading]]) -> _Reading:
@@ -380,7 +426,7 @@ def _task_problem(run: RunDirectory, estimates: Sequence[ResourceEstimate]) -> s
     return (
         f"phase {worst.phase}: ~{worst.documents:,} documents need "
         f"~{format_size(worst.task_bytes)} in one task, which may use {format_size(most)}. "
-        f"Set task_memory_bytes to {worst.task_bytes} or more."
+        f"Set {worst.advice}task_memory_bytes to {worst.task_bytes} or more."
     )
 
 

@@ -88,8 +88,11 @@ class SealedUnits:
         return {} if table is None else {number: i for i, number in enumerate(table.units)}
 
     def find(self, unit: Unit, inputs: str, chain: str, fingerprint: str) -> int | None:
-        """Return the place in the table of the unit that did the same; None if there is none."""
-        if self.table is None:
+        """Return the place in the table of the unit that did the same; None if there is none.
+
+        Nor is there one where files of the phase were deleted when they had been read.
+        """
+        if self.seal.deleted or self.table is None:
             return None
         if self.seal.fingerprint == fingerprint:
             return self._by_number.get(unit.number)

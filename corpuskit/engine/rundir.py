@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from corpuskit.engine.executors import Task
-    from corpuskit.formats.manifest import Part, Parts, RoleParts
+    from corpuskit.formats.manifest import Part, RoleParts
     from corpuskit.storage import Store
 
 WORTH_A_LISTING = 32
@@ -275,9 +275,9 @@ class RunDirectory:
                 return manifest
         return None
 
-    def has_parts(self, parts: Parts) -> bool:
-        """Return whether all files that a seal names are there in their full size."""
-        return all(map(self._has_role, parts.roles()))
+    def has_parts(self, seal: Seal) -> bool:
+        """Return whether all files of a seal that were not deleted are there in their full size."""
+        return all(map(self._has_role, seal.kept()))
 
     def _has_role(self, parts: RoleParts) -> bool:
         if len(parts) < WORTH_A_LISTING or parts.role.startswith("file:"):

@@ -153,6 +153,10 @@ class PipelineSettings(Parameters):
     """Text per cell: the unit of work, of parts and of packing windows; changes output files."""
     task_memory_bytes: int = Field(1 << 30, ge=1 << 20)
     """Memory that one task of a global stage may plan with."""
+    shuffle_files: Literal["keep", "delete"] = "keep"
+    """Keep what one pass of a stage writes for the next, or delete it as soon as it was read: less
+    disk, but when inputs or parameters change, such a stage runs again as a whole, not only its new
+    units. Results are the same."""
     executor: Executor = Executor()
     """Where tasks run."""
     measure_rules: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import itertools
 import os
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Literal
@@ -239,7 +240,7 @@ def verify(run: RunDirectory) -> Verification:
     size = 0
     sealed_phases = sealed(run)
     for _, seal in sealed_phases:
-        for part in seal.parts:
+        for part in itertools.chain.from_iterable(seal.kept()):
             named.add(part.path)
             part_bytes = run.store.size(part.path)
             if part_bytes is None:

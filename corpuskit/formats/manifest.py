@@ -386,6 +386,7 @@ class Seal:
 
     Attributes:
         inputs: content hashes of the seals it was made from; tells which seals belong together.
+        deleted: roles whose files were deleted when nobody needed them any more.
     """
 
     phase: str
@@ -396,6 +397,7 @@ class Seal:
     timing: dict[str, float]
     accepted_code_change: bool = False
     inputs: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
 
     @classmethod
     def merge(
@@ -454,9 +456,14 @@ class Seal:
         """Return the parts of a role in unit order."""
         return self.parts.role(role)
 
+    def kept(self) -> list[RoleParts]:
+        """Return all roles but those whose files were deleted."""
+        return [role for role in self.parts.roles() if role.role not in self.deleted]
+
     def to_json(self) -> bytes:
         """Return the file content: a JSON object whose first line has all but the parts."""
-        names = [field.name for field in dataclasses.fields(self) if field.name != "parts"]
+        left_out = ("parts",) if self.deleted else ("parts", "deleted")
+        names = [f.name for f in dataclasses.fields(self) if f.name not in left_out]
         head = dump_checked(
             {
                 "format": SEAL_FORMAT,
@@ -491,6 +498,7 @@ class Seal:
             digests, claimed = fields.pop("roles"), fields.pop("content")
             fields["parts"] = Parts(dict(zip(digests, bodies, strict=True)), where)
             fields["inputs"] = tuple(fields["inputs"])
+            fields["deleted"] = tuple(fields.get("deleted", ()))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"{where}: not a seal: {error!r}.") from None
         seal = _build(cls, fields, where, fields["counters"])

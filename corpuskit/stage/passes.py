@@ -209,7 +209,7 @@ class Cost:
             phase reads are counted by whoever writes them.
         units: how many units there are; None = one per cell.
         must_fit: `unit_bytes` is for one task that cannot be cut, and fails if that is more than
-            `task_memory_bytes`.
+            `task_memory_bytes`; `advice`: what else to set in that case, as in "rounds to 8, or ".
     """
 
     cpu_seconds: float = 0.0
@@ -219,6 +219,7 @@ class Cost:
     disk_bytes: int = 0
     units: int | None = None
     must_fit: bool = False
+    advice: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,6 +236,9 @@ class Pass:
         at_end: the pass waits for all other phases of the plan (the mixture's table).
         owns: folders of the run directory that only this pass writes (`tokens/`); `{label}` stands
             for what the stage is called in the pipeline.
+        done_with: shuffle files of earlier passes that nobody reads after this one, `<pass>/<name>`
+            or `<pass>/` for all of a pass. With `shuffle_files: delete` they are deleted when it is
+            sealed. Of several passes that name a file, the first one that has units counts.
     """
 
     name: str
@@ -243,3 +247,4 @@ class Pass:
     is_cell_alone: bool = False
     at_end: bool = False
     owns: tuple[str, ...] = ()
+    done_with: tuple[str, ...] = ()

@@ -13,15 +13,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corpuskit.formats.shuffle_files import hash_ranges
-from corpuskit.stage import Cost, Unit
+from corpuskit.stage import Cost, Pass, Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -149,3 +151,62 @@ def route(context: PassContext, producers: str, run: str, schema: pa.Schema) -> 
 def routed(context: PassContext, producers: str, run: str) -> str:
     """Return the name of the shuffle file to read: the routed one if there is one."""
     return f"route/{run}" if context.counters("route").get(f"{ROUTED}/{run}") else producers
+
+
+def merge_pass(
+    files: Mapping[str, pa.Schema],
+    units: Callable[[PassPlan], list[Unit]],
+    *,
+    done_with: tuple[str, ...] | None = None,
+) -> Pass:
+    """Return the pass `route_<name>` between one that writes shuffle files and one that reads them.
+
+    Args:
+        files: `<pass>/<name>` -> schema; the first one names the pass.
+        units: cuts it, as `cells_if_many` and `ranges_if_many` do.
+        done_with: the files, by default: nobody else reads them.
+    """
+    names = tuple(files) if done_with is None else done_with
+    return Pass(_merging(next(iter(files))), partial(_merge, files), units, done_with=names)
+
+
+def merged(context: PassContext, file: str, first: str = "") -> str:
+    """Return the shuffle file to read in place of `<pass>/<name>`: the merged one if there is one.
+
+    Args:
+        first: of the files that are merged together with it, if it is not that itself.
+    """
+    name, via = file.partition("/")[2], _merging(first or file)
+    return f"{via}/{name}" if context.counters(via).get(f"{ROUTED}/{name}") else file
+
+
+def cells_if_many(plan: PassPlan, file: str, row_bytes: int, *more: Unit) -> list[Unit]:
+    """Return the pieces of a second level before the cells, and more units of the same kind."""
+    units = sorted([*more, *plan.cells()], key=attrgetter("low"))
+    cells = [Unit(cell.number, "", cell.low, cell.high, cell.rows) for cell in units]
+    return cut_routes(plan.parts(file), cells, row_bytes, plan.memory_bytes)
+
+
+def ranges_if_many(
+    plan: PassPlan, file: str, ranges: Sequence[Unit], row_bytes: int, most: int | None = None
+) -> list[Unit]:
+    """Return the pieces of a second level before ranges of hashes.
+
+    Args:
+        most: opens that need none; MAX_OPENS by default.
+    """
+    parts = plan.parts(file)
+    if most is not None and len(parts) * len(ranges) <= most:
+        return []
+    each = -(-sum(part.rows for part in parts) // max(len(ranges), 1))
+    consumers = [dataclasses.replace(unit, rows=each) for unit in ranges]
+    return cut_routes(parts, consumers, row_bytes, plan.memory_bytes)
+
+
+def _merging(file: str) -> str:
+    return f"route_{file.partition('/')[2]}"
+
+
+def _merge(files: Mapping[str, pa.Schema], context: PassContext) -> None:
+    for file, schema in files.items():
+        route(context, file, file.partition("/")[2], schema)

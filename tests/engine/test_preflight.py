@@ -116,9 +116,7 @@ def test_packed_rows_are_measured_once_they_exist(finished):
 def test_what_this_directory_measured_counts_more_than_declared_rates(lab):
     run = planned(lab)
     text = estimate_resources(run, 0)[0].text_bytes
-    past = {
-        "gopher_quality": EarlierUse(cpu_seconds=700.0, read_bytes=2_000_000, size_bytes=100_000)
-    }
+    past = {"gopher_quality": EarlierUse(700.0, 2_000_000, size_bytes=100_000, kept_bytes=0)}
     found = estimate_resources(run, 0, past=past)[0]
     assert found.is_measured
     assert found.disk_bytes == 100_000 * text // 2_000_000
@@ -326,3 +324,12 @@ def test_a_run_that_cannot_keep_kernels_is_not_begun(
     assert "compiled kernels cannot be kept here: not a directory. Set XDG_CACHE_HOME" in line
     assert line.count("\n") == 1
     assert not lab.out.exists()
+
+
+def test_deleted_shuffle_files_need_disk_only_until_they_were_read(lab):
+    def most(choice: str) -> int:
+        lab.pipeline["shuffle_files"] = choice
+        return peak_disk(estimate_resources(planned(lab), 0))[0]
+
+    kept, deleted = most("keep"), most("delete")
+    assert 0 < deleted < kept

@@ -39,6 +39,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "length": ("pack.seq_len=96",),
     "parts": ("shuffle.rows_per_part=24",),
     "weights": ("mix.weights.web=2",),
+    "delete": ("shuffle_files=delete",),
 }
 """Edits of the pipeline, from the first phase to the last."""
 

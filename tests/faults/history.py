@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DOCUMENTS = 60
 SOURCES = ("web", "books", "news", "code")
-EDITS = ("plain", "plain", "words", "ngram", "mask", "length", "parts")
+EDITS = ("plain", "plain", "words", "ngram", "mask", "length", "parts", "delete")
 
 Files = dict[str, dict[str, tuple[int, ...]]]
 """Source -> name of a file -> which documents of the pool are in it."""

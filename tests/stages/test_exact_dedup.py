@@ -128,9 +128,17 @@ def test_a_second_level_of_the_exchange_changes_nothing(monkeypatch: pytest.Monk
     bounds = [4, 9, 15, 22, 30]
     expected = run_global(ExactDedup(), texts, bounds=bounds)
     monkeypatch.setattr(_routing, "MAX_OPENS", 0)
-    memory = {"route": 12 * _cluster_stage.DECISION_BYTES}
+    memory = {
+        "route": 12 * _cluster_stage.DECISION_BYTES,
+        "route_clusters": 12 * _cluster_stage.DECISION_BYTES,
+        "route_hashes": 12 * 160,
+        "group": 12 * 160,
+    }
     decided = run_global(ExactDedup(), texts, bounds=bounds, memory_bytes=memory)
     assert (expected.units["route"], decided.units["route"]) == (0, 5)
+    for name in ("route_hashes", "route_clusters"):
+        assert expected.units[name] == 0
+        assert decided.units[name] > 3
     assert decided.keep.tolist() == expected.keep.tolist()
     assert decided.ledger == expected.ledger
     assert decided.columns["cluster_id"].tolist() == expected.columns["cluster_id"].tolist()
@@ -139,7 +147,7 @@ def test_a_second_level_of_the_exchange_changes_nothing(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("last_pass", "kept", "message"),
     [
-        ("group", slice(1, 2), "1 survivors should live here, 0 do"),
+        ("route_clusters", slice(1, 2), "1 survivors should live here, 0 do"),
         ("route", slice(0, 1), "decisions about documents that it lacks"),
     ],
 )

@@ -17,6 +17,7 @@ from corpuskit.kernels.minhash import shingle_hashes
 from corpuskit.kernels.utf8 import characters
 from corpuskit.kernels.wordhash import BYTE_KINDS, word_hashes
 from corpuskit.stage import View
+from corpuskit.stages import _routing
 from corpuskit.stages.dedup.minhash_dedup import MinhashDedup, schemes
 from tests.shingles import jaccard
 from tests.stages.global_runner import GlobalRun, check_ledger, key_of, number_of, run_global
@@ -68,14 +69,24 @@ def test_clusters_equal_connected_components_of_band_collisions(texts: list[str]
 @settings(max_examples=20)
 @given(corpora, st.data())
 def test_decisions_do_not_depend_on_how_the_work_was_cut(texts: list[str], data) -> None:
-    whole = run_global(LOOSE, texts, batch_docs=100)
-    cut = run_global(
-        LOOSE,
-        texts,
-        bounds=sorted(data.draw(st.sets(st.integers(0, len(texts)), max_size=4))),
-        memory_bytes={"edges": data.draw(st.sampled_from([128 * 3, 128 * 10]))},
-        batch_docs=data.draw(st.integers(1, 5)),
-    )
+    stage = LOOSE.model_copy(update={"verify": data.draw(st.sampled_from([None, 0.3]))})
+    whole = run_global(stage, texts, batch_docs=100)
+    rounds = data.draw(st.sampled_from([0, 12]))
+    joins = ("cluster", *(f"join_{number}" for number in range(1, 13)))
+    routes = ("route_bands", "route_components", "route_sets", "route_clusters", "route")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_routing, "MAX_OPENS", data.draw(st.sampled_from([0, 1 << 20])))
+        cut = run_global(
+            stage.model_copy(update={"rounds": rounds}),
+            texts,
+            bounds=sorted(data.draw(st.sets(st.integers(0, len(texts)), max_size=4))),
+            memory_bytes={
+                "edges": data.draw(st.sampled_from([128 * 3, 128 * 10])),
+                **dict.fromkeys(routes, 128 * 5),
+                **(dict.fromkeys(joins, 700) if rounds else {}),
+            },
+            batch_docs=data.draw(st.integers(1, 5)),
+        )
     assert cut.keep.tolist() == whole.keep.tolist()
     assert {name: c.tolist() for name, c in cut.columns.items()} == {
         name: c.tolist() for name, c in whole.columns.items()

@@ -2,6 +2,7 @@
 
     pass                      reads                        writes
     <the stage's own passes>  documents                    `clusters`: CLUSTERS, by survivor
+    route_clusters (ranges)   `clusters`                   the same, merged, if they are many
     survivors (cells)         `clusters`, ids              `decisions`: with survivors' ids
     route (ranges of keys)    `decisions`                  the same, merged, if cells are many
     apply (cells)             `decisions`                  sidecar and ledger rows
@@ -160,16 +161,37 @@ class ClusterStage(GlobalStage):
             names = pa.concat_arrays([*ids, pa.array([], pa.string())])
             context.write_shuffle("ids", {"key": np.concatenate(keys), "id": names}, is_sorted=True)
 
+    def unless_indexed(self, *files: str) -> tuple[str, ...]:
+        """Return shuffle files that a pass is done with, unless later runs read them."""
+        return () if self.index else files
+
     def last_passes(self) -> tuple[Pass, ...]:
         """Return the passes from clusters to decisions."""
         return (
-            Pass("survivors", self.find_survivors, self.cut_survivors if self.against else None),
-            Pass("route", self.route_decisions, self.cut_routes),
-            Pass("apply", self.apply_decisions),
+            # What clusters there are is kept: `why` and reports read it.
+            _routing.merge_pass(
+                {f"{self.clustering()}/clusters": CLUSTERS}, self.cut_cluster_routes, done_with=()
+            ),
+            Pass(
+                "survivors",
+                self.find_survivors,
+                self.cut_survivors if self.against else None,
+                done_with=("route_clusters/",),
+            ),
+            Pass(
+                "route", self.route_decisions, self.cut_routes, done_with=("survivors/decisions",)
+            ),
+            Pass(
+                "apply", self.apply_decisions, done_with=("survivors/decisions", "route/decisions")
+            ),
         )
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         clustered = int(volume.documents * CLUSTERED)
+        if pass_name == "route_clusters":
+            writers = self.cost(volume, self.clustering()).units or 0
+            size, cpu = clustered * DECISION_BYTES, clustered / 1e6
+            return _routing.cost_of_route(volume, writers, size, cpu, clustered * 44)
         if pass_name == "survivors":
             held = 200 * volume.cell_documents
             return Cost(volume.documents / 600e3, unit_bytes=held, disk_bytes=clustered * 128)
@@ -186,6 +208,11 @@ class ClusterStage(GlobalStage):
         cells = plan.cells()
         return [*cells, *self.references().units(cells[-1].number + 1 if cells else 0)]
 
+    def cut_cluster_routes(self, plan: PassPlan) -> list[Unit]:
+        """Return ranges of survivors where clusters and cells are very many, else none."""
+        file, references = f"{self.clustering()}/clusters", self.references().units(0)
+        return _routing.cells_if_many(plan, file, DECISION_BYTES, *references)
+
     def find_survivors(self, context: PassContext) -> None:
         """Join the ids of survivors that live in this unit to their duplicates.
 
@@ -193,7 +220,8 @@ class ClusterStage(GlobalStage):
             DataError: a survivor should live here and does not.
         """
         unit = context.unit
-        rows = context.read_shuffle(f"{self.clustering()}/clusters", unit.low, unit.high, CLUSTERS)
+        run = _routing.merged(context, f"{self.clustering()}/clusters")
+        rows = context.read_shuffle(run, unit.low, unit.high, CLUSTERS)
         if rows.num_rows == 0:
             return
         survivors = numbers(rows.column("survivor"))
@@ -228,9 +256,7 @@ class ClusterStage(GlobalStage):
 
     def cut_routes(self, plan: PassPlan) -> list[Unit]:
         """Return ranges of keys, one or more cells each, where there are very many; else none."""
-        cells = [Unit(c.number, "", c.low, c.high, c.rows) for c in plan.cells()]
-        producers = plan.parts("survivors/decisions")
-        return _routing.cut_routes(producers, cells, DECISION_BYTES, plan.memory_bytes)
+        return _routing.cells_if_many(plan, "survivors/decisions", DECISION_BYTES)
 
     def route_decisions(self, context: PassContext) -> None:
         """Merge the decisions about a range of keys."""

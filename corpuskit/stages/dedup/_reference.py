@@ -111,7 +111,7 @@ class References:
             UsageError: one is missing.
         """
         for index in self.indexes:
-            for path in (path for parts in index.seal.parts.roles() for path in parts.paths()):
+            for path in (path for parts in index.seal.kept() for path in parts.paths()):
                 if not index.store.exists(path):
                     raise UsageError(
                         f"against: {index.store.address}: {path} is gone: an index is part of "

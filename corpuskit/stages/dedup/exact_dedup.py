@@ -2,6 +2,7 @@
 
 pass                   reads                       writes              memory
 hash (cells)           documents                   `hashes`, by hash   100 bytes a document
+route_hashes           `hashes`                    the same, merged; only for very many cells
 group (hash ranges)    `hashes`                    `clusters`          160 bytes a row
 survivors, route, apply: see `_cluster_stage`
 """
@@ -18,8 +19,8 @@ from corpuskit.kernels.folding import fold_texts
 from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.unionfind import first_of_group
 from corpuskit.stage import Cost, Pass
+from corpuskit.stages import _routing
 from corpuskit.stages._numbers import check_strings, to_strings
-from corpuskit.stages._routing import hash_units
 from corpuskit.stages.dedup._cluster_stage import (
     ClusterStage,
     cost_of_range,
@@ -80,7 +81,17 @@ class ExactDedup(ClusterStage):
     def passes(self) -> tuple[Pass, ...]:
         return (
             Pass("hash", self.hash_cell, is_cell_alone=True),
-            Pass("group", self.group_range, self.cut_ranges),
+            _routing.merge_pass(
+                {"hash/hashes": self._hashes()},
+                self.cut_routes_to_ranges,
+                done_with=self.unless_indexed("hash/hashes"),
+            ),
+            Pass(
+                "group",
+                self.group_range,
+                self.cut_ranges,
+                done_with=("route_hashes/", *self.unless_indexed("hash/hashes")),
+            ),
             *self.last_passes(),
         )
 
@@ -89,6 +100,10 @@ class ExactDedup(ClusterStage):
             held = 100 * volume.cell_documents
             disk = (25 + 60 * self.index) * volume.documents
             return Cost(volume.text_bytes / 450e6, unit_bytes=held, disk_bytes=disk)
+        if pass_name == "route_hashes":
+            ranges = _routing.num_ranges(volume, volume.documents, _ROW_BYTES)
+            size, cpu = volume.documents * _ROW_BYTES, volume.documents / 3e6
+            return _routing.cost_of_route(volume, ranges, size, cpu, 25 * volume.documents)
         if pass_name == "group":
             rows = volume.documents + self.references().rows("hashes")
             return cost_of_range(volume, rows, _ROW_BYTES)
@@ -127,13 +142,22 @@ class ExactDedup(ClusterStage):
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
         reference_rows = self.references().rows("hashes")
-        return hash_units(plan, "hash/hashes", _ROW_BYTES, reference_rows)
+        return _routing.hash_units(plan, "hash/hashes", _ROW_BYTES, reference_rows)
+
+    def cut_routes_to_ranges(self, plan: PassPlan) -> list[Unit]:
+        """Return groups of cells in ranges of hashes where there are very many, else none."""
+        ranges = self.cut_ranges(plan)
+        return _routing.ranges_if_many(plan, "hash/hashes", ranges, _ROW_BYTES)
+
+    def _hashes(self) -> pa.Schema:
+        more = [("priority", pa.uint64())] if self.has_priorities() else []
+        return pa.schema([*_HASHES, *more])
 
     def group_range(self, context: PassContext) -> None:
         """Find the documents of a hash range that share their hash."""
         low, high = context.unit.low, context.unit.high
-        more = [("priority", pa.uint64())] if self.has_priorities() else []
-        rows = context.read_shuffle("hash/hashes", low, high, pa.schema([*_HASHES, *more]))
+        run = _routing.merged(context, "hash/hashes")
+        rows = context.read_shuffle(run, low, high, self._hashes())
         if self.against:
             rows = self._with_references(rows, low, high)
         first_half, second_half, keys, *priorities = (numbers(column) for column in rows.columns)

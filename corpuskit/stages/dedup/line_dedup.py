@@ -153,10 +153,10 @@ class LineDedup(GlobalStage):
     def passes(self) -> tuple[Pass, ...]:
         return (
             Pass("hash", self.hash_cell, is_cell_alone=True),
-            Pass("deal", self.deal_units, self.cut_deals),
-            Pass("count", self.count_range, self.cut_ranges),
-            Pass("route", self.route_repeated, self.cut_routes),
-            Pass("apply", self.apply_cuts),
+            Pass("deal", self.deal_units, self.cut_deals, done_with=("hash/",)),
+            Pass("count", self.count_range, self.cut_ranges, done_with=("hash/", "deal/")),
+            Pass("route", self.route_repeated, self.cut_routes, done_with=("count/",)),
+            Pass("apply", self.apply_cuts, done_with=("count/", "route/")),
         )
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:

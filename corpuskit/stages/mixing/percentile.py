@@ -90,9 +90,9 @@ class Percentile(GlobalStage):
     def passes(self) -> tuple[Pass, ...]:
         return (
             Pass("count", self.count_cell, is_cell_alone=True),
-            Pass("merge", self.merge_range, self.cut_ranges),
-            Pass("rank", self.rank_all, self.one_unit),
-            Pass("apply", self.apply_ranks),
+            Pass("merge", self.merge_range, self.cut_ranges, done_with=("count/",)),
+            Pass("rank", self.rank_all, self.one_unit, done_with=("merge/",)),
+            Pass("apply", self.apply_ranks, done_with=("rank/",)),
         )
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:

@@ -69,7 +69,13 @@ class Shuffle(GlobalStage):
         return (
             Pass("scatter", self._scatter, self._scatter_units),
             Pass("route", self._route, self._route_units),
-            Pass("gather", self._gather, self._gather_units, owns=("tokens/",)),
+            Pass(
+                "gather",
+                self._gather,
+                self._gather_units,
+                owns=("tokens/",),
+                done_with=("scatter/", "route/"),
+            ),
         )
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:

@@ -2,9 +2,12 @@
 
     pass                    reads                       writes                  memory
     sign (cells)            documents                   `bands`, `priorities`   70 bytes a band key
+    route_bands             `bands`                     the same, merged; only for very many cells
     edges (hash ranges)     `bands`                     `forest`                128 bytes a row
     cluster (one unit)      `forest` of all ranges      `components`            48 bytes an edge
+      join_1, join_2... before it, and ranges of it, where there are too many: see `components`
     gather (cells)          `components`, documents     `sets`, `sizes`         24 bytes a shingle
+    route_sets              `sets`, `sizes`             the same, merged; only for very many cells
     verify (hash ranges)    `sets`, `sizes`             `clusters`              18 bytes a shingle
     survivors, route, apply: see `_cluster_stage`
 
@@ -15,26 +18,28 @@ them, `signatures` the files of `signatures: true`. With `verify: null` the pass
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from corpuskit.errors import TaskError
 from corpuskit.formats.batch import numbers
 from corpuskit.kernels.unionfind import connect, first_of_group
 from corpuskit.stage import Cost, Pass, Unit
-from corpuskit.stages._routing import hash_units
+from corpuskit.stages import _routing
 from corpuskit.stages.dedup import _cluster_stage
 from corpuskit.stages.dedup._cluster_stage import ClusterStage
 from corpuskit.stages.dedup._reference import is_reference
-from corpuskit.stages.dedup.minhash_dedup import schemes
+from corpuskit.stages.dedup.minhash_dedup import components, schemes
 from corpuskit.stages.dedup.minhash_dedup.signatures import signed_rows, write_signatures
 from corpuskit.stages.dedup.minhash_dedup.verification import (
     COMPONENTS,
+    SETS_AND_SIZES,
     ShingleSets,
     cost_of_verify,
+    cut_routes_to_verify,
     cut_verify,
     read_index,
     verify_range,
@@ -52,22 +57,14 @@ if TYPE_CHECKING:
 
 _BANDS = pa.schema([("hash", pa.uint64()), ("band", pa.uint8()), ("key", pa.int64())])
 _PRIORITIES = pa.schema([("key", pa.int64()), ("priority", pa.uint64())])
-_FOREST = pa.schema([("key", pa.int64()), ("root", pa.int64())])
+
+_COMPONENTS = "cluster/components"
 
 _ROW_BYTES = 128
 """Memory of the pass `edges` per row, where every document has a near duplicate."""
 
 _SIGN_SPEEDS = {"fast": 200e6, "datatrove": 28e6, "datasketch": 45e6}
 """Bytes of text per CPU second, at 14 bands of 8."""
-
-_EDGES = 4
-"""Edges per clustered document that an estimate takes: 10 million synthetic ones had 3.8."""
-
-_EDGE_BYTES = 48
-"""Memory of the pass `cluster` per edge: the edges as read, their ends once more, sorted."""
-
-_NODE_BYTES = 64
-"""Memory of that pass per document where clusters are ranked later, when they are verified."""
 
 
 class MinhashDedup(schemes.Signing, ClusterStage):
@@ -97,6 +94,9 @@ class MinhashDedup(schemes.Signing, ClusterStage):
     verify: float | None = Field(0.8, gt=0, le=1)
     r"""Least Jaccard similarity of the sets of word n-grams, in `\w+` words in lower case whatever
     the scheme. null: bands alone decide, and delete much that is less similar."""
+    rounds: int = Field(0, ge=0, le=64)
+    """The most rounds in which many tasks join near duplicates that are too many for one task: 4
+    are usual, so set 8. With 0 one task joins them all. Results are the same."""
     signatures: bool = False
     """Keep whole signatures, as `signatures/<stage>/part-*.parquet`."""
 
@@ -121,8 +121,20 @@ class MinhashDedup(schemes.Signing, ClusterStage):
 
     def passes(self) -> tuple[Pass, ...]:
         verifying = (
-            Pass("gather", self.gather_cell, self.cut_survivors if self.against else None),
-            Pass("verify", self.verify_range, cut_verify),
+            *(
+                [_routing.merge_pass({_COMPONENTS: COMPONENTS}, self.cut_routes_to_cells)]
+                if self.rounds
+                else ()
+            ),
+            Pass(
+                "gather",
+                self.gather_cell,
+                self.cut_survivors if self.against else None,
+                done_with=(_COMPONENTS, "route_components/"),
+            ),
+            # A component too large for a task is read cell by cell where cells have written it.
+            _routing.merge_pass(SETS_AND_SIZES, cut_routes_to_verify, done_with=()),
+            Pass("verify", self.verify_range, cut_verify, done_with=("gather/", "route_sets/")),
         )
         return (
             Pass(
@@ -131,8 +143,24 @@ class MinhashDedup(schemes.Signing, ClusterStage):
                 is_cell_alone=True,
                 owns=("signatures/{label}/",) if self.signatures else (),
             ),
-            Pass("edges", self.link_range, self.cut_ranges),
-            Pass("cluster", self.merge_forests, self.one_unit),
+            _routing.merge_pass(
+                {"sign/bands": _BANDS},
+                self.cut_routes_to_ranges,
+                done_with=self.unless_indexed("sign/bands"),
+            ),
+            Pass(
+                "edges",
+                self.link_range,
+                self.cut_ranges,
+                done_with=("route_bands/", *self.unless_indexed("sign/bands")),
+            ),
+            *components.passes(self),
+            Pass(
+                "cluster",
+                self.merge_forests,
+                partial(components.cut_cluster, self),
+                done_with=("sign/priorities", *components.read_by_cluster(self)),
+            ),
             *(() if self.verify is None else verifying),
             *self.last_passes(),
         )
@@ -150,15 +178,20 @@ class MinhashDedup(schemes.Signing, ClusterStage):
             held = max(held, sets.unit_bytes)
             seconds = volume.text_bytes / speed + sets.cpu_seconds
             return Cost(seconds, unit_bytes=held, disk_bytes=disk + sets.disk_bytes)
+        if pass_name == "route_bands":
+            ranges = _routing.num_ranges(volume, rows, _ROW_BYTES)
+            return _routing.cost_of_route(volume, ranges, rows * _ROW_BYTES, rows / 3e6, 17 * rows)
         if pass_name == "edges":
             rows += self.references().rows("bands")
             return _cluster_stage.cost_of_range(volume, rows, _ROW_BYTES)
-        if pass_name == "cluster":
-            clustered = int(volume.documents * _cluster_stage.CLUSTERED)
-            held = clustered * (_EDGES * _EDGE_BYTES + self._node_bytes())
-            disk = clustered * (44 if self.verify is None else 16)
-            return Cost(clustered / 2e6, unit_bytes=held, disk_bytes=disk, units=1, must_fit=True)
-        if pass_name in ("gather", "verify"):
+        if pass_name == "cluster" or pass_name.startswith("join_"):
+            return components.cost(self, volume, pass_name)
+        if pass_name == "route_components":
+            documents = int(volume.documents * _cluster_stage.CLUSTERED)
+            writers = components.cost(self, volume, "cluster").units or 0
+            size, cpu = documents * _ROW_BYTES, documents / 3e6
+            return _routing.cost_of_route(volume, writers, size, cpu, 16 * documents)
+        if pass_name in ("gather", "route_sets", "verify"):
             return cost_of_verify(volume, pass_name)
         return super().cost(volume, pass_name)
 
@@ -204,12 +237,16 @@ class MinhashDedup(schemes.Signing, ClusterStage):
     def cut_ranges(self, plan: PassPlan) -> list[Unit]:
         """Return hash ranges whose rows a task can hold."""
         reference_rows = self.references().rows("bands")
-        return hash_units(plan, "sign/bands", _ROW_BYTES, reference_rows)
+        return _routing.hash_units(plan, "sign/bands", _ROW_BYTES, reference_rows)
+
+    def cut_routes_to_ranges(self, plan: PassPlan) -> list[Unit]:
+        """Return groups of cells in ranges of hashes where there are very many, else none."""
+        return _routing.ranges_if_many(plan, "sign/bands", self.cut_ranges(plan), _ROW_BYTES)
 
     def link_range(self, context: PassContext) -> None:
         """Write the spanning forest of what this hash range links: document -> smallest key."""
         low, high = context.unit.low, context.unit.high
-        rows = context.read_shuffle("sign/bands", low, high, _BANDS)
+        rows = context.read_shuffle(_routing.merged(context, "sign/bands"), low, high, _BANDS)
         if self.against:
             references = self.references().matching("bands", low, high, _BANDS, rows)
             rows = pa.concat_tables([references, rows])
@@ -218,35 +255,11 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         linked = np.flatnonzero(first != np.arange(len(first)))
         nodes, roots = connect(keys[linked], keys[first[linked]])
         inner = np.flatnonzero(nodes != roots)
-        context.write_shuffle("forest", {"key": nodes[inner], "root": roots[inner]}, is_sorted=True)
-
-    def one_unit(self, plan: PassPlan) -> list[Unit]:
-        """Return the one unit that merges all forests.
-
-        Raises:
-            TaskError: they don't fit the memory of a task.
-        """
-        num_edges = sum(part.rows for part in plan.parts("edges/forest"))
-        num_nodes = 2 * num_edges
-        if not self.against:
-            num_nodes = min(num_nodes, plan.counters("sign").get("signed", 0))
-        needed = num_edges * _EDGE_BYTES + num_nodes * self._node_bytes()
-        if needed > plan.memory_bytes:
-            raise TaskError(
-                f"{self.stage_name()}.cluster: up to {num_nodes:,} near duplicates joined by "
-                f"{num_edges:,} edges need {needed:,} bytes in one task, which may use "
-                f"{plan.memory_bytes:,}. Set task_memory_bytes to {needed} or more."
-            )
-        return [Unit(0)]
-
-    def _node_bytes(self) -> int:
-        return _cluster_stage.CLUSTER_BYTES if self.verify is None else _NODE_BYTES
+        components.write_forest(self, context, nodes[inner], roots[inner])
 
     def merge_forests(self, context: PassContext) -> None:
-        """Write the connected components of all forests."""
-        rows = context.read_shuffle("edges/forest", None, None, _FOREST)
-        nodes, roots = connect(*(numbers(column) for column in rows.columns))
-        del rows
+        """Write the connected components of all forests, or of a range of keys."""
+        nodes, roots = components.find_components(self, context)
         if self.verify is not None:
             context.count("joined_documents", len(nodes))
             context.write_shuffle("components", {"key": nodes, "component": roots}, is_sorted=True)
@@ -254,11 +267,18 @@ class MinhashDedup(schemes.Signing, ClusterStage):
         priorities = self._priorities_of(context, nodes) if self.has_priorities() else None
         _cluster_stage.write_clusters(context, _cluster_stage.rank(nodes, roots, priorities))
 
+    def cut_routes_to_cells(self, plan: PassPlan) -> list[Unit]:
+        """Return ranges of documents where ranges of components and cells are very many."""
+        references = self.references().units(0)
+        return _routing.cells_if_many(plan, _COMPONENTS, _ROW_BYTES, *references)
+
     def gather_cell(self, context: PassContext) -> None:
         """Write the shingle sets of the documents that bands have joined."""
         unit = context.unit
-        rows = context.read_shuffle("cluster/components", unit.low, unit.high, COMPONENTS)
+        file = _routing.merged(context, _COMPONENTS) if self.rounds else _COMPONENTS
+        rows = context.read_shuffle(file, unit.low, unit.high, COMPONENTS)
         if rows.num_rows:
+            rows = rows.sort_by("key")  # ranges of hashes have written them
             keys, components = (numbers(column) for column in rows.columns)
             write_sets(context, keys, components, self._sets(context, keys))
 

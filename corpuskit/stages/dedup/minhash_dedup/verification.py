@@ -22,7 +22,7 @@ from corpuskit.kernels.hashing import hash_texts
 from corpuskit.kernels.singlelink import LINK_BYTES, similarities, single_link
 from corpuskit.kernels.unionfind import connect, first_of_group
 from corpuskit.stage import Cost, Unit
-from corpuskit.stages._routing import range_units
+from corpuskit.stages._routing import cost_of_route, merged, range_units, ranges_if_many
 from corpuskit.stages.dedup._cluster_stage import CLUSTERED, Ranked, rank, write_clusters
 
 if TYPE_CHECKING:
@@ -52,10 +52,20 @@ _MOST_SHINGLES = 1 << 31
 """Of one component at a time: its elements are numbered by 32 bits."""
 
 
+def cut_routes_to_verify(plan: PassPlan) -> list[Unit]:
+    """Return groups of cells in ranges of components where there are very many, else none."""
+    row_bytes = _needed(plan) // max(plan.counters("gather").get("gathered", 0), 1)
+    return ranges_if_many(plan, "gather/sets", cut_verify(plan), row_bytes)
+
+
+def _needed(plan: PassPlan) -> int:
+    counted = plan.counters("gather")
+    return counted.get("shingles", 0) * READ_BYTES + counted.get("gathered", 0) * ROW_BYTES
+
+
 def cut_verify(plan: PassPlan) -> list[Unit]:
     """Return ranges of components that a task can hold; a component is never divided."""
-    counted = plan.counters("gather")
-    needed = counted.get("shingles", 0) * READ_BYTES + counted.get("gathered", 0) * ROW_BYTES
+    needed = _needed(plan)
     # Components are large and small, so half of the memory is for what is above average.
     return range_units(max(-(-2 * needed // plan.memory_bytes), 1))
 
@@ -70,6 +80,8 @@ def cost_of_verify(volume: Volume, pass_name: str, share: float = CLUSTERED) -> 
     documents = int(volume.documents * share)
     needed = shingles * READ_BYTES + documents * ROW_BYTES
     units = max(-(-2 * needed // volume.task_memory_bytes), 1)
+    if pass_name == "route_sets":
+        return cost_of_route(volume, units, needed, shingles / 30e6, 9 * shingles)
     return Cost(
         shingles / 30e6 + documents / 1e6, unit_bytes=min(needed, volume.task_memory_bytes),
         disk_bytes=48 * documents, units=units,
@@ -105,7 +117,8 @@ class _Components:
 def _cut_pieces(context: PassContext) -> list[_Components]:
     """Cut this unit's range into pieces that fit into memory."""
     unit = context.unit
-    rows = context.read_shuffle("gather/sizes", unit.low, unit.high, SIZES)
+    run = merged(context, "gather/sizes", "gather/sets")
+    rows = context.read_shuffle(run, unit.low, unit.high, SIZES)
     components, group = np.unique(numbers(rows.column("component")), return_inverse=True)
     documents = np.bincount(group, numbers(rows.column("documents"))).astype(np.int64).tolist()
     shingles = np.bincount(group, numbers(rows.column("shingles"))).astype(np.int64).tolist()
@@ -256,8 +269,9 @@ def _compare(sets: _ReadSets, ranked: Ranked, known: NDArray[np.float64]) -> Non
 def _read_sets(
     context: PassContext, piece: _Components, blocks: Sequence[Producers | None]
 ) -> _ReadSets:
+    run = merged(context, "gather/sets") if blocks == [None] else "gather/sets"
     rows = pa.concat_tables(
-        context.read_shuffle("gather/sets", piece.low, piece.high, SETS, block) for block in blocks
+        context.read_shuffle(run, piece.low, piece.high, SETS, block) for block in blocks
     )
     keys, components, priorities, twins = (
         numbers(rows.column(name)) for name in ("key", "component", "priority", "twin")
@@ -294,6 +308,8 @@ hashes of a document, ascending, as bytes."""
 
 SIZES = pa.schema([("component", pa.uint64()), ("documents", pa.int64()), ("shingles", pa.int64())])
 """Sums by component, of a cell."""
+
+SETS_AND_SIZES = {"gather/sets": SETS, "gather/sizes": SIZES}
 
 _INDEX = pa.schema([("key", pa.int64()), ("shingles", pa.large_binary())])
 
@@ -332,14 +348,14 @@ def write_sets(
             f"unit {context.unit.number}: {len(documents)} documents should live here, {len(keys)} "
             "do. Run again."
         )
-    spread = frozen(_spread(components))
+    hashed = frozen(spread(components))
     rows = np.arange(len(keys))
-    twins = first_twins(spread, keys, offsets, hashes, rows)
+    twins = first_twins(hashed, keys, offsets, hashes, rows)
     sizes = np.where(twins == rows, np.diff(offsets), 0)
     if (twins != rows).any():
         hashes = hashes[np.repeat(twins == rows, np.diff(offsets))]
     columns = {
-        "component": spread,
+        "component": hashed,
         "key": keys,
         "priority": priorities,
         "twin": keys[twins],
@@ -348,7 +364,7 @@ def write_sets(
     context.count("gathered", len(keys))
     context.count("shingles", int(sizes.sum()))
     context.write_shuffle("sets", columns)
-    values, group = np.unique(spread, return_inverse=True)
+    values, group = np.unique(hashed, return_inverse=True)
     sums = {
         "component": values,
         "documents": np.bincount(group).astype(np.int64),
@@ -406,9 +422,9 @@ def as_hashes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], Hashes]:
     return frozen(sets.offsets // 8), sets.data[: len(sets.data) // 8 * 8].view(np.uint64)
 
 
-def _spread(components: Keys) -> Hashes:
-    """Return other numbers for components, one for one, evenly spread."""
-    values = components.view(np.uint64)
+def spread(keys: Keys) -> Hashes:
+    """Return other numbers for keys, one for one, evenly spread over 64 bits."""
+    values = keys.view(np.uint64)
     values = (values ^ (values >> np.uint64(32))) * _SPREAD
     values = (values ^ (values >> np.uint64(29))) * _MIX
     return values ^ (values >> np.uint64(32))

@@ -128,7 +128,9 @@ class SubstringDedup(Search, GlobalStage):
             suffix_array.require_library()
 
     def passes(self) -> tuple[Pass, ...]:
-        return (*self._engine.passes(self), Pass("apply", self.apply_spans))
+        read = (*(f"{name}/spans" for name in ("winnow", "refine", "gather", "sort")), "compare/")
+        apply = Pass("apply", self.apply_spans, done_with=(*read, "route_windows/"))
+        return (*self._engine.passes(self), apply)
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         if pass_name != "apply":

@@ -26,7 +26,6 @@ Source: Schleimer, Wilkerson, Aiken 2003 for the fingerprints; Lee et al. 2022 f
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,7 +50,6 @@ from corpuskit.kernels.substring.winnow import MAX_SYMBOLS, gram_size, winnow
 from corpuskit.stage import Cost, Pass, Unit
 from corpuskit.stages import _routing
 from corpuskit.stages._numbers import among
-from corpuskit.stages._routing import ROUTED
 from corpuskit.stages.dedup.substring_dedup.symbols import (
     DocumentSpans,
     Symbols,
@@ -95,26 +93,47 @@ def passes(search: Search) -> tuple[Pass, ...]:
     places, windows = "count/places", "compare/windows"
 
     def merge(run: str, schema: pa.Schema, units: Callable[[PassPlan], list[Unit]]) -> Pass:
-        name = f"route_{run.partition('/')[2]}"
-        return Pass(name, partial(_merge_rows, search, run, schema), units)
+        # `refine` reads fingerprints of its cell where they were written.
+        return _routing.merge_pass(
+            {run: schema}, units, done_with=() if run == fingerprints else None
+        )
 
     return (
         Pass("winnow", partial(winnow_cell, search), is_cell_alone=True),
         merge(fingerprints, FINGERPRINTS, partial(_routes_to_ranges, fingerprints, ROW_BYTES)),
-        Pass("count", partial(count_range, search), partial(_ranges, fingerprints, ROW_BYTES)),
-        Pass("refine", partial(refine_cell, search), _cells_if_hot),
-        Pass("recount", partial(recount_range, search), _refined_ranges),
+        Pass(
+            "count",
+            partial(count_range, search),
+            partial(_ranges, fingerprints, ROW_BYTES),
+            done_with=("route_fingerprints/",),
+        ),
+        Pass(
+            "refine",
+            partial(refine_cell, search),
+            _cells_if_hot,
+            done_with=("winnow/fingerprints", "count/hot"),
+        ),
+        Pass(
+            "recount",
+            partial(recount_range, search),
+            _refined_ranges,
+            done_with=REFINED,
+        ),
         merge(places, PLACES, partial(_routes_to_cells, places)),
-        Pass("gather", partial(gather_cell, search)),
+        Pass(
+            "gather",
+            partial(gather_cell, search),
+            done_with=("winnow/fingerprints", "count/", "recount/", "route_places/"),
+        ),
         merge(contexts, CONTEXTS, partial(_routes_to_ranges, contexts, held)),
-        Pass("compare", partial(compare_range, search), partial(_ranges, contexts, held)),
+        Pass(
+            "compare",
+            partial(compare_range, search),
+            partial(_ranges, contexts, held),
+            done_with=("gather/contexts", "route_contexts/"),
+        ),
         merge(windows, WINDOWS, partial(_routes_to_cells, windows)),
     )
-
-
-def _merge_rows(search: Search, run: str, schema: pa.Schema, context: PassContext) -> None:
-    del search
-    _routing.route(context, run, run.partition("/")[2], schema)
 
 
 def _ranges(run: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
@@ -134,18 +153,13 @@ def _cells_if_hot(plan: PassPlan) -> list[Unit]:
 
 def _routes_to_ranges(run: str, row_bytes: int, plan: PassPlan) -> list[Unit]:
     """Return the pieces of a second level between cells and ranges, none if it is not worth it."""
-    parts, ranges = plan.parts(run), _ranges(run, row_bytes, plan)
-    if len(parts) * len(ranges) <= _MAX_OPENS:
-        return []
-    each = sum(part.rows for part in parts) // len(ranges) + 1
-    ranges = [dataclasses.replace(unit, rows=each) for unit in ranges]
-    return _routing.cut_routes(parts, ranges, row_bytes, plan.memory_bytes)
+    ranges = _ranges(run, row_bytes, plan)
+    return _routing.ranges_if_many(plan, run, ranges, row_bytes, _MAX_OPENS)
 
 
 def _routes_to_cells(run: str, plan: PassPlan) -> list[Unit]:
     """Return the pieces of a second level between ranges and cells, none if it is not worth it."""
-    cells = [Unit(c.number, "", c.low, c.high, c.rows) for c in plan.cells()]
-    return _routing.cut_routes(plan.parts(run), cells, ROW_BYTES, plan.memory_bytes)
+    return _routing.cells_if_many(plan, run, ROW_BYTES)
 
 
 _REPEATED, _DISTINCT = 0.35, 0.2
@@ -250,7 +264,7 @@ def winnow_cell(search: Search, context: PassContext) -> None:
 def count_range(search: Search, context: PassContext) -> None:
     """Write the places of fingerprints that occur more than once, and which ones are hot."""
     most = min(_HOT_ROWS, context.memory_bytes // (4 * context_bytes(search)))
-    hot = _count(context, [routed(context, "winnow/fingerprints")], max(most, 2))
+    hot = _count(context, [_routing.merged(context, "winnow/fingerprints")], max(most, 2))
     context.count("hot", len(hot))
     context.write_shuffle("hot", {"fp": hot}, is_sorted=True)
 
@@ -359,7 +373,7 @@ def _drop_hot(
 def gather_cell(search: Search, context: PassContext) -> None:
     """Write the contexts of a cell's places, each text once, and which of them repeat."""
     unit = context.unit
-    runs = (routed(context, "count/places"), "recount/places")
+    runs = (_routing.merged(context, "count/places"), "recount/places")
     tables = [context.read_shuffle(run, unit.low, unit.high, PLACES) for run in runs]
     rows = pa.concat_tables(tables).combine_chunks()
     if rows.num_rows == 0:
@@ -381,7 +395,7 @@ def gather_cell(search: Search, context: PassContext) -> None:
 def compare_range(search: Search, context: PassContext) -> None:
     """Write which windows of a range of fingerprints are repeated."""
     unit = context.unit
-    run = routed(context, "gather/contexts")
+    run = _routing.merged(context, "gather/contexts")
     rows = context.read_shuffle(run, unit.low, unit.high, CONTEXTS)
     if rows.num_rows == 0:
         return
@@ -409,7 +423,7 @@ def compare_range(search: Search, context: PassContext) -> None:
 def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
     """Return the spans of the documents of this cell."""
     unit = context.unit
-    run = routed(context, "compare/windows")
+    run = _routing.merged(context, "compare/windows")
     windows = context.read_shuffle(run, unit.low, unit.high, WINDOWS)
     keys, starts, lasts = (numbers(column) for column in windows.columns)
     pieces = [(keys, starts.astype(np.int64), starts + lasts.astype(np.int64) + search.window)]
@@ -432,13 +446,6 @@ def context_bytes(search: Search) -> int:
     symbols = search.window + search.window // 4
     held = 2 * symbols * np.dtype(symbol_type(search)).itemsize + search.window // 4 + 300
     return held * 4 // 3  # besides its share a range may have one group of a quarter of the memory
-
-
-def routed(context: PassContext, run: str) -> str:
-    """Return the run to read in place of `<pass>/<run>`: the merged one if there is one."""
-    name = run.partition("/")[2]
-    via = f"route_{name}"
-    return f"{via}/{name}" if context.counters(via).get(f"{ROUTED}/{name}") else run
 
 
 class Combined(NamedTuple):

@@ -87,7 +87,9 @@ def passes(search: Search) -> tuple[Pass, ...]:
     """Return all passes but the last, which asks for `cell_spans`."""
     return (
         Pass("texts", partial(write_texts, search), is_cell_alone=True),
-        Pass("sort", partial(sort_range, search), partial(cut_scopes, search)),
+        Pass(
+            "sort", partial(sort_range, search), partial(cut_scopes, search), done_with=("texts/",)
+        ),
     )
 
 
