@@ -32,13 +32,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from corpuskit.loader.fields import choose_fields
 
 from benchmarks import dedup_peers, end_to_end, fasttext_speed, stages
 from benchmarks import loader as loader_speed
 from benchmarks.dedup_peers import Case
 from corpuskit.formats.batch import utf8
 from corpuskit.loader import StreamingLoader
+from corpuskit.loader.fields import choose_fields
 from corpuskit.stages.annotators._fasttext import FastTextModel
 from corpuskit.stages.annotators.language import EMBEDDED_PATH
 

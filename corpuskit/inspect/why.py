@@ -111,7 +111,7 @@ class _DocumentHistory:
     """One document on its way through the phases."""
 
     def __init__(self, documents: RunDocuments, key: int) -> None:
-        self.all, self.run, self.key = documents, documents.run, key
+        self.documents, self.run, self.key = documents, documents.run, key
         self.identity = documents.identify(key)
         self.rows: list[dict[str, Any]] = []
         self.notes: list[str] = []
@@ -126,14 +126,16 @@ class _DocumentHistory:
         training: Training | None,
     ) -> dict[str, Any]:
         plan = self.run.plan
-        self.rows = [row for phase, seal in self.all.finished for row in self._ledger(phase, seal)]
+        self.rows = [
+            row for phase, seal in self.documents.finished for row in self._ledger(phase, seal)
+        ]
         drop = next((row for row in self.rows if row["action"] == "drop"), None)
         stages = self._stages(drop)
         if recompute:
             recomputed = self._recomputed(drop)
             for entry in stages:
                 entry.update(recomputed.get(entry["stage"], {}))
-        outcome = "kept" if len(self.all.finished) == len(plan.phases) else "unfinished"
+        outcome = "kept" if len(self.documents.finished) == len(plan.phases) else "unfinished"
         if drop is not None:
             outcome = "held out" if self._aside(drop) else "dropped"
         file = self.identity.file
@@ -199,7 +201,7 @@ class _DocumentHistory:
         if index is None:
             return None
         if index not in self._stored:
-            part = self.all.part(index, "documents", self.key)
+            part = self.documents.part(index, "documents", self.key)
             rows = [] if part is None else self._read(part)
             if part is not None and rows and TEXT_HASH in rows[0]:
                 try:
@@ -227,7 +229,7 @@ class _DocumentHistory:
         folder = step.stage.diverts if step and isinstance(step.stage, StreamingStage) else ""
         if not folder:
             return None
-        return self.all.part(self._phase(drop).index, _DIVERTED + folder, self.key)
+        return self.documents.part(self._phase(drop).index, _DIVERTED + folder, self.key)
 
     def _now(self, drop: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return part and row of the document where it is now; None if it is nowhere."""
@@ -237,7 +239,7 @@ class _DocumentHistory:
             return None if part is None else {"part": part.path, ROW: row}
         for phase in reversed(self.run.plan.phases):
             if phase.is_stream and (stored := self._document(phase.index)):
-                part = self.all.part(phase.index, "documents", self.key)
+                part = self.documents.part(phase.index, "documents", self.key)
                 return {"part": part.path if part else None, ROW: stored[ROW]}
         return None
 
@@ -288,7 +290,7 @@ class _DocumentHistory:
         outcome: StageOutcome = "kept"
         if not phases:
             outcome = "not run"
-        elif any(phase.index not in self.all.seals for phase in phases):
+        elif any(phase.index not in self.documents.seals for phase in phases):
             outcome = "not finished"
         actions = {row["action"] for row in rows}
         if "drop" in actions:
@@ -321,7 +323,7 @@ class _DocumentHistory:
         label = entry["stage"]
         phases = [phase for phase in self.run.plan.phases if label in phase.labels]
         for phase in phases:
-            part = self.all.part(phase.index, MEASURES + label, self.key)
+            part = self.documents.part(phase.index, MEASURES + label, self.key)
             for row in [] if part is None else self._read(part):
                 values = {k: v for k, v in row.items() if k not in FIXED and k != ROW}
                 entry["measures"] = measures_of(step.stage, values)
@@ -329,14 +331,16 @@ class _DocumentHistory:
         if phases and not phases[-1].is_stream:
             added = self._sidecar(phases[-1]) or added
             survivor = next((row["survivor_id"] for row in entry["rows"]), None)
-            entry["cluster"] = cluster_facts(self.all, phases[-1], self.key, added, survivor)
+            entry["cluster"] = cluster_facts(self.documents, phases[-1], self.key, added, survivor)
         entry["annotations"] = added
 
     def _sidecar(self, phase: Phase) -> dict[str, Any]:
         """Return the columns that a global stage added to the document."""
         stored = self._document(phase.base)
-        part = None if phase.base is None else self.all.part(phase.base, "documents", self.key)
-        seal = self.all.seals.get(phase.index)
+        part = (
+            None if phase.base is None else self.documents.part(phase.base, "documents", self.key)
+        )
+        seal = self.documents.seals.get(phase.index)
         if stored is None or part is None or seal is None:
             return {}
         columns: dict[str, Any] = {}
@@ -355,12 +359,12 @@ class _DocumentHistory:
         if phase.base is None or (phase.is_stream and self._may_rewrite_before(phase, step)):
             return None
         document = self._document(phase.base)
-        part = self.all.part(phase.base, "documents", self.key)
+        part = self.documents.part(phase.base, "documents", self.key)
         if document is None or part is None or document["text"] is None:
             return None
         data: bytes = document["text"].encode()
         for index in phase.sidecars:
-            seal = self.all.seals.get(index)
+            seal = self.documents.seals.get(index)
             for sidecar in [] if seal is None else seal.by_role("sidecar").of_unit(part.unit):
                 for span in reversed(self._sidecar_row(sidecar, document[ROW]).get("cuts") or []):
                     data = data[: span["start"]] + data[span["end"] :]
@@ -368,7 +372,7 @@ class _DocumentHistory:
 
     def _may_rewrite_before(self, phase: Phase, step: Step) -> bool:
         """Return whether a stage before this one in its phase may have changed texts."""
-        seal = self.all.seals.get(phase.index)
+        seal = self.documents.seals.get(phase.index)
         counters = {} if seal is None else seal.counters
         for label in phase.labels[: phase.labels.index(step.label)]:
             name = self.run.plan.step(label).name
@@ -389,7 +393,7 @@ class _DocumentHistory:
         Stages decide about a document alone, so their decisions are those of the run, if code and
         files are the same.
         """
-        for phase in outdated(self.run, self.all.finished):
+        for phase in outdated(self.run, self.documents.finished):
             self.notes.append(
                 f"phase {phase.name} was made with other parameters, files or inputs than the plan "
                 "now has: recomputed values are those of the new ones."
@@ -436,7 +440,7 @@ class _DocumentHistory:
             TaskError: it cannot be read, or is not stored.
         """
         if phase.base is not None:
-            if any(index not in self.all.seals for index in phase.waits):
+            if any(index not in self.documents.seals for index in phase.waits):
                 raise TaskError("the phases before it are not finished.")
             for batch in documents_of(self.run, phase, [self.key], None):
                 return batch
@@ -451,7 +455,7 @@ class _DocumentHistory:
         raise TaskError(reader.problems.get(self.key, rejected))
 
     def _input_units(self) -> set[int]:
-        parts = [self.all.part(0, role, self.key) for role in ("documents", "ledger")]
+        parts = [self.documents.part(0, role, self.key) for role in ("documents", "ledger")]
         return {part.unit // CELLS_PER_UNIT for part in parts if part is not None}
 
 
