@@ -94,7 +94,7 @@ def functions(module: Path) -> Iterator[tuple[str, int, bool]]:
             decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
             place = f"{module.relative_to(ROOT)}:{node.lineno} {node.name}"
             num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            yield place, num_lines, bool(decorators & {"kernel", "inline"})
+            yield place, num_lines, bool(decorators & {"kernel", "packed_kernel", "inline"})
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:

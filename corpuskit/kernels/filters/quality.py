@@ -143,11 +143,10 @@ def _measure_spaced(
     measured = np.empty((len(MEASURES), num_docs))
     seen = np.full(len(starts) - 1, -1, np.int64)
     for row in range(num_docs):
-        line = at = offsets[row]
-        end = offsets[row + 1]
+        at, end = offsets[row], offsets[row + 1]
         words, solid, length, alpha, stops = 0, 0, 0, 0, 0
         hashes, dots, lines, bullets, trailing = 0, 0, 0, 0, 0
-        first = last = -1  # where the words of the line begin and end
+        line = first = last = at  # the line, and where its words begin and end
         while at < end:
             kind = np.int64(byte_kinds[data[at]])
             gap = kind & _GAP
@@ -156,12 +155,10 @@ def _measure_spaced(
             if gap:
                 width = line_break_width(data, at, end) if kind & _BREAK else 0
                 if width > 0:
-                    lines += 1
-                    if first >= 0:
-                        bullet, trail = _line(data, first, last)
-                        bullets, trailing, first = bullets + bullet, trailing + trail, -1
+                    bullet, trail = _line(data, first, last)
+                    lines, bullets, trailing = lines + 1, bullets + bullet, trailing + trail
                     at += width
-                    line = at
+                    line = first = last = at
                 else:
                     at += 1 if kind & _GAP else gap
                 continue
@@ -196,7 +193,7 @@ def _measure_spaced(
                     at += 3
                 else:
                     at += 1
-            if first < 0:
+            if first == last:
                 first = start
             last, size = at, at - start
             is_solid = np.int64(some & SOLID != 0)
@@ -214,10 +211,8 @@ def _measure_spaced(
                     stops += seen[mark] != row
                     seen[mark] = row
         if line < end:
-            lines += 1
-            if first >= 0:
-                bullet, trail = _line(data, first, last)
-                bullets, trailing = bullets + bullet, trailing + trail
+            bullet, trail = _line(data, first, last)
+            lines, bullets, trailing = lines + 1, bullets + bullet, trailing + trail
         measured[0, row] = solid
         measured[1, row] = _ratio(length, solid)
         measured[2, row] = _ratio(hashes, words)
