@@ -27,10 +27,14 @@ FILES = 6
 STAGES = ["exact_dedup", {"line_dedup": {"min_count": 2}}, "pii"]
 
 
+_COLUMNS = pa.schema([("id", pa.string()), ("text", pa.string()), ("kind", pa.int64())])
+
+
 def write(lab: Lab, name: str, documents: list[dict], rows: int = 5) -> Path:
     """Write a file with a column that goes to `extra`, and a row that becomes no document."""
     more = {"id": None, "text": None, "kind": 7}
-    table = pa.Table.from_pylist([*(d | {"kind": len(d["text"])} for d in documents), more])
+    known = [document | {"kind": len(document["text"])} for document in documents]
+    table = pa.Table.from_pylist([*known, more], _COLUMNS)
     return write_table(lab.inputs / name, table, rows)
 
 
@@ -129,6 +133,20 @@ def test_texts_that_changed_behind_an_equal_time_are_refused(first):
     assert "are not in the input as they were read first" in message
     path.touch()
     first.run()
+
+
+def test_a_run_without_documents_can_be_compared_with(first):
+    first.pipeline["stages"] = [{"exact_dedup": {"index": True}}]
+    files = sorted(first.inputs.iterdir())
+    write(first, files[0].name, [])
+    for path in files[1:]:
+        path.unlink()
+    first.run()
+    first.pipeline["output"], old = str(first.folder / "next"), str(first.out)
+    first.stage("exact_dedup")["against"] = [old]
+    write(first, files[0].name, corpus(5))
+    first.run()
+    assert list((first.out / "documents").glob("part-*"))
 
 
 def test_a_pass_reads_the_input_once(first, tmp_path):

@@ -213,7 +213,7 @@ def _read_seal(path: Path) -> Seal:
 
 def _identity(seal: Seal) -> str:
     """Return the counter that names the parameters; _EMPTY for a run without documents."""
-    if not len(seal.parts):
+    if not any(parts.role.startswith("run:") for parts in seal.parts.roles()):
         return _EMPTY
     return next((name for name in seal.counters if name.startswith(_PREFIX)), "")
 
