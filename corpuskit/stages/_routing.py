@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corpuskit.formats.shuffle_files import hash_ranges
-from corpuskit.stage import Cost, Pass, Unit
+from corpuskit.stage import Cost, Parameters, Pass, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -154,6 +154,7 @@ def routed(context: PassContext, producers: str, run: str) -> str:
 
 
 def merge_pass(
+    stage: Parameters,
     files: Mapping[str, pa.Schema],
     units: Callable[[PassPlan], list[Unit]],
     *,
@@ -162,12 +163,13 @@ def merge_pass(
     """Return the pass `route_<name>` between one that writes shuffle files and one that reads them.
 
     Args:
+        stage: whose pass it is.
         files: `<pass>/<name>` -> schema; the first one names the pass.
         units: cuts it, as `cells_if_many` and `ranges_if_many` do.
         done_with: the files, by default: nobody else reads them.
     """
     names = tuple(files) if done_with is None else done_with
-    return Pass(_merging(next(iter(files))), partial(_merge, files), units, done_with=names)
+    return Pass(_merging(next(iter(files))), partial(_merge, stage, files), units, done_with=names)
 
 
 def merged(context: PassContext, file: str, first: str = "") -> str:
@@ -207,6 +209,6 @@ def _merging(file: str) -> str:
     return f"route_{file.partition('/')[2]}"
 
 
-def _merge(files: Mapping[str, pa.Schema], context: PassContext) -> None:
+def _merge(_stage: Parameters, files: Mapping[str, pa.Schema], context: PassContext) -> None:
     for file, schema in files.items():
         route(context, file, file.partition("/")[2], schema)

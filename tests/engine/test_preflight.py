@@ -169,7 +169,7 @@ def test_clusters_that_one_task_cannot_hold_are_refused_with_what_to_set(lab):
     error = " ".join(find_problems(run, grown, PLENTY))
     worst = max(one.task_bytes for one in grown)
     assert error.startswith("phase minhash_dedup.cluster: ")
-    assert f"Set task_memory_bytes to {worst} or more." in error
+    assert f"Set rounds of minhash_dedup to 8, or task_memory_bytes to {worst} or more." in error
 
 
 def test_the_memory_of_a_slot_is_what_slurm_gives_it(lab):

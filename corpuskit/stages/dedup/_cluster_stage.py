@@ -170,7 +170,10 @@ class ClusterStage(GlobalStage):
         return (
             # What clusters there are is kept: `why` and reports read it.
             _routing.merge_pass(
-                {f"{self.clustering()}/clusters": CLUSTERS}, self.cut_cluster_routes, done_with=()
+                self,
+                {f"{self.clustering()}/clusters": CLUSTERS},
+                self.cut_cluster_routes,
+                done_with=(),
             ),
             Pass(
                 "survivors",

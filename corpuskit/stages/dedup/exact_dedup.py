@@ -82,6 +82,7 @@ class ExactDedup(ClusterStage):
         return (
             Pass("hash", self.hash_cell, is_cell_alone=True),
             _routing.merge_pass(
+                self,
                 {"hash/hashes": self._hashes()},
                 self.cut_routes_to_ranges,
                 done_with=self.unless_indexed("hash/hashes"),

@@ -122,7 +122,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
     def passes(self) -> tuple[Pass, ...]:
         verifying = (
             *(
-                [_routing.merge_pass({_COMPONENTS: COMPONENTS}, self.cut_routes_to_cells)]
+                [_routing.merge_pass(self, {_COMPONENTS: COMPONENTS}, self.cut_routes_to_cells)]
                 if self.rounds
                 else ()
             ),
@@ -133,7 +133,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
                 done_with=(_COMPONENTS, "route_components/"),
             ),
             # A component too large for a task is read cell by cell where cells have written it.
-            _routing.merge_pass(SETS_AND_SIZES, cut_routes_to_verify, done_with=()),
+            _routing.merge_pass(self, SETS_AND_SIZES, cut_routes_to_verify, done_with=()),
             Pass("verify", self.verify_range, cut_verify, done_with=("gather/", "route_sets/")),
         )
         return (
@@ -144,6 +144,7 @@ class MinhashDedup(schemes.Signing, ClusterStage):
                 owns=("signatures/{label}/",) if self.signatures else (),
             ),
             _routing.merge_pass(
+                self,
                 {"sign/bands": _BANDS},
                 self.cut_routes_to_ranges,
                 done_with=self.unless_indexed("sign/bands"),

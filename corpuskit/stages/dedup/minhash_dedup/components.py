@@ -79,7 +79,7 @@ def passes(stage: Joining) -> tuple[Pass, ...]:
     return tuple(
         Pass(
             f"join_{number}",
-            partial(join_range, number),
+            partial(join_range, stage, number),
             partial(cut_round, stage, number),
             done_with=(_links(number - 1),),
         )
@@ -111,7 +111,7 @@ def write_forest(
         context.write_shuffle("forest", {"key": keys, "root": roots}, is_sorted=True)
 
 
-def join_range(number: int, context: PassContext) -> None:
+def join_range(_stage: Joining, number: int, context: PassContext) -> None:
     """Link what the documents of a range reach to the smallest of it."""
     unit = context.unit
     rows = context.read_shuffle(_links(number - 1), unit.low, unit.high, LINKS)

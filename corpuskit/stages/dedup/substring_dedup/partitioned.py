@@ -95,7 +95,7 @@ def passes(search: Search) -> tuple[Pass, ...]:
     def merge(run: str, schema: pa.Schema, units: Callable[[PassPlan], list[Unit]]) -> Pass:
         # `refine` reads fingerprints of its cell where they were written.
         return _routing.merge_pass(
-            {run: schema}, units, done_with=() if run == fingerprints else None
+            search, {run: schema}, units, done_with=() if run == fingerprints else None
         )
 
     return (
