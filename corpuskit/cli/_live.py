@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
-from rich.text import Text
-
 from corpuskit.cli._streams import one_line
 from corpuskit.engine.eta import in_words
 
@@ -14,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.text import Text
 
     from corpuskit.engine.progress import PhaseProgress, RunProgress, StageSoFar
 
@@ -155,7 +153,7 @@ def _bar(phase: PhaseProgress, width: int, *, is_unicode: bool) -> Text:
     if bar_width < 8:  # the name is worth more
         bar_width = 0
     style = "bold red" if phase.state == "failed" else "bold"
-    line = Text(name, style=style)
+    line = styled(name, style)
     if bar_width:
         filled = int(bar_width * phase.share)
         line.append(" " + full * filled, style="green")
@@ -229,7 +227,14 @@ def _place(progress: RunProgress) -> int:
 
 
 def _text(line: str, width: int, style: str = "") -> Text:
-    return Text(_cut(line, width), style=style)
+    return styled(_cut(line, width), style)
+
+
+def styled(line: str, style: str = "") -> Text:
+    """Return a line as rich draws it; rich is loaded when something is drawn."""
+    from rich.text import Text
+
+    return Text(line, style=style)
 
 
 def _cut(line: str, width: int) -> str:
@@ -267,9 +272,9 @@ class Screen:
         self._drawn = [line.plain for line in lines]  # before: what interrupts it must close it
         self._write(lines, home)
 
-    def above(self, text: Text) -> None:
+    def above(self, line: str) -> None:
         """Print text that stays, and forget what was drawn: the next drawing comes below."""
-        self._write([text], self._home())
+        self._write([styled(line)], self._home())
         self.console.file.write("\n")
         self.console.file.flush()
         self._drawn = []
@@ -282,6 +287,8 @@ class Screen:
         self._drawn = []
 
     def _home(self) -> str:
+        from rich.cells import cell_len
+
         width, height = self.console.size
         # A terminal that was made narrower has wrapped what was drawn.
         rows = sum(max(-(-cell_len(line) // width), 1) for line in self._drawn)

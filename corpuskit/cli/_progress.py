@@ -12,10 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
-from corpuskit.cli._live import Screen, draw, duration, kept, numbers, size
+from corpuskit.cli._live import Screen, draw, duration, kept, numbers, size, styled
 from corpuskit.cli._streams import echo, one_line
 from corpuskit.engine.callbacks import RunCallbacks
 from corpuskit.engine.eta import in_words
@@ -25,6 +23,8 @@ from corpuskit.errors import CorpuskitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rich.console import Console
 
     from corpuskit.engine.phase import PhaseStatus
     from corpuskit.engine.plan import Phase
@@ -202,7 +202,7 @@ class LiveObserver(TrackingObserver):
             self._say(text)
 
     def _say(self, line: str) -> None:
-        self._screen.above(Text(one_line(line)))
+        self._screen.above(one_line(line))
         self._draw()
 
     def _keep_drawing(self) -> None:
@@ -214,7 +214,7 @@ class LiveObserver(TrackingObserver):
         if self.tracker is not None:
             draw_on(self._screen, self.tracker.progress())
         elif self._inputs:
-            self._screen.draw([Text(self._inputs)])
+            self._screen.draw([styled(self._inputs)])
 
 
 def draw_on(screen: Screen, progress: RunProgress) -> None:
@@ -252,9 +252,12 @@ def minute_line(progress: RunProgress) -> str:
 
 def terminal() -> Console | None:
     """Return the console of standard error if that is a terminal which can draw in place."""
+    if not (sys.stderr.isatty() and os.environ.get("TERM")):
+        return None
+    from rich.console import Console  # 0.02 CPU s that a log does without
+
     console = Console(file=sys.stderr, highlight=False)  # that of now: tasks here redirect it
-    is_able = sys.stderr.isatty() and not console.is_dumb_terminal
-    return console if is_able and os.environ.get("TERM") else None
+    return None if console.is_dumb_terminal else console
 
 
 @contextlib.contextmanager
@@ -401,7 +404,7 @@ class _Picture:
         draw_on(self._screen, progress)
 
     def news(self, line: str) -> None:
-        self._screen.above(Text(one_line(line)))
+        self._screen.above(one_line(line))
 
     def end(self, progress: RunProgress) -> None:
         """Nothing more is drawn."""

@@ -144,6 +144,17 @@ class _KernelPlace(caching._CacheLocator):
 class _KeptResult(caching.CompileResultCacheImpl):
     _locator_classes = [_KernelPlace]  # noqa: RUF012 - as Numba declares it
 
+    def reduce(self, cres: Any) -> Any:
+        """Return what is kept of a kernel, without what only serves to link it into others.
+
+        Nothing is linked with a kernel that is kept (`_CalleeCode`); to read it takes 3 ms each.
+        """
+        (name, kind, (code, _)), about, *rest = super().reduce(cres)  # type: ignore[no-untyped-call]
+        entry = f'define void @"{about.llvm_cpython_wrapper_name}"() {{ ret void }}'
+        parse: Any = codegen.ll.parse_assembly  # type: ignore[attr-defined]
+        named = parse(entry).as_bitcode()  # Numba asks whether it is there
+        return (name, kind, (code, named)), about, *rest
+
 
 class _KernelCache(caching.FunctionCache):
     """Loads a kernel from the wheel or from the cache, and compiles it once per machine.
@@ -229,8 +240,10 @@ def compiled(
     """
     options = {"nogil": True, "error_model": "numpy", **options}
     ours: Any = {"no_cfunc_wrapper": True, "pipeline_class": steps} if _LINKS else {}
-    place = kernel_folder(Path(func.__code__.co_filename))
-    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(place)  # type: ignore[attr-defined]
+    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    if not _LINKS:
+        place = kernel_folder(Path(func.__code__.co_filename))
+        numba.config.CACHE_DIR = str(place)  # type: ignore[attr-defined]
     try:
         whole: Any = numba.njit(cache=not _LINKS, **options, **ours)(func)
     finally:
@@ -241,10 +254,14 @@ def compiled(
     whole.compile = _timed(whole.compile, cache)
     if cache is not None:
         whole._cache = cache
-        part: Any = numba.njit(**options, **{**ours, "pipeline_class": _CompilePart})(func)
+
+        @functools.cache
+        def part() -> Any:  # made when a caller is compiled: one that is kept does without
+            return numba.njit(**options, **{**ours, "pipeline_class": _CompilePart})(func)
+
         plain: Any = types.unliteral  # else each constant argument gets a function
-        whole.get_overload = part.get_overload
-        whole.get_call_template = lambda args, named: part.get_call_template(
+        whole.get_overload = lambda signature: part().get_overload(signature)
+        whole.get_call_template = lambda args, named: part().get_call_template(
             [plain(arg) for arg in args], {name: plain(arg) for name, arg in named.items()}
         )
     return whole

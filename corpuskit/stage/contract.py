@@ -47,10 +47,11 @@ class Parameters(BaseModel):
     """Frozen values that a YAML file sets; the string under a field describes it.
 
     Pydantic would read these strings as the class is made (`use_attribute_docstrings`), at 5 to 10
-    CPU milliseconds each; here they are read when somebody asks for the schema.
+    CPU milliseconds each; here they are read when somebody asks for the schema. And what checks
+    values is made when there are some: of most models it is a part of another's.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @classmethod
     def __get_pydantic_json_schema__(
