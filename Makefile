@@ -49,7 +49,7 @@ soak: $(STAMP) ## 2,000 random schedules of faults: every byte as without them (
 	$(BIN)/python -m tests.faults.loader_files --num 1000
 	$(BIN)/python -m tests.faults.checkpoints --num 100
 
-bench: $(STAMP) ## whole commands beside peers and floors: the table of docs/performance.md (10 minutes)
+bench: $(STAMP) ## whole commands beside peers and floors: the table of docs/performance.md (4 minutes)
 	$(BIN)/python $(BENCH)
 
 docs: $(STAMP) ## write the generated pages and tables anew

@@ -1,6 +1,6 @@
 """The performance page: what users run, beside peers and floors, in CPU seconds of one run.
 
-    python benchmarks/performance.py [--only NAME ...] [--write]      # about ten minutes
+    python benchmarks/performance.py [--only NAME ...] [--write]      # about four minutes
     python benchmarks/performance.py --check                          # half a minute, as CI does
 
 Rows are whole commands, start-up included, each the least of two runs: the first one fills caches,
@@ -51,7 +51,7 @@ RECORD = ROOT / "benchmarks" / "performance.json"
 MARKS = ("<!-- begin: performance.py -->", "<!-- end: performance.py -->")
 QUICKSTART = "pipelines/quickstart.yaml"
 ENVIRONMENTS = {
-    "dedup": ("daft==0.7.26", "rensa==0.5.0", "polars==1.42.1", "pyarrow", "numpy"),
+    "dedup": ("daft==0.7.26", "rensa==0.5.0", "polars==2.1.0", "pyarrow", "numpy"),
     "dolma": ("dolma==1.2.1",),
 }
 LOOKING = ("run", "plan", "status", "why")

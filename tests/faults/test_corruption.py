@@ -11,7 +11,7 @@ from tests.faults.corruption import CHUNK, Case, Laboratory, open_laboratory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NUM = 50
+NUM = 100
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a power loss is simulated on Linux only"),
 ]
 
-NUM, PLAYED, CHUNK = 200, 30, 10
-HISTORIES = 10
+NUM, PLAYED, CHUNK = 200, 60, 20
+HISTORIES = 20
 EVENTS = (
     *{kind for kinds in KINDS.values() for kind in kinds},
     "hanging worker", "clock skew", "power loss after the run", "zombie failed",
@@ -59,7 +59,7 @@ def test_texts_that_stay_in_the_input_are_read_again() -> None:
         referring = Range(bench)
         assert bench.plan("plain", 3, "unused").phases[0].refers
         total = Outcome()
-        for seed in range(3):
+        for seed in range(6):
             total.add(referring.play(referring.draw(seed)))
     assert not total.problems, "replay with: python -m tests.faults --referring --seed N"
 
