@@ -71,7 +71,7 @@ def _texts(run: RunDirectory, part: Part) -> Texts:
     source = run.plan.source(part.source).for_texts()
     assert source is not None, "the plan made sure of it"
     pieces = [
-        (dataclasses.replace(file, path=_located(run, file.path)), piece)
+        (dataclasses.replace(file, path=_absolute(run, file.path)), piece)
         for file, piece in run.inputs.units[part.unit // CELLS_PER_UNIT]
     ]
     for batch in read_pieces(source, pieces, run.plan.settings.max_document_bytes):
@@ -82,8 +82,8 @@ def _texts(run: RunDirectory, part: Part) -> Texts:
             return
 
 
-def _located(run: RunDirectory, path: str) -> str:
-    """Return where an input file lies: paths are relative to where the run was planned."""
+def _absolute(run: RunDirectory, path: str) -> str:
+    """Return the path of an input file, which may be relative to where the run was planned."""
     if is_remote(path) or path.startswith("file://"):
         return path
     return os.path.join(run.folder, path)

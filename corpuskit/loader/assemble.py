@@ -144,7 +144,7 @@ class Assembled:
     def _cut(
         self, bounds: NDArray[np.int32], shape: tuple[int, int], batch_rows: int, row_chunks: int
     ) -> None:
-        """Cut segments at the borders of rows, of which there are (S * row_chunks, l)."""
+        """Cut segments at the borders of rows; `shape` is (S * row_chunks, l)."""
         if row_chunks > 1:
             bounds = np.union1d(bounds, np.arange(0, bounds[-1], shape[1], dtype=np.int32))
         edges = np.searchsorted(bounds, np.arange(0, shape[0] + 1, batch_rows) * shape[1])

@@ -200,7 +200,7 @@ class Read:
 class Planner:
     """Divides the steps up to `end_step` into windows of at most `most_bytes` of stored rows.
 
-    All steps of a window have the same number of rows, of which `columns` are read.
+    All steps of a window have the same number of rows. `columns` are the columns to read.
     """
 
     def __init__(

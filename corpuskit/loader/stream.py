@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from corpuskit.loader.state import SourceShare
 
 ASSEMBLED_BYTES = 3 << 20
-"""Of tokens, labels and positions that are assembled at once, or those of a step: about what stays
-in the caches of a core. To begin anew costs as much as 100,000 tokens."""
+"""Tokens, labels and positions to assemble at once, or those of one step if they are more: about
+what fits the caches of a core. The fixed cost of a round equals that of 100,000 tokens."""
 
 
 class StreamingLoader:

@@ -116,7 +116,7 @@ _HIGH_BITS, _LOW_BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7
 
 @inline
 def _count_letters(group: np.uint64) -> np.int64:
-    """Return how many of 8 bytes are ASCII letters before the first that is none."""
+    """Return the number of ASCII letters at the start of 8 bytes."""
     lower = (group | np.uint64(0x2020202020202020)) & _LOW_BITS
     from_a = lower + np.uint64(0x1F1F1F1F1F1F1F1F)
     behind_z = lower + np.uint64(0x0505050505050505)

@@ -68,7 +68,7 @@ _LINK_BYTES = 300
 """Memory of a range, per link: as read, connected, and written for both ends."""
 
 _USUAL_ROUNDS = 4
-"""Rounds that clusters of near duplicates take, the last of which only sees that all is done."""
+"""Rounds that clusters of near duplicates take. The last one changes nothing: that ends them."""
 
 _OPEN = "open"
 """Counter of links to anything but the smallest document that is reached."""
