@@ -59,7 +59,11 @@ def require_same_run(
     Raises:
         UsageError: names every difference.
     """
-    there = {**record.shape, "global_rows": record.settings["batch"]["global_rows"]}
+    there = {
+        "experts": None,
+        **record.shape,
+        "global_rows": record.settings["batch"]["global_rows"],
+    }
     here = {**asdict(shape), "global_rows": settings.batch.global_rows}
     differing = [
         f"{name} {there.get(name)!r} there, {value!r} here"

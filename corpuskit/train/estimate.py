@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from corpuskit.loader.index import MixPlan
     from corpuskit.train.flops import Device
-    from corpuskit.train.settings import ModelShape, TrainSettings
+    from corpuskit.train.settings import ExpertShape, ModelShape, TrainSettings
 
 WRITE_RATE = 2e9
 """Bytes per second at which all ranks together are taken to write to a shared file system."""
@@ -419,9 +419,15 @@ def matrices(shape: ModelShape) -> Iterator[Matrix]:
     """Yield all parameters; of the blocks, those of one."""
     attention, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     yield Matrix("embedding", shape.vocab_size, shape.dim, "rows")
-    for rows in (attention, kv, kv, shape.ffn_dim, shape.ffn_dim):
+    inner = shape.ffn_dim
+    if experts := shape.experts:
+        inner = experts.shared * experts.ffn_dim
+        yield Matrix("block", experts.count, shape.dim, "none")
+        for _ in ("gate", "up", "down"):
+            yield Matrix("block", experts.count, experts.ffn_dim * shape.dim, "none")
+    for rows in (attention, kv, kv, inner, inner):
         yield Matrix("block", rows, shape.dim, "rows")
-    for columns in (attention, shape.ffn_dim):
+    for columns in (attention, inner):
         yield Matrix("block", shape.dim, columns, "columns")
     norms = (shape.dim, shape.dim, *((shape.head_dim,) * 2 if shape.qk_norm else ()))
     for size in norms:
@@ -642,15 +648,30 @@ def _block_bytes(shape: ModelShape, work: Work, recompute: str) -> float:
         return stream
     heads, kv_heads = shape.heads / t, shape.kv_heads / t
     a, k, f = heads * shape.head_dim, kv_heads * shape.head_dim, shape.ffn_dim / t
+    routed = 0.0
+    if shape.experts:
+        f = shape.experts.shared * shape.experts.ffn_dim
+        routed = _routed_bytes(shape.dim, shape.experts, b)
     attended = b * a + FLOAT * heads  # what attention gave, and its log-normaliser
-    if recompute == "selective":
+    if recompute == "selective":  # what experts make is computed again
         return stream + b * (a + 2 * k + 2 * f + 2 * shape.dim) + attended
     norms = 2 * _norm_bytes(work, shape.dim / t, 1 / t)
     if shape.qk_norm:
         norms += _norm_bytes(work, a, heads) + _norm_bytes(work, k, kv_heads)
     # What products read: of attention and feed-forward all tokens, gathered.
     mask = b * work.seq_len if work.kernel == "sdpa" else 0  # as numbers, in each block
-    return norms + b * (2 * shape.dim + a + 2 * k + 4 * f) + attended + mask
+    return norms + b * (2 * shape.dim + a + 2 * k + 4 * f) + attended + mask + routed
+
+
+def _routed_bytes(dim: int, experts: ExpertShape, item_bytes: int) -> float:
+    """Return what routing and experts keep of each token for their backward pass.
+
+    Of each of its experts: what goes in and what comes out, four vectors inside, two weights and
+    three places. Of the router: the scores and, unless it is there already, the token in float32.
+    """
+    each = item_bytes * (2 * dim + 4 * experts.ffn_dim) + 2 * FLOAT + 3 * 8
+    router = FLOAT * experts.count + FLOAT + (FLOAT * dim if item_bytes != FLOAT else 0)
+    return experts.per_token * each + router
 
 
 def _outside_bytes(shape: ModelShape, work: Work) -> float:
@@ -676,4 +697,7 @@ def _working_bytes(shape: ModelShape, work: Work) -> float:
 
     The gradients of gate and up are made while what they came from is still there.
     """
+    if experts := shape.experts:
+        inner = (experts.per_token + experts.shared) * experts.ffn_dim
+        return work.item_bytes * (2 * inner + (1 + experts.per_token) * shape.dim)
     return work.item_bytes * (2 * shape.ffn_dim / work.tensor + shape.dim)

@@ -137,7 +137,11 @@ def step_flops(shape: ModelShape, lengths: ArrayLike) -> float:
 def token_flops(shape: ModelShape) -> float:
     """Return the operations that each token costs, whatever it attends to: 6 per weight."""
     attention = 2 * shape.dim * shape.head_dim * (shape.heads + shape.kv_heads)
-    block = attention + 3 * shape.dim * shape.ffn_dim
+    width, router = shape.ffn_dim, 0
+    if shape.experts:
+        width = (shape.experts.per_token + shape.experts.shared) * shape.experts.ffn_dim
+        router = shape.dim * shape.experts.count
+    block = attention + 3 * shape.dim * width + router
     return 6.0 * (shape.layers * block + shape.vocab_size * shape.dim)
 
 

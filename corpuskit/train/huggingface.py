@@ -1,7 +1,8 @@
 """Models of Hugging Face: what config.json means here, weights in and out, and what must fit.
 
-Llama, Mistral and Qwen3 are our decoder under other names; rotary positions pair the halves of a
-head in both, so no matrix has to be permuted. A config is understood without torch.
+Llama, Mistral and Qwen3 are our decoder under other names, Glm4Moe with experts; rotary positions
+pair the halves of a head in all, so no matrix has to be permuted. A config is understood without
+torch.
 
 Weights are in safetensors files: the length of the header (8 bytes, little endian), the header
 (JSON: type, shape and place of each tensor), and the tensors' bytes. The format's own library maps
@@ -20,12 +21,12 @@ import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.storage import digest_file
 from corpuskit.train.record import find_damage
-from corpuskit.train.settings import PRESETS, SIZES, ModelShape, RopeScaling
+from corpuskit.train.settings import PRESETS, SIZES, ExpertShape, ModelShape, RopeScaling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import TrainSettings
 
@@ -47,6 +49,7 @@ ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "glm4_moe": "Glm4MoeForCausalLM",
 }
 _OTHERS = {
     "qwen2": "its attention has biases",
@@ -74,7 +77,15 @@ _INNER = {
     "feed_forward.gate": "mlp.gate_proj",
     "feed_forward.up": "mlp.up_proj",
     "feed_forward.down": "mlp.down_proj",
+    "feed_forward.shared.gate": "mlp.shared_experts.gate_proj",
+    "feed_forward.shared.up": "mlp.shared_experts.up_proj",
+    "feed_forward.shared.down": "mlp.shared_experts.down_proj",
+    "feed_forward.router": "mlp.gate",
+    "feed_forward.router.bias": "mlp.gate.e_score_correction_bias",
 }
+_EXPERTS = "feed_forward.experts."
+EXACT = ".e_score_correction_bias"
+"""What such names end with is float32 in files of any type: it moves in steps of 0.001."""
 
 _AGAIN = "Export the model again."
 
@@ -83,12 +94,19 @@ DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 _MAX_HEADER_BYTES = 100_000_000  # as the format's own library bounds it
 
 
-def foreign_name(name: str) -> str:
-    """Return what Hugging Face calls a parameter of our decoder."""
+def foreign_names(name: str, experts: ExpertShape | None) -> list[str]:
+    """Return what Hugging Face calls a tensor of our decoder: of experts, a name for each."""
     if name in _OUTER:
-        return _OUTER[name]
+        return [_OUTER[name]]
     _, number, inner = name.split(".", 2)
-    return f"model.layers.{number}.{_INNER[inner.removesuffix('.weight')]}.weight"
+    layer = f"model.layers.{number}."
+    if inner.startswith(_EXPERTS):
+        assert experts is not None
+        matrix = f"{inner.removeprefix(_EXPERTS)}_proj.weight"
+        return [f"{layer}mlp.experts.{expert}.{matrix}" for expert in range(experts.count)]
+    if inner in _INNER:
+        return [layer + _INNER[inner]]
+    return [f"{layer}{_INNER[inner.removesuffix('.weight')]}.weight"]
 
 
 def make_config(
@@ -103,6 +121,8 @@ def make_config(
         dtype: of the weights in the files.
     """
     model_type = "qwen3" if shape.qk_norm else "llama"
+    if shape.experts:
+        model_type = "glm4_moe"
     config = {
         "architectures": [ARCHITECTURES[model_type]],
         "model_type": model_type,
@@ -126,12 +146,26 @@ def make_config(
         "torch_dtype": dtype,
         **{f"{name}_token_id": ids.get(name) for name in ("bos", "eos", "pad")},
     }
+    if experts := shape.experts:
+        return config | {
+            "use_qk_norm": shape.qk_norm,
+            "partial_rotary_factor": 1.0,
+            "first_k_dense_replace": 0,
+            "n_routed_experts": experts.count,
+            "num_experts_per_tok": experts.per_token,
+            "n_shared_experts": experts.shared,
+            "moe_intermediate_size": experts.ffn_dim,
+            "routed_scaling_factor": experts.scaling,
+            "norm_topk_prob": True,
+            "n_group": 1,
+            "topk_group": 1,
+        }
     more = {"use_sliding_window": False, "sliding_window": None} if shape.qk_norm else {}
     return config | (more or {"mlp_bias": False})
 
 
 def read_shape(folder: str | Path) -> ModelShape:
-    """Return the shape of a Llama, Mistral or Qwen3 model from its config.json.
+    """Return the shape of a model of `ARCHITECTURES` from its config.json.
 
     Raises:
         UsageError: our decoder does not compute what this model does; names the key and its value.
@@ -168,9 +202,20 @@ def read_shape(folder: str | Path) -> ModelShape:
         head_dim=head_dim,
         ffn_dim=_whole(place, config, "intermediate_size"),
         tied=bool(config.get("tie_word_embeddings", False)),
-        qk_norm=model_type == "qwen3",
+        qk_norm=model_type == "qwen3" or bool(config.get("use_qk_norm")),
+        experts=_read_experts(place, config) if model_type == "glm4_moe" else None,
         **_read_rope(place, config),
         norm_eps=_number(place, "rms_norm_eps", config.get("rms_norm_eps", 1e-6)),
+    )
+
+
+def _read_experts(place: Path, config: Mapping[str, Any]) -> ExpertShape:
+    return ExpertShape(
+        count=_whole(place, config, "n_routed_experts"),
+        per_token=_whole(place, config, "num_experts_per_tok"),
+        ffn_dim=_whole(place, config, "moe_intermediate_size"),
+        shared=_whole(place, config, "n_shared_experts"),
+        scaling=_number(place, "routed_scaling_factor", config.get("routed_scaling_factor")),
     )
 
 
@@ -186,9 +231,23 @@ def _departures(config: Mapping[str, Any], model_type: str) -> dict[str, bool]:
         "sliding_window": windows,
         "use_sliding_window": bool(config.get("use_sliding_window")),
         "layer_types": not set(config.get("layer_types") or ()) <= {"full_attention"},
-        "partial_rotary_factor": config.get("partial_rotary_factor") not in {None, 1.0},
+        "partial_rotary_factor": _turned_share(config) not in {None, 1.0},
         "quantization_config": bool(config.get("quantization_config")),
+    } | (_departures_of_experts(config) if model_type == "glm4_moe" else {})
+
+
+def _departures_of_experts(config: Mapping[str, Any]) -> dict[str, bool]:
+    return {
+        "first_k_dense_replace": config.get("first_k_dense_replace", 1) != 0,
+        "norm_topk_prob": not config.get("norm_topk_prob", True),
+        "n_group": config.get("n_group", 1) != 1,
     }
+
+
+def _turned_share(config: Mapping[str, Any]) -> Any:
+    rope = config.get("rope_parameters") or {}
+    missing = 0.5 if config.get("model_type") == "glm4_moe" else None
+    return config.get("partial_rotary_factor", rope.get("partial_rotary_factor", missing))
 
 
 def _read_rope(place: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,18 +303,28 @@ def load_weights(folder: str | Path, model: nn.Module) -> None:
 
     place = Path(folder)
     stored = find_tensors(place)
-    parameters = {foreign_name(name): parameter for name, parameter in model.named_parameters()}
-    _require_match(
-        place, stored, {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    )
-    for name, parameter in parameters.items():
+    experts = cast("Decoder", model).shape.experts
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    names = {name: foreign_names(name, experts) for name in tensors}
+    shapes = {
+        foreign: tuple(tensors[name].shape[-2:])
+        for name, others in names.items()
+        for foreign in others
+    }
+    _require_match(place, stored, shapes)
+    for name, parameter in tensors.items():
         target, offsets = parameter.data, [0] * parameter.ndim
         if isinstance(parameter, DTensor):
             # What checkpoints ask: the box of the tensor that this rank holds.
             (chunk,) = parameter.__create_chunk_list__()  # type: ignore[no-untyped-call]
             target, offsets = parameter.to_local(), list(chunk.offsets)
+        boxes, sources = [target], names[name]
+        if target.ndim > 2:
+            first, *offsets = offsets
+            boxes, sources = list(target), sources[first : first + len(target)]
         with torch.no_grad():
-            target.copy_(read_slice(stored[name], offsets, target.shape))
+            for box, foreign in zip(boxes, sources, strict=True):
+                box.copy_(read_slice(stored[foreign], offsets, box.shape))
 
 
 def find_tensors(folder: Path) -> dict[str, StoredTensor]:
@@ -582,27 +651,26 @@ def write_tensors(
     Args:
         path: must not exist.
         shapes: of the tensors, by name.
-        dtype: of all of them, in the file.
+        dtype: of all of them in the file, but for `EXACT`.
         tensors: in the order of `shapes`; taken one at a time.
     """
     import torch
 
-    code = {name: code for code, name in DTYPES.items()}[str(dtype).removeprefix("torch.")]
-    ends = list(
-        itertools.accumulate(
-            (math.prod(shape) * dtype.itemsize for shape in shapes.values()), initial=0
-        )
-    )
+    codes = {getattr(torch, name): code for code, name in DTYPES.items()}
+    types = {name: torch.float32 if name.endswith(EXACT) else dtype for name in shapes}
+    sizes = (math.prod(shape) * types[name].itemsize for name, shape in shapes.items())
+    ends = list(itertools.accumulate(sizes, initial=0))
     fields: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     for (name, shape), place in zip(shapes.items(), itertools.pairwise(ends), strict=True):
-        fields[name] = {"dtype": code, "shape": list(shape), "data_offsets": list(place)}
+        entry = {"dtype": codes[types[name]], "shape": list(shape), "data_offsets": list(place)}
+        fields[name] = entry
     head = json.dumps(fields, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)  # so that the tensors are aligned
     with path.open("xb") as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for (name, shape), tensor in zip(shapes.items(), tensors, strict=True):
             assert tensor.shape == torch.Size(shape), name
-            flat = tensor.to(dtype).contiguous().view(-1)
+            flat = tensor.to(types[name]).contiguous().view(-1)
             file.write(flat.view(torch.uint8).numpy().data)
         file.flush()
         os.fsync(file.fileno())

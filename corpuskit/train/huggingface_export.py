@@ -23,13 +23,13 @@ from corpuskit.train.huggingface import (
     INDEX,
     ORIGIN,
     WEIGHTS,
-    foreign_name,
+    foreign_names,
     make_config,
     write_tensors,
 )
 from corpuskit.train.model import Decoder
 from corpuskit.train.record import files_of, read_record, require_undamaged, step_of
-from corpuskit.train.settings import ModelShape, RopeScaling
+from corpuskit.train.settings import ExpertShape, ModelShape, RopeScaling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,7 +92,8 @@ def export(
 ) -> Exported:
     """Write a complete checkpoint as a Hugging Face model; the folder appears whole or not at all.
 
-    Qwen3ForCausalLM computes what our decoder does with QK-norm, LlamaForCausalLM without.
+    Qwen3ForCausalLM computes what our decoder does with QK-norm, LlamaForCausalLM without,
+    Glm4MoeForCausalLM with experts.
 
     Args:
         checkpoint: of any number of ranks.
@@ -114,15 +115,16 @@ def export(
     require_undamaged(checkpoint, record, _ADVICE)
     shape = shape_of(record)
     with torch.device("meta"):
-        parameters = {name: tuple(p.shape) for name, p in Decoder(shape).named_parameters()}
-    size = DTYPES[dtype].itemsize * sum(map(math.prod, parameters.values()))
+        tensors = {name: tuple(t.shape) for name, t in Decoder(shape).state_dict().items()}
+    size = stored_bytes(tensors, DTYPES[dtype])
     config = make_config(shape, seq_len, ids, dtype)
     texts = {
         CONFIG: config,
         "generation_config.json": {f"{name}_token_id": ids[name] for name in ids},
     }
     with _whole_folder(folder, size) as partial:
-        names = _write_weights(checkpoint, partial, parameters, DTYPES[dtype], file_bytes)
+        own = {name: foreign_names(name, shape.experts) for name in tensors}
+        names = _write_weights(checkpoint, partial, tensors, own, DTYPES[dtype], file_bytes)
         for name, fields in texts.items():
             _write(partial / name, _json(fields))
         checked = [name for name in (*names, INDEX, CONFIG) if (partial / name).exists()]
@@ -134,7 +136,7 @@ def export(
         folder=folder,
         step=record.step,
         architecture=config["architectures"][0],
-        parameters=size // DTYPES[dtype].itemsize,
+        parameters=sum(map(math.prod, tensors.values())),
         files=len(names),
         size_bytes=size,
         dtype=dtype,
@@ -168,10 +170,20 @@ def _write_weights(
     checkpoint: Path,
     folder: Path,
     shapes: Mapping[str, Sequence[int]],
+    foreign: Mapping[str, Sequence[str]],
     dtype: torch.dtype,
     file_bytes: int,
 ) -> list[str]:
-    """Write the files of weights, and the index where there are several; return their names."""
+    """Write the files of weights, and the index where there are several; return their names.
+
+    Args:
+        checkpoint: where they are.
+        folder: where the files go.
+        shapes: of our tensors.
+        foreign: what Hugging Face calls each, or each of its first dimension.
+        dtype: of the files.
+        file_bytes: largest file, unless a tensor is larger.
+    """
     groups = split(shapes, dtype.itemsize, file_bytes)
     names = [WEIGHTS]
     if len(groups) > 1:
@@ -180,19 +192,29 @@ def _write_weights(
             f"{stem}-{n:05d}-of-{len(groups):05d}.safetensors" for n in range(1, len(groups) + 1)
         ]
     for name, group in zip(names, groups, strict=True):
-        foreign = {foreign_name(parameter): shapes[parameter] for parameter in group}
-        own = {parameter: shapes[parameter] for parameter in group}
-        write_tensors(folder / name, foreign, dtype, read_weights(checkpoint, own))
+        written = {other: shapes[own][-2:] for own in group for other in foreign[own]}
+        tensors = read_weights(checkpoint, {own: shapes[own] for own in group})
+        single = (part for whole in tensors for part in (whole if whole.ndim > 2 else [whole]))
+        write_tensors(folder / name, written, dtype, single)
     if len(groups) > 1:
-        size = dtype.itemsize * sum(math.prod(shape) for shape in shapes.values())
+        size = stored_bytes(shapes, dtype)
         places = {
-            foreign_name(parameter): name
+            other: name
             for name, group in zip(names, groups, strict=True)
-            for parameter in group
+            for own in group
+            for other in foreign[own]
         }
         index = {"metadata": {"total_size": size}, "weight_map": places}
         _write(folder / INDEX, _json(index))
     return names
+
+
+def stored_bytes(shapes: Mapping[str, Sequence[int]], dtype: torch.dtype) -> int:
+    """Return the bytes of tensors in files; biases of routers are float32 in files of any type."""
+    return sum(
+        math.prod(shape) * (4 if name.endswith(".router.bias") else dtype.itemsize)
+        for name, shape in shapes.items()
+    )
 
 
 def split(shapes: Mapping[str, Sequence[int]], itemsize: int, most: int) -> list[list[str]]:
@@ -238,9 +260,12 @@ def read_weights(checkpoint: Path, shapes: Mapping[str, Sequence[int]]) -> Itera
 
 def shape_of(record: CheckpointRecord) -> ModelShape:
     """Return the shape of a checkpoint's model."""
-    scaling = record.shape.get("rope_scaling")
-    fields = {**record.shape, "rope_scaling": RopeScaling(**scaling) if scaling else None}
-    return ModelShape(**fields)
+    scaling, experts = record.shape.get("rope_scaling"), record.shape.get("experts")
+    inner = {
+        "rope_scaling": scaling and RopeScaling(**scaling),
+        "experts": experts and ExpertShape(**experts),
+    }
+    return ModelShape(**{**record.shape, **inner})
 
 
 def _origin(

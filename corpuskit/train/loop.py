@@ -33,6 +33,7 @@ from corpuskit.train.heartbeat import REQUEUE, Ending, HeartbeatWriter, note_end
 from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.metrics import StepMetrics, TrainResult, source_losses
 from corpuskit.train.model import token_losses
+from corpuskit.train.moe import balance, expert_layers, measure_loads, take_loads
 from corpuskit.train.optim import clip_gradients, learning_rate
 from corpuskit.train.parallel import begin_micro_batch, join
 from corpuskit.train.record import lock_output
@@ -149,6 +150,7 @@ def take_steps(run: Run, watch: Watch, begun: float) -> TrainResult | None:
             watch.compare_speeds(done)
         if is_last or done % settings.checkpoint.every_steps == 0:
             watch.heartbeat.beat(done, "checkpoint")
+            watch.write_experts(done)
             watch.saved(run.checkpoints.wait())
             run.checkpoints.save(run.model, run.optimizer, run.record(done))
             if is_last or not settings.checkpoint.background:
@@ -185,6 +187,7 @@ class Sums(NamedTuple):
     text_bytes: list[float]
     grad_norm: float
     stops: float  # ranks that received a signal to stop
+    experts: torch.Tensor | None  # (sources, layers, E) tokens that each expert got
 
     @property
     def loss(self) -> float:
@@ -225,6 +228,10 @@ def take_step(
         for group in run.optimizer.param_groups:
             group["lr"] = lr
         run.optimizer.step()
+        if sums.experts is not None and run.settings.model.experts:
+            rate = run.settings.model.experts.bias_rate
+            balance(expert_layers(run.model.blocks), sums.experts.sum(0), rate)
+            watch.count_experts(sums.experts)
     else:
         bad = BadStep(step, reason, sums.loss, sums.grad_norm, usual or sums.loss)
         report_bad_step(run, watch, bad, batch, losses)
@@ -247,6 +254,7 @@ def take_step(
         data_wait_p50_ms=p50,
         data_wait_p99_ms=p99,
         sources=source_losses(names, sums.nats, sums.tokens, sums.text_bytes),
+        experts=None if sums.experts is None else measure_loads(sums.experts.sum(0)),
     )
     return progress, (watch.stop.received or "a signal to another rank") if sums.stops else None
 
@@ -282,11 +290,14 @@ def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Ten
     totals.index_add_(0, sources, losses.double().sum(1))
     totals[-1] = float(stops)
     run.parallel.sum(totals)
+    experts = None
+    if run.model.shape.experts:
+        experts = run.parallel.sum(take_loads(run.model.blocks, sources, num_sources))
     norm = clip_gradients(run.model.parameters(), run.settings.optimizer.clip_norm)
     # The one wait for the device: nothing is applied before it is known to be sound.
     *nats, stopping, grad_norm = torch.cat((totals, norm.double()[None])).tolist()
     tokens, text_bytes = counts.tolist()
-    return losses, Sums(nats, tokens, text_bytes, grad_norm, stopping)
+    return losses, Sums(nats, tokens, text_bytes, grad_norm, stopping, experts)
 
 
 def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WAITS_KEPT = 1000  # steps
 SOURCES_SHOWN = 8  # in a line of progress
+FILES = ("metrics", "evaluations", "mixture", "experts", "events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,18 @@ class SourceLoss:
     loss: float  # nats per labelled token
     bits_per_byte: float | None  # of the rows' text; None if the shards don't give its bytes
     tokens: int  # labelled ones; the first token of a document is none
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLoads:
+    """How evenly tokens are spread over the experts of a mixture, in one step."""
+
+    imbalance: float  # of the most uneven layer: tokens of its fullest expert / mean
+    idle: int  # experts of all layers that got no token
+
+    def __str__(self) -> str:
+        idle = f", {self.idle} idle" if self.idle else ""
+        return f"experts {self.imbalance:.2f} of the mean at most{idle}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,7 @@ class StepMetrics:
     data_wait_p50_ms: float  # of rank 0's last 1,000 steps
     data_wait_p99_ms: float
     is_applied: bool  # False: the guard left weights and optimizer as they were
+    experts: ExpertLoads | None = None  # of a mixture of experts
 
     def __str__(self) -> str:
         shown = [f"{name} {source.loss:.3f}" for name, source in self.sources.items()]
@@ -62,7 +76,7 @@ class StepMetrics:
             f"{self.step + 1}/{self.steps} steps  loss {self.loss:.4f}  lr {self.lr:.2e}  "
             f"grad {self.grad_norm:.2f}  {self.tokens_per_second:,.0f} tok/s  {mfu}"
             f"wait p50 {self.data_wait_p50_ms:.1f} p99 {self.data_wait_p99_ms:.1f} ms  "
-            f"{' '.join(shown)}{skipped}"
+            f"{' '.join(shown)}{f'  {self.experts}' if self.experts else ''}{skipped}"
         )
 
 
@@ -224,12 +238,13 @@ class MetricsWriter:
     """Writes the files of a run beside its checkpoints, each with one JSON object per line.
 
     `metrics.jsonl` has a line per step, `evaluations.jsonl` one per evaluation, `mixture.jsonl` one
-    per `mixture()`; `events.jsonl` one per start, end, failure and other event.
+    per `mixture()`, `experts.jsonl` one per `experts()`; `events.jsonl` one per start, end, failure
+    and other event.
 
-    Opened when `done` steps are done, it drops the lines of later steps from the first three: a
+    Opened when `done` steps are done, it drops the lines of later steps from all but the last: a
     killed run took these steps but did not save them. So a step has one line, however often the run
-    was killed. Events are kept. JSON can't write numbers that are not finite: they are null in the
-    first three files, and text ("nan", "inf") in events.
+    was killed. Events are kept. JSON can't write numbers that are not finite: they are text ("nan",
+    "inf") in events, null in the other files.
 
     Raises:
         DataError: a line is not JSON.
@@ -239,13 +254,12 @@ class MetricsWriter:
         output.mkdir(parents=True, exist_ok=True)
         self._output = output
         self._trained: dict[str, int] = {}
-        for name in ("metrics", "evaluations", "mixture", "events"):
+        for name in FILES:
             self._path(name).touch()
         self._cut_back(done)
         _cut(self._path("events"), lambda _: True)
         self._files = {
-            name: self._path(name).open("a", encoding="utf-8", buffering=1)
-            for name in ("metrics", "evaluations", "mixture", "events")
+            name: self._path(name).open("a", encoding="utf-8", buffering=1) for name in FILES
         }
 
     def __enter__(self) -> Self:
@@ -299,6 +313,15 @@ class MetricsWriter:
         self._write("mixture", asdict(so_far))
         return so_far
 
+    def experts(self, step: int, sources: Mapping[str, Sequence[Sequence[int]]]) -> None:
+        """Write how many tokens each expert got since the line before.
+
+        Args:
+            step: steps done.
+            sources: name -> of each layer, of each expert.
+        """
+        self._write("experts", {"step": step, "sources": sources})
+
     def event(self, kind: str, text: str = "", /, **fields: Any) -> Event:
         """Write one event with the time; return it for the observer.
 
@@ -312,7 +335,7 @@ class MetricsWriter:
     def _cut_back(self, done: int) -> None:
         """Drop the lines of steps after the first `done`; count what the others trained on."""
         _cut(self._path("metrics"), lambda line: line["step"] < done and self._count(line))
-        for name in ("evaluations", "mixture"):
+        for name in ("evaluations", "mixture", "experts"):
             _cut(self._path(name), lambda line: line["step"] <= done)
 
     def _path(self, name: str) -> Path:

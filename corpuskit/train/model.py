@@ -22,6 +22,7 @@ from torch.utils.checkpoint import (
 
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import attend, rotate
+from corpuskit.train.moe import ExpertLayer
 
 if TYPE_CHECKING:
     from corpuskit.train.attention import Layout
@@ -69,11 +70,11 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """SwiGLU."""
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, dim: int, inner: int) -> None:
         super().__init__()
-        self.gate = nn.Linear(shape.dim, shape.ffn_dim, bias=False)
-        self.up = nn.Linear(shape.dim, shape.ffn_dim, bias=False)
-        self.down = nn.Linear(shape.ffn_dim, shape.dim, bias=False)
+        self.gate = nn.Linear(dim, inner, bias=False)
+        self.up = nn.Linear(dim, inner, bias=False)
+        self.down = nn.Linear(inner, dim, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (R, L, C) token by token."""
@@ -89,20 +90,39 @@ class Block(nn.Module):
         self.attention_norm = _norm(shape.dim, shape)
         self.attention = Attention(shape)
         self.feed_forward_norm = _norm(shape.dim, shape)
-        self.feed_forward = FeedForward(shape)
+        self.feed_forward: FeedForward | ExpertLayer
+        if shape.experts is None:
+            self.feed_forward = FeedForward(shape.dim, shape.ffn_dim)
+        else:
+            shared = FeedForward(shape.dim, shape.experts.shared * shape.experts.ffn_dim)
+            self.feed_forward = ExpertLayer(shape.dim, shape.experts, shared)
+        self.loads: list[torch.Tensor] = []
+        """(R, E) tokens that each expert got, of each micro-batch since the list was emptied."""
 
     def forward(self, x: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Map (R, L, C) to (R, L, C); keeps for the backward pass what `recompute` says."""
+        loads = None
         if self.recompute == "none" or not torch.is_grad_enabled():
-            return self._mix(x, layout)
+            x, loads = self._mix(x, layout)
         # In here and not around the block, so that parameters are gathered once for both passes.
-        if self.recompute == "full":
-            return checkpoint(self._mix, x, layout, use_reentrant=False)
-        return checkpoint(self._mix, x, layout, use_reentrant=False, context_fn=_keep_products)
+        elif self.recompute == "full":
+            x, loads = checkpoint(self._mix, x, layout, use_reentrant=False)
+        else:
+            again = _keep_products
+            x, loads = checkpoint(self._mix, x, layout, use_reentrant=False, context_fn=again)
+        # Out here, so that a pass that is computed again is not counted twice.
+        if loads is not None and torch.is_grad_enabled():
+            self.loads.append(loads)
+        return x
 
-    def _mix(self, x: torch.Tensor, layout: Layout) -> torch.Tensor:
+    def _mix(self, x: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, torch.Tensor | None]:
         x = x + self.attention(self.attention_norm(x), layout)
-        return x + self.feed_forward(self.feed_forward_norm(x))
+        normalised, loads = self.feed_forward_norm(x), None
+        if isinstance(self.feed_forward, ExpertLayer):
+            mapped, loads = self.feed_forward(normalised)
+        else:
+            mapped = self.feed_forward(normalised)
+        return x + mapped, loads
 
 
 class Decoder(nn.Module):
@@ -205,14 +225,16 @@ def init_weights(model: Decoder, seed: int) -> None:
     Each parameter has a generator of its own, seeded by its name, and each rank makes the whole
     tensor and keeps its shard: no communication, and no more memory than the largest parameter.
     Matrices, the embedding among them: normal, 1/sqrt(columns); those that write into the stream
-    are scaled by 1/sqrt(2 layers) more, as in GPT-2. Norms: one.
+    are scaled by 1/sqrt(2 layers) more, as in GPT-2. Norms: one. Biases of routers: zero.
     """
+    for buffer in model.buffers():
+        buffer.zero_()
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
             parameter.fill_(1.0)
             continue
-        std = parameter.shape[1] ** -0.5
-        if name.endswith(("out.weight", "down.weight")):
+        std = parameter.shape[-1] ** -0.5
+        if name.endswith(("out.weight", "down.weight", "experts.down")):
             std /= math.sqrt(2 * model.shape.layers)
         digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()
         generator = torch.Generator(parameter.device).manual_seed(int.from_bytes(digest, "little"))

@@ -24,6 +24,17 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertShape:
+    """The experts of each block."""
+
+    count: int
+    per_token: int
+    ffn_dim: int  # width inside an expert
+    shared: int  # as many experts' width is inside the one that all tokens see
+    scaling: float  # sum of the weights of a token's experts
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """What decides which parameters a model has and what it computes; kept in checkpoints."""
 
@@ -39,6 +50,7 @@ class ModelShape:
     rope_theta: float
     norm_eps: float
     rope_scaling: RopeScaling | None = None
+    experts: ExpertShape | None = None
 
 
 SIZES = ("dim", "layers", "heads", "kv_heads", "ffn_dim")
@@ -59,6 +71,42 @@ class Section(BaseModel):
     """A frozen group of settings that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ExpertSettings(Section):
+    """Many feed-forwards in each block, of which a token sees some, and one that all tokens see."""
+
+    count: int = Field(ge=2)
+    """How many experts a block has."""
+    per_token: int = Field(ge=1)
+    """How many of them each token goes to."""
+    ffn_dim: int | None = Field(None, ge=8)
+    """Width inside an expert; when absent, a token's are together as wide as model.ffn_dim."""
+    shared: int = Field(1, ge=1)
+    """Width of the expert that all tokens see, in experts."""
+    scaling: float = Field(1.0, gt=0)
+    """Sum of the weights of a token's experts, beside the shared one with 1."""
+    bias_rate: float = Field(1e-3, ge=0)
+    """How far a step moves the bias of an expert with too many or too few tokens; 0 is never."""
+
+    @model_validator(mode="after")
+    def _enough(self) -> ExpertSettings:
+        if self.per_token > self.count:
+            raise ValueError(
+                f"per_token {self.per_token} is more than count {self.count}. Lower it."
+            )
+        return self
+
+    def shape(self, ffn_dim: int) -> ExpertShape:
+        """Resolve the width, by that of a model without experts."""
+        width = ffn_dim / (self.per_token + self.shared)
+        return ExpertShape(
+            count=self.count,
+            per_token=self.per_token,
+            ffn_dim=self.ffn_dim or _next(math.ceil(width), 8),
+            shared=self.shared,
+            scaling=self.scaling,
+        )
 
 
 class ModelSettings(Section):
@@ -90,6 +138,8 @@ class ModelSettings(Section):
     """Added to the mean square in norms."""
     z_loss: float = Field(0.0, ge=0)
     """Weight of the squared log-normaliser in what is minimised; 0 is off."""
+    experts: ExpertSettings | None = None
+    """A mixture of experts in place of each feed-forward; none when absent."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> ModelSettings:
@@ -141,6 +191,7 @@ class ModelSettings(Section):
             rope_theta=self.rope_theta,
             norm_eps=self.norm_eps,
             rope_scaling=None,
+            experts=self.experts and self.experts.shape(sizes["ffn_dim"]),
             **sizes,
         )
 
@@ -357,6 +408,15 @@ class TrainSettings(Section):
     def _one_length(self) -> TrainSettings:
         if self.steps is not None and self.tokens is not None:
             raise ValueError(f"steps {self.steps} and tokens {self.tokens} are both set. Keep one.")
+        return self
+
+    @model_validator(mode="after")
+    def _experts_stay_whole(self) -> TrainSettings:
+        if self.model.experts and self.parallel.tensor > 1:
+            raise ValueError(
+                "model.experts: has not been fitted to parallel.tensor. Set parallel.tensor to 1: "
+                "experts are sharded over the ranks of a replica as it is."
+            )
         return self
 
     def digest(self) -> str:

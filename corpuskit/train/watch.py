@@ -219,6 +219,7 @@ class Watch:
         self._writer = MetricsWriter(Path(run.settings.output), run.done) if is_first else None
         self.waits, self._speeds = DataWaits(), Speeds(run.parallel)
         self._since: list[tuple[float, float]] = []
+        self._experts: torch.Tensor | None = None
 
     def __enter__(self) -> Self:
         if self._writer:
@@ -252,6 +253,17 @@ class Watch:
         if is_last or done % self._run.settings.log_every_steps == 0:
             self._notify(progress)
             self._notify(self._writer.mixture(done, self._run.loader.mixture(done)))
+
+    def count_experts(self, loads: torch.Tensor) -> None:
+        """Add the tokens that each expert got in a step, (sources, layers, E)."""
+        self._experts = loads if self._experts is None else self._experts + loads
+
+    def write_experts(self, done: int) -> None:
+        """Write the tokens that each expert got since the last checkpoint, source by source."""
+        if self._writer and self._experts is not None:
+            names, counts = self._run.loader.source_names, self._experts.long().tolist()
+            self._writer.experts(done, dict(zip(names, counts, strict=True)))
+        self._experts = None
 
     def compare_speeds(self, done: int) -> None:
         """Report which rank the others wait for; collective."""

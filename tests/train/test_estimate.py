@@ -55,7 +55,12 @@ def most(shape: ModelShape, work: Work) -> float:
     return max(moment.total for moment in step_moments(shape, work))
 
 
-@pytest.mark.parametrize("changes", [{}, {"tied": False}, {"qk_norm": False}, {"head_dim": 12}])
+EXPERTS = {"experts": {"count": 6, "per_token": 2, "shared": 2, "ffn_dim": 32}}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"tied": False}, {"qk_norm": False}, {"head_dim": 12}, EXPERTS]
+)
 def test_parameters_are_counted_exactly(changes: dict[str, Any]) -> None:
     shape = ModelSettings.model_validate(TINY | changes).shape(VOCAB)
     with torch.device("meta"):
@@ -96,7 +101,9 @@ def saved_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("changes", [{}, {"qk_norm": False}, {"kv_heads": 6, "head_dim": 12}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"qk_norm": False}, {"kv_heads": 6, "head_dim": 12}, EXPERTS]
+)
 def test_activations_are_within_one_percent(dtype: torch.dtype, changes: dict[str, Any]) -> None:
     shape = ModelSettings.model_validate(TINY | changes).shape(VOCAB)
     work = work_of(item_bytes=dtype.itemsize)

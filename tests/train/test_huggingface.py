@@ -45,7 +45,7 @@ from corpuskit.train.model import Decoder, init_weights
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import build_model, join
 from corpuskit.train.record import CheckpointRecord
-from corpuskit.train.settings import ModelShape, RopeScaling, TrainSettings
+from corpuskit.train.settings import ExpertShape, ModelShape, RopeScaling, TrainSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +75,9 @@ SCALING = RopeScaling(8.0, 1.0, 4.0, 16)  # of 16 tokens, so that it stretches s
 SHAPES = {
     "tied, QK-norm": dataclasses.replace(PLAIN, tied=True, qk_norm=True),
     "untied": PLAIN,
+    "experts": dataclasses.replace(
+        PLAIN, qk_norm=True, experts=ExpertShape(5, 2, 24, 2, scaling=1.5)
+    ),
     "wide heads": dataclasses.replace(
         PLAIN, heads=3, kv_heads=1, head_dim=16, qk_norm=True, rope_scaling=SCALING
     ),
@@ -87,6 +90,9 @@ TOKENS = torch.from_numpy(np.random.default_rng(0).integers(0, VOCAB, (2, 24)))
 def fill(model: nn.Module) -> nn.Module:
     """Give a decoder weights that depend on names only, norms that are not one among them."""
     init_weights(model, 0)  # type: ignore[arg-type]
+    for name, buffer in model.named_buffers():  # biases of routers, large enough to choose
+        generator = torch.Generator().manual_seed(len(name))
+        buffer.copy_(0.3 * torch.rand(buffer.shape, generator=generator))
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
             generator = torch.Generator().manual_seed(len(name))
@@ -360,7 +366,7 @@ def edited(folder: Path, copy: Path, **changes: Any) -> Path:
     ("changes", "message"),
     [
         ({"model_type": "qwen2"}, "model_type is 'qwen2', and its attention has biases"),
-        ({"model_type": "bert"}, "model_type is 'bert'. Models of llama, mistral, qwen3 can"),
+        ({"model_type": "bert"}, "model_type is 'bert'. Models of llama, mistral, qwen3, glm4_moe"),
         ({"architectures": ["LlamaModel"]}, r"architectures is \['LlamaModel'\]"),
         ({"attention_bias": True}, "attention_bias is True, which this decoder does not compute"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),

@@ -205,6 +205,7 @@ def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_pa
         (check_continued, settings_of(tensor=2), four),
         (check_continued, settings_of(zero=2, recompute="full"), four),
         (check, settings_of(zero=1), two),
+        (check, settings_of({"experts": {"count": 3, "per_token": 2}}), None, 3),
         (check_what_stays_whole, *(settings_of(zero=zero) for zero in (1, 2, 3))),
     )
     run_ranks(
