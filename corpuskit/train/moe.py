@@ -38,6 +38,7 @@ class Router(nn.Module):
         super().__init__()
         self.experts = experts
         self.weight = nn.Parameter(torch.empty(experts.count, dim))
+        self.bias: torch.Tensor
         self.register_buffer("bias", torch.zeros(experts.count))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -191,7 +191,7 @@ class ModelSettings(Section):
             rope_theta=self.rope_theta,
             norm_eps=self.norm_eps,
             rope_scaling=None,
-            experts=self.experts and self.experts.shape(sizes["ffn_dim"]),
+            experts=self.experts.shape(sizes["ffn_dim"]) if self.experts else None,
             **sizes,
         )
 
