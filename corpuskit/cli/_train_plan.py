@@ -27,6 +27,7 @@ def print_plan(settings: TrainSettings, figures: Estimate) -> None:
         _length(figures),
         _sources(figures),
         _memory(figures),
+        _pipeline(figures),
         _time(figures),
     ]
     for table in (*tables, _checkpoints(figures, settings)):
@@ -55,6 +56,9 @@ def _facts(title: str, *rows: tuple[str, str, str]) -> Table:
 def _model(figures: Estimate) -> Table:
     shape, count = figures.length.shape, figures.parameters
     head = "the norm; weights are those of the embedding" if shape.tied else "and the norm"
+    inside = f"{shape.ffn_dim:,} inside"
+    if of := shape.experts:
+        inside = f"{of.count} experts with {of.ffn_dim:,} inside, {of.per_token} + {of.shared} used"
     kv = "" if shape.kv_heads == shape.heads else f", {shape.kv_heads} for keys and values"
     return _facts(
         "Parameters",
@@ -62,7 +66,7 @@ def _model(figures: Estimate) -> Table:
         (
             "blocks", _count(count.blocks),
             f"{shape.layers} of width {shape.dim:,}, {shape.heads} heads of {shape.head_dim}{kv}, "
-            f"{shape.ffn_dim:,} inside",
+            f"{inside}",
         ),
         ("head", _count(count.head), head),
         ("total", _count(count.total), f"{count.total:,}"),
@@ -101,7 +105,8 @@ def _sources(figures: Estimate) -> Table:
 def _memory(figures: Estimate) -> Table:
     work, peak = figures.work, figures.peak
     where = figures.device.name if figures.device else ("CUDA" if work.is_cuda else "CPU")
-    title = f"Memory per rank, {figures.ranks} x {where}"
+    most = ", that with most" if figures.stages else ""
+    title = f"Memory per rank{most}, {figures.ranks} x {where}"
     table = text_table("part", ">at most", ">at the peak", "", title=title)
     table.title_style = "bold"
     table.columns[0].min_width, table.columns[1].min_width = 18, 10
@@ -112,6 +117,21 @@ def _memory(figures: Estimate) -> Table:
             there = peak.parts.get(part, 0.0)
             table.add_row(part, _size(most), _size(there), _explain(part, figures))
     table.add_row("total", "", _size(peak.total), f"peak: {peak.name}")
+    return table
+
+
+def _pipeline(figures: Estimate) -> Table:
+    title = f"Pipeline, bubble {100 * figures.bubble:.1f} % of a step"
+    table = text_table(
+        ">place", ">layers", ">parameters", ">micro-batches", ">memory", "", title=title
+    )
+    table.title_style = "bold"
+    for place, stage in enumerate(figures.stages):
+        ends = [name for name in ("embedding", "head") if getattr(stage.work, f"has_{name}")]
+        table.add_row(
+            str(place), str(stage.layers), _count(stage.parameters),
+            f"{stage.work.in_flight:.3g}", _size(stage.peak.total), " and ".join(ends),
+        )  # fmt: skip
     return table
 
 
@@ -134,6 +154,8 @@ def _explain(part: str, figures: Estimate) -> str:
         "logits": f"x {shape.vocab_size:,}, float32, with what the loss makes of them",
         "working": "inside the backward pass of a block",
         "checkpoint": "copy while it is written in the background",
+        "waiting": f"activations of {work.in_flight - 1:.3g} more micro-batches in the pipeline",
+        "received": f"{work.received} tensors between stages",
     }[part]
 
 
@@ -145,6 +167,7 @@ def _time(figures: Estimate) -> Table:
     if not figures.is_measured and figures.peak_flops:
         peak = f"{figures.peak_flops / 1e12:,.6g} TFLOP/s"
         source = f"at {100 * figures.mfu:g} % of {figures.ranks} x {peak}"
+        source += ", outside the bubbles" * bool(figures.stages)
     rows = [
         ("time", _duration(figures.seconds), source),
         ("step", _duration(step), f"{_count(figures.length.tokens / figures.seconds)} tokens/s"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,12 @@ import click
 
 from corpuskit.cli._streams import echo, one_line
 from corpuskit.cli._train_export import needs_torch
-from corpuskit.errors import CorpuskitError
+from corpuskit.errors import ConfigError, CorpuskitError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
     from corpuskit.train.likelihood import Evaluated
     from corpuskit.train.settings import TrainSettings
     from corpuskit.train.status import TrainingStatus
@@ -108,12 +112,35 @@ def command(
             raise click.UsageError(f"{spelled} needs {owner}.")
     if task == "--sbatch":
         _print_script(settings, overrides, given, asked)
+    elif task:
+        with _placed(settings, overrides):
+            _do(task, given, folder, asked)
     else:
-        _do(task, given, folder, asked)
+        _train(given, _placed(settings, overrides))
+
+
+@contextlib.contextmanager
+def _placed(path: str, overrides: tuple[str, ...]) -> Iterator[None]:
+    """Give what is refused because of a key of the file the place of that key.
+
+    Raises:
+        ConfigError: instead of a UsageError that begins with a key.
+    """
+    from corpuskit.engine.config import place_of
+
+    try:
+        yield
+    except ConfigError:
+        raise
+    except UsageError as error:
+        where = place_of(path, overrides, str(error))
+        if where is None:
+            raise
+        raise ConfigError(where, str(error)) from None
 
 
 def _do(task: str, settings: TrainSettings, folder: str | None, asked: dict[str, Any]) -> None:
-    """Do what was chosen; train if nothing was."""
+    """Do what was chosen instead of training."""
     if task == "--plan":
         from corpuskit.cli._train_plan import print_plan
         from corpuskit.train.estimate import estimate
@@ -129,8 +156,6 @@ def _do(task: str, settings: TrainSettings, folder: str | None, asked: dict[str,
         from corpuskit.cli._train_export import export
 
         export(settings, folder, **asked)
-    else:
-        _train(settings)
 
 
 def _print_script(
@@ -150,7 +175,7 @@ def _print_script(
     click.echo(train_script(path, overrides, settings.name, settings.output, place), nl=False)
 
 
-def _train(settings: TrainSettings) -> None:
+def _train(settings: TrainSettings, placed: AbstractContextManager[None]) -> None:
     """Train; end the process with the run's exit code."""
     with needs_torch():
         from corpuskit.train.loop import main
@@ -158,7 +183,7 @@ def _train(settings: TrainSettings) -> None:
     from corpuskit.train.heartbeat import ending_of, note_ending
 
     try:
-        with observer(settings) as tell:
+        with observer(settings) as tell, placed:
             result = main(settings, tell, *_open_evaluated(settings))
     except (CorpuskitError, RuntimeError, OSError) as error:
         ending = ending_of(error)

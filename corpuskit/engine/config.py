@@ -198,6 +198,16 @@ def read_model(path: str | Path, model: type[Model], overrides: Sequence[str] = 
     return document.check(model, document.value, (), "")
 
 
+def place_of(path: str | Path, overrides: Sequence[str], message: str) -> str | None:
+    """Return `file:line:column` of the key that a message begins with, or of what encloses it.
+
+    None if it begins with no key of this file, in which key paths are `a.b`.
+    """
+    document = _YamlFile.open(Path(path), overrides)
+    keys: KeyPath = tuple(message.partition(": ")[0].split("."))
+    return document.where(keys) if keys[0] in document.value else None
+
+
 def _sources(document: _YamlFile) -> Iterable[Step]:
     given = document.value.get("sources")
     if not isinstance(given, dict) or not given:

@@ -207,7 +207,7 @@ class Checkpoints:
         writer = dcp.FileSystemWriter(partial)  # fsyncs each file
         writer.fs = files = DigestedFiles()
         writing = dcp.async_save(
-            _state(model, optimizer),
+            _state(model, optimizer, self._parallel),
             storage_writer=writer,
             process_group=self._parallel.save_group,
         )
@@ -248,7 +248,7 @@ class Checkpoints:
         Raises:
             DataError: it is damaged.
         """
-        state = _state(model, optimizer)
+        state = _state(model, optimizer, self._parallel)
         reader = dcp.FileSystemReader(folder)
         try:
             dcp.load(state, storage_reader=reader, process_group=self._parallel.save_group)
@@ -331,9 +331,16 @@ class DigestedFiles(FileSystem):
         self.written[Path(new_path).name] = self.written.pop(Path(path).name)
 
 
-def _state(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _state(model: Decoder, optimizer: torch.optim.Optimizer, parallel: Parallel) -> dict[str, Any]:
     is_new = not optimizer.state
     model_state, optimizer_state = get_state_dict(model, optimizer)
+    if model.stages:
+        # Groups name parameters, and one rank's list is saved for all: it must name all stages'.
+        groups: Any = optimizer_state["param_groups"]
+        lists = parallel.gather([group["params"] for group in groups])
+        for number, group in enumerate(groups):
+            names = dict.fromkeys(name for of_rank in lists for name in of_rank[number])
+            group["params"] = sorted(names)
     if is_new:
         # torch has made the missing state by a step without gradients, and counted it.
         for state in optimizer.state.values():

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -30,7 +30,13 @@ import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
-from corpuskit.train.settings import require_even_shares
+from corpuskit.train.settings import (
+    rank_of_stage,
+    require_even_shares,
+    require_pipeline,
+    require_ranks,
+    stage_layers,
+)
 from corpuskit.train.status import read_tail
 
 if TYPE_CHECKING:
@@ -54,7 +60,7 @@ FILLED = 0.9
 
 Part = Literal[
     "weights", "optimizer", "gradients", "gathered weights", "reduction", "activations", "mask",
-    "logits", "working", "checkpoint",
+    "logits", "working", "checkpoint", "waiting", "received",
 ]  # fmt: skip
 
 FLOAT = 4
@@ -83,9 +89,11 @@ class Estimate:
     length: RunLength
     parameters: ParameterCounts
     ranks: int
-    work: Work
+    work: Work  # of the rank of a pipeline that needs most
     device: Device | None
     moments: list[Moment]
+    stages: list[PipelineRank]  # by place in the pipeline; none without one
+    bubble: float  # share of a step in which a rank of a pipeline waits for others
     token_flops: float  # forward and backward, attention included
     mfu: float
     peak_flops: float | None  # of one device
@@ -139,6 +147,9 @@ def estimate(
     _require_fit(settings, length, ranks, is_cuda=is_cuda)
     shape, parameters = length.shape, count_parameters(length.shape)
     work = plan_work(shape, settings, seq_len=length.seq_len, ranks=ranks, is_cuda=is_cuda)
+    stages, bubble = plan_pipeline(shape, settings, work, ranks)
+    if stages:
+        work = max(stages, key=lambda stage: stage.peak.total).work
     of_token = token_flops(shape) + pair_flops(shape) * length.visible_tokens
     peak = settings.peak_tflops * 1e12 if settings.peak_tflops else None
     if peak is None and device:
@@ -146,15 +157,16 @@ def estimate(
     measured = None if device or peak else measured_step_seconds(Path(settings.output))
     step_seconds = measured
     if peak:
-        step_seconds = of_token * length.tokens / length.steps / (ranks * peak * mfu)
+        at_work = ranks * peak * mfu * (1 - bubble)
+        step_seconds = of_token * length.tokens / length.steps / at_work
     seconds = step_seconds * length.steps if step_seconds else None
     saving = checkpoint_cost(
         parameters.total, ranks, mtbf_hours, step_seconds,
         in_background=settings.checkpoint.background,
     )  # fmt: skip
     result = Estimate(
-        length, parameters, ranks, work, device, step_moments(shape, work), of_token, mfu, peak,
-        seconds, measured is not None, checkpoint=saving, advice=[],
+        length, parameters, ranks, work, device, step_moments(shape, work), stages, bubble,
+        of_token, mfu, peak, seconds, measured is not None, checkpoint=saving, advice=[],
         cost=seconds / 3600 * ranks * price if seconds and price is not None else None,
     )  # fmt: skip
     result.advice.extend(_advice(settings, result))
@@ -200,18 +212,15 @@ def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_c
         UsageError: names what does not fit.
     """
     parallel, rows = settings.parallel, settings.batch.global_rows
-    together = parallel.replicas * parallel.tensor
-    if ranks % together:
+    require_ranks(parallel, ranks)
+    data_ranks = ranks // (parallel.tensor * parallel.pipeline)
+    if rows % data_ranks:
         raise UsageError(
-            f"parallel.replicas: {parallel.replicas} times parallel.tensor: {parallel.tensor} does "
-            f"not divide the {ranks} ranks. Change them, or --ranks."
-        )
-    if rows % (ranks // parallel.tensor):
-        raise UsageError(
-            f"batch.global_rows: {rows} rows are not shared out evenly by "
-            f"{ranks // parallel.tensor} ranks. Change it, or --ranks."
+            f"batch.global_rows: {rows} rows are not shared out evenly by {data_ranks} ranks. "
+            "Change it, or --ranks."
         )
     require_even_shares(length.shape, length.seq_len, parallel.tensor)
+    require_pipeline(length.shape, settings, ranks)
     if settings.attention in ("varlen", "flex") and not is_cuda:
         raise UsageError(
             f"attention: {settings.attention!r} needs CUDA. Set auto or sdpa, or give --device."
@@ -403,11 +412,13 @@ class Matrix(NamedTuple):
     where: Literal["embedding", "block", "head"]  # the final norm counts as of the head
     rows: int
     columns: int
-    cut: Literal["rows", "columns", "none"]
+    cut: Literal["rows", "columns", "experts", "none"]
 
-    def local(self, tensor: int, shards: int = 1) -> int:
+    def local(self, tensor: int, shards: int = 1, expert: int = 1) -> int:
         """Return the numbers that a rank has of it: the first one, which has most."""
         rows, columns = self.rows, self.columns
+        if self.cut == "experts":
+            rows, shards = rows // expert, max(shards // expert, 1)
         if self.cut == "rows":
             rows //= tensor
         elif self.cut == "columns":
@@ -424,7 +435,7 @@ def matrices(shape: ModelShape) -> Iterator[Matrix]:
         inner = experts.shared * experts.ffn_dim
         yield Matrix("block", experts.count, shape.dim, "none")
         for _ in ("gate", "up", "down"):
-            yield Matrix("block", experts.count, experts.ffn_dim * shape.dim, "none")
+            yield Matrix("block", experts.count, experts.ffn_dim * shape.dim, "experts")
     for rows in (attention, kv, kv, inner, inner):
         yield Matrix("block", rows, shape.dim, "rows")
     for columns in (attention, inner):
@@ -481,6 +492,12 @@ class Work:
     accumulates: bool  # gradients over several micro-batches
     z_loss: bool
     copies_state: bool  # for checkpoints written in the background, in the same memory
+    expert: int = 1  # ranks that share the experts of a layer
+    layers: int | None = None  # that it has of a pipeline's; None for all, and the two below
+    has_embedding: bool = True
+    has_head: bool = True
+    in_flight: float = 1.0  # micro-batches that wait for their backward pass, over its layers
+    received: int = 0  # tensors of the stream that are kept for other stages to fill
 
     @property
     def tokens(self) -> int:
@@ -493,7 +510,7 @@ def plan_work(
 ) -> Work:
     """Return what each of `ranks` ranks does; the settings must fit them."""
     parallel = settings.parallel
-    data_ranks = ranks // parallel.tensor
+    data_ranks = ranks // (parallel.tensor * parallel.pipeline)
     rank_rows = settings.batch.global_rows // data_ranks
     rows = min(settings.batch.micro_rows, rank_rows)
     kernel = settings.attention
@@ -504,16 +521,72 @@ def plan_work(
         seq_len=seq_len,
         shards=data_ranks // parallel.replicas,
         tensor=parallel.tensor,
+        expert=parallel.expert,
         zero=parallel.zero,
         recompute=parallel.recompute,
         item_bytes=2 if settings.dtype == "bfloat16" else 4,
         kernel=kernel,
         is_cuda=is_cuda,
-        is_wrapped=ranks > 1 or settings.dtype != "float32",
+        is_wrapped=ranks > parallel.pipeline or settings.dtype != "float32",
         accumulates=rank_rows > rows,
         z_loss=settings.model.z_loss > 0,
         copies_state=settings.checkpoint.background and not is_cuda,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRank:
+    """What one rank of a pipeline has and needs."""
+
+    layers: int
+    parameters: int  # over the ranks that share them
+    work: Work
+    peak: Moment
+
+
+def plan_pipeline(
+    shape: ModelShape, settings: TrainSettings, work: Work, ranks: int
+) -> tuple[list[PipelineRank], float]:
+    """Return the ranks of a pipeline, and the share of a step in which each waits.
+
+    With N micro-batches, P ranks and v stages of each, a forward and a backward pass of them taking
+    one and two units: (P - 1) / (N v + P - 1) of a step; with the gradients of weights apart, a
+    third of these waits (`zero_bubble`), or none (`zbv`, from 2 P micro-batches on).
+
+    Source: D. Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters
+    (arXiv 2104.04473), section 2.2; P. Qi et al., Zero Bubble Pipeline Parallelism (2401.10241) and
+    Pipeline Parallelism with Controllable Memory (2405.15362), for the last two.
+    """
+    parallel = settings.parallel
+    size, chunks, kind = parallel.pipeline, parallel.chunks, parallel.pipeline_schedule
+    if size == 1:
+        return [], 0.0
+    num = settings.batch.global_rows * size * parallel.tensor // ranks // work.rows
+    shares = {"zero_bubble": 1 / 3, "zbv": 0.0 if num >= 2 * size else 1 / 3}
+    waits = shares.get(kind, 1.0) * (size - 1) / chunks
+    spans = stage_layers(shape.layers, size * chunks)
+    places = []
+    for place in range(size):
+        mine = [n for n in range(len(spans)) if rank_of_stage(n, parallel) == place]
+        in_flight = {
+            "1f1b": size - place,
+            "gpipe": num,
+            "zbv": size,
+        }.get(kind, (2 * (size - place - 1) + (chunks - 1) * size + 1) / chunks)
+        of_rank = replace(
+            work,
+            layers=sum(len(spans[n]) for n in mine),
+            has_embedding=0 in mine,
+            has_head=len(spans) - 1 in mine,
+            in_flight=min(in_flight, num),
+            # A stage has one for each micro-batch, forward and backward, but for both ends.
+            received=num * (2 * chunks - (0 in mine) - (len(spans) - 1 in mine)),
+            accumulates=num > 1,
+        )
+        peak = max(step_moments(shape, of_rank), key=lambda moment: moment.total)
+        whole = _count(shape, replace(of_rank, tensor=1, shards=1, expert=1)).local
+        places.append(PipelineRank(of_rank.layers or 0, whole, of_rank, peak))
+    return places, waits / (num + waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,14 +605,22 @@ class Moment:
 def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     """Return the moments of a step at which a rank may need most, in their order."""
     sizes = _count(shape, work)
-    layers, tokens, local = shape.layers, work.tokens, float(FLOAT * sizes.local)
+    layers, tokens, local = sizes.layers, work.tokens, float(FLOAT * sizes.local)
     kept = _block_bytes(shape, work, work.recompute) * tokens
     again = _block_bytes(shape, work, "none") * tokens - kept  # what a block recomputes
     outside = _outside_bytes(shape, work) * tokens
     mask = float(tokens * work.seq_len) if work.kernel == "sdpa" else 0.0
     logits, log_softmax = _logit_bytes(shape, work)
     table = float(work.item_bytes * shape.vocab_size * shape.dim / work.tensor)
+    has_ends = work.has_embedding or work.has_head
+    table *= has_ends
     always: dict[Part, float] = {"weights": local, "optimizer": 2 * local}
+    if work.received:
+        stream = work.item_bytes * shape.dim / work.tensor * tokens
+        always["received"] = work.received * stream
+        # Of micro-batches that wait besides the one at work, whose inputs are counted above.
+        waiting = layers * kept + outside + mask + work.has_head * logits / 2
+        always["waiting"] = (work.in_flight - 1) * waiting
     if work.copies_state:
         always["checkpoint"] = 3 * local
 
@@ -573,7 +654,7 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
         moments.append(moment(name, left, done, inside))
         moments.append(moment(f"{name}'s gradients", left - 1, done, ending))
     # Of the head, of the embedding, and their sum.
-    table *= 3 if shape.tied else 2
+    table *= 3 if shape.tied else work.has_embedding + work.has_head
     moments.append(moment("embedding", 0, layers, {"reduction": table + sent}))
     over: dict[Part, float] = dict.fromkeys(("activations", "mask", "gathered weights"), 0.0)
     root: dict[Part, float] = {"reduction": sizes.reduction(work, sizes.root)}
@@ -622,15 +703,20 @@ class _RankCounts(NamedTuple):
 
 def _count(shape: ModelShape, work: Work) -> _RankCounts:
     local = root = block = 0
+    layers = shape.layers if work.layers is None else work.layers
+    absent = {"embedding": not work.has_embedding, "head": not work.has_head}
     for matrix in matrices(shape):
-        here, share = matrix.local(work.tensor), matrix.local(work.tensor, work.shards)
-        times = shape.layers if matrix.where == "block" else 1
+        if absent.get(matrix.where):
+            continue
+        here = matrix.local(work.tensor, expert=work.expert)
+        share = matrix.local(work.tensor, work.shards, work.expert)
+        times = layers if matrix.where == "block" else 1
         local += times * share
         if matrix.where == "block":
             block += here
         else:
             root += here
-    return _RankCounts(local, root, block, shape.layers)
+    return _RankCounts(local, root, block, layers)
 
 
 def _norm_bytes(work: Work, width: float, vectors: float) -> float:
@@ -685,6 +771,8 @@ def _logit_bytes(shape: ModelShape, work: Work) -> tuple[float, float]:
 
     They are computed with in float32. A rank has V / t of them.
     """
+    if not work.has_head:
+        return 0.0, 0.0
     size = float(FLOAT * work.tokens * shape.vocab_size / work.tensor)
     if work.tensor > 1:  # cross-entropy of our own, beside logits as the head gave them
         return (3.5 if work.item_bytes == 2 else 3) * size, 2 * size

@@ -17,9 +17,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from corpuskit.kernels.packing import best_fit
 from corpuskit.loader.assemble import IGNORED
-from corpuskit.train.attention import choose_kernel, lay_out
+from corpuskit.train.attention import choose_kernel
 from corpuskit.train.metrics import source_losses
-from corpuskit.train.model import token_losses
+from corpuskit.train.model import micro_batch, token_losses
 from corpuskit.train.parallel import DTYPES
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.train.metrics import SourceLoss
-    from corpuskit.train.model import Decoder
+    from corpuskit.train.model import Decoder, MicroBatch
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import TrainSettings
 
@@ -138,9 +138,10 @@ def judging(model: Decoder) -> Iterator[None]:
         model.train(was_training)
         # A forward pass without a backward one leaves weights gathered: a later load or optimizer
         # step would not reach them.
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        for root in model.stages or (model,):
+            for module in root.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
 
 
 def pack(documents: list[tuple[int, NDArray[np.integer]]], seq_len: int) -> HeldOutRows:
@@ -220,25 +221,34 @@ def losses_of(
     kernel = choose_kernel(device, DTYPES[settings.dtype], settings.attention)
     seq_len = rows.tokens.shape[1]
 
-    def take(values: NDArray[np.int64], first: int, masked: NDArray[np.int64]) -> torch.Tensor:
+    def fill(values: NDArray[np.int64], first: int, masked: NDArray[np.int64]) -> NDArray[np.int64]:
         part = values[first : first + micro_rows]
-        return torch.from_numpy(np.concatenate((part, masked[len(part) :]))).to(device)
+        return np.concatenate((part, masked[len(part) :]))
 
-    no_tokens, no_labels, no_positions = _masked(micro_rows, seq_len)
-    losses = []
-    for first in range(0, num_passes * micro_rows, micro_rows):
-        beat()
-        part = rows.positions[first : first + micro_rows]
-        layout = lay_out(
-            np.concatenate((part, no_positions[len(part) :])),
-            head_dim=model.shape.head_dim,
-            rope_theta=model.shape.rope_theta,
-            rope_scaling=model.shape.rope_scaling,
+    masked = _masked(micro_rows, seq_len)
+
+    def make(first: int) -> MicroBatch:
+        values = (rows.tokens, rows.labels, rows.positions)
+        return micro_batch(
+            model.shape,
+            *(fill(each, first, none) for each, none in zip(values, masked, strict=True)),
             kernel=kernel,
             device=device,
         )
-        logits = model(take(rows.tokens, first, no_tokens), layout)
-        of_tokens, _ = token_losses(logits, take(rows.labels, first, no_labels))
+
+    firsts = range(0, num_passes * micro_rows, micro_rows)
+    # Ranks of a pipeline wait for the stages before them; with more passes at once, less so.
+    at_once = 4 * settings.parallel.pipeline if model.stages else 1
+    losses = []
+    for number in range(0, num_passes, at_once):
+        beat()
+        parts = [make(first) for first in firsts[number : number + at_once]]
+        if model.stages:
+            from corpuskit.train.pipeline import forward_only
+
+            of_tokens = forward_only(model, settings, parallel, parts)
+        else:
+            of_tokens, _ = token_losses(model(parts[0].tokens, parts[0].layout), parts[0].labels)
         losses.append(of_tokens.double().cpu())
     of_rows: NDArray[np.float64] = torch.cat(losses).numpy()
     return of_rows[: len(rows.sources)]

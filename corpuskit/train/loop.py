@@ -27,13 +27,12 @@ import torch.distributed as dist
 
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import IGNORED
-from corpuskit.train.attention import lay_out
 from corpuskit.train.flops import step_flops
 from corpuskit.train.heartbeat import REQUEUE, Ending, HeartbeatWriter, note_ending
 from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.metrics import StepMetrics, TrainResult, source_losses
-from corpuskit.train.model import token_losses
-from corpuskit.train.moe import balance, expert_layers, measure_loads, take_loads
+from corpuskit.train.model import micro_batch, token_losses
+from corpuskit.train.moe import balance, measure_loads, take_loads
 from corpuskit.train.optim import clip_gradients, learning_rate
 from corpuskit.train.parallel import begin_micro_batch, join
 from corpuskit.train.record import lock_output
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from corpuskit.train.evaluation import HeldOut
     from corpuskit.train.likelihood import TaskItem
     from corpuskit.train.metrics import Observer
+    from corpuskit.train.model import MicroBatch
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import TrainSettings
 
@@ -230,7 +230,7 @@ def take_step(
         run.optimizer.step()
         if sums.experts is not None and run.settings.model.experts:
             rate = run.settings.model.experts.bias_rate
-            balance(expert_layers(run.model.blocks), sums.experts.sum(0), rate)
+            balance(run.model, sums.experts.sum(0), rate)
             watch.count_experts(sums.experts)
     else:
         bad = BadStep(step, reason, sums.loss, sums.grad_norm, usual or sums.loss)
@@ -292,8 +292,10 @@ def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Ten
     run.parallel.sum(totals)
     experts = None
     if run.model.shape.experts:
-        experts = run.parallel.sum(take_loads(run.model.blocks, sources, num_sources))
-    norm = clip_gradients(run.model.parameters(), run.settings.optimizer.clip_norm)
+        experts = run.parallel.sum(take_loads(run.model, sources, num_sources))
+        dist.all_reduce(experts, group=run.parallel.pipeline_group)
+    group = run.parallel.pipeline_group if run.pipeline else None
+    norm = clip_gradients(run.model.parameters(), run.settings.optimizer.clip_norm, group)
     # The one wait for the device: nothing is applied before it is known to be sound.
     *nats, stopping, grad_norm = torch.cat((totals, norm.double()[None])).tolist()
     tokens, text_bytes = counts.tolist()
@@ -313,25 +315,22 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
     Returns:
         (S, L) each token's cross-entropy, in nats.
     """
-    model, settings, device = run.model, run.settings, run.parallel.device
+    model, settings = run.model, run.settings
     num_rows, micro_rows = len(batch["tokens"]), settings.batch.micro_rows
+
+    def take(number: int) -> MicroBatch:
+        rows = slice(number * micro_rows, (number + 1) * micro_rows)
+        arrays = (batch[name][rows] for name in ("tokens", "labels", "position_ids"))
+        return micro_batch(model.shape, *arrays, kernel=run.kernel, device=run.parallel.device)
+
+    if run.pipeline:
+        return run.pipeline.step(take, num_labels)
     losses = []
-    for first in range(0, num_rows, micro_rows):
-        rows = slice(first, first + micro_rows)
-        begin_micro_batch(model, settings, is_last=rows.stop >= num_rows)
-        layout = lay_out(
-            batch["position_ids"][rows],
-            head_dim=model.shape.head_dim,
-            rope_theta=model.shape.rope_theta,
-            rope_scaling=model.shape.rope_scaling,
-            kernel=run.kernel,
-            device=device,
-        )
-        tokens, labels = (
-            torch.from_numpy(batch[name][rows].astype(np.int64)).to(device, non_blocking=True)
-            for name in ("tokens", "labels")
-        )
-        loss, objective = token_losses(model(tokens, layout), labels, settings.model.z_loss)
+    for number in range(-(-num_rows // micro_rows)):
+        begin_micro_batch(model, settings, is_last=(number + 1) * micro_rows >= num_rows)
+        part = take(number)
+        logits = model(part.tokens, part.layout)
+        loss, objective = token_losses(logits, part.labels, settings.model.z_loss)
         (objective / num_labels).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     return torch.cat(losses)
@@ -345,7 +344,8 @@ def model_flops_utilisation(run: Run, batch: Batch, seconds: float) -> float | N
     if run.peak_flops is None:
         return None
     flops = step_flops(run.model.shape, np.diff(batch["cu_seqlens"]))
-    return flops / run.settings.parallel.tensor / seconds / run.peak_flops
+    sizes = run.settings.parallel
+    return flops / (sizes.tensor * sizes.pipeline) / seconds / run.peak_flops
 
 
 @contextlib.contextmanager

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -21,11 +23,15 @@ from torch.utils.checkpoint import (
 )
 
 from corpuskit.loader.assemble import IGNORED
-from corpuskit.train.attention import attend, rotate
+from corpuskit.train.attention import attend, lay_out, rotate
 from corpuskit.train.moe import ExpertLayer
 
 if TYPE_CHECKING:
-    from corpuskit.train.attention import Layout
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from corpuskit.train.attention import Kernel, Layout
     from corpuskit.train.settings import ModelShape
 
 
@@ -126,23 +132,123 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The model: embedding, blocks, norm, head."""
+    """The model: embedding, blocks, norm, head; or, as a rank of a pipeline, some of them.
 
-    def __init__(self, shape: ModelShape, *, recompute: Recompute = "none") -> None:
+    Args:
+        shape: of the whole model.
+        recompute: what the backward pass computes again.
+        stages: of a pipeline, those that this rank has; none for the whole model. Parameters have
+            the same names either way.
+    """
+
+    def __init__(
+        self, shape: ModelShape, *, recompute: Recompute = "none", stages: Sequence[StageSpan] = ()
+    ) -> None:
         super().__init__()
         self.shape = shape
-        self.embedding = nn.Embedding(shape.vocab_size, shape.dim)
-        self.blocks = nn.ModuleList(Block(shape, recompute=recompute) for _ in range(shape.layers))
-        self.norm = _norm(shape.dim, shape)
+        spans = stages or (StageSpan(0, range(shape.layers), is_first=True, is_last=True),)
+        self.embedding: nn.Embedding | None = None
+        self.norm: nn.RMSNorm | None = None
         # Tied: the head reads the embedding's weight; there is no second parameter to keep in step.
-        self.head = None if shape.tied else nn.Linear(shape.dim, shape.vocab_size, bias=False)
+        self.head: nn.Linear | None = None
+        if any(span.is_first for span in spans):
+            self.embedding = nn.Embedding(shape.vocab_size, shape.dim)
+        self.blocks = nn.ModuleList()
+        for number in (number for span in spans for number in span.layers):
+            self.blocks.add_module(str(number), Block(shape, recompute=recompute))
+        if any(span.is_last for span in spans):
+            self.norm = _norm(shape.dim, shape)
+            if not shape.tied:
+                self.head = nn.Linear(shape.dim, shape.vocab_size, bias=False)
+        # A tuple: what modules they have is known under its own name already.
+        self.stages = tuple(Stage(self, span) for span in stages)
 
     def forward(self, tokens: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """Return the logits (R, L, V) of (R, L) int64 tokens."""
+        """Return the logits (R, L, V) of (R, L) int64 tokens; of the whole model only."""
+        assert self.embedding is not None, "ranks of a pipeline call their stages"
+        assert self.norm is not None, "ranks of a pipeline call their stages"
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, layout)
         return linear(self.norm(x), (self.head or self.embedding).weight)
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpan:
+    """What a stage of a pipeline has of the model."""
+
+    index: int
+    layers: range
+    is_first: bool  # and has the embedding
+    is_last: bool  # and has norm and head
+
+
+@dataclass(slots=True)
+class MicroBatch:
+    """R rows, as every stage of a pipeline makes them of the loader's batch."""
+
+    tokens: torch.Tensor  # (R, L) int64
+    labels: torch.Tensor  # (R, L) int64
+    layout: Layout
+    losses: torch.Tensor | None = None  # (R, L) nats, once the last stage has computed them
+
+
+def micro_batch(
+    shape: ModelShape,
+    tokens: NDArray[np.integer],
+    labels: NDArray[np.integer],
+    position_ids: NDArray[np.integer],
+    *,
+    kernel: Kernel,
+    device: torch.device,
+) -> MicroBatch:
+    """Make a micro-batch of (R, L) arrays as the loader gives them."""
+    layout = lay_out(
+        position_ids,
+        head_dim=shape.head_dim,
+        rope_theta=shape.rope_theta,
+        rope_scaling=shape.rope_scaling,
+        kernel=kernel,
+        device=device,
+    )
+    on_device = (
+        torch.from_numpy(ids.astype(np.int64)).to(device, non_blocking=True)
+        for ids in (tokens, labels)
+    )
+    return MicroBatch(*on_device, layout)
+
+
+class Stage(nn.Module):
+    """Consecutive blocks of a model, with what comes before the first or after the last."""
+
+    def __init__(self, model: Decoder, span: StageSpan) -> None:
+        super().__init__()
+        self.span = span
+        self.embedding = model.embedding if span.is_first else None
+        blocks = dict(model.blocks.named_children())
+        self.blocks = nn.ModuleList(blocks[str(number)] for number in span.layers)
+        self.norm, self.head = (model.norm, model.head) if span.is_last else (None, None)
+
+    def forward(
+        self,
+        x: torch.Tensor | None = None,
+        *,
+        part: MicroBatch,
+        z_loss: float = 0.0,
+        divisor: torch.Tensor | float = 1.0,
+    ) -> torch.Tensor:
+        """Map the stream (R, L, C); the first stage makes it, the last gives what to minimise."""
+        if self.embedding is not None:
+            x = self.embedding(part.tokens)
+        for block in self.blocks:
+            x = block(x, part.layout)
+        assert x is not None, "the stage before gives it"
+        if self.norm is None or self.head is None:
+            return x
+        logits = linear(self.norm(x), self.head.weight)
+        losses, objective = token_losses(logits, part.labels, z_loss)
+        part.losses = losses.detach()
+        return objective / divisor
 
 
 def token_losses(

@@ -17,17 +17,20 @@ Balancing (arXiv 2408.15664).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.functional import grouped_mm, linear, silu
 
 from corpuskit.train.metrics import ExpertLoads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from torch.distributed.device_mesh import DeviceMesh
 
+    from corpuskit.train.model import Block, Decoder
     from corpuskit.train.settings import ExpertShape
 
 
@@ -50,7 +53,10 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """E SwiGLU feed-forwards, whose products are computed together."""
+    """E SwiGLU feed-forwards, whose products are computed together.
+
+    With expert parallelism P ranks have E / P of them each, and send each other the tokens.
+    """
 
     def __init__(self, dim: int, experts: ExpertShape) -> None:
         super().__init__()
@@ -58,14 +64,64 @@ class Experts(nn.Module):
         self.gate = nn.Parameter(torch.empty(count, inner, dim))
         self.up = nn.Parameter(torch.empty(count, inner, dim))
         self.down = nn.Parameter(torch.empty(count, dim, inner))
+        self.group: dist.ProcessGroup | None = None
 
-    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        """Map (T * K, C), sorted by expert; `ends`: (E,) int32 where the tokens of each end."""
+    def share(self, mesh: DeviceMesh) -> None:
+        """Spread the experts, still without weights, over the ranks of `mesh`."""
+        self.group = mesh.get_group()
+        for name, whole in list(self.named_parameters()):
+            mine = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
+            self.register_parameter(name, nn.Parameter(mine))
+
+    @torch.compiler.disable  # sizes depend on the tokens, and float32 has no compiled product
+    def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Map (T * K, C), sorted by expert; `counts`: (E,) int64 how many rows are of each."""
+        if self.group is None:
+            return self._map(x, counts)
+        ranks = self.group.size()
+        by_rank = counts.view(ranks, -1)
+        theirs = torch.empty_like(by_rank)  # (P, E / P): rows that each rank sends to my experts
+        dist.all_to_all_single(theirs, by_rank, group=self.group)
+        # The one wait of a layer: sizes must be known where messages are sent.
+        sent, received = by_rank.sum(1).tolist(), theirs.sum(1).tolist()
+        x = _Exchange.apply(x, received, sent, self.group)  # type: ignore[no-untyped-call]
+        # Rows come by rank, then by expert, and are wanted by expert.
+        kinds = torch.arange(theirs.shape[1], device=x.device).repeat(ranks)
+        order = kinds.repeat_interleave(theirs.flatten()).argsort(stable=True)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order), device=x.device)
+        x = self._map(x[order], theirs.sum(0))[back]
+        return _Exchange.apply(x, sent, received, self.group)  # type: ignore[no-untyped-call]
+
+    def _map(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        ends = counts.cumsum(0).int()
         gate, up, down = (
-            weight.to(x.dtype).transpose(1, 2) for weight in (self.gate, self.up, self.down)
+            (weight.to_local() if isinstance(weight, DTensor) else weight).to(x.dtype)
+            for weight in (self.gate, self.up, self.down)
         )
-        inner = silu(grouped_mm(x, gate, offs=ends)) * grouped_mm(x, up, offs=ends)
-        return grouped_mm(inner, down, offs=ends)
+        inner = silu(grouped_mm(x, gate.transpose(1, 2), offs=ends))
+        inner = inner * grouped_mm(x, up.transpose(1, 2), offs=ends)
+        return grouped_mm(inner, down.transpose(1, 2), offs=ends)
+
+
+class _Exchange(torch.autograd.Function):
+    """Rows from all ranks of a group to all, and gradients back the same way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, received: list[int], sent: list[int], group: dist.ProcessGroup
+    ) -> torch.Tensor:
+        ctx.received, ctx.sent, ctx.group = received, sent, group
+        output = x.new_empty(sum(received), x.shape[1])
+        dist.all_to_all_single(output, x.contiguous(), received, sent, group)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        (slopes,) = gradients
+        output = slopes.new_empty(sum(ctx.sent), slopes.shape[1])
+        dist.all_to_all_single(output, slopes.contiguous(), ctx.sent, ctx.received, ctx.group)
+        return output, None, None, None
 
 
 class ExpertLayer(nn.Module):
@@ -93,8 +149,7 @@ class ExpertLayer(nn.Module):
         places = chosen.view(rows, length * per_token)
         loads.scatter_add_(1, places, torch.ones_like(places, dtype=loads.dtype))
         order = chosen.flatten().argsort(stable=True)
-        ends = loads.sum(0).cumsum(0).int()
-        routed = self.experts(tokens[order // per_token], ends)
+        routed = self.experts(tokens[order // per_token], loads.sum(0).long())
         # Back in the order of tokens and summed there: an index_add_ would add up in any order.
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=x.device)
@@ -102,43 +157,49 @@ class ExpertLayer(nn.Module):
         return routed.sum(1).view(x.shape) + self.shared(x), loads
 
 
-def expert_layers(blocks: Iterable[Any]) -> list[ExpertLayer]:
-    """Return the mixtures of experts among the feed-forwards of blocks."""
-    layers = [block.feed_forward for block in blocks]
+def expert_layers(model: Decoder) -> list[ExpertLayer]:
+    """Return the mixtures of experts of the layers that this rank has."""
+    layers = [cast("Block", block).feed_forward for block in model.blocks]
     return [layer for layer in layers if isinstance(layer, ExpertLayer)]
 
 
-def take_loads(blocks: Iterable[Any], sources: torch.Tensor, num_sources: int) -> torch.Tensor:
-    """Return the tokens of a step that each expert got, (num_sources, N, E) in float64.
+def take_loads(model: Decoder, sources: torch.Tensor, num_sources: int) -> torch.Tensor:
+    """Return the tokens of a step that each expert got, (num_sources, layers, E) in float64.
 
     Args:
-        blocks: N with experts, whose `loads` are emptied.
+        model: its blocks' `loads` are emptied; layers that a stage of a pipeline lacks are 0.
         sources: (S,) the source of each of this rank's rows, in the order of micro-batches.
         num_sources: of the run.
     """
-    of_layers = [torch.cat(block.loads).double() for block in blocks if block.loads]
-    for block in blocks:
-        block.loads.clear()
-    by_row = torch.stack(of_layers, 1)
-    sums = by_row.new_zeros(num_sources, *by_row.shape[1:])
-    return sums.index_add_(0, sources, by_row)
+    shape = model.shape
+    assert shape.experts is not None, "asked of models with experts"
+    sums = torch.zeros(
+        num_sources, shape.layers, shape.experts.count, dtype=torch.float64, device=sources.device
+    )
+    for number, block in model.blocks.named_children():
+        loads = cast("Block", block).loads
+        sums[:, int(number)].index_add_(0, sources, torch.cat(loads).double())
+        loads.clear()
+    return sums
 
 
 def measure_loads(loads: torch.Tensor) -> ExpertLoads:
-    """Return how even loads (N, E) are."""
+    """Return how even loads (layers, E) are."""
     means = loads.mean(-1).clamp(min=1)
     return ExpertLoads((loads.amax(-1) / means).max().item(), int((loads == 0).sum()))
 
 
 @torch.no_grad()
-def balance(layers: Sequence[ExpertLayer], loads: torch.Tensor, rate: float) -> None:
+def balance(model: Decoder, loads: torch.Tensor, rate: float) -> None:
     """Move the biases of all layers towards even loads.
 
     Args:
-        layers: N of them.
-        loads: (N, E) tokens that each expert got in the step, over all ranks.
+        model: the layers that this rank has.
+        loads: (layers, E) tokens that each expert got in the step, over all ranks.
         rate: how far a bias moves.
     """
-    lacking = loads.mean(-1, keepdim=True) - loads
-    for layer, direction in zip(layers, lacking.sign(), strict=True):
-        layer.router.bias += rate * direction
+    directions = (loads.mean(-1, keepdim=True) - loads).sign()
+    for number, block in model.blocks.named_children():
+        layer = cast("Block", block).feed_forward
+        if isinstance(layer, ExpertLayer):
+            layer.router.bias += rate * directions[int(number)]

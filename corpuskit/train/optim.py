@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
@@ -59,11 +60,15 @@ def learning_rate(tokens: int, total: int, peak: float, schedule: ScheduleSettin
     return peak * (schedule.final_ratio + (1 - schedule.final_ratio) * left)
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> torch.Tensor:
+def clip_gradients(
+    parameters: Iterable[nn.Parameter],
+    max_norm: float,
+    pipeline: dist.ProcessGroup | None = None,
+) -> torch.Tensor:
     """Return the norm of the whole gradient, and scale it down to `max_norm` if that is above 0.
 
     Gradients on different meshes cannot be stacked, so norms are taken mesh by mesh and then
-    combined.
+    combined; with those of the other layers, if these are on other ranks, of the group `pipeline`.
     """
     meshes: dict[object, list[nn.Parameter]] = {}
     for parameter in parameters:
@@ -74,6 +79,10 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> torch
         norm = get_total_norm([member.grad for member in members if member.grad is not None])
         norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
     total = torch.linalg.vector_norm(torch.stack(norms))
+    if pipeline is not None:
+        squares = total.square()
+        dist.all_reduce(squares, group=pipeline)
+        total = squares.sqrt()
     if max_norm:
         for members in meshes.values():
             clip_grads_with_norm_(members, max_norm, total)

@@ -1,6 +1,8 @@
-"""How ranks share the work: FSDP2 and tensor parallelism over a mesh of (replica, shard, tensor).
+"""How ranks share the work: FSDP2 and others over (pipeline, replica, shard, expert, tensor).
 
-With tensor parallelism, ranks share each matrix, and between blocks the tokens of a row.
+Ranks of a pipeline have different layers (pipeline.py), ranks that share experts different ones of
+them (moe.py). With tensor parallelism, ranks share each
+matrix, and between blocks the tokens of a row.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from torch.distributed.tensor.parallel import (
 
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
-from corpuskit.train.model import Decoder, init_weights
+from corpuskit.train.model import Decoder, StageSpan, init_weights
+from corpuskit.train.moe import expert_layers
+from corpuskit.train.settings import rank_of_stage, require_ranks, stage_layers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -41,13 +45,15 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Parallel:
     """This rank's place among the ranks."""
 
-    mesh: DeviceMesh  # (replica, shard, tensor)
+    mesh: DeviceMesh  # (pipeline, replica, shard, expert, tensor)
+    dense_mesh: DeviceMesh  # the same, or, if ranks share experts, (pipeline, replica, shard)
     device: torch.device
     rank: int  # of the process
     world_size: int
-    data_rank: int  # which slice of the rows; ranks that share matrices share it
+    data_rank: int  # which slice of the rows; ranks that share matrices or layers share it
     data_ranks: int  # slices
     data_group: dist.ProcessGroup  # one rank of each slice, this one among them
+    pipeline_group: dist.ProcessGroup  # the ranks that have the other layers, this one among them
     save_group: dist.ProcessGroup  # gloo, for checkpoints only
     talk_group: dist.ProcessGroup  # gloo, for what ranks tell each other
 
@@ -70,7 +76,7 @@ def join(settings: TrainSettings) -> Parallel:
     with a group of its own.
 
     Raises:
-        UsageError: CUDA was asked for and is absent, or `parallel.replicas` does not divide the
+        UsageError: CUDA was asked for and is absent, or the sizes of `parallel` do not divide the
             ranks.
     """
     device = _choose_device(settings)
@@ -82,29 +88,33 @@ def join(settings: TrainSettings) -> Parallel:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     world_size = dist.get_world_size()
+    require_ranks(settings.parallel, world_size)
     replicas, tensor = settings.parallel.replicas, settings.parallel.tensor
-    if world_size % (replicas * tensor):
-        product = f"parallel.replicas: {replicas}"
-        if tensor > 1:
-            product += f" times parallel.tensor: {tensor}"
-        raise UsageError(
-            f"{product} does not divide the {world_size} ranks. Change it, or the number of ranks."
-        )
-    # A pipeline, context or expert dimension would be one more name here.
-    names = ("replica", "shard", "tensor")
-    sizes = (replicas, world_size // (replicas * tensor), tensor)
+    pipeline = settings.parallel.pipeline
+    expert = settings.parallel.expert
+    # A context dimension would be one more name here.
+    names = ("pipeline", "replica", "shard", "expert", "tensor")
+    shards = world_size // (pipeline * replicas * expert * tensor)
+    sizes = (pipeline, replicas, shards, expert, tensor)
     mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
-    data = mesh["replica", "shard"]._flatten("data")
+    data = mesh["replica", "shard", "expert"]._flatten("data")
+    dense = mesh
+    if expert > 1:  # what is not experts is sharded over all ranks of a replica
+        dense = init_device_mesh(
+            device.type, (pipeline, replicas, shards * expert), mesh_dim_names=names[:3]
+        )
     if tensor > 1:
         mesh["shard", "tensor"]._flatten("model")  # norms of gradients add up over it in one go
     return Parallel(
         mesh=mesh,
+        dense_mesh=dense,
         device=device,
         rank=dist.get_rank(),
         world_size=world_size,
         data_rank=data.get_local_rank(),
-        data_ranks=world_size // tensor,
+        data_ranks=data.size(),
         data_group=data.get_group(),
+        pipeline_group=mesh["pipeline"].get_group(),
         # A save's collectives run in a thread beside the training step's. Sharing a group mixes
         # them up: 6 of 6 runs on gloo's default group died or hung, 3 of 3 with a group of their
         # own finished.
@@ -120,21 +130,39 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     summed over ranks, not averaged: the loss is divided by the labelled tokens of the whole step.
     """
     with torch.device("meta"):
-        model = Decoder(shape, recompute=settings.parallel.recompute)
+        spans = stage_spans(shape, settings, parallel) if settings.parallel.pipeline > 1 else ()
+        model = Decoder(shape, recompute=settings.parallel.recompute, stages=spans)
     if settings.float8:
         use_float8(model, parallel.device, settings.parallel.tensor)
     if settings.parallel.tensor > 1:
         share_matrices(model, parallel.mesh["tensor"])
+    if settings.parallel.expert > 1:
+        for layer in expert_layers(model):
+            layer.experts.share(parallel.mesh["expert"])
     if settings.compile:
         for block in model.blocks:
             block.compile()
     # A rank alone in float32 has nothing to shard or cast: FSDP would copy weights and gradients, 3
     # to 7 % of a step of 2,000 tokens on a CPU core. State dicts have the same names without.
-    if parallel.world_size > 1 or settings.dtype != "float32":
+    if parallel.world_size > settings.parallel.pipeline or settings.dtype != "float32":
         _shard(model, settings, parallel)
-    model.to_empty(device=parallel.device)
+    for root in model.stages or (model,):
+        root.to_empty(device=parallel.device)
     init_weights(model, settings.seed)
     return model
+
+
+def stage_spans(
+    shape: ModelShape, settings: TrainSettings, parallel: Parallel
+) -> tuple[StageSpan, ...]:
+    """Return the stages of this rank, in their order."""
+    mine = dist.get_rank(parallel.pipeline_group)
+    layers = stage_layers(shape.layers, settings.parallel.pipeline * settings.parallel.chunks)
+    return tuple(
+        StageSpan(number, of_stage, is_first=number == 0, is_last=number == len(layers) - 1)
+        for number, of_stage in enumerate(layers)
+        if rank_of_stage(number, settings.parallel) == mine
+    )
 
 
 def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:
@@ -170,10 +198,16 @@ def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:
             plan[f"blocks.*.{name}"] = SequenceParallel(sequence_dim=2, use_local_output=True)
     if model.head is not None:
         plan["head"] = ColwiseParallel()
+    # A stage of a pipeline has not all of them.
+    has = dict(model.named_children())
+    plan = {name: style for name, style in plan.items() if name.split(".")[0] in has}
     parallelize_module(model, mesh, plan)
-    # It returns a tensor still on its way (AsyncCollectiveTensor), whose gradient a compiled block
-    # drops without a word (torch 2.13); a copy has arrived.
-    model.embedding.register_forward_hook(lambda _module, _inputs, output: output.clone())
+    if model.embedding is not None:
+        # It returns a tensor still on its way (AsyncCollectiveTensor), whose gradient a compiled
+        # block drops without a word (torch 2.13); a copy has arrived.
+        model.embedding.register_forward_hook(lambda _module, _inputs, output: output.clone())
+    if model.norm is None:
+        return
     # The head reads a weight and is no module when tied: what comes before it gathers the tokens.
     parallelize_module(
         model.norm,
@@ -185,20 +219,28 @@ def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:
 
 
 def _shard(model: Decoder, settings: TrainSettings, parallel: Parallel) -> None:
-    mesh = parallel.mesh["replica", "shard"]
-    if settings.parallel.replicas == 1:
-        mesh = parallel.mesh["shard"]
-    policy = MixedPrecisionPolicy(DTYPES[settings.dtype], reduce_dtype=torch.float32)
+    dimensions = ("shard",) if settings.parallel.replicas == 1 else ("replica", "shard")
+    mesh = parallel.dense_mesh[dimensions]
+    # Inputs are left alone: casting them reached into `Layout` and rounded the rotary angles.
+    dtype = DTYPES[settings.dtype]
+    policy = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
     reshard = settings.parallel.zero == 3
+    is_shared = settings.parallel.expert > 1
+    apart = [layer.experts for layer in expert_layers(model)] if is_shared else []
+    for experts in apart:
+        other = parallel.mesh[dimensions]
+        fully_shard(experts, mesh=other, mp_policy=policy, reshard_after_forward=reshard)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-    for module in (model, *model.blocks):
+    roots = model.stages or (model,)
+    for root in roots:
+        fully_shard(root, mesh=mesh, mp_policy=policy)
+    for module in (*roots, *model.blocks, *apart):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
 
 
-def begin_micro_batch(model: Decoder, settings: TrainSettings, *, is_last: bool) -> None:
+def begin_micro_batch(model: nn.Module, settings: TrainSettings, *, is_last: bool) -> None:
     """Set before a micro-batch what its backward pass leaves on this rank.
 
     Replicas add up their gradients once per step. Shards do so at each backward pass, but with

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -246,12 +247,41 @@ class ParallelSettings(Section):
     """Whole copies of the model (HSDP); 1 is one copy sharded over all ranks (FSDP)."""
     tensor: int = Field(1, ge=1)
     """Ranks that share each matrix (tensor parallel), and the rows between them; within a node."""
+    pipeline: int = Field(1, ge=1)
+    """Groups of ranks that have consecutive layers each (pipeline parallel); across nodes."""
+    pipeline_schedule: Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "zbv"] = "1f1b"
+    """Order of micro-batches in a pipeline; the last two compute gradients of weights apart."""
+    pipeline_chunks: int = Field(2, ge=1)
+    """Stages of each rank, with `interleaved` and `zero_bubble`; `zbv` has two, others one."""
+    expert: int = Field(1, ge=1)
+    """Ranks of a replica that share the experts of each layer (expert parallel)."""
     zero: Literal[1, 2, 3] = 3
     """What is sharded: 1 optimizer, 2 and gradients, 3 and weights, between a block's uses."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activation checkpointing: keep all, keep matrix products and attention, or block inputs."""
     cpu_threads: int = Field(1, ge=1)
     """Threads per process on CPU; more than one pays off for large models on idle cores."""
+
+    @property
+    def chunks(self) -> int:
+        """Stages of each rank."""
+        looped = self.pipeline_schedule in ("interleaved", "zero_bubble")
+        return self.pipeline_chunks if looped else 1 + (self.pipeline_schedule == "zbv")
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether the schedule computes the gradients of weights apart from those of inputs."""
+        return self.pipeline > 1 and self.pipeline_schedule in ("zero_bubble", "zbv")
+
+    @model_validator(mode="after")
+    def _schedule_fits(self) -> ParallelSettings:
+        for key, value, needed in (("zero", self.zero, 1), ("recompute", self.recompute, "none")):
+            if self.splits_backward and value != needed:
+                raise ValueError(
+                    f"pipeline_schedule {self.pipeline_schedule} does not work with {key}: {value}."
+                    f" Set {key}: {needed}, or pipeline_schedule: interleaved."
+                )
+        return self
 
 
 class CheckpointSettings(Section):
@@ -405,6 +435,15 @@ class TrainSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _compiles(self) -> TrainSettings:
+        if self.compile and self.parallel.splits_backward:
+            raise ValueError(
+                f"compile: true does not work with parallel.pipeline_schedule: "
+                f"{self.parallel.pipeline_schedule}. Leave compile out, or set interleaved."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_length(self) -> TrainSettings:
         if self.steps is not None and self.tokens is not None:
             raise ValueError(f"steps {self.steps} and tokens {self.tokens} are both set. Keep one.")
@@ -412,7 +451,14 @@ class TrainSettings(Section):
 
     @model_validator(mode="after")
     def _experts_stay_whole(self) -> TrainSettings:
-        if self.model.experts and self.parallel.tensor > 1:
+        experts, ranks = self.model.experts, self.parallel.expert
+        if ranks > 1 and (experts is None or experts.count % ranks):
+            count = experts.count if experts else 0
+            raise ValueError(
+                f"parallel.expert: {ranks} does not share out model.experts.count {count} evenly. "
+                f"Set parallel.expert: {math.gcd(ranks, count) if count else 1}."
+            )
+        if experts and self.parallel.tensor > 1:
             raise ValueError(
                 "model.experts: has not been fitted to parallel.tensor. Set parallel.tensor to 1: "
                 "experts are sharded over the ranks of a replica as it is."
@@ -422,6 +468,85 @@ class TrainSettings(Section):
     def digest(self) -> str:
         """Return the blake2b-128 of the settings, as hex."""
         return hashlib.blake2b(self.model_dump_json().encode(), digest_size=16).hexdigest()
+
+
+def require_ranks(settings: ParallelSettings, ranks: int) -> None:
+    """Refuse a number of ranks that the mesh does not divide.
+
+    Raises:
+        UsageError: names the product.
+    """
+    sizes = {name: getattr(settings, name) for name in ("replicas", "tensor", "pipeline", "expert")}
+    factors = [f"parallel.{name}: {size}" for name, size in sizes.items() if size > 1]
+    together = math.prod(sizes.values())
+    if ranks % together:
+        raise UsageError(
+            f"{' times '.join(factors)} does not divide the {ranks} ranks. Change it, or start "
+            f"{_next(ranks, together)} ranks."
+        )
+
+
+def require_pipeline(shape: ModelShape, settings: TrainSettings, ranks: int) -> None:
+    """Refuse a model or a batch that a pipeline of these `ranks` cannot share out.
+
+    Raises:
+        UsageError: with the smallest change that would do.
+    """
+    parallel, batch = settings.parallel, settings.batch
+    size, stages = parallel.pipeline, parallel.pipeline * parallel.chunks
+    if size == 1:
+        return
+    if shape.layers < stages:
+        fewer = shape.layers // parallel.chunks
+        raise UsageError(
+            f"parallel.pipeline: {size} ranks of {parallel.chunks} stages need {stages} layers, "
+            f"and the model has {shape.layers}. Set parallel.pipeline: {max(fewer, 1)}."
+        )
+    if shape.tied:
+        raise UsageError(
+            f"parallel.pipeline: {size} puts embedding and head on different ranks, and "
+            "model.tied makes them one. Set model.tied: false, or parallel.pipeline: 1."
+        )
+    data_ranks = ranks // (size * parallel.tensor)
+    rows = batch.global_rows // data_ranks
+    is_looped = parallel.pipeline_schedule in ("interleaved", "zero_bubble")
+
+    def fits(micro_rows: int) -> bool:
+        number, rest = divmod(rows, micro_rows)
+        return not rest and number >= size and not (is_looped and number % size)
+
+    if fits(batch.micro_rows):
+        return
+    good = next((number for number in range(batch.micro_rows, 0, -1) if fits(number)), None)
+    unit = batch.micro_rows * data_ranks * size
+    raise UsageError(
+        f"batch.micro_rows: {batch.micro_rows} does not cut the {rows} rows of a rank into "
+        f"{'a multiple of ' * is_looped}{size} {'' if is_looped else 'or more '}equal "
+        f"micro-batches, as parallel.pipeline: {size} ({parallel.pipeline_schedule}) needs. "
+        + (
+            f"Set batch.micro_rows: {good}."
+            if good
+            else f"Set batch.global_rows: {_next(batch.global_rows, unit)}."
+        )
+    )
+
+
+def stage_layers(layers: int, stages: int) -> list[range]:
+    """Return the blocks of each stage of a pipeline: the first ones have one more if need be.
+
+    The last has the head, too.
+    """
+    base, more = divmod(layers, stages)
+    starts = [number * base + min(number, more) for number in range(stages + 1)]
+    return [range(first, end) for first, end in itertools.pairwise(starts)]
+
+
+def rank_of_stage(stage: int, parallel: ParallelSettings) -> int:
+    """Return the rank in its pipeline that has a stage: in turn, or (zbv) there and back."""
+    size = parallel.pipeline
+    if parallel.pipeline_schedule == "zbv" and stage >= size:
+        return 2 * size - 1 - stage
+    return stage % size
 
 
 def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:

@@ -16,7 +16,7 @@ from corpuskit.train.guard import SpikeGuard
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
 from corpuskit.train.record import CheckpointRecord
-from corpuskit.train.settings import require_even_shares
+from corpuskit.train.settings import require_even_shares, require_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corpuskit.train.checkpoint import VerifiedCheckpoint
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
+    from corpuskit.train.pipeline import Pipeline
     from corpuskit.train.settings import ModelShape, TrainSettings
 
 BATCH_FIELDS = (
@@ -49,6 +50,7 @@ class Run:
     parallel: Parallel
     loader: StreamingLoader
     model: Decoder
+    pipeline: Pipeline | None
     optimizer: torch.optim.Optimizer
     checkpoints: Checkpoints
     guard: SpikeGuard
@@ -96,6 +98,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     steps = count_steps(settings, loader)
     shape = choose_shape(settings, plan.tokenizer)
     require_even_shares(shape, plan.seq_len, settings.parallel.tensor)
+    require_pipeline(shape, settings, parallel.world_size)
     kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
     checkpoints = Checkpoints(
         Path(settings.output, "checkpoints"),
@@ -115,6 +118,11 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         restore_loader(newest, loader)
     elif settings.init_from:
         load_initial_weights(Path(settings.init_from), model, parallel)
+    pipeline = None
+    if model.stages:
+        from corpuskit.train.pipeline import Pipeline  # torch's takes 2 s to import
+
+        pipeline = Pipeline(model, settings, parallel, plan.seq_len)
     peak = settings.peak_tflops
     return Run(
         newest=newest,
@@ -122,6 +130,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         parallel=parallel,
         loader=loader,
         model=model,
+        pipeline=pipeline,
         optimizer=optimizer,
         checkpoints=checkpoints,
         guard=SpikeGuard(settings.guard, newest.record.guard if newest else None),

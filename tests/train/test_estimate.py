@@ -233,7 +233,7 @@ def test_writing_does_not_begin_before_the_last_one_is_through() -> None:
         (
             {"parallel": {"replicas": 2}},
             3,
-            "parallel.replicas: 2 times parallel.tensor: 1 does not",
+            r"parallel.replicas: 2 does not divide the 3 ranks\. .* start 4 ranks\.",
         ),
         ({}, 3, r"batch.global_rows: 8 rows are not shared out evenly by 3 ranks\."),
         ({"parallel": {"tensor": 4}}, 4, r"parallel.tensor: 4 does not divide model.kv_heads 2\."),

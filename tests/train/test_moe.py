@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from pydantic import ValidationError
+from torch import nn
 
 from corpuskit.train.metrics import ExpertLoads
 from corpuskit.train.model import FeedForward
@@ -84,8 +85,11 @@ def test_biases_even_out_loads() -> None:
     made, x = layer(), torch.randn(8, 64, DIM) + 0.5  # a mean that some experts like better
     made.router.bias.zero_()
     before = measure_loads(made(x)[1].sum(0)[None])
+    model: Any = nn.Module()
+    model.blocks = nn.ModuleList([nn.Module()])
+    model.blocks[0].feed_forward = made
     for _ in range(300):
-        balance([made], made(x)[1].sum(0)[None], 0.005)
+        balance(model, made(x)[1].sum(0)[None], 0.005)
     after = measure_loads(made(x)[1].sum(0)[None])
     assert before.imbalance > 1.3
     assert after.imbalance < 1.05

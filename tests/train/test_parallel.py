@@ -38,6 +38,7 @@ TOLERANCE = 1e-5
 MODEL = {
     "dim": 32, "head_dim": 4, "layers": 1, "heads": 8, "kv_heads": 4, "ffn_dim": 48, "z_loss": 0.01,
 }  # fmt: skip
+EXPERTS = {"experts": {"count": 4, "per_token": 2}}
 
 
 def settings_of(model: dict[str, Any] | None = None, **parallel: Any) -> TrainSettings:
@@ -192,12 +193,14 @@ def in_turn(*calls: tuple[Callable[..., None], Any]) -> None:
 @pytest.mark.slow
 def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_path: Path) -> None:
     untied = {"tied": False, "qk_norm": False, "z_loss": 0.0}
-    four, two, one = (tmp_path / name for name in ("four", "two", "one"))
+    four, two, one, experts = (tmp_path / name for name in ("four", "two", "one", "experts"))
     run_ranks(
         4,
         in_turn,
         (check, settings_of(tensor=2, zero=1, recompute="selective"), four),
         (check, settings_of(untied, tensor=2, replicas=2), None, 3),
+        (check, settings_of(EXPERTS, expert=2, zero=1), None, 3),
+        (check, settings_of(EXPERTS, expert=2, replicas=2), None, 3),
     )
     run_ranks(
         2,
@@ -206,6 +209,7 @@ def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_pa
         (check_continued, settings_of(zero=2, recompute="full"), four),
         (check, settings_of(zero=1), two),
         (check, settings_of({"experts": {"count": 3, "per_token": 2}}), None, 3),
+        (check, settings_of(EXPERTS, expert=2, recompute="full"), experts),
         (check_what_stays_whole, *(settings_of(zero=zero) for zero in (1, 2, 3))),
     )
     run_ranks(
@@ -213,6 +217,7 @@ def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_pa
         in_turn,
         (check_continued, settings_of(), four),
         (check_continued, settings_of(), two),
+        (check_continued, settings_of(EXPERTS), experts),
         (check, settings_of(), one),
     )
     run_ranks(2, check_continued, settings_of(), one)

@@ -1,0 +1,216 @@
+"""Pipeline parallelism: the stages of a model on several ranks, each with layers of its own.
+
+torch.distributed.pipelining has the schedules: which micro-batch a rank computes next, forward or
+backward, and what it sends. Only the stream between blocks is sent. All ranks of a pipeline load
+the same rows, so each makes tokens, labels and layout of a micro-batch itself, when the schedule
+comes to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
+
+from corpuskit.train.parallel import DTYPES, begin_micro_batch
+from corpuskit.train.settings import rank_of_stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from corpuskit.train.model import Decoder, MicroBatch, Stage
+    from corpuskit.train.parallel import Parallel
+    from corpuskit.train.settings import TrainSettings
+
+    TakeMicroBatch = Callable[[int], MicroBatch]
+
+ONE_STAGE = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+SEVERAL_STAGES = {
+    "interleaved": ScheduleInterleaved1F1B,
+    "zero_bubble": ScheduleInterleavedZeroBubble,
+    "zbv": ScheduleZBVZeroBubble,
+}
+
+
+class Pipeline:
+    """Runs this rank's stages forward and backward over the micro-batches of a step.
+
+    Args:
+        model: as `build_model` returns it, with stages.
+        settings: of the run.
+        parallel: this rank.
+        seq_len: L.
+    """
+
+    def __init__(
+        self, model: Decoder, settings: TrainSettings, parallel: Parallel, seq_len: int
+    ) -> None:
+        self._settings, self._parallel = settings, parallel
+        micro_rows = settings.batch.micro_rows
+        self._num = settings.batch.global_rows // parallel.data_ranks // micro_rows
+        self._shape = micro_rows, seq_len
+        stream = _stream_like(model, settings, self._shape)
+        self._stages = [
+            _ScheduledStage(stage, settings, parallel, stream) for stage in model.stages
+        ]
+        kind = settings.parallel.pipeline_schedule
+        # The last stage returns what to minimise, summed over the tokens: nothing is left to scale.
+        options: dict[str, Any] = {"loss_fn": lambda output, _: output, "scale_grads": False}
+        if kind in ONE_STAGE:
+            self._schedule: Any = ONE_STAGE[kind](self._stages[0], self._num, **options)
+        else:
+            self._schedule = SEVERAL_STAGES[kind](list(self._stages), self._num, **options)
+
+    def step(self, take: TakeMicroBatch, num_labels: torch.Tensor) -> torch.Tensor:
+        """Leave the gradients of a step on the parameters of this rank.
+
+        Args:
+            take: makes a micro-batch, given its number.
+            num_labels: labelled tokens of the whole step, by which the objective is divided.
+
+        Returns:
+            (S, L) each token's cross-entropy, in nats, on every rank.
+        """
+        losses: list[torch.Tensor] = [torch.empty(0)] * self._num
+        for stage in self._stages:
+            stage.begin(take, num_labels, losses)
+        self._schedule.step(target=torch.arange(self._num), return_outputs=False)
+        return _from_last(losses, self._num, self._shape, self._settings, self._parallel)
+
+
+class _ScheduledStage(PipelineStage):
+    """What a schedule knows of a stage; it gives the stage each micro-batch by its number."""
+
+    def __init__(
+        self, stage: Stage, settings: TrainSettings, parallel: Parallel, stream: torch.Tensor
+    ) -> None:
+        self._stage, self._settings = stage, settings
+        # Schedules that compute gradients of weights apart go past the hooks with which FSDP adds
+        # them up, so there torch handles FSDP. Elsewhere it must not see it: it would keep whole
+        # weights and gradients to the end of a step, whatever `parallel.zero` says.
+        module = stage if settings.parallel.splits_backward else _Unsharded(stage)
+        span, objective = stage.span, torch.empty(())
+        parallel_settings = settings.parallel
+        super().__init__(
+            module,
+            span.index,
+            parallel_settings.pipeline * parallel_settings.chunks,
+            parallel.device,
+            # Given both, torch takes no first step to find out what is sent.
+            input_args=() if span.is_first else (stream,),
+            output_args=(objective if span.is_last else stream,),
+            group=parallel.pipeline_group,
+        )
+
+    def begin(
+        self, take: TakeMicroBatch, num_labels: torch.Tensor, losses: list[torch.Tensor]
+    ) -> None:
+        """Prepare for a step; the last stage fills `losses`."""
+        self._take, self._num_labels, self._losses = take, num_labels, losses
+
+    def forward_one_chunk(
+        self,
+        fwd_chunk_id: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+        save_forward_output: bool = True,
+    ) -> Any:
+        """Run a micro-batch forward."""
+        part = self._take(fwd_chunk_id)
+        given = {"part": part, "z_loss": self._settings.model.z_loss, "divisor": self._num_labels}
+        output = super().forward_one_chunk(fwd_chunk_id, args, given, save_forward_output)
+        if part.losses is not None:
+            self._losses[fwd_chunk_id] = part.losses
+        return output
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True,
+        last_backward: bool = False,
+    ) -> None:  # fmt: skip
+        """Run a micro-batch backward."""
+        begin_micro_batch(self._stage, self._settings, is_last=last_backward)
+        super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+
+
+class _Unsharded(nn.Module):
+    """A stage in which torch does not look for FSDP."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, *stream: torch.Tensor, **given: Any) -> torch.Tensor:
+        return self.stage(*stream, **given)  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def forward_only(
+    model: Decoder, settings: TrainSettings, parallel: Parallel, parts: Sequence[MicroBatch]
+) -> torch.Tensor:
+    """Return the (R * parts, L) loss of each token, in nats, on every rank of the pipeline.
+
+    Stage by stage, each over all micro-batches: so stages of different ranks work at once.
+    Collective.
+    """
+    group, mine = parallel.pipeline_group, dist.get_rank(parallel.pipeline_group)
+    shape = tuple(parts[0].tokens.shape)
+    streams: list[torch.Tensor | None] = [None] * len(parts)
+    sending = []
+    for stage in model.stages:
+        span = stage.span
+        before, after = (rank_of_stage(span.index + step, settings.parallel) for step in (-1, 1))
+        for number, part in enumerate(parts):
+            x = streams[number]
+            if not span.is_first and before != mine:
+                like = _stream_like(model, settings, shape)
+                x = torch.empty(like.shape, dtype=like.dtype, device=parallel.device)
+                dist.recv(x, group=group, group_src=before)
+            streams[number] = x = stage(x, part=part)
+            if not span.is_last and after != mine:
+                sending.append((dist.isend(x, group=group, group_dst=after), x))
+    for work, _ in sending:
+        if work is not None:
+            work.wait()
+    losses = [part.losses for part in parts if part.losses is not None]
+    return _from_last(losses, len(parts), shape, settings, parallel)
+
+
+def _from_last(
+    losses: list[torch.Tensor],
+    num: int,
+    shape: tuple[int, ...],
+    settings: TrainSettings,
+    parallel: Parallel,
+) -> torch.Tensor:
+    """Return on every rank of the pipeline what the one with the last stage has."""
+    sizes = settings.parallel
+    source = rank_of_stage(sizes.pipeline * sizes.chunks - 1, sizes)
+    if dist.get_rank(parallel.pipeline_group) == source:
+        whole = torch.cat(losses)
+    else:
+        whole = torch.empty((num * shape[0], *shape[1:]), device=parallel.device)
+    dist.broadcast(whole, group=parallel.pipeline_group, group_src=source)
+    return whole
+
+
+def _stream_like(model: Decoder, settings: TrainSettings, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return a tensor as what one stage sends to the next: (R, L / t, C) of t tensor ranks."""
+    rows, length = shape
+    return torch.empty(
+        rows,
+        length // settings.parallel.tensor,
+        model.shape.dim,
+        dtype=DTYPES[settings.dtype],
+        device="meta",
+        requires_grad=True,
+    )
