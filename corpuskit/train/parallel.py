@@ -200,7 +200,8 @@ def _shard(model: Decoder, settings: TrainSettings, parallel: Parallel) -> None:
     mesh = parallel.mesh["replica", "shard"]
     if settings.parallel.replicas == 1:
         mesh = parallel.mesh["shard"]
-    # Inputs are left alone: casting them reached into `Layout` and rounded the rotary angles.
+    # Inputs are left alone: torch 2.13 casts what a dataclass holds, too, and the rotary angles of
+    # `Layout` would become bfloat16.
     dtype = DTYPES[settings.dtype]
     policy = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
     reshard = settings.parallel.zero == 3
