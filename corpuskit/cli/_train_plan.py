@@ -105,8 +105,7 @@ def _sources(figures: Estimate) -> Table:
 def _memory(figures: Estimate) -> Table:
     work, peak = figures.work, figures.peak
     where = figures.device.name if figures.device else ("CUDA" if work.is_cuda else "CPU")
-    most = ", that with most" if figures.stages else ""
-    title = f"Memory per rank{most}, {figures.ranks} x {where}"
+    title = f"Memory per rank{', at most' * bool(figures.stages)}, {figures.ranks} x {where}"
     table = text_table("part", ">at most", ">at the peak", "", title=title)
     table.title_style = "bold"
     table.columns[0].min_width, table.columns[1].min_width = 18, 10
@@ -129,7 +128,7 @@ def _pipeline(figures: Estimate) -> Table:
     for place, stage in enumerate(figures.stages):
         ends = [name for name in ("embedding", "head") if getattr(stage.work, f"has_{name}")]
         table.add_row(
-            str(place), str(stage.layers), _count(stage.parameters),
+            str(place), str(stage.work.layers), _count(stage.parameters),
             f"{stage.work.in_flight:.3g}", _size(stage.peak.total), " and ".join(ends),
         )  # fmt: skip
     return table

@@ -32,11 +32,7 @@ Kernel = Literal["sdpa", "varlen", "flex"]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Documents and positions of one micro-batch, computed once and used by every block.
-
-    A plain object, not a tuple of tensors: FSDP casts the floating tensors among a block's
-    arguments to bfloat16, and it does not look in here, so `cos` and `sin` stay float32.
-    """
+    """Documents and positions of one micro-batch, computed once and used by every block."""
 
     cos: torch.Tensor  # (R, L, 1, D/2) float32, of the rotary angles
     sin: torch.Tensor  # (R, L, 1, D/2) float32

@@ -31,11 +31,10 @@ import numpy as np
 from corpuskit.errors import UsageError
 from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
 from corpuskit.train.settings import (
-    rank_of_stage,
     require_even_shares,
     require_pipeline,
     require_ranks,
-    stage_layers,
+    stage_spans,
 )
 from corpuskit.train.status import read_tail
 
@@ -538,7 +537,6 @@ def plan_work(
 class PipelineRank:
     """What one rank of a pipeline has and needs."""
 
-    layers: int
     parameters: int  # over the ranks that share them
     work: Work
     peak: Moment
@@ -564,28 +562,24 @@ def plan_pipeline(
     num = settings.batch.global_rows * size * parallel.tensor // ranks // work.rows
     shares = {"zero_bubble": 1 / 3, "zbv": 0.0 if num >= 2 * size else 1 / 3}
     waits = shares.get(kind, 1.0) * (size - 1) / chunks
-    spans = stage_layers(shape.layers, size * chunks)
     places = []
     for place in range(size):
-        mine = [n for n in range(len(spans)) if rank_of_stage(n, parallel) == place]
-        in_flight = {
-            "1f1b": size - place,
-            "gpipe": num,
-            "zbv": size,
-        }.get(kind, (2 * (size - place - 1) + (chunks - 1) * size + 1) / chunks)
+        mine = [span for span in stage_spans(shape.layers, parallel) if span.rank == place]
+        of_looped = (2 * (size - place - 1) + (chunks - 1) * size + 1) / chunks
+        in_flight = {"1f1b": size - place, "gpipe": num, "zbv": size}.get(kind, of_looped)
+        is_first, is_last = any(s.is_first for s in mine), any(s.is_last for s in mine)
         of_rank = replace(
             work,
-            layers=sum(len(spans[n]) for n in mine),
-            has_embedding=0 in mine,
-            has_head=len(spans) - 1 in mine,
+            layers=sum(len(span.layers) for span in mine),
+            has_embedding=is_first,
+            has_head=is_last,
             in_flight=min(in_flight, num),
             # A stage has one for each micro-batch, forward and backward, but for both ends.
-            received=num * (2 * chunks - (0 in mine) - (len(spans) - 1 in mine)),
-            accumulates=num > 1,
+            received=num * (2 * chunks - is_first - is_last),
         )
         peak = max(step_moments(shape, of_rank), key=lambda moment: moment.total)
         whole = _count(shape, replace(of_rank, tensor=1, shards=1, expert=1)).local
-        places.append(PipelineRank(of_rank.layers or 0, whole, of_rank, peak))
+        places.append(PipelineRank(whole, of_rank, peak))
     return places, waits / (num + waits)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.train.attention import Kernel, Layout
-    from corpuskit.train.settings import ModelShape
+    from corpuskit.train.settings import ModelShape, StageSpan
 
 
 Recompute = Literal["none", "selective", "full"]
@@ -146,41 +146,29 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = shape
-        spans = stages or (StageSpan(0, range(shape.layers), is_first=True, is_last=True),)
-        self.embedding: nn.Embedding | None = None
-        self.norm: nn.RMSNorm | None = None
-        # Tied: the head reads the embedding's weight; there is no second parameter to keep in step.
-        self.head: nn.Linear | None = None
-        if any(span.is_first for span in spans):
-            self.embedding = nn.Embedding(shape.vocab_size, shape.dim)
+        layers = [number for span in stages for number in span.layers]
+        has_first = not stages or any(span.is_first for span in stages)
+        has_last = not stages or any(span.is_last for span in stages)
+        self.embedding = nn.Embedding(shape.vocab_size, shape.dim) if has_first else None
         self.blocks = nn.ModuleList()
-        for number in (number for span in spans for number in span.layers):
+        for number in layers or range(shape.layers):
             self.blocks.add_module(str(number), Block(shape, recompute=recompute))
-        if any(span.is_last for span in spans):
-            self.norm = _norm(shape.dim, shape)
-            if not shape.tied:
-                self.head = nn.Linear(shape.dim, shape.vocab_size, bias=False)
+        self.norm = _norm(shape.dim, shape) if has_last else None
+        # Tied: the head reads the embedding's weight; there is no second parameter to keep in step.
+        self.head = None
+        if has_last and not shape.tied:
+            self.head = nn.Linear(shape.dim, shape.vocab_size, bias=False)
         # A tuple: what modules they have is known under its own name already.
         self.stages = tuple(Stage(self, span) for span in stages)
 
     def forward(self, tokens: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Return the logits (R, L, V) of (R, L) int64 tokens; of the whole model only."""
-        assert self.embedding is not None, "ranks of a pipeline call their stages"
-        assert self.norm is not None, "ranks of a pipeline call their stages"
+        assert self.embedding is not None, "a pipeline calls its stages"
+        assert self.norm is not None, "a pipeline calls its stages"
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, layout)
         return linear(self.norm(x), (self.head or self.embedding).weight)
-
-
-@dataclass(frozen=True, slots=True)
-class StageSpan:
-    """What a stage of a pipeline has of the model."""
-
-    index: int
-    layers: range
-    is_first: bool  # and has the embedding
-    is_last: bool  # and has norm and head
 
 
 @dataclass(slots=True)
@@ -211,11 +199,12 @@ def micro_batch(
         kernel=kernel,
         device=device,
     )
-    on_device = (
-        torch.from_numpy(ids.astype(np.int64)).to(device, non_blocking=True)
-        for ids in (tokens, labels)
+    tokens, labels = (ids.astype(np.int64, copy=False) for ids in (tokens, labels))
+    return MicroBatch(
+        torch.from_numpy(tokens).to(device, non_blocking=True),
+        torch.from_numpy(labels).to(device, non_blocking=True),
+        layout,
     )
-    return MicroBatch(*on_device, layout)
 
 
 class Stage(nn.Module):

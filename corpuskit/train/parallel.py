@@ -29,9 +29,9 @@ from torch.distributed.tensor.parallel import (
 
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
-from corpuskit.train.model import Decoder, StageSpan, init_weights
+from corpuskit.train.model import Decoder, init_weights
 from corpuskit.train.moe import expert_layers
-from corpuskit.train.settings import rank_of_stage, require_ranks, stage_layers
+from corpuskit.train.settings import require_ranks, stage_spans
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -130,8 +130,13 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     summed over ranks, not averaged: the loss is divided by the labelled tokens of the whole step.
     """
     with torch.device("meta"):
-        spans = stage_spans(shape, settings, parallel) if settings.parallel.pipeline > 1 else ()
-        model = Decoder(shape, recompute=settings.parallel.recompute, stages=spans)
+        spans = stage_spans(shape.layers, settings.parallel)
+        mine = [span for span in spans if span.rank == dist.get_rank(parallel.pipeline_group)]
+        model = Decoder(
+            shape,
+            recompute=settings.parallel.recompute,
+            stages=mine if settings.parallel.pipeline > 1 else (),
+        )
     if settings.float8:
         use_float8(model, parallel.device, settings.parallel.tensor)
     if settings.parallel.tensor > 1:
@@ -150,19 +155,6 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
         root.to_empty(device=parallel.device)
     init_weights(model, settings.seed)
     return model
-
-
-def stage_spans(
-    shape: ModelShape, settings: TrainSettings, parallel: Parallel
-) -> tuple[StageSpan, ...]:
-    """Return the stages of this rank, in their order."""
-    mine = dist.get_rank(parallel.pipeline_group)
-    layers = stage_layers(shape.layers, settings.parallel.pipeline * settings.parallel.chunks)
-    return tuple(
-        StageSpan(number, of_stage, is_first=number == 0, is_last=number == len(layers) - 1)
-        for number, of_stage in enumerate(layers)
-        if rank_of_stage(number, settings.parallel) == mine
-    )
 
 
 def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:
@@ -221,7 +213,8 @@ def share_matrices(model: Decoder, mesh: DeviceMesh) -> None:
 def _shard(model: Decoder, settings: TrainSettings, parallel: Parallel) -> None:
     dimensions = ("shard",) if settings.parallel.replicas == 1 else ("replica", "shard")
     mesh = parallel.dense_mesh[dimensions]
-    # Inputs are left alone: casting them reached into `Layout` and rounded the rotary angles.
+    # Inputs are left alone: torch 2.13 casts what a dataclass holds, too, and the rotary angles of
+    # `Layout` would become bfloat16.
     dtype = DTYPES[settings.dtype]
     policy = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
     reshard = settings.parallel.zero == 3

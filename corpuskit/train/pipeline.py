@@ -23,7 +23,7 @@ from torch.distributed.pipelining import (
 )
 
 from corpuskit.train.parallel import DTYPES, begin_micro_batch
-from corpuskit.train.settings import rank_of_stage
+from corpuskit.train.settings import stage_spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,13 +55,15 @@ class Pipeline:
     def __init__(
         self, model: Decoder, settings: TrainSettings, parallel: Parallel, seq_len: int
     ) -> None:
-        self._settings, self._parallel = settings, parallel
+        self._parallel = parallel
+        spans = stage_spans(model.shape.layers, settings.parallel)
+        self._last_rank = spans[-1].rank
         micro_rows = settings.batch.micro_rows
         self._num = settings.batch.global_rows // parallel.data_ranks // micro_rows
         self._shape = micro_rows, seq_len
         stream = _stream_like(model, settings, self._shape)
         self._stages = [
-            _ScheduledStage(stage, settings, parallel, stream) for stage in model.stages
+            _ScheduledStage(stage, len(spans), settings, parallel, stream) for stage in model.stages
         ]
         kind = settings.parallel.pipeline_schedule
         # The last stage returns what to minimise, summed over the tokens: nothing is left to scale.
@@ -85,26 +87,26 @@ class Pipeline:
         for stage in self._stages:
             stage.begin(take, num_labels, losses)
         self._schedule.step(target=torch.arange(self._num), return_outputs=False)
-        return _from_last(losses, self._num, self._shape, self._settings, self._parallel)
+        return _from_last(losses, self._num, self._shape, self._last_rank, self._parallel)
 
 
 class _ScheduledStage(PipelineStage):
     """What a schedule knows of a stage; it gives the stage each micro-batch by its number."""
 
     def __init__(
-        self, stage: Stage, settings: TrainSettings, parallel: Parallel, stream: torch.Tensor
-    ) -> None:
+        self, stage: Stage, stages: int, settings: TrainSettings, parallel: Parallel,
+        stream: torch.Tensor,
+    ) -> None:  # fmt: skip
         self._stage, self._settings = stage, settings
         # Schedules that compute gradients of weights apart go past the hooks with which FSDP adds
         # them up, so there torch handles FSDP. Elsewhere it must not see it: it would keep whole
         # weights and gradients to the end of a step, whatever `parallel.zero` says.
         module = stage if settings.parallel.splits_backward else _Unsharded(stage)
         span, objective = stage.span, torch.empty(())
-        parallel_settings = settings.parallel
         super().__init__(
             module,
             span.index,
-            parallel_settings.pipeline * parallel_settings.chunks,
+            stages,
             parallel.device,
             # Given both, torch takes no first step to find out what is sent.
             input_args=() if span.is_first else (stream,),
@@ -150,7 +152,7 @@ class _Unsharded(nn.Module):
         self.stage = stage
 
     def forward(self, *stream: torch.Tensor, **given: Any) -> torch.Tensor:
-        return self.stage(*stream, **given)  # type: ignore[no-any-return]
+        return self.stage(*stream, **given)
 
 
 @torch.no_grad()
@@ -163,54 +165,41 @@ def forward_only(
     Collective.
     """
     group, mine = parallel.pipeline_group, dist.get_rank(parallel.pipeline_group)
+    ranks = [span.rank for span in stage_spans(model.shape.layers, settings.parallel)]
     shape = tuple(parts[0].tokens.shape)
+    like = _stream_like(model, settings, shape)
     streams: list[torch.Tensor | None] = [None] * len(parts)
     sending = []
     for stage in model.stages:
-        span = stage.span
-        before, after = (rank_of_stage(span.index + step, settings.parallel) for step in (-1, 1))
-        for number, part in enumerate(parts):
-            x = streams[number]
-            if not span.is_first and before != mine:
-                like = _stream_like(model, settings, shape)
+        number = stage.span.index
+        for place, part in enumerate(parts):
+            x = streams[place]
+            if number and ranks[number - 1] != mine:
                 x = torch.empty(like.shape, dtype=like.dtype, device=parallel.device)
-                dist.recv(x, group=group, group_src=before)
-            streams[number] = x = stage(x, part=part)
-            if not span.is_last and after != mine:
-                sending.append((dist.isend(x, group=group, group_dst=after), x))
+                dist.recv(x, group=group, group_src=ranks[number - 1])
+            streams[place] = x = stage(x, part=part)
+            if not stage.span.is_last and ranks[number + 1] != mine:
+                sending.append((dist.isend(x, group=group, group_dst=ranks[number + 1]), x))
     for work, _ in sending:
-        if work is not None:
-            work.wait()
+        assert work is not None, "this rank is of the group"
+        work.wait()
     losses = [part.losses for part in parts if part.losses is not None]
-    return _from_last(losses, len(parts), shape, settings, parallel)
+    return _from_last(losses, len(parts), shape, ranks[-1], parallel)
 
 
 def _from_last(
-    losses: list[torch.Tensor],
-    num: int,
-    shape: tuple[int, ...],
-    settings: TrainSettings,
-    parallel: Parallel,
+    losses: list[torch.Tensor], num: int, shape: tuple[int, ...], source: int, parallel: Parallel
 ) -> torch.Tensor:
-    """Return on every rank of the pipeline what the one with the last stage has."""
-    sizes = settings.parallel
-    source = rank_of_stage(sizes.pipeline * sizes.chunks - 1, sizes)
+    """Return on every rank of the pipeline what `source`, which has the last stage, has."""
+    whole = torch.empty((num * shape[0], *shape[1:]), device=parallel.device)
     if dist.get_rank(parallel.pipeline_group) == source:
         whole = torch.cat(losses)
-    else:
-        whole = torch.empty((num * shape[0], *shape[1:]), device=parallel.device)
     dist.broadcast(whole, group=parallel.pipeline_group, group_src=source)
     return whole
 
 
 def _stream_like(model: Decoder, settings: TrainSettings, shape: tuple[int, ...]) -> torch.Tensor:
     """Return a tensor as what one stage sends to the next: (R, L / t, C) of t tensor ranks."""
-    rows, length = shape
-    return torch.empty(
-        rows,
-        length // settings.parallel.tensor,
-        model.shape.dim,
-        dtype=DTYPES[settings.dtype],
-        device="meta",
-        requires_grad=True,
-    )
+    sizes = (shape[0], shape[1] // settings.parallel.tensor, model.shape.dim)
+    dtype = DTYPES[settings.dtype]
+    return torch.empty(sizes, dtype=dtype, device="meta", requires_grad=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -273,16 +272,6 @@ class ParallelSettings(Section):
         """Whether the schedule computes the gradients of weights apart from those of inputs."""
         return self.pipeline > 1 and self.pipeline_schedule in ("zero_bubble", "zbv")
 
-    @model_validator(mode="after")
-    def _schedule_fits(self) -> ParallelSettings:
-        for key, value, needed in (("zero", self.zero, 1), ("recompute", self.recompute, "none")):
-            if self.splits_backward and value != needed:
-                raise ValueError(
-                    f"pipeline_schedule {self.pipeline_schedule} does not work with {key}: {value}."
-                    f" Set {key}: {needed}, or pipeline_schedule: interleaved."
-                )
-        return self
-
 
 class CheckpointSettings(Section):
     """When checkpoints are written and how many are kept."""
@@ -435,12 +424,15 @@ class TrainSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _compiles(self) -> TrainSettings:
-        if self.compile and self.parallel.splits_backward:
-            raise ValueError(
-                f"compile: true does not work with parallel.pipeline_schedule: "
-                f"{self.parallel.pipeline_schedule}. Leave compile out, or set interleaved."
-            )
+    def _schedule_fits(self) -> TrainSettings:
+        ours, needed = self.parallel, {"zero": 1, "recompute": "none"}
+        values = [(f"parallel.{key}", getattr(ours, key), value) for key, value in needed.items()]
+        for key, value, good in (*values, ("compile", self.compile, False)):
+            if ours.splits_backward and value != good:
+                raise ValueError(
+                    f"{key} {value} does not work with parallel.pipeline_schedule "
+                    f"{ours.pipeline_schedule}. Set {key} to {good}, or the schedule to 1f1b."
+                )
         return self
 
     @model_validator(mode="after")
@@ -531,22 +523,34 @@ def require_pipeline(shape: ModelShape, settings: TrainSettings, ranks: int) -> 
     )
 
 
-def stage_layers(layers: int, stages: int) -> list[range]:
-    """Return the blocks of each stage of a pipeline: the first ones have one more if need be.
+@dataclass(frozen=True, slots=True)
+class StageSpan:
+    """What a stage of a pipeline has of the model, and the rank of the pipeline that has it."""
 
-    The last has the head, too.
+    index: int
+    layers: range
+    rank: int
+    is_first: bool  # and has the embedding
+    is_last: bool  # and has norm and head
+
+
+def stage_spans(layers: int, parallel: ParallelSettings) -> list[StageSpan]:
+    """Return the stages of a pipeline.
+
+    If layers are uneven, the first stages have one more: the last has the head. Stages go to ranks
+    in turn, or (zbv) there and back.
     """
-    base, more = divmod(layers, stages)
-    starts = [number * base + min(number, more) for number in range(stages + 1)]
-    return [range(first, end) for first, end in itertools.pairwise(starts)]
-
-
-def rank_of_stage(stage: int, parallel: ParallelSettings) -> int:
-    """Return the rank in its pipeline that has a stage: in turn, or (zbv) there and back."""
-    size = parallel.pipeline
-    if parallel.pipeline_schedule == "zbv" and stage >= size:
-        return 2 * size - 1 - stage
-    return stage % size
+    size, num = parallel.pipeline, parallel.pipeline * parallel.chunks
+    base, more = divmod(layers, num)
+    spans = []
+    for index in range(num):
+        first = index * base + min(index, more)
+        rank = index % size
+        if parallel.pipeline_schedule == "zbv" and index >= size:
+            rank = 2 * size - 1 - index
+        of_stage = range(first, first + base + (index < more))
+        spans.append(StageSpan(index, of_stage, rank, index == 0, index == num - 1))
+    return spans
 
 
 def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:

@@ -223,6 +223,25 @@ def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_pa
     run_ranks(2, check_continued, settings_of(), one)
 
 
+def _angles_in_a_block(settings: TrainSettings) -> tuple[torch.dtype, torch.dtype]:
+    """Return the types of the stream and of the rotary angles inside a block."""
+    model = build_model(shape_of(settings), settings, join(settings))
+    layout = lay_out(
+        batch(0)[2], head_dim=4, rope_theta=1e4, kernel="sdpa", device=torch.device("cpu")
+    )
+    types = []
+    model.blocks[0].attention.register_forward_pre_hook(
+        lambda _module, inputs: types.append((inputs[0].dtype, inputs[1].cos.dtype))
+    )
+    model(torch.from_numpy(batch(0)[0]), layout)
+    return types[0]
+
+
+def test_bfloat16_leaves_rotary_angles_float32(run_ranks: Any) -> None:
+    settings = settings_of().model_copy(update={"dtype": "bfloat16"})
+    assert run_ranks(1, _angles_in_a_block, settings) == [(torch.bfloat16, torch.float32)]
+
+
 def test_uneven_shares_are_refused_with_the_next_sizes() -> None:
     shape = ModelSettings(dim=32, layers=1, heads=6, kv_heads=3, head_dim=4, ffn_dim=50).shape(47)
     with pytest.raises(UsageError) as error:

@@ -2,7 +2,7 @@
 
 For each: the largest difference of losses, norms of the gradient and evaluations; whether a killed
 run goes on bit for bit; and whether it goes on from the checkpoint of the case before it, whatever
-ranks wrote that. Run: python -m tests.train.topologies --ranks 2 4 8
+ranks wrote that. Run: python -m tests.train.topologies --ranks 2 4 8 [--experts]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import click
 import numpy as np
 
 import corpuskit.train.pipeline  # noqa: F401  before ranks are forked: it takes 2 s
+from corpuskit.kernels.packing import best_fit
 from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.loop import train
 from corpuskit.train.parallel import join
@@ -62,7 +63,24 @@ CASES: dict[int, list[dict[str, Any]]] = {
         {"pipeline": 2, "zero": 1, "tensor": 2, "pipeline_schedule": "zbv"},
     ],
 }
-STEPS, SAVED = 6, 3
+EXPERT_CASES: dict[int, list[dict[str, Any]]] = {
+    2: [{"expert": 2}, {"zero": 1, "recompute": "full"}, {"pipeline": 2}],
+    4: [
+        {"expert": 4},
+        {"expert": 2, "zero": 2},
+        {"expert": 2, "replicas": 2, "recompute": "selective"},
+        {"expert": 2, "pipeline": 2},
+        {"expert": 2, "pipeline": 2, "zero": 1, "pipeline_schedule": "zbv"},
+    ],
+    8: [
+        {"expert": 2, "pipeline": 2, "pipeline_schedule": "interleaved"},
+        {"expert": 2, "pipeline": 2, "replicas": 2},
+        {"expert": 4, "replicas": 2, "zero": 1},
+    ],
+}
+EXPERTS = {"count": 4, "per_token": 2, "bias_rate": 0.01}
+STEPS, SAVED = 4, 2
+best_fit(np.ones(1, np.int64), 4)  # its compiler takes 3 s to load: once, before ranks are forked
 Lines = list[dict[str, Any]]
 
 
@@ -84,15 +102,17 @@ class _Document(NamedTuple):
     text_bytes: int
 
 
-def settings_of(data: str, output: Path, parallel: dict[str, Any], **changes: Any) -> TrainSettings:
+def settings_of(
+    data: str, output: Path, parallel: dict[str, Any], experts: Any = None, **changes: Any
+) -> TrainSettings:
     """Return settings of a model of five layers, which no pipeline cuts evenly."""
     fields: dict[str, Any] = {
         "data": data, "output": str(output), "parallel": parallel, "steps": STEPS,
         "model": {
             "dim": 32, "layers": 5, "heads": 4, "kv_heads": 2, "ffn_dim": 64, "tied": False,
-            "z_loss": 0.01,
+            "z_loss": 0.01, "experts": experts,
         },
-        "batch": {"global_rows": 16, "micro_rows": 1}, "optimizer": {"lr": 1e-3},
+        "batch": {"global_rows": 8, "micro_rows": 1}, "optimizer": {"lr": 1e-3},
         "schedule": {"kind": "constant", "warmup_tokens": 0}, "device": "cpu",
         "checkpoint": {"every_steps": SAVED, "keep": 9}, "evaluate": {"every_steps": SAVED},
     }  # fmt: skip
@@ -159,7 +179,9 @@ def main() -> None:
     """Print a table of all cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], choices=CASES)
-    chosen = parser.parse_args().ranks
+    parser.add_argument("--experts", action="store_true", help="a mixture of experts")
+    args = parser.parse_args()
+    cases, experts = (EXPERT_CASES, EXPERTS) if args.experts else (CASES, None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "data").mkdir()
@@ -169,15 +191,15 @@ def main() -> None:
         def start(ranks: int, function: Any, *args: Any) -> Ranks:
             return Ranks(ranks, folder / f"meet-{next(numbers)}", function, args)
 
-        build = functools.partial(settings_of, data)
+        build = functools.partial(settings_of, data, experts=experts)
         one = build(folder / "one", {})
         start(1, work, one).answers()
         before = one
         click.echo(
             "ranks parallel                         loss     norm  evaluation  killed  resharded"
         )
-        for ranks in chosen:
-            for parallel in CASES[ranks]:
+        for ranks in args.ranks:
+            for parallel in cases[ranks]:
                 place = folder / f"case-{next(numbers)}"
                 ours, killed = (
                     build(place / "straight", parallel),
