@@ -450,6 +450,11 @@ class TrainSettings(Section):
                 f"parallel.expert: {ranks} does not share out model.experts.count {count} evenly. "
                 f"Set parallel.expert: {math.gcd(ranks, count) if count else 1}."
             )
+        if ranks > 1 and self.parallel.recompute == "selective":
+            raise ValueError(
+                f"parallel.recompute: selective does not work with parallel.expert: {ranks}. "
+                "Set recompute to full or none."
+            )
         if experts and self.parallel.tensor > 1:
             raise ValueError(
                 "model.experts: has not been fitted to parallel.tensor. Set parallel.tensor to 1: "

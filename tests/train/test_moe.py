@@ -128,5 +128,9 @@ def test_what_does_not_fit_is_refused() -> None:
     fields = {"data": "-", "output": "-", "model": MODEL, "batch": {"global_rows": 8}}
     with pytest.raises(ValidationError, match=r"Set parallel\.tensor to 1"):
         TrainSettings.model_validate(fields | {"parallel": {"tensor": 2}})
+    with pytest.raises(ValidationError, match=r"Set parallel\.expert: 2"):
+        TrainSettings.model_validate(fields | {"parallel": {"expert": 6}})
+    with pytest.raises(ValidationError, match=r"Set recompute to full or none"):
+        TrainSettings.model_validate(fields | {"parallel": {"expert": 2, "recompute": "selective"}})
     shape = ModelSettings.model_validate(MODEL).shape(48)
     assert shape.experts == ExpertShape(4, 2, 24, 1, 1.0)  # 64 / 3, in eights
