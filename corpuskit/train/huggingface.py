@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import torch
-    from torch import nn
 
+    from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import TrainSettings
 
@@ -230,8 +230,8 @@ def _write_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
     }
 
 
-def load_weights(folder: str | Path, model: nn.Module) -> None:
-    """Fill every parameter of a decoder, sharded or not, from a model's safetensors.
+def load_weights(folder: str | Path, model: Decoder) -> None:
+    """Fill every parameter of a decoder, sharded or a part, from a model's safetensors.
 
     Each rank reads the headers of all files, and the bytes of its own slices.
 
@@ -245,9 +245,10 @@ def load_weights(folder: str | Path, model: nn.Module) -> None:
     place = Path(folder)
     stored = find_tensors(place)
     parameters = {foreign_name(name): parameter for name, parameter in model.named_parameters()}
-    _require_match(
-        place, stored, {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    )
+    with torch.device("meta"):
+        whole = type(model)(model.shape) if model.stages else model
+    shapes = {foreign_name(name): tuple(each.shape) for name, each in whole.named_parameters()}
+    _require_match(place, stored, shapes)
     for name, parameter in parameters.items():
         target, offsets = parameter.data, [0] * parameter.ndim
         if isinstance(parameter, DTensor):
