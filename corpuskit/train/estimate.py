@@ -547,21 +547,19 @@ def plan_pipeline(
 ) -> tuple[list[PipelineRank], float]:
     """Return the ranks of a pipeline, and the share of a step in which each waits.
 
-    With N micro-batches, P ranks and v stages of each, a forward and a backward pass of them taking
-    one and two units: (P - 1) / (N v + P - 1) of a step; with the gradients of weights apart, a
-    third of these waits (`zero_bubble`), or none (`zbv`, from 2 P micro-batches on).
+    With N micro-batches, P ranks and v stages of each: (P - 1) / (N v + P - 1) of a step; a third
+    of these waits where gradients of weights are computed apart. So wait the ranks in torch's
+    orders, too, if a forward pass takes 1, and gradients of inputs and of weights 1 each.
 
     Source: D. Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters
-    (arXiv 2104.04473), section 2.2; P. Qi et al., Zero Bubble Pipeline Parallelism (2401.10241) and
-    Pipeline Parallelism with Controllable Memory (2405.15362), for the last two.
+    (arXiv 2104.04473), section 2.2; P. Qi et al., Zero Bubble Pipeline Parallelism (2401.10241).
     """
     parallel = settings.parallel
     size, chunks, kind = parallel.pipeline, parallel.chunks, parallel.pipeline_schedule
     if size == 1:
         return [], 0.0
     num = settings.batch.global_rows * size * parallel.tensor // ranks // work.rows
-    shares = {"zero_bubble": 1 / 3, "zbv": 0.0 if num >= 2 * size else 1 / 3}
-    waits = shares.get(kind, 1.0) * (size - 1) / chunks
+    waits = (size - 1) / chunks / (3 if parallel.splits_backward else 1)
     places = []
     for place in range(size):
         mine = [span for span in stage_spans(shape.layers, parallel) if span.rank == place]

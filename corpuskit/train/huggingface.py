@@ -21,7 +21,7 @@ import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.storage import digest_file
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import torch
-    from torch import nn
 
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
@@ -289,8 +288,8 @@ def _write_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
     }
 
 
-def load_weights(folder: str | Path, model: nn.Module) -> None:
-    """Fill every parameter of a decoder, sharded or not, from a model's safetensors.
+def load_weights(folder: str | Path, model: Decoder) -> None:
+    """Fill every parameter of a decoder, sharded or a part, from a model's safetensors.
 
     Each rank reads the headers of all files, and the bytes of its own slices.
 
@@ -303,13 +302,14 @@ def load_weights(folder: str | Path, model: nn.Module) -> None:
 
     place = Path(folder)
     stored = find_tensors(place)
-    experts = cast("Decoder", model).shape.experts
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    names = {name: foreign_names(name, experts) for name in tensors}
+    experts = model.shape.experts
+    tensors = dict((*model.named_parameters(), *model.named_buffers()))
+    with torch.device("meta"):
+        whole = type(model)(model.shape) if model.stages else model
     shapes = {
-        foreign: tuple(tensors[name].shape[-2:])
-        for name, others in names.items()
-        for foreign in others
+        foreign: tuple(each.shape[-2:])
+        for name, each in (*whole.named_parameters(), *whole.named_buffers())
+        for foreign in foreign_names(name, experts)
     }
     _require_match(place, stored, shapes)
     for name, parameter in tensors.items():
@@ -318,7 +318,7 @@ def load_weights(folder: str | Path, model: nn.Module) -> None:
             # What checkpoints ask: the box of the tensor that this rank holds.
             (chunk,) = parameter.__create_chunk_list__()  # type: ignore[no-untyped-call]
             target, offsets = parameter.to_local(), list(chunk.offsets)
-        boxes, sources = [target], names[name]
+        boxes, sources = [target], foreign_names(name, experts)
         if target.ndim > 2:
             first, *offsets = offsets
             boxes, sources = list(target), sources[first : first + len(target)]

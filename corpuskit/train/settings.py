@@ -496,8 +496,8 @@ def require_pipeline(shape: ModelShape, settings: TrainSettings, ranks: int) -> 
     if shape.layers < stages:
         fewer = shape.layers // parallel.chunks
         raise UsageError(
-            f"parallel.pipeline: {size} ranks of {parallel.chunks} stages need {stages} layers, "
-            f"and the model has {shape.layers}. Set parallel.pipeline: {max(fewer, 1)}."
+            f"parallel.pipeline: {size} ({parallel.pipeline_schedule}) needs {stages} layers, and "
+            f"the model has {shape.layers}. Set parallel.pipeline: {max(fewer, 1)}."
         )
     if shape.tied:
         raise UsageError(

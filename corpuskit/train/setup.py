@@ -118,11 +118,6 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         restore_loader(newest, loader)
     elif settings.init_from:
         load_initial_weights(Path(settings.init_from), model, parallel)
-    pipeline = None
-    if model.stages:
-        from corpuskit.train.pipeline import Pipeline  # torch's takes 2 s to import
-
-        pipeline = Pipeline(model, settings, parallel, plan.seq_len)
     peak = settings.peak_tflops
     return Run(
         newest=newest,
@@ -130,7 +125,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         parallel=parallel,
         loader=loader,
         model=model,
-        pipeline=pipeline,
+        pipeline=build_pipeline(model, settings, parallel, plan.seq_len),
         optimizer=optimizer,
         checkpoints=checkpoints,
         guard=SpikeGuard(settings.guard, newest.record.guard if newest else None),
@@ -142,6 +137,17 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         step_tokens=settings.batch.global_rows * plan.seq_len,
         peak_flops=peak * 1e12 if peak else peak_flops(parallel.device, DTYPES[settings.dtype]),
     )
+
+
+def build_pipeline(
+    model: Decoder, settings: TrainSettings, parallel: Parallel, seq_len: int
+) -> Pipeline | None:
+    """Return what runs the stages of this rank; None if it has the whole model."""
+    if not model.stages:
+        return None
+    from corpuskit.train.pipeline import Pipeline  # torch's takes 2 s to import
+
+    return Pipeline(model, settings, parallel, seq_len)
 
 
 def load_initial_weights(folder: Path, model: Decoder, parallel: Parallel) -> None:

@@ -78,8 +78,8 @@ EXPERT_CASES: dict[int, list[dict[str, Any]]] = {
         {"expert": 4, "replicas": 2, "zero": 1},
     ],
 }
-# With seed 0 two of these runs differ by 5e-4 after the third step: where two experts score alike to
-# seven digits, the order of adding decides which one a token goes to.
+# With seed 0 two of these runs differ by 5e-4 after the third step: where two experts score alike
+# to seven digits, the order of adding decides which one a token goes to.
 EXPERT_SEED = 1
 EXPERTS = {"count": 4, "per_token": 2, "bias_rate": 0.01}
 STEPS, SAVED = 4, 2
