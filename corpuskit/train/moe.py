@@ -73,7 +73,8 @@ class Experts(nn.Module):
             mine = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
             self.register_parameter(name, nn.Parameter(mine))
 
-    @torch.compiler.disable  # sizes depend on the tokens, and float32 has no compiled product
+    # Sizes depend on the tokens, and float32 has no compiled product.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Map (T * K, C), sorted by expert; `counts`: (E,) int64 how many rows are of each."""
         if self.group is None:
