@@ -231,7 +231,7 @@ class GuardSettings(Section):
     tolerate: int = Field(5, ge=0)
     """Bad steps within the last `window` steps that are skipped before the run goes back."""
     rollbacks: int = Field(0, ge=0)
-    """How often it may go back to a checkpoint and take rows out of the plan of `data`, for all."""
+    """How often it may go back to a checkpoint, and skip the rows of the bad steps from then on."""
     rollback_steps: int = Field(100, ge=0)
     """Go back to the newest checkpoint at least this many steps before the first bad step."""
     skip_before: int = Field(0, ge=0)
@@ -341,15 +341,6 @@ class TrainSettings(Section):
             raise ValueError(
                 f"model: neither preset nor dimensions are set. Set preset to one of "
                 f"{', '.join(PRESETS)}, set every dimension, or name a model in init_from."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rollbacks_edit_the_plan(self) -> TrainSettings:
-        if self.order_seed is not None and self.guard.rollbacks:
-            raise ValueError(
-                "order_seed: a rollback takes rows out of the plan of `data`, whose order this is "
-                "not. Set guard.rollbacks to 0, or leave order_seed out."
             )
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.stream import StreamingLoader
@@ -15,11 +15,11 @@ from corpuskit.train.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
-from corpuskit.train.record import CheckpointRecord
+from corpuskit.train.record import CheckpointRecord, read_skips, spans_of
 from corpuskit.train.settings import require_even_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import torch
 
@@ -55,6 +55,7 @@ class Run:
     kernel: Kernel
     stage_starts: tuple[int, ...]  # rows of the run with which further stages of the mixture begin
     identity: str  # of the training, over all its starts
+    skips: list[dict[str, Any]]  # rows that it passes over since its rollbacks
     steps: int  # of the whole run
     done: int  # when it was set up
     newest: VerifiedCheckpoint | None  # the checkpoint that it went on from
@@ -73,6 +74,7 @@ class Run:
             world_size=self.parallel.world_size,
             guard=self.guard.state_dict(),
             run=self.identity,
+            skips=self.skips,
         )
 
 
@@ -88,7 +90,8 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         UsageError: the settings don't fit the plan or the checkpoint.
         DataError: plan or checkpoint are damaged.
     """
-    loader = open_loader(settings, parallel)
+    skips = parallel.gather(read_skips(Path(settings.output)))[0]
+    loader = open_loader(settings, parallel, skips)
     plan = loader.plan
     # An edit of the mixture between the starts of two ranks would give them different rows.
     require_same(parallel, f"{settings.data}: the mix plan", plan.hash)
@@ -128,6 +131,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         kernel=kernel,
         stage_starts=(*itertools.accumulate(stage.rows for stage in plan.order.stages[:-1]),),
         identity=identity,
+        skips=skips,
         steps=steps,
         done=newest.record.step if newest else 0,
         step_tokens=settings.batch.global_rows * plan.seq_len,
@@ -160,14 +164,17 @@ def restore_loader(checkpoint: VerifiedCheckpoint, loader: StreamingLoader) -> N
         raise type(error)(f"{checkpoint.folder}: {error}") from None
 
 
-def open_loader(settings: TrainSettings, parallel: Parallel) -> StreamingLoader:
-    """Return the loader of this rank's slice of the steps."""
+def open_loader(
+    settings: TrainSettings, parallel: Parallel, skips: Iterable[Mapping[str, Any]] = ()
+) -> StreamingLoader:
+    """Return the loader of this rank's slice of the steps, without the rows to be skipped."""
     return StreamingLoader(
         settings.data,
         global_batch_rows=settings.batch.global_rows,
         rank=parallel.data_rank,
         world_size=parallel.data_ranks,
         fields=BATCH_FIELDS,
+        skip=spans_of(skips),
         order_seed=settings.order_seed,
         cache_dir=settings.cache_dir,
         cache_bytes=settings.cache_bytes,
