@@ -208,10 +208,14 @@ class CheckpointSettings(Section):
 
     every_steps: int = Field(1000, ge=1)
     """Steps between checkpoints; the end of the run has one too."""
+    every_minutes: float | None = Field(None, gt=0)
+    """Also save when this many minutes have passed since the last save, by the clock of rank 0."""
     keep: int = Field(3, ge=1)
     """How many of the newest checkpoints are kept."""
     keep_every_steps: int | None = Field(None, ge=1)
     """Also keep those at multiples of this many steps for good: for anneals, for rolling back."""
+    keep_best: int = Field(0, ge=0)
+    """Also keep so many whose held-out loss is lowest; evaluations then have a checkpoint each."""
     background: bool = True
     """Write while training continues."""
 
@@ -348,6 +352,15 @@ class TrainSettings(Section):
     def _one_length(self) -> TrainSettings:
         if self.steps is not None and self.tokens is not None:
             raise ValueError(f"steps {self.steps} and tokens {self.tokens} are both set. Keep one.")
+        return self
+
+    @model_validator(mode="after")
+    def _best_is_known(self) -> TrainSettings:
+        if self.checkpoint.keep_best and not (self.evaluate and self.evaluate.max_documents):
+            raise ValueError(
+                "checkpoint.keep_best: no held-out documents are evaluated. Set evaluate, with "
+                "max_documents above 0, or leave it out."
+            )
         return self
 
     def digest(self) -> str:

@@ -100,12 +100,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     shape = choose_shape(settings, plan.tokenizer)
     require_even_shares(shape, plan.seq_len, settings.parallel.tensor)
     kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
-    checkpoints = Checkpoints(
-        Path(settings.output, "checkpoints"),
-        parallel,
-        settings.checkpoint.keep,
-        settings.checkpoint.keep_every_steps,
-    )
+    checkpoints = Checkpoints(Path(settings.output, "checkpoints"), parallel, settings.checkpoint)
     newest = checkpoints.newest_verified()
     if newest:
         require_same_training(newest.folder, newest.record, identity)
