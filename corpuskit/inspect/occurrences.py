@@ -128,7 +128,8 @@ def token_facts(
         UsageError: the training is of another run.
     """
     try:
-        plan = without_rows(read_mix(address), training.skips if training else ())
+        skips = training.skips if training else []
+        plan = without_rows(read_mix(address), skips)
         provenance = Provenance(plan, _DEADLINE_SECONDS)
         rows = _rows(plan, provenance, key)
         occurrences = provenance.rows_with(key) if rows else []
@@ -141,7 +142,7 @@ def token_facts(
         "plan_rows": plan.order.num_rows,
     }
     if rows and not occurrences:
-        facts["why_not"] = _why_not(plan, rows)
+        facts["why_not"] = _why_not(plan, rows, skips)
     if training is not None:
         facts |= _training_steps(plan, occurrences, training)
     else:
@@ -169,13 +170,13 @@ def _rows(plan: MixPlan, provenance: Provenance, key: int) -> list[dict[str, Any
     return facts
 
 
-def _why_not(plan: MixPlan, rows: list[dict[str, Any]]) -> str:
+def _why_not(plan: MixPlan, rows: list[dict[str, Any]], skips: Sequence[object]) -> str:
     """Say why no step sees a packed document: the mixture ends before it, or skips it."""
     names = [source.name for source in plan.sources]
     number = names.index(rows[0]["source"])
     taken = int(plan.order.taken(plan.order.num_rows)[number])
     if any(plan.order.row_indices_of(number, row["row"]) for row in rows):
-        return "an edit of the plan or a rollback passes over its rows"
+        return f"an edit of the plan{' or a rollback' if skips else ''} passes over its rows"
     return (
         f"the mixture takes {taken:,} of the {plan.sources[number].rows:,} rows of source "
         f"{names[number]}"

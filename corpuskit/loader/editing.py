@@ -8,6 +8,7 @@ A state saved before the edit loads under the new plan if it precedes what the e
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +55,10 @@ def _link_files(plan: MixPlan, after: MixPlan, other: MixPlan) -> None:
     """
     from corpuskit.storage import open_store
 
+    if importlib.util.find_spec("xxhash") is None:  # the loader alone does without
+        raise UsageError(
+            "edit source: shards are checked by xxhash. Install it (pip install xxhash)."
+        )
     added, index = after.added[-1], other.parts
     store, there = open_store(plan.files.address), open_store(other.files.address)
     stored = [source["name"] for source in other.base.fields["sources"]]
