@@ -31,14 +31,40 @@ class RampType(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error))
 
 
-def batch_size_option(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --global-batch-rows; where something is written, nobody's size is guessed."""
-    what = "Rows per step of the training run in question; a ramp as STEP:ROWS,STEP:ROWS."
-    default: dict[str, Any] = {} if required else {"default": 8, "show_default": True}
+def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --global-batch-rows and --training, which say what rows a step takes: see `steps_of`."""
+    function = click.option(
+        "--training", metavar="OUTPUT",
+        help="Count the steps of this training: its batch size, without rows that it skipped.",
+    )(function)  # fmt: skip
     return click.option(
-        "--global-batch-rows", "-b", type=RampType(), metavar="ROWS", help=what, required=required,
-        **default,
-    )  # fmt: skip
+        "--global-batch-rows", "-b", type=RampType(), metavar="ROWS",
+        help="Rows per step of the training in question; a ramp as STEP:ROWS,STEP:ROWS.",
+    )(function)  # fmt: skip
+
+
+def steps_of(
+    directory: str, rows: BatchSize | None, training: str | None, default: int | None = None
+) -> tuple[BatchSize, list[tuple[int, int, str]]]:
+    """Return the batch size of a training, and the rows that it passes over.
+
+    Without `default`, nobody's size is guessed.
+
+    Raises:
+        UsageError: not exactly one is given, or the training reads another run.
+    """
+    from corpuskit.errors import UsageError
+
+    if training is None and (rows is not None or default is not None):
+        return (default if rows is None else rows), []  # type: ignore[return-value]
+    if training is None or rows is not None:
+        raise UsageError("Give the batch size (-b ROWS) or a training (--training OUTPUT).")
+    from corpuskit.inspect.occurrences import read_training, require_plan
+    from corpuskit.loader.index import read_mix
+
+    trained = read_training(training)
+    require_plan(read_mix(directory), trained)
+    return trained.starts[-1].rows, trained.skips
 
 
 seq_len_option = click.option(

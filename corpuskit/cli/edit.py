@@ -1,33 +1,35 @@
-"""Change a running mixture from a step on: weights, spans to skip, documents to mask."""
+"""Change a running mixture from a step on: weights, sources, spans to skip, masked documents."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from corpuskit.cli._ramp import batch_size_option, seq_len_option
+from corpuskit.cli._ramp import seq_len_option, steps_of, training_options
 from corpuskit.cli._streams import echo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from corpuskit.loader.steps import BatchSize
 
 
 @click.group("edit")
 def command() -> None:
-    """Change a running mixture from a step on: weights, spans to skip, documents to mask.
+    """Change a running mixture from a step on: weights, sources, spans to skip, masked documents.
 
     An edit is a small file in DIRECTORY/edits/. No shard is written again, and no row before the
     step changes: stop the training run before that step, edit, and start it again. It goes on from
     its checkpoint under the edited plan, and refuses if it has already passed the step.
 
-    Steps mean rows only with the batch size of that run, so -b must be given.
+    Steps mean rows only with the batch size of that run, so give -b, or --training.
 
     \b
     corpuskit edit stage runs/r --at-step 8000 -b 512 --weight math=3 --weight web=1
+    corpuskit edit source runs/r --from runs/new --at-step 9000 -b 512 --weight web=1 --weight c=1
     corpuskit edit skip runs/r --steps 7210:7230 -b 512 --reason "loss spike"
     corpuskit edit takedown runs/r --at-step 8000 -b 512 --doc crawl/17.jsonl#4711
     corpuskit edit list runs/r
@@ -42,71 +44,65 @@ reason_option = click.option("--reason", default="", help="Kept with the edit.")
 dry_run = click.option("--dry-run", is_flag=True, help="Check and show it, write nothing.")
 
 
+def stage_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of an edit that begins a stage."""
+    options: list[Callable[[Callable[..., Any]], Callable[..., Any]]] = [
+        directory, at_step, training_options, seq_len_option,
+        click.option("--weight", "weights", multiple=True, required=True, metavar="SOURCE=WEIGHT",
+                     help="Integer share of a source; may be repeated."),
+        click.option("--max-epochs", "caps", multiple=True, metavar="SOURCE=EPOCHS",
+                     help="A new cap for a source; may be repeated."),
+        click.option("--rows", type=click.IntRange(1), help="Packed rows of the stage."),
+        click.option("--tokens", type=click.IntRange(1), help="Its tokens, instead of --rows."),
+        click.option("--name", help="What reports call it."),
+        dry_run,
+    ]  # fmt: skip
+    return functools.reduce(lambda decorated, option: option(decorated), options[::-1], function)
+
+
 @command.command("stage")
-@directory
-@at_step
-@batch_size_option(required=True)
-@seq_len_option
-@click.option("--weight", "weights", multiple=True, required=True, metavar="SOURCE=WEIGHT",
-              help="Integer share of a source; may be repeated.")  # fmt: skip
-@click.option("--max-epochs", "caps", multiple=True, metavar="SOURCE=EPOCHS",
-              help="A new cap for a source; may be repeated.")  # fmt: skip
-@click.option("--rows", type=click.IntRange(1), help="Packed rows of the stage.")
-@click.option("--tokens", type=click.IntRange(1), help="Its tokens, instead of --rows.")
-@click.option("--name", help="What reports call it.")
-@dry_run
-def stage_command(
-    directory: str,
-    at_step: int,
-    global_batch_rows: BatchSize,
-    seq_len: int | None,
-    weights: tuple[str, ...],
-    caps: tuple[str, ...],
-    rows: int | None,
-    tokens: int | None,
-    name: str | None,
-    dry_run: bool,
-) -> None:
+@stage_options
+def stage_command(**options: Any) -> None:
     """Go on with other weights, instead of what the plan has from there.
 
     Without --rows or --tokens the run keeps its length.
     """
-    from corpuskit.loader.commands import edit_stage
+    _edit("edit_stage", **options)
 
-    _echo(edit_stage(
-        directory, global_batch_rows, at_step=at_step, weights=weights, caps=caps, rows=rows,
-        tokens=tokens, name=name, seq_len=seq_len, dry_run=dry_run,
-    ))  # fmt: skip
+
+@command.command("source")
+@stage_options
+@click.option("--from", "other", required=True, metavar="OTHER",
+              help="Directory of the finished run that has them.")  # fmt: skip
+@click.option("--as", "names", multiple=True, metavar="SOURCE=NAME",
+              help="What a source of OTHER is called here; may be repeated.")  # fmt: skip
+def source_command(**options: Any) -> None:
+    """Add sources of another finished run, and go on with weights that include them.
+
+    OTHER must have the same tokenizer, seq_len and dtype. Its sources that have a --weight are
+    added; a name that both runs have means the source of DIRECTORY. The shards get a second name in
+    DIRECTORY/edits/ (a hard link, or a copy where that can't be), so OTHER may be moved or deleted.
+    """
+    _edit("edit_stage", **options)
 
 
 @command.command("skip")
 @directory
 @click.option("--steps", "spans", multiple=True, required=True, metavar="FIRST:END",
               help="Steps FIRST to END - 1; may be repeated.")  # fmt: skip
-@batch_size_option(required=True)
+@training_options
 @seq_len_option
 @reason_option
 @dry_run
-def skip_command(
-    directory: str,
-    spans: tuple[str, ...],
-    global_batch_rows: BatchSize,
-    seq_len: int | None,
-    reason: str,
-    dry_run: bool,
-) -> None:
+def skip_command(**options: Any) -> None:
     """Skip the rows of some steps for good: the rows after them move up."""
-    from corpuskit.loader.commands import edit_skip
-
-    _echo(edit_skip(
-        directory, global_batch_rows, spans=spans, reason=reason, seq_len=seq_len, dry_run=dry_run
-    ))  # fmt: skip
+    _edit("edit_skip", **options)
 
 
 @command.command("takedown")
 @directory
 @at_step
-@batch_size_option(required=True)
+@training_options
 @seq_len_option
 @click.option("--doc", "documents", multiple=True, help="A document's id; may be repeated.")
 @click.option("--docs-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -115,27 +111,12 @@ def skip_command(
               help="Leave out documents in no packed row; the edit lists them.")  # fmt: skip
 @reason_option
 @dry_run
-def takedown_command(
-    directory: str,
-    at_step: int,
-    global_batch_rows: BatchSize,
-    seq_len: int | None,
-    documents: tuple[str, ...],
-    docs_file: Path | None,
-    ignore_missing: bool,
-    reason: str,
-    dry_run: bool,
-) -> None:
+def takedown_command(**options: Any) -> None:
     """Mask documents: from that step on their tokens are neither inputs nor labels.
 
     The shards keep them: to delete them for good, take them out of the input and run again.
     """
-    from corpuskit.loader.commands import edit_takedown
-
-    _echo(edit_takedown(
-        directory, global_batch_rows, at_step=at_step, documents=documents, docs_file=docs_file,
-        ignore_missing=ignore_missing, reason=reason, seq_len=seq_len, dry_run=dry_run,
-    ))  # fmt: skip
+    _edit("edit_takedown", **options)
 
 
 @command.command("list")
@@ -146,6 +127,20 @@ def list_command(directory: str, as_json: bool) -> None:
     from corpuskit.loader.commands import edit_list
 
     _echo(edit_list(directory, as_json=as_json))
+
+
+def _edit(
+    command: str,
+    /,
+    directory: str,
+    global_batch_rows: BatchSize | None,
+    training: str | None,
+    **options: Any,
+) -> None:
+    from corpuskit.loader import commands
+
+    batch, skip = steps_of(directory, global_batch_rows, training)
+    _echo(getattr(commands, command)(directory, batch, skip=skip, **options))
 
 
 def _echo(lines: Iterable[str]) -> None:

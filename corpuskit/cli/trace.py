@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corpuskit.cli._ramp import batch_size_option, seq_len_option
+from corpuskit.cli._ramp import seq_len_option, steps_of, training_options
 from corpuskit.cli._streams import echo
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--doc", help="Show the steps that hold this document (an id, or a key number).")
 @click.option("--mixture", is_flag=True,
               help="Show what each source has given before --step (or by the end).")  # fmt: skip
-@batch_size_option(required=False)
+@training_options
 @seq_len_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -27,18 +27,21 @@ def command(
     step: int | None,
     doc: str | None,
     mixture: bool,
-    global_batch_rows: BatchSize,
+    global_batch_rows: BatchSize | None,
+    training: str | None,
     seq_len: int | None,
     as_json: bool,
 ) -> None:
     """Show which documents are in a training step, or which steps hold a document.
 
-    Steps follow from the plan alone, so this works before, during and after training.
+    Steps of -b rows (8 without) follow from the plan alone, so this works before, during and after
+    training. After a rollback a training has steps of its own: name it with --training.
     """
     from corpuskit.loader.commands import trace
 
+    batch, skip = steps_of(directory, global_batch_rows, training, default=8)
     for line in trace(
-        directory, global_batch_rows, step=step, doc=doc, mixture=mixture, seq_len=seq_len,
+        directory, batch, step=step, doc=doc, mixture=mixture, seq_len=seq_len, skip=skip,
         as_json=as_json,
     ):  # fmt: skip
         echo(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 import textwrap
@@ -68,13 +69,21 @@ def command(
     if training is not None and global_batch_rows is not None:
         raise UsageError("why: --training knows its batch size. Leave --global-batch-rows out.")
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.lookup import RunDocuments, find
+    from corpuskit.inspect.lookup import RunDocuments, find, find_added
     from corpuskit.inspect.occurrences import read_training
     from corpuskit.inspect.why import FORMAT, history_of
 
     trained = None if training is None else read_training(training)
     documents = RunDocuments(RunDirectory.open(directory))
-    hits = find(documents, kind, value, note=lambda line: echo(line, err=True))
+    note = functools.partial(echo, err=True)
+    try:
+        hits = find(documents, kind, value, note=note)
+    except UsageError:
+        elsewhere = find_added(documents.run, kind, value, note=note)
+        if elsewhere is None:
+            raise
+        documents, hits = elsewhere
+        note(f"{value}: of {documents.run.store.address}, whose sources were added to this run")
     histories = [
         history_of(
             documents, match, recompute=recompute, global_batch_rows=global_batch_rows,

@@ -255,6 +255,7 @@ def _with_edits(run: RunDirectory, plan: dict[str, Any]) -> tuple[dict[str, Any]
 def lost_edits(run: RunDirectory, phase: str) -> str:
     """Say what is lost if a phase makes a mix again that has edits, or ""."""
     edits = run.store.list(FOLDER) if phase == MIX else []
+    edits = [name for name in edits if name.count("/") == 1]  # below are shards of other runs
     if not edits:
         return ""
     return (
@@ -265,14 +266,18 @@ def lost_edits(run: RunDirectory, phase: str) -> str:
 
 
 def edit_problems(run: RunDirectory) -> list[str]:
-    """Return what is wrong with the chain of edits of a finished run."""
-    if not run.store.list(FOLDER):
+    """Return what is wrong with the edits of a finished run, and with the shards that they add."""
+    if not (sizes := run.store.sizes(FOLDER)):
         return []
     try:
-        read_mix(run.store.address)
+        parts = read_mix(run.store.address).parts
     except (UsageError, DataError) as error:
         return [str(error)]
-    return []
+    return [
+        f"{path}: is not what the run that it came from wrote. Restore it from there."
+        for path, digest in zip(parts.paths, parts.digests, strict=True)
+        if path.startswith(f"{FOLDER}/") and (path not in sizes or run.store.digest(path) != digest)
+    ]
 
 
 PACK = "pack"

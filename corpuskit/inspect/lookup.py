@@ -13,17 +13,19 @@ import difflib
 from typing import TYPE_CHECKING, Any, Literal
 
 from corpuskit.engine.records import ID, IDS, PROFILE, URL, hash_of
+from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import sealed
 from corpuskit.errors import UsageError
 from corpuskit.formats.batch import MAX_ORDINAL, POSITION_BITS, numbers
 from corpuskit.formats.shuffle_files import read_shuffle
 from corpuskit.inspect.archive import first_values, key_at, keys_around, rows_of, search
+from corpuskit.loader.edits import FOLDER
+from corpuskit.loader.index import read_mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from corpuskit.engine.plan import Phase
-    from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part, Seal
     from corpuskit.stage import InputFile
@@ -70,10 +72,12 @@ class RunDocuments:
 
     Attributes:
         seal: of the phase that reads the input; None while it is not finished.
+        packed: address of the run whose mixture takes them, and what its keys are higher.
     """
 
     def __init__(self, run: RunDirectory, finished: Sealed | None = None) -> None:
         self.run = run
+        self.packed = (run.store.address, 0)
         self.finished = sealed(run) if finished is None else finished
         self.seals = {phase.index: seal for phase, seal in self.finished}
         self.seal: Seal | None = self.seals.get(0)
@@ -192,6 +196,27 @@ def find(
     if not hits.keys:
         raise UsageError(_unknown(documents, value))
     return hits
+
+
+def find_added(
+    run: RunDirectory, kind: Kind, value: str, note: Callable[[str], None]
+) -> tuple[RunDocuments, Hits] | None:
+    """Return documents of the runs whose sources edits have added to this one; None without any."""
+    for added in read_mix(run.store.address).added if run.store.list(FOLDER) else ():
+        shift = added.first_ordinal << POSITION_BITS
+        is_key = kind != "url" and _is_key(value) and int(value) >= shift
+        try:
+            documents = RunDocuments(RunDirectory.open(added.address))
+            documents.packed = (run.store.address, shift)
+            if is_key:
+                return documents, _by_key(documents, str(int(value) - shift))
+            hits = find(documents, kind, value, note=note)
+        except UsageError as error:
+            note(str(error))
+            continue
+        if hits.how != "by key":
+            return documents, hits
+    return None
 
 
 def _by_id(documents: RunDocuments, name: str, note: Callable[[str], None]) -> Hits:

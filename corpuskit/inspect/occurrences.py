@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corpuskit.errors import CorpuskitError, DataError, UsageError
-from corpuskit.loader.index import read_mix
+from corpuskit.loader.index import read_mix, without_rows
 from corpuskit.loader.provenance import Provenance
 from corpuskit.loader.steps import BatchRows, BatchSchedule
+from corpuskit.train.record import read_skips, spans_of
 from corpuskit.train.status import METRICS_BYTES, read_tail
 
 if TYPE_CHECKING:
@@ -52,12 +53,14 @@ class Training:
         output: the folder.
         done: steps that metrics.jsonl has.
         starts: in the order of time.
+        skips: spans of the run's rows that it passed over after a rollback (`without_rows`).
     """
 
     output: str
     data: str
     done: int
     starts: tuple[Start, ...]
+    skips: list[tuple[int, int, str]]
 
     @property
     def steps(self) -> int:
@@ -97,7 +100,8 @@ def read_training(output: str) -> Training:
     if not starts:
         raise UsageError(f"{output}: no training has begun here: events.jsonl has no start.")
     steps = [line["step"] for line in read_tail(folder, "metrics", METRICS_BYTES) if "step" in line]
-    return Training(output, data, steps[-1] + 1 if steps else 0, tuple(starts))
+    done = steps[-1] + 1 if steps else 0
+    return Training(output, data, done, tuple(starts), spans_of(read_skips(folder)))
 
 
 def token_facts(
@@ -124,7 +128,8 @@ def token_facts(
         UsageError: the training is of another run.
     """
     try:
-        plan = read_mix(address)
+        skips = training.skips if training else []
+        plan = without_rows(read_mix(address), skips)
         provenance = Provenance(plan, _DEADLINE_SECONDS)
         rows = _rows(plan, provenance, key)
         occurrences = provenance.rows_with(key) if rows else []
@@ -137,7 +142,7 @@ def token_facts(
         "plan_rows": plan.order.num_rows,
     }
     if rows and not occurrences:
-        facts["why_not"] = _why_not(plan, rows)
+        facts["why_not"] = _why_not(plan, rows, skips)
     if training is not None:
         facts |= _training_steps(plan, occurrences, training)
     else:
@@ -165,13 +170,13 @@ def _rows(plan: MixPlan, provenance: Provenance, key: int) -> list[dict[str, Any
     return facts
 
 
-def _why_not(plan: MixPlan, rows: list[dict[str, Any]]) -> str:
+def _why_not(plan: MixPlan, rows: list[dict[str, Any]], skips: Sequence[object]) -> str:
     """Say why no step sees a packed document: the mixture ends before it, or skips it."""
     names = [source.name for source in plan.sources]
     number = names.index(rows[0]["source"])
     taken = int(plan.order.taken(plan.order.num_rows)[number])
     if any(plan.order.row_indices_of(number, row["row"]) for row in rows):
-        return "an edit of the plan passes over its rows"
+        return f"an edit of the plan{' or a rollback' if skips else ''} passes over its rows"
     return (
         f"the mixture takes {taken:,} of the {plan.sources[number].rows:,} rows of source "
         f"{names[number]}"
@@ -196,12 +201,7 @@ def _steps(
 def _training_steps(
     plan: MixPlan, occurrences: Sequence[DocumentRow], training: Training
 ) -> dict[str, Any]:
-    known = {plan.base.hash, *(edit.after for edit in plan.edits)}
-    if training.starts[-1].plan not in known:
-        raise UsageError(
-            f"{training.output}: this training reads another plan ({training.data}), not the one "
-            "of this run, so it says nothing about its documents. Name the run that it reads."
-        )
+    require_plan(plan, training)
     steps = []
     for occurrence in occurrences[:MAX_STEPS]:
         place = _place_in(plan, occurrence.row_index, training)
@@ -219,6 +219,19 @@ def _training_steps(
             "global_batch_rows": training.starts[-1].rows,
         },
     }  # fmt: skip
+
+
+def require_plan(plan: MixPlan, training: Training) -> None:
+    """Refuse a training of another run.
+
+    Raises:
+        UsageError: names both.
+    """
+    if training.starts[-1].plan not in plan.hashes:
+        raise UsageError(
+            f"{training.output}: this training reads another plan ({training.data}), not the one "
+            "of this run, so it says nothing about its documents. Name the run that it reads."
+        )
 
 
 def _place_in(plan: MixPlan, counter: int, training: Training) -> tuple[int, int] | None:

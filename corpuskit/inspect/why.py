@@ -149,10 +149,10 @@ class _DocumentHistory:
         if drop is None and any(phase.role == "tokens" for phase in plan.phases):
             from corpuskit.inspect.occurrences import token_facts
 
+            address, shift = self.documents.packed
             facts["tokens"] = token_facts(
-                self.run.store.address, self.key, global_batch_rows=global_batch_rows,
-                training=training,
-            )  # fmt: skip
+                address, self.key + shift, global_batch_rows=global_batch_rows, training=training
+            )
         return facts
 
     # ------------------------------------------------------------ what is stored

@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.errors import CorpuskitError, UsageError, describe, printable
-from corpuskit.loader.editing import append, new_stage, skip_rows, take_down
+from corpuskit.loader.editing import add_sources, append, new_stage, skip_rows, take_down
+from corpuskit.loader.edits import REPLACING
 from corpuskit.loader.index import edited, read_mix
 from corpuskit.loader.steps import parse_batch_size
 from corpuskit.loader.stream import StreamingLoader
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from corpuskit.loader.provenance import Occurrence
     from corpuskit.loader.steps import BatchSize
 
+    Skip = Sequence[tuple[int, int] | tuple[int, int, str]]
+
 
 def trace(
     directory: str,
@@ -38,9 +42,12 @@ def trace(
     doc: str | None = None,
     mixture: bool = False,
     seq_len: int | None = None,
+    skip: Skip = (),
     as_json: bool = False,
 ) -> Iterator[str]:
     """Yield the documents of a step, the occurrences of a document, or the mixture so far.
+
+    `skip`, here and below: what the training in question passes over (`StreamingLoader`).
 
     Raises:
         UsageError: not exactly one of them is requested, or there is no such step or document.
@@ -48,7 +55,7 @@ def trace(
     if (doc is not None) + (step is not None or mixture) != 1:
         raise UsageError("trace: give --step, --doc or --mixture.")
     answers: Sequence[Any]
-    with StreamingLoader(directory, global_batch_rows, seq_len=seq_len) as loader:
+    with StreamingLoader(directory, global_batch_rows, seq_len=seq_len, skip=skip) as loader:
         if mixture:
             answers = loader.mixture(loader.num_steps if step is None else step)
         elif step is not None:
@@ -92,24 +99,38 @@ def edit_stage(
     rows: int | None = None,
     tokens: int | None = None,
     name: str | None = None,
+    other: str | None = None,
+    names: Sequence[str] = (),
     seq_len: int | None = None,
+    skip: Skip = (),
     dry_run: bool = False,
 ) -> Iterator[str]:
-    """Continue with other weights from a step on; `weights` and `caps` are SOURCE=NUMBER."""
+    """Continue with other weights from a step on; `weights` and `caps` are SOURCE=NUMBER.
+
+    With `other`, sources of that run are added; `names` are SOURCE=NAME of those renamed.
+    """
     if rows is not None and tokens is not None:
-        raise UsageError("edit stage: give --rows or --tokens, and not both.")
-    loader = StreamingLoader(directory, global_batch_rows, seq_len=seq_len)
-    plan = loader.plan
+        raise UsageError("edit: give --rows or --tokens, and not both.")
+    row = _row_at(directory, global_batch_rows, at_step, seq_len, skip)
+    plan = read_mix(directory)
     if tokens is not None:
         rows = tokens // plan.seq_len
         if not rows:
             raise UsageError(
-                f"edit stage: --tokens {tokens} are less than a row, which has {plan.seq_len}."
+                f"edit: --tokens {tokens} are less than a row, which has {plan.seq_len}."
             )
     shares = {source: int(number) for source, number in _pairs(weights, "--weight", int)}
     epochs = dict(_pairs(caps, "--max-epochs", float))
-    edit = new_stage(plan, loader.row_at(at_step), shares, rows=rows, name=name, max_epochs=epochs)
-    yield from _finish(plan, edit, dry_run=dry_run)
+    if other is None:
+        edit = new_stage(plan, row, shares, rows=rows, name=name, max_epochs=epochs)
+        yield from _finish(plan, edit, dry_run=dry_run)
+        return
+    added = read_mix(other if "://" in other else os.path.abspath(other))
+    rename = {source: new for source, _, new in (text.partition("=") for text in names)}
+    edit = add_sources(
+        plan, row, added, shares, rename=rename, rows=rows, name=name, max_epochs=epochs
+    )
+    yield from _finish(plan, edit, dry_run=dry_run, other=added)
 
 
 def edit_skip(
@@ -119,17 +140,19 @@ def edit_skip(
     spans: Sequence[str],
     reason: str = "",
     seq_len: int | None = None,
+    skip: Skip = (),
     dry_run: bool = False,
 ) -> Iterator[str]:
     """Skip the rows of steps for good; `spans` are FIRST:END."""
-    loader = StreamingLoader(directory, global_batch_rows, seq_len=seq_len)
+    loader = StreamingLoader(directory, global_batch_rows, seq_len=seq_len, skip=skip)
     rows = []
     for span in spans:
         first, separator, end = span.partition(":")
         if not separator or not first.isdigit() or not end.isdigit():
             raise UsageError(f"edit skip: --steps must be FIRST:END, got {span!r}.")
         rows.append((loader.row_at(int(first)), loader.row_at(int(end))))
-    yield from _finish(loader.plan, skip_rows(loader.plan, rows, reason), dry_run=dry_run)
+    plan = read_mix(directory)
+    yield from _finish(plan, skip_rows(plan, rows, reason), dry_run=dry_run)
 
 
 def edit_takedown(
@@ -142,6 +165,7 @@ def edit_takedown(
     ignore_missing: bool = False,
     reason: str = "",
     seq_len: int | None = None,
+    skip: Skip = (),
     dry_run: bool = False,
 ) -> Iterator[str]:
     """Mask documents from a step on; `docs_file` holds ids, one on a line."""
@@ -154,10 +178,10 @@ def edit_takedown(
         names += [line.removesuffix("\r") for line in lines if line.strip()]
     if not names:
         raise UsageError("edit takedown: name documents with --doc or --docs-file.")
-    loader = StreamingLoader(directory, global_batch_rows, seq_len=seq_len)
-    row = loader.row_at(at_step)
-    edit = take_down(loader.plan, row, dict.fromkeys(names), reason, ignore_missing=ignore_missing)
-    yield from _finish(loader.plan, edit, dry_run=dry_run)
+    row = _row_at(directory, global_batch_rows, at_step, seq_len, skip)
+    plan = read_mix(directory)
+    edit = take_down(plan, row, dict.fromkeys(names), reason, ignore_missing=ignore_missing)
+    yield from _finish(plan, edit, dry_run=dry_run)
 
 
 def edit_list(directory: str, *, as_json: bool = False) -> Iterator[str]:
@@ -170,9 +194,19 @@ def edit_list(directory: str, *, as_json: bool = False) -> Iterator[str]:
     yield from _stages(plan)
 
 
-def _finish(plan: MixPlan, edit: Edit, *, dry_run: bool) -> Iterator[str]:
+def _row_at(directory: str, batch: BatchSize, step: int, seq_len: int | None, skip: Skip) -> int:
+    """Return the row index of the plan with which a step begins."""
+    return StreamingLoader(directory, batch, seq_len=seq_len, skip=skip).row_at(step)
+
+
+def _finish(
+    plan: MixPlan, edit: Edit, *, dry_run: bool, other: MixPlan | None = None
+) -> Iterator[str]:
     """Check an edit, append it, and yield what the plan is now."""
-    after = edited(plan.files, plan.base, [*plan.edits, edit]) if dry_run else append(plan, edit)
+    if dry_run:
+        after = edited(plan.files, plan.base, [*plan.edits, edit], other)
+    else:
+        after = append(plan, edit, other)
     yield _line(edit)
     yield from _stages(after)
     rows, before = after.skips.num_consumed, plan.skips.num_consumed
@@ -184,11 +218,14 @@ def _finish(plan: MixPlan, edit: Edit, *, dry_run: bool) -> Iterator[str]:
 def _line(edit: Edit) -> str:
     """Return in a line what an edit does."""
     fields = edit.fields
-    if edit.kind == "stages":
+    if edit.kind in REPLACING:
         what = ", ".join(
             f"{stage['name']}: {stage['rows']:,} rows of {stage['weights']}"
             for stage in fields["stages"]
         )
+        if edit.kind == "source":
+            names = ", ".join(source["name"] for source in fields["sources"])
+            what += f", with {names} from {fields['from']}"
     elif edit.kind == "skip":
         what = ", ".join(f"rows {first:,} to {end:,}" for first, end in fields["spans"])
     else:
@@ -226,9 +263,9 @@ def _pairs(
             value = 0
         if not name or not value > 0:
             what = "a whole number" if kind is int else "a number"
-            raise UsageError(f"edit stage: {option} must be SOURCE={what} above 0, got {text!r}.")
+            raise UsageError(f"edit: {option} must be SOURCE={what} above 0, got {text!r}.")
         if name in dict(pairs):
-            raise UsageError(f"edit stage: {option} names {name!r} twice.")
+            raise UsageError(f"edit: {option} names {name!r} twice.")
         pairs.append((name, value))
     return pairs
 
@@ -258,21 +295,28 @@ def _parser() -> argparse.ArgumentParser:
     editing = commands.add_parser("edit", help="Change a running mixture from a step on.")
     edits = editing.add_subparsers(required=True, metavar="EDIT")
     stage = edits.add_parser("stage", help="Continue with other weights.")
+    source = edits.add_parser("source", help="Add sources of another run.")
     skip = edits.add_parser("skip", help="Skip the rows of some steps for good.")
     takedown = edits.add_parser("takedown", help="Mask documents.")
-    for edit, command in ((stage, edit_stage), (skip, edit_skip), (takedown, edit_takedown)):
+    for edit, command in (
+        (stage, edit_stage), (source, edit_stage), (skip, edit_skip), (takedown, edit_takedown)
+    ):  # fmt: skip
         _add_run(edit, command)
         edit.add_argument("--dry-run", action="store_true", help="Check it, write nothing.")
-    for edit in (stage, takedown):
+    for edit in (stage, source, takedown):
         edit.add_argument("--at-step", type=int, required=True, help="First step that may change.")
     for edit in (skip, takedown):
         edit.add_argument("--reason", default="", help="Kept with the edit.")
     pairs: dict[str, Any] = {"action": "append", "metavar": "SOURCE=NUMBER"}
-    stage.add_argument("--weight", dest="weights", required=True, help="Share of rows.", **pairs)
-    stage.add_argument("--max-epochs", dest="caps", default=[], help="A new cap.", **pairs)
-    stage.add_argument("--rows", type=int, help="Packed rows of the stage.")
-    stage.add_argument("--tokens", type=int, help="Its tokens, instead of --rows.")
-    stage.add_argument("--name", help="For reports.")
+    for edit in (stage, source):
+        edit.add_argument("--weight", dest="weights", required=True, help="Share of rows.", **pairs)
+        edit.add_argument("--max-epochs", dest="caps", default=[], help="A new cap.", **pairs)
+        edit.add_argument("--rows", type=int, help="Packed rows of the stage.")
+        edit.add_argument("--tokens", type=int, help="Its tokens, instead of --rows.")
+        edit.add_argument("--name", help="For reports.")
+    source.add_argument("--from", dest="other", required=True, help="Directory of that run.")
+    source.add_argument("--as", dest="names", action="append", default=[], metavar="SOURCE=NAME",
+                        help="What a source of it is called here.")  # fmt: skip
     skip.add_argument("--steps", dest="spans", action="append", required=True, metavar="FIRST:END")
     takedown.add_argument("--doc", dest="documents", action="append", default=[], help="An id.")
     takedown.add_argument("--docs-file", type=Path, help="Ids, one on a line.")

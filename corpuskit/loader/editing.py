@@ -8,6 +8,7 @@ A state saved before the edit loads under the new plan if it precedes what the e
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from corpuskit.errors import UsageError
 from corpuskit.loader.edits import SPAN_COLUMNS, Edit, new_edit, write_edit
 from corpuskit.loader.index import MAX_EPOCHS, MixPlan, edited
-from corpuskit.loader.provenance import Provenance
+from corpuskit.loader.provenance import KEY_BITS, Lookups, Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,17 +24,52 @@ if TYPE_CHECKING:
 DEADLINE_SECONDS = 120.0
 
 
-def append(plan: MixPlan, edit: Edit) -> MixPlan:
+def append(plan: MixPlan, edit: Edit, other: MixPlan | None = None) -> MixPlan:
     """Append an edit to the chain of a plan, and return the plan with it.
+
+    Args:
+        plan: the current plan.
+        edit: of this plan.
+        other: the run whose sources the edit adds; their files are linked into `edits/` first.
 
     Raises:
         UsageError: the plan would take a source more often than its cap allows, or another process
             has appended an edit meanwhile.
         DataError: the edit does not fit the plan.
     """
-    after = edited(plan.files, plan.base, [*plan.edits, edit])
+    after = edited(plan.files, plan.base, [*plan.edits, edit], other)
+    if other is not None:
+        _link_files(plan, after, other)
     write_edit(plan.files.address, edit)
     return after
+
+
+def _link_files(plan: MixPlan, after: MixPlan, other: MixPlan) -> None:
+    """Give the files of the sources that an edit adds names in `edits/`: links, or copies.
+
+    Links where both runs lie on one file system. A file that is there already, as after a kill, is
+    compared and kept.
+
+    Raises:
+        DataError: a file of the other run is missing, or not what its plan says.
+    """
+    from corpuskit.storage import open_store
+
+    if importlib.util.find_spec("xxhash") is None:  # the loader alone does without
+        raise UsageError(
+            "edit source: shards are checked by xxhash. Install it (pip install xxhash)."
+        )
+    added, index = after.added[-1], other.parts
+    store, there = open_store(plan.files.address), open_store(other.files.address)
+    stored = [source["name"] for source in other.base.fields["sources"]]
+    numbers = [stored.index(name) for name in added.names]
+    parts = np.flatnonzero(np.isin(index.sources, numbers)).tolist()
+    digests = {index.paths[part]: index.digests[part] for part in parts}
+    small = [other.base.fields[key] for key in ("index", "lookups", "files")]
+    for name in [*digests, "mix/plan.json", *small, *Lookups(other).files_of(added.names)]:
+        digest, place = digests.get(name) or there.digest(name), added.prefix + name
+        if not (store.exists(place) and store.digest(place) == digest):
+            store.adopt(there.at(name, digest=digest), place)
 
 
 def new_stage(
@@ -58,12 +94,120 @@ def new_stage(
     Raises:
         UsageError: there is no such row or source, or no row is left and `rows` is not given.
     """
+    names = [source.name for source in plan.sources]
+    payload = _stage(plan, row, weights, rows, name, max_epochs or {}, names)
+    return new_edit(plan.edits, plan.base.hash, "stages", row, payload)
+
+
+def add_sources(
+    plan: MixPlan,
+    row: int,
+    other: MixPlan,
+    weights: Mapping[str, int],
+    *,
+    rename: Mapping[str, str] | None = None,
+    rows: int | None = None,
+    name: str | None = None,
+    max_epochs: Mapping[str, float] | None = None,
+) -> Edit:
+    """Return the edit that adds sources of another run, and continues with other weights.
+
+    Args:
+        plan: the current plan.
+        row: row index of the first row that may change.
+        other: the plan of the other run. Its sources are added that have a weight, under names
+            that this run does not have; its order, weights and skipped rows don't matter, and what
+            it took down stays taken down.
+        weights: source -> integer share of the rows, of sources of both.
+        rename: source of the other run -> its name here.
+        rows, name, max_epochs: see `new_stage`.
+
+    Raises:
+        UsageError: tokenizer, seq_len or dtype differ; no source would be added, or one is in the
+            plan already; or as in `new_stage`.
+    """
+    names = _new_names(plan, other, weights, rename or {})
+    known = [*(source.name for source in plan.sources), *names.values()]
+    payload = _stage(plan, row, weights, rows, name, max_epochs or {}, known)
+    same = [run.first_ordinal for run in plan.added if run.base.hash == other.base.hash]
+    first = same[0] if same else 1 + max(Lookups(plan).origins, default=-1)
+    if first + max(Lookups(other).origins, default=0) >> 63 - KEY_BITS:
+        raise UsageError("edit source: the two runs have too many input files, or sources.")
+    masked: list[list[Any]] = [
+        [names[source], *place, key + (first << KEY_BITS)]
+        for edit in other.takedowns.edits
+        for source, *place, key in zip(
+            *(edit.fields["spans"][k] for k in SPAN_COLUMNS), strict=True
+        )
+        if source in names
+    ]
+    sources = [
+        {**entry, "name": names[entry["name"]], "stored": entry["name"]}
+        for entry in other.base.fields["sources"]
+        if entry["name"] in names
+    ]
+    payload |= {
+        "run": other.base.hash,
+        "from": other.files.address,
+        "first_ordinal": first,
+        "sources": sources,
+        "spans": {k: [span[n] for span in masked] for n, k in enumerate(SPAN_COLUMNS) if masked},
+    }
+    return new_edit(plan.edits, plan.base.hash, "source", row, payload)
+
+
+def _new_names(
+    plan: MixPlan, other: MixPlan, weights: Mapping[str, int], rename: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the sources of another run that are to be added, and what they are called here."""
+    where, ours = other.files.address, [source.name for source in plan.sources]
+    for key in ("tokenizer", "seq_len", "dtype"):
+        if plan.base.fields[key] != other.base.fields[key]:
+            raise UsageError(
+                f"edit source: {key} of {where} is {other.base.fields[key]}, that of"
+                f" {plan.files.address} is {plan.base.fields[key]}. Tokenize and pack the new data"
+                " as this run did."
+            )
+    stored = [entry["name"] for entry in other.base.fields["sources"]]
+    names = {source: rename.get(source, source) for source in stored}
+    if rename.keys() - names.keys() or len(set(names.values())) < len(names):
+        raise UsageError(
+            f"edit source: the sources of {where} are {', '.join(stored)}. Give each of them at"
+            f" most one name of its own (--as SOURCE=NAME), got {dict(rename)}."
+        )
+    names = {source: to for source, to in names.items() if weights.get(to) and to not in ours}
+    if not names:
+        raise UsageError(
+            f"edit source: no weight names a source that only {where} has. It has"
+            f" {', '.join(stored)}; --as SOURCE=NAME gives one of them another name."
+        )
+    numbers = [stored.index(source) for source in names]
+    parts = np.flatnonzero(np.isin(other.parts.sources, numbers)).tolist()
+    if not {other.parts.digests[part] for part in parts}.isdisjoint(plan.parts.digests):
+        raise UsageError(
+            f"edit source: the plan has rows of {', '.join(names)} of {where} already, and nothing"
+            " may come twice. `corpuskit edit stage` raises a weight."
+        )
+    return names
+
+
+def _stage(
+    plan: MixPlan,
+    row: int,
+    weights: Mapping[str, int],
+    rows: int | None,
+    name: str | None,
+    max_epochs: Mapping[str, float],
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """Return what an edit says that begins a stage; `names` are those of the sources."""
     total = plan.order.num_rows
     if not 0 <= row <= total:
         raise UsageError(f"edit: the plan has rows 0 to {total}, got {row}.")
-    for source in [*weights, *(max_epochs or {})]:
-        _require_source(plan, source)
-    for source, cap in (max_epochs or {}).items():
+    for source in [*weights, *max_epochs]:
+        if source not in names:
+            raise UsageError(f"edit: the plan has no source {source!r}. It has {', '.join(names)}.")
+    for source, cap in max_epochs.items():
         if not 0 < cap <= MAX_EPOCHS:
             raise UsageError(
                 f"edit: max_epochs of {source!r} must be above 0 and at most {MAX_EPOCHS:,}."
@@ -80,8 +224,7 @@ def new_stage(
         "rows": length,
         "weights": dict(weights),
     }
-    payload = {"stages": [stage], "max_epochs": dict(max_epochs or {})}
-    return new_edit(plan.edits, plan.base.hash, "stages", row, payload)
+    return {"stages": [stage], "max_epochs": dict(max_epochs)}
 
 
 def skip_rows(plan: MixPlan, spans: Sequence[tuple[int, int]], reason: str = "") -> Edit:
@@ -162,9 +305,3 @@ def take_down(
         "spans": dict(zip(SPAN_COLUMNS, columns, strict=True)),
     }
     return new_edit(plan.edits, plan.base.hash, "takedown", row, payload)
-
-
-def _require_source(plan: MixPlan, name: str) -> None:
-    names = [source.name for source in plan.sources]
-    if name not in names:
-        raise UsageError(f"edit: the plan has no source {name!r}. It has {', '.join(names)}.")

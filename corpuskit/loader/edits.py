@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 FOLDER = "edits"
 _RESTORE = "Restore it from a copy, or delete it and the edits after it"
-KINDS = ("stages", "skip", "takedown")
+KINDS = ("stages", "skip", "takedown", "source")
+REPLACING = ("stages", "source")
+"""Kinds that replace all stages from their row on."""
 SPAN_COLUMNS = ("source", "row", "first_token", "num_tokens", "text_bytes", "key")
 
 
@@ -107,16 +109,17 @@ def apply_edits(where: str, plan: Mapping[str, Any], edits: Sequence[Edit]) -> d
     fields = dict(plan)
     for edit in edits:
         name = f"{where}: {edit.name}"
-        if edit.kind == "stages":
+        if edit.kind in REPLACING:
             fields["stages"] = _cut(name, fields, edit.row) + get(name, edit.fields, "stages", list)
             # Spans in rows that are replaced no longer apply.
             fields["skip"] = [
                 [first, min(end, edit.row)] for first, end in fields["skip"] if first < edit.row
             ]
             caps = get(name, edit.fields, "max_epochs", dict)
+            added = get(name, edit.fields, "sources", list) if edit.kind == "source" else []
             fields["sources"] = [
                 {**source, "max_epochs": caps.get(source["name"], source["max_epochs"])}
-                for source in fields["sources"]
+                for source in [*fields["sources"], *added]
             ]
         elif edit.kind == "skip":
             fields["skip"] = [*fields["skip"], *get(name, edit.fields, "spans", list)]
@@ -159,7 +162,12 @@ class Takedowns:
     def __init__(
         self, where: str, edits: Sequence[Edit], begins: Mapping[str, int], rows: Mapping[str, int]
     ) -> None:
-        self.edits = tuple(edit for edit in edits if edit.kind == "takedown")
+        # Those of an added run come with its sources.
+        self.edits = tuple(
+            edit
+            for edit in edits
+            if edit.kind == "takedown" or (edit.kind == "source" and edit.fields.get("spans"))
+        )
         columns = [_spans(f"{where}: {edit.name}", edit, begins, rows) for edit in self.edits]
         spans = np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1)
         spans = spans[:, np.lexsort((spans[1], spans[2], spans[0]))]

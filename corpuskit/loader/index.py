@@ -6,10 +6,11 @@ is opened here.
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from corpuskit.errors import DataError, UsageError
-from corpuskit.loader.edits import Edit, Takedowns, apply_edits, read_edits
+from corpuskit.loader.edits import FOLDER, REPLACING, Edit, Takedowns, apply_edits, read_edits
 from corpuskit.loader.files import (
     MAX_NUMBER,
     LocalFiles,
@@ -86,11 +87,15 @@ class PartIndex:
         self.rows = _int64(table, "rows", path)
         self.first_rows = _int64(table, "first_row", path)
         self.sizes = _int64(table, "size_bytes", path)
+        self._arrange(len(names))
+
+    def _arrange(self, num_sources: int) -> None:
+        path = self.path
         if (self.rows < 1).any() or self.rows.astype(np.float64).sum() > MAX_NUMBER:
             raise DataError(f"{path}: parts must have rows, and at most {MAX_NUMBER} in all.")
         ends = np.cumsum(self.rows)
         self._begins = ends - self.rows
-        self.source_rows = np.bincount(self.sources, self.rows, len(names)).astype(np.int64)
+        self.source_rows = np.bincount(self.sources, self.rows, num_sources).astype(np.int64)
         self._source_begins = np.cumsum(self.source_rows) - self.source_rows
         expected = self._begins - self._source_begins[self.sources]
         if (np.diff(self.sources) < 0).any() or (self.first_rows != expected).any():
@@ -98,6 +103,28 @@ class PartIndex:
                 f"{path}: parts must be in source order, then row order, without gaps."
                 " Run the mix again."
             )
+
+    def extended(self, added: Sequence[AddedRun]) -> PartIndex:
+        """Return the index with the sources of other runs behind its own."""
+        index = copy.copy(self)
+        index.__dict__.pop("_chain", None)
+        index.paths, index.digests = [*self.paths], [*self.digests]
+        columns = [[self.sources], [self.rows], [self.first_rows], [self.sizes]]
+        number = len(self.source_rows)
+        for run in added:
+            parts = run.base.parts
+            stored = [source["name"] for source in run.base.fields["sources"]]
+            for name in run.names:
+                at = np.flatnonzero(parts.sources == stored.index(name))
+                index.paths += [f"{run.prefix}{parts.paths[i]}" for i in at]
+                index.digests += [parts.digests[i] for i in at]
+                new = np.full(len(at), number), parts.rows[at], parts.first_rows[at]
+                for column, values in zip(columns, (*new, parts.sizes[at]), strict=True):
+                    column.append(values)
+                number += 1
+        index.sources, index.rows, index.first_rows, index.sizes = map(np.concatenate, columns)
+        index._arrange(number)
+        return index
 
     def chain_at(self, source: int, row: int) -> str:
         """Return a hash over the parts of a source up to the one that holds `row`."""
@@ -138,8 +165,8 @@ class MixPlan:
     Attributes:
         hash: of the plan with its edits.
         base: fields and hash of the plan without them.
-        lookups, origins: names of the files that find documents.
-        digests: of these two, `lookups` and `files`; plans of older runs have none.
+        stored_names: of each source, what its parts call it.
+        added: the runs whose sources edits have added.
     """
 
     files: RunFiles
@@ -155,9 +182,13 @@ class MixPlan:
     parts: PartIndex
     edits: tuple[Edit, ...]
     takedowns: Takedowns
-    lookups: str
-    origins: str
-    digests: Mapping[str, str]
+    stored_names: tuple[str, ...]
+    added: tuple[AddedRun, ...]
+
+    @property
+    def hashes(self) -> list[str]:
+        """The hashes of the plan without edits, with its first edit, and so on."""
+        return [self.base.hash, *(edit.after for edit in self.edits)]
 
     @property
     def sources(self) -> tuple[MixSource, ...]:
@@ -172,6 +203,24 @@ class BasePlan(NamedTuple):
     fields: Mapping[str, Any]
     hash: str
     parts: PartIndex
+
+
+class AddedRun(NamedTuple):
+    """Another run whose sources an edit has added.
+
+    Attributes:
+        prefix: of the names of its files in this run directory.
+        address: where it was when it was added.
+        base: its own plan.
+        names: what the sources are called there, and here.
+        first_ordinal: its input files are numbered from here on, so that keys differ.
+    """
+
+    prefix: str
+    address: str
+    base: BasePlan
+    names: Mapping[str, str]
+    first_ordinal: int
 
 
 def open_files(
@@ -233,13 +282,13 @@ def read_mix(run_dir: str | Path | RunFiles, order_seed: int | None = None) -> M
     return edited(files, base, edits)
 
 
-def _read_base(files: RunFiles) -> BasePlan:
-    where = files.where("mix/plan.json")
-    fields = read_json(files, "mix/plan.json", PLAN_FORMAT)
+def _read_base(files: RunFiles, prefix: str = "") -> BasePlan:
+    where = files.where(f"{prefix}mix/plan.json")
+    fields = read_json(files, f"{prefix}mix/plan.json", PLAN_FORMAT)
     names = [get(where, entry, "name", str) for entry in get(where, fields, "sources", list)]
     if len(set(names)) != len(names):
         raise DataError(f"{where}: source names must differ, got {names}. Run the mix again.")
-    index = inside(fields.get("index"), where)
+    index = prefix + inside(fields.get("index"), where)
     try:
         content = files.read(index)
     except OSError as error:
@@ -257,8 +306,16 @@ def _read_base(files: RunFiles) -> BasePlan:
     return BasePlan(where, fields, expected, parts)
 
 
-def edited(files: RunFiles, base: BasePlan, edits: Sequence[Edit]) -> MixPlan:
+def edited(
+    files: RunFiles, base: BasePlan, edits: Sequence[Edit], new: MixPlan | None = None
+) -> MixPlan:
     """Return the plan with these edits.
+
+    Args:
+        files: of the run directory.
+        base: its plan.
+        edits: to apply.
+        new: of a run whose files are not yet among these.
 
     Raises:
         UsageError: the plan takes a source more often than its `max_epochs`.
@@ -266,6 +323,9 @@ def edited(files: RunFiles, base: BasePlan, edits: Sequence[Edit]) -> MixPlan:
     """
     where, parts = base.where, base.parts
     fields = apply_edits(where, base.fields, edits)
+    added = [_added_run(files, edit, new) for edit in edits if edit.kind == "source"]
+    if added:
+        parts = parts.extended(added)
     sources = tuple(_source(where, entry) for entry in get(where, fields, "sources", list))
     names = [source.name for source in sources]
     order = RowOrder(
@@ -295,10 +355,44 @@ def edited(files: RunFiles, base: BasePlan, edits: Sequence[Edit]) -> MixPlan:
         parts=parts,
         edits=tuple(edits),
         takedowns=Takedowns(where, edits, begins, rows),
-        lookups=inside(fields.get("lookups"), where),
-        origins=inside(fields.get("files"), where),
-        digests=get(where, fields, "digests", dict) if "digests" in fields else {},
+        stored_names=tuple(entry.get("stored", entry["name"]) for entry in fields["sources"]),
+        added=tuple(added),
     )
+
+
+def _added_run(files: RunFiles, edit: Edit, new: MixPlan | None) -> AddedRun:
+    where = files.where(edit.name)
+    run = get(where, edit.fields, "run", str)
+    prefix = inside(f"{FOLDER}/{run}", where) + "/"
+    base = new.base if new and new.base.hash == run else _read_base(files, prefix)
+    if base.hash != run:
+        raise DataError(f"{base.where}: is of plan {base.hash}, not of {run}. Restore {prefix}.")
+    names = {entry["stored"]: entry["name"] for entry in edit.fields["sources"]}
+    first_ordinal = get(where, edit.fields, "first_ordinal", int)
+    return AddedRun(prefix, get(where, edit.fields, "from", str), base, names, first_ordinal)
+
+
+def without_rows(plan: MixPlan, skip: Sequence[tuple[int, int] | tuple[int, int, str]]) -> MixPlan:
+    """Return the plan as a training sees it that passes over rows of its own.
+
+    Args:
+        plan: which all trainings share; its hash stays.
+        skip: spans [first, end) of its rows, and as a rule the hash of the plan that had these
+            rows there: where an edit since has replaced them, others are not passed over.
+
+    Raises:
+        UsageError: a span is not within the plan.
+    """
+    own = []
+    for first, end, *plan_hash in skip:
+        if not 0 <= first < end:
+            raise UsageError(f"loader: skip must hold spans [first, end), got [{first}, {end}).")
+        known = plan.hashes.index(plan_hash[0]) if plan_hash and plan_hash[0] in plan.hashes else -1
+        since = plan.edits[known:] if known >= 0 else ()
+        own.append((first, min([end, *(edit.row for edit in since if edit.kind in REPLACING)])))
+    if not own:
+        return plan
+    return replace(plan, skips=SkipSpans([*plan.skips.spans, *own], plan.order.num_rows))
 
 
 def _positive(where: str, fields: object, key: str) -> int:

@@ -323,7 +323,7 @@ class OpenParts:
         text = (footer.metadata or {}).get(b"corpuskit", b"{}")
         expected = {
             "format": FORMAT,
-            "source": plan.sources[int(index.sources[number])].name,
+            "source": plan.stored_names[int(index.sources[number])],
             "seq_len": plan.seq_len,
             "dtype": plan.dtype.name,
             "tokenizer": plan.tokenizer.get("hash"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import threading
 from dataclasses import dataclass
@@ -23,14 +24,14 @@ from corpuskit.loader.files import FORMAT, RunFiles, get, inside, one_line, read
 from corpuskit.loader.parts import PADDING, READ_ERRORS, OpenParts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from corpuskit.loader.index import MixPlan
+    from corpuskit.loader.index import AddedRun, MixPlan
 
 CONTINUES, GOES_ON = 1, 4  # bits of a segment's flags, beside PADDING
-_KEY_BITS = 40  # of a document key, the position in its file
+KEY_BITS = 40  # of a document key, the position in its file
 _SIDE_COLUMNS = ("doc_starts", "doc_keys", "flags")
 
 
@@ -111,6 +112,9 @@ class Provenance:
     def __init__(self, plan: MixPlan, deadline_seconds: float) -> None:
         self._plan, self._deadline = plan, deadline_seconds
         self.lookups = Lookups(plan)
+        shifts = (run.first_ordinal << KEY_BITS for run in plan.added for _ in run.names)
+        self._shifts = [0] * (len(plan.sources) - sum(len(run.names) for run in plan.added))
+        self._shifts += shifts
 
     def rows_of(
         self,
@@ -188,11 +192,14 @@ class Provenance:
         """
         rows = np.array([row for _, _, row, _, _ in stretches], np.int64)
         names = ("doc_starts", "doc_keys", "text_bytes")
+        names_of = [source.name for source in self._plan.sources]
         text_bytes = []
         for stretch, columns in zip(stretches, self._columns(sources, rows, names), strict=True):
             source, key, row, first, count = stretch
             starts, keys, sizes = columns
             ends = [*starts[1:], self._plan.seq_len + 1]
+            shift = self._shifts[names_of.index(source)]
+            keys = [key + shift for key in keys]
             stored = list(zip(starts, ends, keys, strict=True))
             if (first, first + count, key) not in stored:
                 raise DataError(
@@ -208,13 +215,15 @@ class Provenance:
         width = self._plan.seq_len + 1
         return [
             [
-                Segment(key, start, end - start, marks)
+                Segment(key + self._shifts[source], start, end - start, marks)
                 for start, end, key, marks in zip(
                     starts, [*starts[1:], width], keys, flags, strict=True
                 )
                 if not marks & PADDING
             ]
-            for starts, keys, flags in self._columns(sources, rows, _SIDE_COLUMNS)
+            for source, (starts, keys, flags) in zip(
+                sources.tolist(), self._columns(sources, rows, _SIDE_COLUMNS), strict=True
+            )
         ]
 
     def _columns(
@@ -271,7 +280,7 @@ class Provenance:
         ids = self.lookups.ids(keys)
         takedowns = self._plan.takedowns
         for key in keys.tolist():
-            if key not in ids or key >> _KEY_BITS not in self.lookups.origins:
+            if key not in ids or key >> KEY_BITS not in self.lookups.origins:
                 raise DataError(
                     f"{self.lookups.where}: document key {key} has no id or no file."
                     " Run the mix again."
@@ -281,8 +290,8 @@ class Provenance:
                 DocumentSpan(
                     key=key,
                     id=ids[key],
-                    file=self.lookups.origins[key >> _KEY_BITS],
-                    position=key & ((1 << _KEY_BITS) - 1),
+                    file=self.lookups.origins[key >> KEY_BITS],
+                    position=key & ((1 << KEY_BITS) - 1),
                     first_token=first,
                     num_tokens=count,
                     continues=bool(flags & CONTINUES),
@@ -356,20 +365,63 @@ class ExchangeRun:
 
 
 class Lookups:
-    """The lookups of a plan, opened when they are needed."""
+    """The lookups of a plan and of the runs whose sources its edits added."""
 
     def __init__(self, plan: MixPlan) -> None:
-        self._files, self._name, self._origins = plan.files, plan.lookups, plan.origins
-        self._digests = plan.digests
-
-    @property
-    def where(self) -> str:
-        """The name of the list of lookups for messages."""
-        return self._files.where(self._name)
+        own = _RunLookups(plan.files, plan.base.fields)
+        self._runs = [own, *(_RunLookups(plan.files, a.base.fields, a) for a in plan.added)]
+        self.where = own.where
 
     def stretches_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
         """Return (source, key, row, first token, number of tokens) of all spans of documents."""
-        ascending = np.array(sorted(keys), np.int64)
+        return sorted(itertools.chain(*(run.stretches_of(keys) for run in self._runs)))
+
+    def keys_of(self, documents: Iterable[str]) -> dict[str, set[int]]:
+        """Return the keys of the documents with each id: one, unless the user's ids repeat."""
+        names = list(documents)
+        found = [run.keys_of(names) for run in self._runs]
+        return {name: set().union(*(keys[name] for keys in found)) for name in names}
+
+    def ids(self, keys: NDArray[np.int64]) -> dict[int, str]:
+        """Return the ids of documents, by key; unknown keys are left out."""
+        return {key: name for run in self._runs for key, name in run.ids(keys).items()}
+
+    def files_of(self, sources: Container[str]) -> list[str]:
+        """Return the names of the lookups of some sources of the run itself."""
+        entries = self._runs[0].entries
+        return [e["path"] for e in entries if not e["source"] or e["source"] in sources]
+
+    @functools.cached_property
+    def origins(self) -> dict[int, str]:
+        """The path of every input file by its ordinal."""
+        return {at: path for run in self._runs for at, path in run.origins().items()}
+
+
+class _RunLookups:
+    """The lookups of one run, opened when they are needed.
+
+    Keys and names of sources are those of the whole plan.
+    """
+
+    def __init__(
+        self, files: RunFiles, fields: Mapping[str, Any], added: AddedRun | None = None
+    ) -> None:
+        self._files, self._names = files, None if added is None else added.names
+        self._prefix = "" if added is None else added.prefix
+        self._first_ordinal = 0 if added is None else added.first_ordinal
+        plan = files.where(f"{self._prefix}mix/plan.json")
+        self._name, self._origins = (
+            self._prefix + inside(fields.get(key), plan) for key in ("lookups", "files")
+        )
+        # Plans of older runs have no digests of these two.
+        self._digests = get(plan, fields, "digests", dict) if "digests" in fields else {}
+        self.where = files.where(self._name)
+        self._shift = self._first_ordinal << KEY_BITS
+
+    def stretches_of(self, keys: set[int]) -> list[tuple[str, int, int, int, int]]:
+        """Return (source, key, row, first token, number of tokens) of all spans of documents."""
+        shift = self._shift
+        ascending = np.array(sorted(key - shift for key in keys if key >= shift), np.int64)
         stretches: list[tuple[str, int, int, int, int]] = []
         if not len(ascending):
             return stretches
@@ -379,8 +431,10 @@ class Lookups:
                     batch.column(name).to_pylist()
                     for name in ("key", "row", "first_token", "num_tokens")
                 ]
-                stretches += [(source, *row) for row in zip(*columns, strict=True)]
-        return sorted(stretches)
+                stretches += [
+                    (source, key + shift, *row) for key, *row in zip(*columns, strict=True)
+                ]
+        return stretches
 
     def keys_of(self, documents: Iterable[str]) -> dict[str, set[int]]:
         """Return the keys of the documents with each id: one, unless the user's ids repeat."""
@@ -399,7 +453,7 @@ class Lookups:
             for key in batch.column("key").to_pylist()
         }
         # Hashes of 8 bytes can collide: the ids themselves decide.
-        for key, name in self.ids(np.array(sorted(candidates), np.int64)).items():
+        for key, name in self.ids(np.array(sorted(candidates), np.int64) + self._shift).items():
             if name in keys:
                 keys[name].add(key)
         return keys
@@ -407,23 +461,27 @@ class Lookups:
     def ids(self, keys: NDArray[np.int64]) -> dict[int, str]:
         """Return the ids of documents, by key; unknown keys are left out."""
         ids: dict[int, str] = {}
+        keys = keys[keys >= self._shift] - self._shift
         if keys.size:
             for _, run in self._runs("ids", int(keys[0]), int(keys[-1])):
                 for batch in run.among(keys):
-                    columns = (column.to_pylist() for column in batch.columns[:2])
-                    ids.update(zip(*columns, strict=True))
+                    known, names = (column.to_pylist() for column in batch.columns[:2])
+                    ids.update(zip((key + self._shift for key in known), names, strict=True))
         return ids
 
     def _runs(self, role: str, first: int, last: int) -> Iterator[tuple[str, ExchangeRun]]:
         """Yield (source, file) of the files that may have something in [first, last]."""
-        where = self._files.where(self._name)
-        for entry in self._entries:
-            if entry["role"] == role and entry["first"] <= last and first <= entry["last"]:
-                name = inside(entry["path"], where)
-                yield entry["source"], ExchangeRun(self._files, name)
+        for entry in self.entries:
+            source = entry["source"]
+            if source and self._names is not None:
+                source = self._names.get(source)  # None: it was not added
+            within = entry["first"] <= last and first <= entry["last"]
+            if source is not None and entry["role"] == role and within:
+                name = self._prefix + inside(entry["path"], self.where)
+                yield source, ExchangeRun(self._files, name)
 
     @functools.cached_property
-    def _entries(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[dict[str, Any]]:
         columns = ("role", "path", "first", "last", "source")
         table = read_table(self._files, self._name, columns, self._digests.get("lookups"))
         entries: list[dict[str, Any]] = table.to_pylist()
@@ -431,12 +489,11 @@ class Lookups:
             raise DataError(f"{self.where}: has an entry without a value. Run the mix again.")
         return entries
 
-    @functools.cached_property
     def origins(self) -> dict[int, str]:
-        """The path of every input file by its ordinal."""
+        """Return the path of every input file by its ordinal."""
         fields = read_json(self._files, self._origins, digest=self._digests.get("files"))
         where = self._files.where(self._origins)
         return {
-            get(where, entry, "ordinal", int): get(where, entry, "path", str)
+            get(where, entry, "ordinal", int) + self._first_ordinal: get(where, entry, "path", str)
             for entry in get(where, fields, "files", list)
         }

@@ -154,7 +154,7 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
             f" made since and changes the rows from {edit.row} on. Load a checkpoint from before"
             " that row, or delete that edit and those after it."
         )
-    if state.base == plan.base.hash and state.plan not in _hashes(plan):
+    if state.base == plan.base.hash and state.plan not in plan.hashes:
         raise UsageError(
             f"loader state: it was saved under plan {state.plan}, which is this plan with an edit"
             f" that is missing or was replaced: {len(plan.edits)} are in"
@@ -180,8 +180,8 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
         raise kind(
             f"loader state: the first {state.rows} rows are not those of {whose}: history"
             f" {state.history} and {state.tokens} tokens, expected {expected.history} and"
-            f" {expected.tokens}. Load it with the plan that it was saved with, or with one that"
-            " differs only after these rows."
+            f" {expected.tokens}. Load it with the plan and the spans to skip that it was saved"
+            " with, or with others that differ only after these rows."
         )
     num_consumed = plan.skips.consumed_before(state.rows)
     if not min(1, num_consumed) <= state.step <= num_consumed:
@@ -197,16 +197,11 @@ def check_state(state: LoaderState, plan: MixPlan) -> None:
 
 def _edit_since(state: LoaderState, plan: MixPlan) -> Edit | None:
     """Return the first edit since the state's plan that changes rows before the state."""
-    hashes = _hashes(plan)
+    hashes = plan.hashes
     if state.plan not in hashes:
         return None
     since = plan.edits[hashes.index(state.plan) :]
     return next((edit for edit in since if edit.row < state.rows), None)
-
-
-def _hashes(plan: MixPlan) -> list[str]:
-    """Return the hashes of a plan without edits, with its first edit, and so on."""
-    return [plan.base.hash, *(edit.after for edit in plan.edits)]
 
 
 def history(plan: MixPlan, rows: int) -> str:

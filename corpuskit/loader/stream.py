@@ -10,7 +10,7 @@ import numpy as np
 
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import Assembled, BufferPool, PlainRows, choose_fields
-from corpuskit.loader.index import open_files, read_mix
+from corpuskit.loader.index import open_files, read_mix, without_rows
 from corpuskit.loader.parts import OpenParts
 from corpuskit.loader.provenance import Occurrence, Provenance
 from corpuskit.loader.reader import Planner, ReadCounts, WindowReader
@@ -68,6 +68,9 @@ class StreamingLoader:
         start_step: where to begin, in steps from the start of the run.
         num_steps: steps of the whole run; None for as many as the plan has rows for.
         fields: names of the fields of a batch, such as ("tokens", "labels"); None for all.
+        skip: spans of rows of the run, [first, end), that this training alone passes over, as after
+            a rollback; keep them beside the state. With a third item, the hash of the plan that
+            they were chosen under, they end where an edit has since replaced the rows.
         order_seed: take the rows of each source in another random order than the plan's; for
             repetitions of an experiment. Slower: no source is read from front to back.
         reader_threads: threads that read ahead; None for 2, for 8 from object storage.
@@ -95,6 +98,7 @@ class StreamingLoader:
         start_step: int = 0,
         num_steps: int | None = None,
         fields: Sequence[str] | None = None,
+        skip: Sequence[tuple[int, int] | tuple[int, int, str]] = (),
         order_seed: int | None = None,
         reader_threads: int | None = None,
         read_ahead_bytes: int = 128 << 20,
@@ -120,7 +124,7 @@ class StreamingLoader:
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )
-        self.plan = read_mix(files, order_seed)
+        self.plan = without_rows(read_mix(files, order_seed), skip)
         self.seq_len, self._row_chunks = cut_rows(self.plan.seq_len, seq_len)
         self._fields = choose_fields(fields, self._row_chunks)
         self.rank, self.world_size = rank, world_size

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import time
@@ -22,6 +23,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import xxhash
@@ -44,11 +46,9 @@ if TYPE_CHECKING:
     import io
     from collections.abc import Iterator
 
-    import torch
-
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
-    from corpuskit.train.settings import ModelShape, TrainSettings
+    from corpuskit.train.settings import CheckpointSettings, ModelShape, TrainSettings
 
 
 def require_same_run(
@@ -119,17 +119,14 @@ class Checkpoints:
     host memory, then writes in a thread while training continues; at most one is in flight.
 
     Args:
-        folder: holds the `step-*` folders.
+        folder: holds the `step-*` folders, beside `evaluations.jsonl`.
         parallel: this rank.
-        keep: how many of the newest are kept.
-        keep_every: checkpoints at multiples of this step are kept for good; None for none.
+        settings: how often to save, and which to keep.
     """
 
-    def __init__(
-        self, folder: Path, parallel: Parallel, keep: int, keep_every: int | None = None
-    ) -> None:
-        self._folder, self._parallel = folder, parallel
-        self._keep, self._keep_every = keep, keep_every
+    def __init__(self, folder: Path, parallel: Parallel, settings: CheckpointSettings) -> None:
+        self._folder, self._parallel, self._settings = folder, parallel, settings
+        self._saved_at = time.monotonic()
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._pending: tuple[Path, Future[None]] | None = None
         self.damaged: list[Damaged] = []
@@ -194,11 +191,24 @@ class Checkpoints:
                     _delete(checkpoint)
         self._parallel.gather(None)
 
+    def is_time(self) -> bool:
+        """Return whether the last save is `every_minutes` ago on rank 0; collective if that is set.
+
+        Not part of the sum over a step: that does not cross tensor groups.
+        """
+        minutes = self._settings.every_minutes
+        if minutes is None:
+            return False
+        is_due = torch.tensor([time.monotonic() - self._saved_at >= 60 * minutes])
+        dist.broadcast(is_due, 0, group=self._parallel.talk_group)
+        return bool(is_due)
+
     def save(
         self, model: Decoder, optimizer: torch.optim.Optimizer, record: CheckpointRecord
     ) -> None:
         """Begin to save; wait first for the save before."""
         self.wait()
+        self._saved_at = time.monotonic()
         final = self._folder / f"step-{record.step:08d}"
         partial = final.with_suffix(".tmp")
         if self._parallel.rank == 0:
@@ -306,10 +316,31 @@ class Checkpoints:
         write_record(partial, replace(record, files=every))  # syncs the folder, too
         partial.rename(final)
         sync_folder(self._folder)
-        for old in _complete(self._folder)[: -self._keep]:
-            if not self._keep_every or _step(old) % self._keep_every:
-                with contextlib.suppress(OSError):  # the new one is complete; the next save tries
-                    _delete(old)
+        for old in self._to_forget():
+            with contextlib.suppress(OSError):  # the new one is complete; the next save tries
+                _delete(old)
+
+    def _to_forget(self) -> list[Path]:
+        """Return the checkpoints that no rule keeps."""
+        settings, every = self._settings, self._settings.keep_every_steps
+        old = _complete(self._folder)[: -settings.keep]
+        losses = held_out_losses(self._folder.parent) if settings.keep_best else {}
+        best = sorted((losses[_step(path)], path) for path in old if _step(path) in losses)
+        keep = {path for _, path in best[: settings.keep_best]}
+        return [p for p in old if p not in keep and (not every or _step(p) % every)]
+
+
+def held_out_losses(output: Path) -> dict[int, float]:
+    """Return the nats per held-out token after steps that were evaluated."""
+    losses = {}
+    path = output / "evaluations.jsonl"
+    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
+        fields = json.loads(line)
+        sources = [source for source in fields["sources"].values() if source["tokens"]]
+        if sources and None not in (source["loss"] for source in sources):
+            nats = sum(source["loss"] * source["tokens"] for source in sources)
+            losses[fields["step"]] = nats / sum(source["tokens"] for source in sources)
+    return losses
 
 
 class DigestedFiles(FileSystem):

@@ -18,14 +18,12 @@ import numpy as np
 
 from corpuskit.errors import CorpuskitError
 from corpuskit.loader.assemble import IGNORED
-from corpuskit.loader.editing import append, skip_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from corpuskit.loader.index import MixPlan
     from corpuskit.loader.stream import StreamingLoader
     from corpuskit.train.settings import GuardSettings
 
@@ -198,25 +196,3 @@ def name_documents(
             )
         )
     return suspects
-
-
-def skip_for_good(plan: MixPlan, first: int, end: int, owner: str, why: str) -> MixPlan:
-    """Take rows [first, end) of the run out of the plan, recorded as the guard's doing.
-
-    Args:
-        plan: the mix plan; its run directory gets another edit.
-        first, end: by the run's row counter.
-        owner: id of the training.
-        why: for who reads the edit.
-    """
-    return append(plan, skip_rows(plan, [(first, end)], f"{_signed(owner)} {why}"))
-
-
-def count_rollbacks(plan: MixPlan, owner: str) -> int:
-    """Return how often the guard of a training has taken rows out of the plan."""
-    reasons = (edit.fields.get("reason", "") for edit in plan.edits if edit.kind == "skip")
-    return sum(str(reason).startswith(_signed(owner)) for reason in reasons)
-
-
-def _signed(owner: str) -> str:
-    return f"[guard of training {owner}]"

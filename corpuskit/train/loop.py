@@ -148,7 +148,7 @@ def take_steps(run: Run, watch: Watch, begun: float) -> TrainResult | None:
             return None
         if done % settings.health.compare_every_steps == 0:
             watch.compare_speeds(done)
-        if is_last or done % settings.checkpoint.every_steps == 0:
+        if is_last or is_save_due(done, run, watch):
             watch.heartbeat.beat(done, "checkpoint")
             watch.write_experts(done)
             watch.saved(run.checkpoints.wait())
@@ -177,6 +177,13 @@ def is_due(done: int, run: Run) -> bool:
     """Return whether held-out documents are evaluated after `done` steps."""
     settings = run.settings.evaluate
     return settings is not None and (done == run.steps or done % settings.every_steps == 0)
+
+
+def is_save_due(done: int, run: Run, watch: Watch) -> bool:
+    """Return whether a checkpoint is saved after `done` steps; collective."""
+    settings = run.settings.checkpoint
+    is_evaluated = settings.keep_best and watch.evaluated and is_due(done, run)
+    return done % settings.every_steps == 0 or bool(is_evaluated) or run.checkpoints.is_time()
 
 
 class Sums(NamedTuple):

@@ -62,6 +62,7 @@ class CheckpointRecord:
     world_size: int  # ranks that wrote it; any number may read it
     guard: dict[str, Any] | None = None  # what the spike guard compares the next step with
     run: str = ""  # id of the training that wrote it
+    skips: list[dict[str, Any]] = field(default_factory=list)  # of the training so far
     files: Files = field(default_factory=dict)  # all others of the folder
 
 
@@ -237,18 +238,54 @@ def _lock(file: IO[str], output: Path) -> None:
 def _identity(output: Path) -> str:
     path = output / "run.json"
     if not path.exists():
-        fields = {"format": 1, "id": _identity_of_checkpoints(output) or uuid.uuid4().hex}
-        LocalStore(output).put("run.json", json.dumps(fields).encode())
+        known = _newest_record(output)  # of a training that continues elsewhere
+        skips = known.skips if known else []
+        _write_run(output, known.run if known else uuid.uuid4().hex, skips)
     try:
         return str(json.loads(path.read_bytes())["id"])
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: has no id: {error}. Restore it, or delete it.") from None
 
 
-def _identity_of_checkpoints(output: Path) -> str | None:
-    """Return the id in the newest readable checkpoint: of a training that continues elsewhere."""
+def _newest_record(output: Path) -> CheckpointRecord | None:
+    """Return the record of the newest readable checkpoint that names its training."""
     for folder in sorted(output.glob("checkpoints/step-*"), reverse=True):
         with contextlib.suppress(CorpuskitError):
-            if step_of(folder.name) is not None and (known := read_record(folder).run):
-                return known
+            if step_of(folder.name) is not None and (record := read_record(folder)).run:
+                return record
     return None
+
+
+def _write_run(output: Path, identity: str, skips: list[dict[str, Any]]) -> None:
+    fields = {"format": 1, "id": identity, "skips": skips}
+    LocalStore(output).put("run.json", json.dumps(fields).encode())
+
+
+def read_skips(output: Path) -> list[dict[str, Any]]:
+    """Return the rows that a training passes over since its rollbacks, each with the reason.
+
+    They are the training's own, in its `run.json`: others on the same plan take these rows.
+
+    Raises:
+        DataError: `run.json` is damaged.
+    """
+    path = output / "run.json"
+    try:
+        skips = json.loads(path.read_bytes()).get("skips", [])
+        spans_of(skips)
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: cannot be read: {error!r}. Restore it.") from None
+    return list(skips)
+
+
+def spans_of(skips: Iterable[Mapping[str, Any]]) -> list[tuple[int, int, str]]:
+    """Return what the loader takes as `skip`."""
+    return [(int(skip["rows"][0]), int(skip["rows"][1]), str(skip["plan"])) for skip in skips]
+
+
+def add_skip(output: Path, first: int, end: int, plan: str, reason: str) -> None:
+    """Have a training pass over rows [first, end) of a plan from now on."""
+    skip = {"rows": [first, end], "plan": plan, "reason": reason}
+    _write_run(output, _identity(output), [*read_skips(output), skip])

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corpuskit.errors import CorpuskitError
-from corpuskit.loader.index import read_mix
-from corpuskit.train.guard import (
-    NAMED,
-    GuardError,
-    count_rollbacks,
-    document_losses,
-    name_documents,
-    skip_for_good,
-)
-from corpuskit.train.heartbeat import REQUEUE
-from corpuskit.train.parallel import require_same
+from corpuskit.train.guard import NAMED, GuardError, document_losses, name_documents
+from corpuskit.train.record import add_skip
 
 if TYPE_CHECKING:
     import torch
 
     from corpuskit.train.setup import Run
     from corpuskit.train.watch import Watch
-
-
-class PlanEditedError(CorpuskitError):
-    """The mix plan has changed since this start; nothing else is wrong."""
-
-    exit_code = REQUEUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +76,18 @@ def report_bad_step(
 
 
 def go_back(run: Run, watch: Watch) -> None:
-    """Take the rows of the bad steps out of the plan, and make an older checkpoint the newest.
+    """Have this training skip the rows of the bad steps; make an older checkpoint the newest.
 
     Checkpoints are deleted first: a run that is killed in between meets the same rows again, and
-    comes back here. Bad steps before the oldest checkpoint stay in the plan: they were not applied.
+    comes back here. Bad steps before the oldest checkpoint are not skipped: they were not applied.
 
     Raises:
         GuardError: the run has gone back as often as it may, or no row would be left.
-        CorpuskitError: the plan was edited since the run began, or can't be edited.
     """
     watch.saved(run.checkpoints.wait())
     watch.heartbeat.beat(run.guard.bad_steps[-1], "rollback")
     guard, loader, bad = run.guard.settings, run.loader, run.guard.bad_steps
-    so_far = count_rollbacks(loader.plan, run.identity)
+    so_far = len(run.skips)
     times = "time" if len(bad) == 1 else "times"
     what = f"{len(bad)} {times} within {guard.window} steps (steps {', '.join(map(str, bad))})"
     if so_far >= guard.rollbacks:
@@ -122,30 +107,14 @@ def go_back(run: Run, watch: Watch) -> None:
         raise GuardError(
             f"{run.settings.output}: a step was bad {what}; no row is left to skip to."
         )
-    require_same(run.parallel, f"{run.settings.data}: the mix plan", _plan_now(run))
     run.checkpoints.forget_after(back_to)
     if run.parallel.rank == 0:
-        skip_for_good(loader.plan, *rows, run.identity, f"a step was bad {what}")
+        add_skip(Path(run.settings.output), *rows, loader.plan.hash, f"a step was bad {what}")
     watch.event(
         "rollback",
         f"a step was bad {what}: back to step {back_to}; rows {rows[0]} to {rows[1] - 1} of the run"
-        f" (steps {first} to {end - 1}) are skipped for good; rollback {so_far + 1} of "
+        f" (steps {first} to {end - 1}) are skipped by this training; rollback {so_far + 1} of "
         f"{guard.rollbacks}",
         back_to=back_to, bad_steps=bad, skipped_rows=rows, number=so_far + 1,
     )  # fmt: skip
-    run.parallel.gather(None)  # no rank reads the plan before it is written
-
-
-def _plan_now(run: Run) -> str:
-    """Return the current hash of the plan.
-
-    Raises:
-        PlanEditedError: it is not the one that the run began with.
-    """
-    now = read_mix(run.settings.data).hash
-    if now != run.loader.plan.hash:
-        raise PlanEditedError(
-            f"{run.settings.data}: the mix plan was edited since this start. Run again: it "
-            "continues from the newest checkpoint, with the edited plan."
-        )
-    return now
+    run.parallel.gather(None)  # no rank begins again before it is written

@@ -278,10 +278,14 @@ class CheckpointSettings(Section):
 
     every_steps: int = Field(1000, ge=1)
     """Steps between checkpoints; the end of the run has one too."""
+    every_minutes: float | None = Field(None, gt=0)
+    """Also save when this many minutes have passed since the last save, by the clock of rank 0."""
     keep: int = Field(3, ge=1)
     """How many of the newest checkpoints are kept."""
     keep_every_steps: int | None = Field(None, ge=1)
     """Also keep those at multiples of this many steps for good: for anneals, for rolling back."""
+    keep_best: int = Field(0, ge=0)
+    """Also keep so many whose held-out loss is lowest; evaluations then have a checkpoint each."""
     background: bool = True
     """Write while training continues."""
 
@@ -301,7 +305,7 @@ class GuardSettings(Section):
     tolerate: int = Field(5, ge=0)
     """Bad steps within the last `window` steps that are skipped before the run goes back."""
     rollbacks: int = Field(0, ge=0)
-    """How often it may go back to a checkpoint and take rows out of the plan of `data`, for all."""
+    """How often it may go back to a checkpoint, and skip the rows of the bad steps from then on."""
     rollback_steps: int = Field(100, ge=0)
     """Go back to the newest checkpoint at least this many steps before the first bad step."""
     skip_before: int = Field(0, ge=0)
@@ -415,15 +419,6 @@ class TrainSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _rollbacks_edit_the_plan(self) -> TrainSettings:
-        if self.order_seed is not None and self.guard.rollbacks:
-            raise ValueError(
-                "order_seed: a rollback takes rows out of the plan of `data`, whose order this is "
-                "not. Set guard.rollbacks to 0, or leave order_seed out."
-            )
-        return self
-
-    @model_validator(mode="after")
     def _schedule_fits(self) -> TrainSettings:
         ours, needed = self.parallel, {"zero": 1, "recompute": "none"}
         values = [(f"parallel.{key}", getattr(ours, key), value) for key, value in needed.items()]
@@ -459,6 +454,15 @@ class TrainSettings(Section):
             raise ValueError(
                 "model.experts: has not been fitted to parallel.tensor. Set parallel.tensor to 1: "
                 "experts are sharded over the ranks of a replica as it is."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _best_is_known(self) -> TrainSettings:
+        if self.checkpoint.keep_best and not (self.evaluate and self.evaluate.max_documents):
+            raise ValueError(
+                "checkpoint.keep_best: no held-out documents are evaluated. Set evaluate, with "
+                "max_documents above 0, or leave it out."
             )
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.stream import StreamingLoader
@@ -15,11 +15,11 @@ from corpuskit.train.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
-from corpuskit.train.record import CheckpointRecord
+from corpuskit.train.record import CheckpointRecord, read_skips, spans_of
 from corpuskit.train.settings import require_even_shares, require_pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import torch
 
@@ -57,6 +57,7 @@ class Run:
     kernel: Kernel
     stage_starts: tuple[int, ...]  # rows of the run with which further stages of the mixture begin
     identity: str  # of the training, over all its starts
+    skips: list[dict[str, Any]]  # rows that it passes over since its rollbacks
     steps: int  # of the whole run
     done: int  # when it was set up
     newest: VerifiedCheckpoint | None  # the checkpoint that it went on from
@@ -75,6 +76,7 @@ class Run:
             world_size=self.parallel.world_size,
             guard=self.guard.state_dict(),
             run=self.identity,
+            skips=self.skips,
         )
 
 
@@ -90,7 +92,8 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         UsageError: the settings don't fit the plan or the checkpoint.
         DataError: plan or checkpoint are damaged.
     """
-    loader = open_loader(settings, parallel)
+    skips = parallel.gather(read_skips(Path(settings.output)))[0]
+    loader = open_loader(settings, parallel, skips)
     plan = loader.plan
     # An edit of the mixture between the starts of two ranks would give them different rows.
     require_same(parallel, f"{settings.data}: the mix plan", plan.hash)
@@ -100,12 +103,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     require_even_shares(shape, plan.seq_len, settings.parallel.tensor)
     require_pipeline(shape, settings, parallel.world_size)
     kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
-    checkpoints = Checkpoints(
-        Path(settings.output, "checkpoints"),
-        parallel,
-        settings.checkpoint.keep,
-        settings.checkpoint.keep_every_steps,
-    )
+    checkpoints = Checkpoints(Path(settings.output, "checkpoints"), parallel, settings.checkpoint)
     newest = checkpoints.newest_verified()
     if newest:
         require_same_training(newest.folder, newest.record, identity)
@@ -132,6 +130,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         kernel=kernel,
         stage_starts=(*itertools.accumulate(stage.rows for stage in plan.order.stages[:-1]),),
         identity=identity,
+        skips=skips,
         steps=steps,
         done=newest.record.step if newest else 0,
         step_tokens=settings.batch.global_rows * plan.seq_len,
@@ -175,14 +174,17 @@ def restore_loader(checkpoint: VerifiedCheckpoint, loader: StreamingLoader) -> N
         raise type(error)(f"{checkpoint.folder}: {error}") from None
 
 
-def open_loader(settings: TrainSettings, parallel: Parallel) -> StreamingLoader:
-    """Return the loader of this rank's slice of the steps."""
+def open_loader(
+    settings: TrainSettings, parallel: Parallel, skips: Iterable[Mapping[str, Any]] = ()
+) -> StreamingLoader:
+    """Return the loader of this rank's slice of the steps, without the rows to be skipped."""
     return StreamingLoader(
         settings.data,
         global_batch_rows=settings.batch.global_rows,
         rank=parallel.data_rank,
         world_size=parallel.data_ranks,
         fields=BATCH_FIELDS,
+        skip=spans_of(skips),
         order_seed=settings.order_seed,
         cache_dir=settings.cache_dir,
         cache_bytes=settings.cache_bytes,

@@ -30,7 +30,7 @@ from corpuskit.train.metrics import Event
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import build_model, join
 from corpuskit.train.record import read_record
-from corpuskit.train.settings import ModelShape, TrainSettings
+from corpuskit.train.settings import CheckpointSettings, ModelShape, TrainSettings
 from tests.faults.file_damage import Damage, copy_over, damage_one, run_command, swap
 from tests.train.conftest import Ranks, write_run
 from tests.train.test_kills import losses_of, read_tensors
@@ -185,7 +185,7 @@ def save_by_two(settings: TrainSettings) -> None:
     if parallel.rank == 0:
         folder.rename(single)
     dist.barrier()
-    checkpoints = Checkpoints(folder, parallel, 9)
+    checkpoints = Checkpoints(folder, parallel, CheckpointSettings(keep=9))
     for place in sorted(single.iterdir()):
         record = read_record(place)
         model = build_model(ModelShape(**record.shape), settings, parallel)

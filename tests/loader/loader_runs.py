@@ -8,17 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PAD = 0
+LOW = (1 << 40) - 1
 DOCUMENT, CONTINUES, PADDING, GOES_ON = 0, 1, 2, 4
 TOKENIZER = {"hash": "00ff", "vocab_size": 60000, "eos": 1, "pad": PAD}
 
@@ -139,6 +141,38 @@ def write_plan(
     return path
 
 
+def part_of(shards: Shards, path: Path, names: dict[str, str]) -> Shards:
+    """Return some sources of shards as a run of their own: what they are called, and were.
+
+    Its parts are written again, with its own keys.
+    """
+    some = Shards(path, shards.seq_len, shards.dtype, {})
+    for ordinal, (name, old) in enumerate(names.items()):
+        some.shuffled[name], some.tokens[name] = shards.shuffled[old], shards.tokens[old]
+        some.segments[name] = [
+            [
+                replace(s, key=s.key if s.flags & PADDING else ordinal << 40 | s.key & LOW)
+                for s in row
+            ]
+            for row in shards.segments[old]
+        ]
+        kept = {s.key for row in some.segments[name] for s in row}
+        place = next(key >> 40 for key, text in shards.ids.items() if text.startswith(f"{old}/"))
+        renamed = {ordinal << 40 | key & LOW: text for key, text in shards.ids.items()
+                   if key >> 40 == place}  # fmt: skip
+        some.ids |= {key: text for key, text in renamed.items() if key in kept}
+        for first in range(0, len(some.tokens[name]), 150):
+            last = min(len(some.tokens[name]), first + 150)
+            some.index.append(write_part(some, name, first, last))
+    (path / "mix").mkdir(parents=True)
+    write_index(some)
+    write_lookups(some)
+    files = [{"ordinal": i, "source": name, "path": f"{old}.jsonl"}
+             for i, (name, old) in enumerate(names.items())]  # fmt: skip
+    (path / "mix" / "files.json").write_text(json.dumps({"format": 1, "files": files}))
+    return some
+
+
 def expected_order(run: Path) -> list[tuple[str, int, int]]:
     """Return (source, row, epoch) at every counter of a run, skipped ones included."""
     plan = expected_plan(run)
@@ -165,7 +199,9 @@ def expected_plan(run: Path) -> dict[str, Any]:
         edit = json.loads(path.read_text())
         if edit["kind"] == "skip":
             plan["skip"] += edit["spans"]
-        if edit["kind"] == "stages":
+        if edit["kind"] == "source":
+            plan["sources"] += edit["sources"]
+        if edit["kind"] in ("stages", "source"):
             kept, left = [], edit["row"]
             for stage in plan["stages"]:
                 kept.append(stage | {"rows": min(left, stage["rows"])})
@@ -328,7 +364,7 @@ def write_part(shards: Shards, name: str, first: int, end: int) -> dict[str, Any
         "rows": end - first,
         "first_row": first,
         "size_bytes": path.stat().st_size,
-        "digest": hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest(),
+        "digest": xxhash.xxh3_128_hexdigest(path.read_bytes()),
     }
 
 

@@ -19,11 +19,11 @@ import pytest
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader import StreamingLoader, read_mix
 from corpuskit.loader.cache import FOLDER
-from corpuskit.loader.editing import append, skip_rows
+from corpuskit.loader.editing import add_sources, append, skip_rows
 from corpuskit.loader.files import digest_bytes
 from corpuskit.loader.parts import OpenParts
 from corpuskit.storage import open_store
-from tests.loader.loader_runs import Shards, write_index, write_plan, write_shards
+from tests.loader.loader_runs import Shards, part_of, write_index, write_plan, write_shards
 from tests.patience import HANG_SECONDS
 from tests.storage.conftest import make_bucket
 
@@ -453,3 +453,25 @@ def test_the_bound_holds_with_processes_that_are_killed(
     folder = tmp_path / "cache" / FOLDER
     assert 300_000 < size_of(folder) <= 700_000
     assert not list(folder.glob("*.part"))
+
+
+@pytest.mark.parametrize("is_far", [False, True])
+def test_sources_of_a_run_here_or_there_are_added_to_one_in_object_storage(
+    is_far: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    bucket = make_bucket("s3", request)
+    whole = write_shards(tmp_path / "whole", {"web": 150, "code": 70})
+    mine, theirs = (part_of(whole, tmp_path / name, {name: name}) for name in ("web", "code"))
+    run = upload(write_plan(mine, [(90, {"web": 1})]), f"{bucket}/runs/web")
+    other: str | Path = write_plan(theirs, [(9, {"code": 1})])
+    if is_far:
+        other = upload(Path(other), f"{bucket}/runs/code")
+    weights = {"web": 1, "code": 2}
+    planned = write_plan(whole, [(24, {"web": 1}), (60, weights)])
+    plan, added = read_mix(run), read_mix(other)
+    append(plan, add_sources(plan, 24, added, weights, rows=60), added)
+    expected = rows_of(planned)
+    assert_same(rows_of(run), expected)
+    assert_same(rows_of(run, **cached(tmp_path)), expected)
+    with StreamingLoader(run, 12) as loader, StreamingLoader(planned, 12) as same:
+        assert loader.which(4)[1].documents[0].id == same.which(4)[1].documents[0].id

@@ -12,14 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 import xxhash
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from corpuskit.errors import CorpuskitError
-from corpuskit.train.checkpoint import Checkpoints, DigestedFiles
+from corpuskit.loader.stream import StreamingLoader
+from corpuskit.train.attention import lay_out
+from corpuskit.train.checkpoint import Checkpoints, DigestedFiles, held_out_losses
 from corpuskit.train.loop import main, train
 from corpuskit.train.metrics import Event
+from corpuskit.train.model import Decoder, token_losses
 from corpuskit.train.parallel import join
 from corpuskit.train.record import read_record
+from corpuskit.train.settings import ModelShape
+from tests.train.test_evaluation import Fixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -247,7 +254,9 @@ def test_the_newest_whole_one_of_so_many_steps(output: Path, build: Any, run_ran
 
 
 def _whole_ones(settings: TrainSettings) -> list[int]:
-    checkpoints = Checkpoints(Path(settings.output, "checkpoints"), join(settings), 9)
+    checkpoints = Checkpoints(
+        Path(settings.output, "checkpoints"), join(settings), settings.checkpoint
+    )
     found = [checkpoints.newest_verified(at_most) for at_most in (None, 7, 6, 5, 3, 0)]
     return [one.record.step for one in found if one]
 
@@ -262,3 +271,58 @@ def _told_by_main(settings: TrainSettings) -> tuple[str, int]:
     lines: list[str] = []
     result = main(settings, lambda what: lines.append(str(what)))
     return lines[0], result.steps_done
+
+
+def test_plain_torch_reads_a_checkpoint_by_the_names_of_the_model(
+    stopped: Path, losses: list[float], run_dir: Path, tmp_path: Path
+) -> None:
+    folder = stopped / "checkpoints" / NEWEST  # of two ranks
+    dcp_to_torch_save(folder, tmp_path / "all.pt")
+    state = torch.load(tmp_path / "all.pt", weights_only=True)
+    model = Decoder(ModelShape(**read_record(folder).shape))
+    model.load_state_dict(state["model"])
+    assert state["optimizer"]["state"].keys() == state["model"].keys()
+    shapes = {name: value.shape for name, value in state["model"].items()}
+    for name, moments in state["optimizer"]["state"].items():
+        assert moments["exp_avg"].shape == moments["exp_avg_sq"].shape == shapes[name]
+    (batch,) = StreamingLoader(run_dir, 8).batches_at(STOPPED)
+    layout = lay_out(
+        batch["position_ids"], head_dim=model.shape.head_dim, rope_theta=model.shape.rope_theta,
+        kernel="sdpa", device=torch.device("cpu"),
+    )  # fmt: skip
+    tokens, labels = (torch.from_numpy(batch[name]).long() for name in ("tokens", "labels"))
+    loss, _ = token_losses(model(tokens, layout), labels, 0.0)
+    assert (loss.detach().sum() / (labels >= 0).sum()).item() == pytest.approx(
+        losses[STOPPED], abs=1e-5
+    )
+
+
+def test_the_checkpoint_with_the_lowest_held_out_loss_is_kept(
+    tmp_path: Path, build: Any, run_ranks: Any
+) -> None:
+    # Held-out documents of random tokens: training makes their loss higher.
+    checkpoint = {"every_steps": 3, "keep": 1, "keep_best": 1}
+    settings = build(tmp_path / "train", checkpoint=checkpoint, evaluate={"every_steps": 2})
+    run_ranks(1, _evaluate_random, settings)
+    known = held_out_losses(Path(settings.output))
+    best = min((2, 4, 6), key=known.__getitem__)
+    assert best < 6
+    kept = sorted(path.name for path in Path(settings.output, "checkpoints").iterdir())
+    assert kept == [f"step-{step:08d}" for step in (best, STEPS)]
+
+
+def _evaluate_random(settings: TrainSettings) -> None:
+    train(settings, join(settings), None, Fixed({"web": [40] * 8}))
+
+
+def test_ranks_of_a_tensor_group_save_together_after_so_many_minutes(
+    tmp_path: Path, build: Any, run_ranks: Any
+) -> None:
+    checkpoint = {"every_steps": 100, "keep": 9, "every_minutes": 1e-9}
+    settings = build(
+        tmp_path / "train", checkpoint=checkpoint, parallel={"tensor": 2}, steps=3,
+        model={"dim": 32, "layers": 1, "heads": 4, "kv_heads": 2, "ffn_dim": 64},
+    )  # fmt: skip
+    run_ranks(2, work, settings)
+    kept = sorted(path.name for path in Path(settings.output, "checkpoints").iterdir())
+    assert kept == [f"step-{step:08d}" for step in (1, 2, 3)]

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from corpuskit.cli.main import main
 from corpuskit.errors import CorpuskitError
+from corpuskit.inspect.occurrences import read_training
+from corpuskit.loader.editing import append, new_stage
+from corpuskit.loader.index import read_mix
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.guard import GuardError, SpikeGuard, document_losses
 from corpuskit.train.loop import train
@@ -178,7 +182,7 @@ def events(settings: TrainSettings, kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_the_guard_names_a_planted_document_and_skips_it_for_good(
-    poisoned: Path, run_ranks: Any
+    poisoned: Path, run_ranks: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loader = StreamingLoader(poisoned, 8)
     (seen,) = loader.occurrences("poison")
@@ -209,16 +213,44 @@ def test_the_guard_names_a_planted_document_and_skips_it_for_good(
     metrics = lines_of(strict, "metrics.jsonl")
     assert [line["step"] for line in metrics] == list(range(STEPS))
     assert all(line["is_applied"] for line in metrics)
-    skipping = StreamingLoader(poisoned, 8)
+    trained = read_training(strict.output)
+    skipping = StreamingLoader(poisoned, 8, skip=trained.skips)
     assert skipping.num_steps == loader.num_steps - 1
-    assert [edit.kind for edit in skipping.plan.edits] == ["skip"]
     taught = [rows for step in range(STEPS) for rows in skipping.which(step)]
     assert "poison" not in {span.id for row in taught for span in row.documents}
+    step = ["--step", str(seen.step)]
+    assert "id=poison" not in told(capsys, "trace", poisoned, *step, "--training", strict.output)
+    assert "id=poison" in told(capsys, "trace", poisoned, *step, "--training", tolerant.output)
+    assert "rollback passes over" in told(capsys, "why", poisoned, "poison", "--training",
+                                          strict.output)  # fmt: skip
 
-    again = settings_of(poisoned, "again", guard={"min_steps": 8, "window": 16, "tolerate": 0})
-    (result,) = run_ranks(1, work, again)
-    assert result.steps_done == STEPS
-    assert not events(again, "bad_step"), "the span is skipped in every later run, too"
+    # The skip is this training's own: the plan has no edit, and another training goes on.
+    assert not (poisoned / "edits").exists()
+    (result,) = run_ranks(1, work, settings_of(poisoned, "tolerant", steps=STEPS + 1))
+    assert result.steps_done == STEPS + 1
+
+    # A checkpoint that is copied alone brings it along.
+    newest = f"checkpoints/step-{STEPS:08d}"
+    shutil.copytree(Path(strict.output, newest), tmp_path / "branch" / newest)
+    (result,) = run_ranks(1, work, settings_of(poisoned, "branch", steps=STEPS + 1))
+    assert result.steps_done == STEPS + 1
+    assert read_training(str(tmp_path / "branch")).skips == trained.skips
+
+    # An edit that replaces rows ends the spans from there on: others are not skipped.
+    plan = read_mix(poisoned)
+    first, end, _ = trained.skips[0]
+    append(plan, new_stage(plan, first + 2, {"web": 1}))
+    assert StreamingLoader(poisoned, 8, skip=trained.skips).plan.skips.spans == (
+        (first, first + 2),
+    )
+    assert StreamingLoader(poisoned, 8, skip=[(first, end)]).plan.skips.spans == ((first, end),)
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([str(argument) for argument in arguments])
+    return capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -138,7 +138,9 @@ def save(outputs: dict[str, TrainSettings]) -> None:
     for name, settings in outputs.items():
         parallel = join(settings)
         model = fill(build_model(SHAPES[name], settings, parallel))
-        checkpoints = Checkpoints(Path(settings.output, "checkpoints"), parallel, 3)
+        checkpoints = Checkpoints(
+            Path(settings.output, "checkpoints"), parallel, settings.checkpoint
+        )
         facts: Any = {
             "settings": settings.model_dump(mode="json"),
             "settings_hash": settings.digest(),
