@@ -156,9 +156,10 @@ def _train(settings: TrainSettings) -> None:
         from corpuskit.train.loop import main
     from corpuskit.cli._train_view import observer
     from corpuskit.train.heartbeat import ending_of, note_ending
+    from corpuskit.train.trackers import Trackers
 
     try:
-        with observer(settings) as tell:
+        with observer(settings) as view, Trackers(settings, view) as tell:
             result = main(settings, tell, *_open_evaluated(settings))
     except (CorpuskitError, RuntimeError, OSError) as error:
         ending = ending_of(error)

@@ -277,6 +277,17 @@ class HealthSettings(Section):
     """Save and end after this time, code 75: for jobs with a time limit."""
 
 
+class ProfileSettings(Section):
+    """Traces by torch.profiler, in OUTPUT/profile. A traced step takes longer."""
+
+    steps: list[int]
+    """Steps to trace, as metrics.jsonl counts them; those behind the first few are warm."""
+    ranks: list[int] = [0]
+    """Ranks that trace."""
+    memory: bool = False
+    """Allocations as well; on CUDA also a snapshot for pytorch.org/memory_viz."""
+
+
 class TrainSettings(Section):
     """A training file."""
 
@@ -322,6 +333,10 @@ class TrainSettings(Section):
     """Hangs and time limits."""
     log_every_steps: int = Field(10, ge=1)
     """Steps between lines of progress; metrics.jsonl has every step."""
+    track: list[Literal["tensorboard", "wandb", "mlflow"]] = []
+    """Where lines of progress go as figures, too: OUTPUT/tensorboard, Weights & Biases, MLflow."""
+    profile: ProfileSettings | None = None
+    """Traces of chosen steps; none when absent."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs; `auto` takes CUDA where torch finds it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
