@@ -88,7 +88,8 @@ def foreign_name(name: str) -> str:
     if name in _OUTER:
         return _OUTER[name]
     _, number, inner = name.split(".", 2)
-    return f"model.layers.{number}.{_INNER[inner.removesuffix('.weight')]}.weight"
+    inner = inner.removesuffix(".weight").removesuffix(".base_layer")  # frozen, below an adapter
+    return f"model.layers.{number}.{_INNER[inner]}.weight"
 
 
 def make_config(
@@ -244,7 +245,11 @@ def load_weights(folder: str | Path, model: nn.Module) -> None:
 
     place = Path(folder)
     stored = find_tensors(place)
-    parameters = {foreign_name(name): parameter for name, parameter in model.named_parameters()}
+    parameters = {
+        foreign_name(name): parameter
+        for name, parameter in model.named_parameters()
+        if ".lora_" not in name
+    }
     _require_match(
         place, stored, {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     )

@@ -27,6 +27,7 @@ from torch.distributed.tensor.parallel import (
 
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
+from corpuskit.train.adapters import add_adapters
 from corpuskit.train.model import Decoder, init_weights
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     """
     with torch.device("meta"):
         model = Decoder(shape, recompute=settings.parallel.recompute)
+        if settings.adapter:
+            add_adapters(model, settings.adapter)
     if settings.float8:
         use_float8(model, parallel.device, settings.parallel.tensor)
     if settings.parallel.tensor > 1:

@@ -277,6 +277,21 @@ class HealthSettings(Section):
     """Save and end after this time, code 75: for jobs with a time limit."""
 
 
+class AdapterSettings(Section):
+    """LoRA by peft (the extra `lora`): `init_from` is frozen, and narrow matrices are trained."""
+
+    rank: int = Field(16, ge=1)
+    """Width of the added matrices."""
+    alpha: float = Field(32.0, gt=0)
+    """What they add is multiplied by alpha / rank."""
+    targets: list[Literal["query", "key", "value", "out", "gate", "up", "down"]] = [
+        "query", "key", "value", "out", "gate", "up", "down",
+    ]  # fmt: skip
+    """Matrices of each block that get some."""
+    dora: bool = False
+    """Train the length of each row as well (DoRA)."""
+
+
 class ProfileSettings(Section):
     """Traces by torch.profiler, in OUTPUT/profile. A traced step takes longer."""
 
@@ -311,6 +326,8 @@ class TrainSettings(Section):
     """Folder of a Hugging Face model whose weights are trained further; its config is the model."""
     init_tokenizer: Literal["same", "trusted"] = "same"
     """`trusted`: you know that ids of `init_from` and of the packed tokens mean the same."""
+    adapter: AdapterSettings | None = None
+    """Train low-rank adapters instead of all weights; none when absent."""
     batch: BatchSettings
     """Rows per step and per forward pass."""
     steps: int | None = Field(None, ge=1)
@@ -356,6 +373,17 @@ class TrainSettings(Section):
             raise ValueError(
                 f"model: neither preset nor dimensions are set. Set preset to one of "
                 f"{', '.join(PRESETS)}, set every dimension, or name a model in init_from."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_fit(self) -> TrainSettings:
+        others = {"float8": self.float8, "parallel.tensor": self.parallel.tensor > 1}
+        if self.adapter and self.init_from is None:
+            raise ValueError("adapter: there is no model to adapt. Name one in init_from.")
+        if self.adapter and (names := [name for name, is_set in others.items() if is_set]):
+            raise ValueError(
+                f"adapter: not fitted to {' and '.join(names)}. Leave one of them out."
             )
         return self
 
