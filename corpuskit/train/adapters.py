@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from corpuskit.train.model import Decoder
-    from corpuskit.train.record import CheckpointRecord
     from corpuskit.train.settings import AdapterSettings, TrainSettings
 
     Adapter = Mapping[str, Any]  # AdapterSettings, as a checkpoint's record has them
@@ -72,18 +71,20 @@ def init_adapters(model: Decoder, seed: int) -> None:
             parameter.copy_(whole)
 
 
-def require_same_adapter(record: CheckpointRecord, settings: TrainSettings) -> None:
+def require_same_adapter(there: Adapter | None, settings: TrainSettings) -> None:
     """Refuse to continue from a checkpoint with other adapters.
+
+    Args:
+        there: `adapter` in the settings of the checkpoint.
 
     Raises:
         UsageError: names both.
     """
-    there = record.settings.get("adapter")
     here = settings.adapter and settings.adapter.model_dump(mode="json")
     if there != here:
         raise UsageError(
-            f"adapter: {here} here, {there} in the checkpoint of step {record.step}. Restore it, "
-            "or set another output."
+            f"adapter: {here} here, {there} in the newest checkpoint. Restore it, or set another "
+            "output."
         )
 
 

@@ -108,7 +108,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     if newest:
         require_same_training(newest.folder, newest.record, identity)
         require_same_run(newest.folder, newest.record, shape, settings)
-        require_same_adapter(newest.record, settings)
+        require_same_adapter(newest.record.settings.get("adapter"), settings)
         require_steps_left(newest.folder, newest.record, steps)
     model = build_model(shape, settings, parallel)
     optimizer = build_optimizer(model, settings.optimizer)
