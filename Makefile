@@ -22,7 +22,7 @@ BIN := .venv/bin
 STAMP := .venv/.done-$(shell { cat pyproject.toml constraints.txt .ci/setup; $(PYTHON) -VV; \
 	echo "$(EXTRAS) $(CURDIR)"; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: help setup lint kernels test soak bench docs site demo wheel
+.PHONY: help setup lint kernels test soak bench gpu docs site demo wheel
 
 help:
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -52,6 +52,11 @@ soak: $(STAMP) ## 2,000 random schedules of faults: every byte as without them (
 
 bench: $(STAMP) ## whole commands beside peers and floors: the table of docs/performance.md (4 minutes)
 	$(BIN)/python $(BENCH)
+
+# Nothing is installed: corpuskit runs from here, in any Python with what benchmarks/gpu.py names.
+gpu: ## what only a GPU can show, in 10 minutes; DRY=1 on CPU, OUT=folder, WHEELS=folder; installs nothing
+	@python=$(PYTHON); if [ "$(origin PYTHON)" = file ] && [ -x $(BIN)/python ]; then python=$(BIN)/python; fi; \
+	"$$python" benchmarks/gpu.py --out "$(or $(OUT),build/gpu)" $(if $(DRY),--dry) $(if $(WHEELS),--wheels "$(WHEELS)")
 
 docs: $(STAMP) ## write the generated pages and tables anew
 	$(BIN)/python docs/generate.py

@@ -224,12 +224,16 @@ def write_run(path: Path, seq_len: int, dtype: str, mib: int) -> None:
 
 
 def write_part(
-    path: Path, tokens: np.ndarray, first_row: int, random: np.random.Generator
+    path: Path,
+    tokens: np.ndarray,
+    first_row: int,
+    random: np.random.Generator,
+    document_tokens: int = MEAN_DOCUMENT_TOKENS,
 ) -> dict[str, object]:
     """Write one part with documents of random lengths; return its line of the index."""
     num_rows, width = tokens.shape
     starts = [
-        [0, *sorted(set(random.integers(1, width, width // MEAN_DOCUMENT_TOKENS).tolist()))]
+        [0, *sorted(set(random.integers(1, width, width // document_tokens).tolist()))]
         for _ in range(num_rows)
     ]
     facts = {
@@ -292,6 +296,7 @@ def write_plan(
     parts: list[dict[str, object]],
     *,
     is_stored: bool,
+    vocab_size: int = 50_000,
 ) -> None:
     """Write a plan that reads each row once, in stored order or permuted."""
     (run_dir / "mix").mkdir(parents=True)
@@ -303,7 +308,7 @@ def write_plan(
         "seed": 0,
         "seq_len": seq_len,
         "dtype": dtype,
-        "tokenizer": {"hash": "00"},
+        "tokenizer": {"hash": "00", "vocab_size": vocab_size},
         "sources": [{"name": "web", "rows": num_rows, "max_epochs": 1, "shuffled": is_stored}],
         "stages": [{"name": "main", "rows": num_rows, "weights": {"web": 1}}],
         "skip": [],

@@ -32,6 +32,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention, sil
 
 from corpuskit.loader import StreamingLoader
 from corpuskit.train.heartbeat import HeartbeatWriter
+from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.loop import take_step
 from corpuskit.train.optim import learning_rate
 from corpuskit.train.parallel import join
@@ -139,7 +140,7 @@ def measure(settings: TrainSettings) -> None:
     """Alternate steps of both loops; print their speeds and how far their losses part."""
     run = set_up(settings, join(settings))
     heartbeat = HeartbeatWriter(settings.output, 0, 3600)
-    with heartbeat, StopSignals() as stop, Watch(run, None, heartbeat, stop) as watch:
+    with heartbeat, StopSignals() as stop, Watch(run, None, heartbeat, stop, Evaluated()) as watch:
         alternate(settings, run, watch)
 
 

@@ -181,9 +181,10 @@ def _train(settings: TrainSettings, placed: AbstractContextManager[None]) -> Non
         from corpuskit.train.loop import main
     from corpuskit.cli._train_view import observer
     from corpuskit.train.heartbeat import ending_of, note_ending
+    from corpuskit.train.trackers import Trackers
 
     try:
-        with observer(settings) as tell, placed:
+        with observer(settings) as view, Trackers(settings, view) as tell, placed:
             result = main(settings, tell, *_open_evaluated(settings))
     except (CorpuskitError, RuntimeError, OSError) as error:
         ending = ending_of(error)

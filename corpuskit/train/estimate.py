@@ -241,7 +241,7 @@ def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
             f"Memory does not fit, or only just. {' '.join(_ways_to_fit(settings, result))}"
         )
     lines += [
-        f"{name}: memory is that without it." for name in ("compile", "float8")
+        f"{name}: memory is that without it." for name in ("compile", "float8", "adapter")
         if getattr(settings, name)
     ]  # fmt: skip
     if result.device and result.peak_flops is None:

@@ -105,7 +105,8 @@ def foreign_names(name: str, experts: ExpertShape | None) -> list[str]:
         return [f"{layer}mlp.experts.{expert}.{matrix}" for expert in range(experts.count)]
     if inner in _INNER:
         return [layer + _INNER[inner]]
-    return [f"{layer}{_INNER[inner.removesuffix('.weight')]}.weight"]
+    inner = inner.removesuffix(".weight").removesuffix(".base_layer")  # frozen, below an adapter
+    return [f"{layer}{_INNER[inner]}.weight"]
 
 
 def make_config(
@@ -303,7 +304,11 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     place = Path(folder)
     stored = find_tensors(place)
     experts = model.shape.experts
-    tensors = dict((*model.named_parameters(), *model.named_buffers()))
+    tensors = {
+        name: tensor
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        if ".lora_" not in name
+    }
     with torch.device("meta"):
         whole = type(model)(model.shape) if model.stages else model
     shapes = {

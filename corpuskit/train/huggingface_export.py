@@ -18,6 +18,7 @@ import torch.distributed.checkpoint as dcp
 import corpuskit
 from corpuskit.errors import DataError, UsageError
 from corpuskit.storage.local import sync_folder
+from corpuskit.train.adapters import merge, stored_shapes
 from corpuskit.train.huggingface import (
     CONFIG,
     INDEX,
@@ -232,11 +233,21 @@ def split(shapes: Mapping[str, Sequence[int]], itemsize: int, most: int) -> list
 
 
 def read_weights(checkpoint: Path, shapes: Mapping[str, Sequence[int]]) -> Iterator[torch.Tensor]:
-    """Yield weights of a checkpoint, whole, one after the other; the optimizer is not read.
+    """Yield weights of a checkpoint, whole, one after the other, adapters merged into them.
+
+    The optimizer is not read.
 
     Raises:
         DataError: the checkpoint lacks one, or can't be read.
     """
+    adapter = read_record(checkpoint, _ADVICE).settings.get("adapter")
+    parts = [stored_shapes(name, shape, adapter) for name, shape in shapes.items()]
+    tensors = _read(checkpoint, {name: shape for part in parts for name, shape in part.items()})
+    for part in parts:
+        yield merge([next(tensors) for _ in part], adapter)
+
+
+def _read(checkpoint: Path, shapes: Mapping[str, Sequence[int]]) -> Iterator[torch.Tensor]:
     reader = dcp.FileSystemReader(checkpoint)
     try:
         for group in split(shapes, 4, READ_BYTES):

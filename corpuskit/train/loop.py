@@ -35,6 +35,7 @@ from corpuskit.train.model import micro_batch, token_losses
 from corpuskit.train.moe import balance, measure_loads, take_loads
 from corpuskit.train.optim import clip_gradients, learning_rate
 from corpuskit.train.parallel import begin_micro_batch, join
+from corpuskit.train.profile import profiled
 from corpuskit.train.record import lock_output
 from corpuskit.train.recovery import BadStep, go_back, report_bad_step
 from corpuskit.train.setup import Run, set_up
@@ -140,7 +141,8 @@ def take_steps(run: Run, watch: Watch, begun: float) -> TrainResult | None:
         watch.evaluate(done)  # a kill came between the save and the evaluation
     while done < run.steps and not stopped:
         watch.saved(run.checkpoints.poll())
-        progress, stopped = take_step(run, done, batches, watch)
+        with profiled(settings, run.parallel, done):
+            progress, stopped = take_step(run, done, batches, watch)
         done, loss = done + 1, progress.loss
         is_last = bool(stopped) or done == run.steps
         watch.step(progress, is_last=is_last)

@@ -24,6 +24,8 @@ def build_optimizer(model: Decoder, settings: OptimizerSettings) -> torch.optim.
     decayed: list[nn.Parameter] = []
     kept: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:  # adapters are trained, and nothing else
+            continue
         free = parameter.ndim == 1 or name == "embedding.weight"
         (kept if free else decayed).append(parameter)
     groups = [

@@ -29,6 +29,7 @@ from torch.distributed.tensor.parallel import (
 
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
+from corpuskit.train.adapters import add_adapters
 from corpuskit.train.model import Decoder, init_weights
 from corpuskit.train.moe import expert_layers
 from corpuskit.train.settings import require_ranks, stage_spans
@@ -137,6 +138,8 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
             recompute=settings.parallel.recompute,
             stages=mine if settings.parallel.pipeline > 1 else (),
         )
+        if settings.adapter:
+            add_adapters(model, settings.adapter)
     if settings.float8:
         use_float8(model, parallel.device, settings.parallel.tensor)
     if settings.parallel.tensor > 1:

@@ -351,6 +351,32 @@ class HealthSettings(Section):
     """Save and end after this time, code 75: for jobs with a time limit."""
 
 
+class AdapterSettings(Section):
+    """LoRA by peft (the extra `lora`): `init_from` is frozen, and narrow matrices are trained."""
+
+    rank: int = Field(16, ge=1)
+    """Width of the added matrices."""
+    alpha: float = Field(32.0, gt=0)
+    """What they add is multiplied by alpha / rank."""
+    targets: list[Literal["query", "key", "value", "out", "gate", "up", "down"]] = [
+        "query", "key", "value", "out", "gate", "up", "down",
+    ]  # fmt: skip
+    """Matrices of each block that get some."""
+    dora: bool = False
+    """Train the length of each row as well (DoRA)."""
+
+
+class ProfileSettings(Section):
+    """Traces by torch.profiler, in OUTPUT/profile. A traced step takes longer."""
+
+    steps: list[int]
+    """Steps to trace, as metrics.jsonl counts them; those behind the first few are warm."""
+    ranks: list[int] = [0]
+    """Ranks that trace."""
+    memory: bool = False
+    """Allocations as well; on CUDA also a snapshot for pytorch.org/memory_viz."""
+
+
 class TrainSettings(Section):
     """A training file."""
 
@@ -374,6 +400,8 @@ class TrainSettings(Section):
     """Folder of a Hugging Face model whose weights are trained further; its config is the model."""
     init_tokenizer: Literal["same", "trusted"] = "same"
     """`trusted`: you know that ids of `init_from` and of the packed tokens mean the same."""
+    adapter: AdapterSettings | None = None
+    """Train low-rank adapters instead of all weights; none when absent."""
     batch: BatchSettings
     """Rows per step and per forward pass."""
     steps: int | None = Field(None, ge=1)
@@ -396,6 +424,10 @@ class TrainSettings(Section):
     """Hangs and time limits."""
     log_every_steps: int = Field(10, ge=1)
     """Steps between lines of progress; metrics.jsonl has every step."""
+    track: list[Literal["tensorboard", "wandb", "mlflow"]] = []
+    """Where lines of progress go as figures, too: OUTPUT/tensorboard, Weights & Biases, MLflow."""
+    profile: ProfileSettings | None = None
+    """Traces of chosen steps; none when absent."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs; `auto` takes CUDA where torch finds it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -428,6 +460,18 @@ class TrainSettings(Section):
                     f"{key} {value} does not work with parallel.pipeline_schedule "
                     f"{ours.pipeline_schedule}. Set {key} to {good}, or the schedule to 1f1b."
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_fit(self) -> TrainSettings:
+        others = {"float8": self.float8, "parallel.tensor": self.parallel.tensor > 1}
+        others["parallel.pipeline"] = self.parallel.pipeline > 1
+        if self.adapter and self.init_from is None:
+            raise ValueError("adapter: there is no model to adapt. Name one in init_from.")
+        if self.adapter and (names := [name for name, is_set in others.items() if is_set]):
+            raise ValueError(
+                f"adapter: not fitted to {' and '.join(names)}. Leave one of them out."
+            )
         return self
 
     @model_validator(mode="after")

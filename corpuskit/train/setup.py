@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader.stream import StreamingLoader
+from corpuskit.train.adapters import init_adapters, require_same_adapter
 from corpuskit.train.attention import choose_kernel
 from corpuskit.train.checkpoint import Checkpoints, require_same_run, require_same_training
 from corpuskit.train.flops import peak_flops
@@ -108,6 +109,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     if newest:
         require_same_training(newest.folder, newest.record, identity)
         require_same_run(newest.folder, newest.record, shape, settings)
+        require_same_adapter(newest.record.settings.get("adapter"), settings)
         require_steps_left(newest.folder, newest.record, steps)
     model = build_model(shape, settings, parallel)
     optimizer = build_optimizer(model, settings.optimizer)
@@ -116,6 +118,8 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         restore_loader(newest, loader)
     elif settings.init_from:
         load_initial_weights(Path(settings.init_from), model, parallel)
+        if settings.adapter:
+            init_adapters(model, settings.seed)
     peak = settings.peak_tflops
     return Run(
         newest=newest,

@@ -1,0 +1,159 @@
+"""TensorBoard, Weights & Biases and MLflow as observers of a training.
+
+Each gets the figures that the observer gets, over steps done. What a tracker cannot take is no
+reason to end a training: it is left out from there on, with one line on standard error.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from corpuskit.errors import UsageError
+from corpuskit.train.metrics import EvaluationMetrics, MixtureMetrics, StepMetrics, TrainResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from corpuskit.train.metrics import Observer, Update
+    from corpuskit.train.settings import TrainSettings
+
+    Log = Callable[[dict[str, float], int], None]
+    Close = Callable[[], None]
+
+STEP_FIGURES = (
+    "loss", "lr", "grad_norm", "tokens", "tokens_per_second", "step_seconds", "data_wait_seconds",
+    "mfu",
+)  # fmt: skip
+
+
+class Trackers:
+    """An observer that passes on what `settings.track` names, and calls `observer` first.
+
+    Trackers are opened with the first figures, so only on the rank that has some.
+
+    Raises:
+        UsageError: the package of one is missing.
+    """
+
+    def __init__(self, settings: TrainSettings, observer: Observer) -> None:
+        for name in settings.track:
+            if importlib.util.find_spec(name) is None:
+                package = "mlflow-skinny" if name == "mlflow" else name
+                raise UsageError(
+                    f"track: {name} is not installed. Run: pip install {package}; or leave it out."
+                )
+        self._settings, self._observer = settings, observer
+        self._waiting: list[str] = list(settings.track)
+        self._open: dict[str, tuple[Log, Close]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in list(self._open):
+            self._attempt(name, self._open.pop(name)[1])
+
+    def __call__(self, update: Update) -> None:
+        self._observer(update)
+        if isinstance(update, TrainResult):
+            self.__exit__()  # among several ranks the process ends without leaving the context
+        values, step = figures_of(update)
+        while values and self._waiting:
+            name = self._waiting.pop()
+            self._attempt(name, functools.partial(self._begin, name, step))
+        for name, (log, _) in list(self._open.items()) if values else ():
+            self._attempt(name, functools.partial(log, values, step))
+
+    def _begin(self, name: str, step: int) -> None:
+        # The same over all starts of a training.
+        identity = json.loads(Path(self._settings.output, "run.json").read_bytes())["id"]
+        self._open[name] = OPENERS[name](self._settings, identity, step)
+
+    def _attempt(self, name: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whatever other packages raise
+            self._open.pop(name, None)
+            print(f"track: {name} gets no more figures: {error}", file=sys.stderr)  # noqa: T201
+
+
+def figures_of(update: Update) -> tuple[dict[str, float], int]:
+    """Return the figures of an update by name, and after how many steps they are."""
+    values: dict[str, float | None] = {}
+    step = 0
+    if isinstance(update, StepMetrics):
+        step = update.step + 1
+        values = {name: getattr(update, name) for name in STEP_FIGURES}
+        for name, source in update.sources.items():
+            # Not below loss/, which MLflow would keep as a file.
+            values[f"loss_of/{name}"] = source.loss
+            values[f"bits_per_byte/{name}"] = source.bits_per_byte
+    elif isinstance(update, EvaluationMetrics):
+        step = update.step
+        for name, source in update.sources.items():
+            values[f"held_out/{name}"] = source.bits_per_byte or source.loss
+        for name, task in update.tasks.items():
+            values[f"task/{name}/accuracy"] = task.accuracy
+            values[f"task/{name}/bits_per_byte"] = task.bits_per_byte
+    elif isinstance(update, MixtureMetrics):
+        step = update.step
+        values = {
+            f"mixture/{name}": source.realised_ratio for name, source in update.sources.items()
+        }
+    return {name: value for name, value in values.items() if value is not None}, step
+
+
+def _tensorboard(settings: TrainSettings, _identity: str, step: int) -> tuple[Log, Close]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    folder = str(Path(settings.output, "tensorboard"))
+    # What a killed run wrote after its last checkpoint is hidden by what comes now.
+    writer = SummaryWriter(folder, purge_step=step)
+
+    def log(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+
+    return log, writer.close
+
+
+def _wandb(settings: TrainSettings, identity: str, _step: int) -> tuple[Log, Close]:
+    import wandb  # type: ignore[import-not-found,unused-ignore]
+
+    mode: Any = os.environ.get("WANDB_MODE", "offline")
+    run = wandb.init(
+        project="corpuskit", name=settings.name, id=identity, resume="allow", dir=settings.output,
+        mode=mode, config=settings.model_dump(mode="json"),
+    )  # fmt: skip
+    # Their own count may not go back, as a run does after a kill.
+    run.define_metric("*", step_metric="steps_done")
+    return lambda values, step: run.log(values | {"steps_done": step}), run.finish
+
+
+def _mlflow(settings: TrainSettings, identity: str, _step: int) -> tuple[Log, Close]:
+    # Files are what works without a server; MLflow 3 wants to be told.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow import MlflowClient  # type: ignore[import-not-found,unused-ignore]
+
+    folder = Path(settings.output, "mlruns").resolve()
+    client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", folder.as_uri()))
+    experiment = client.get_experiment_by_name("corpuskit")
+    place = experiment.experiment_id if experiment else client.create_experiment("corpuskit")
+    earlier = client.search_runs([place], f"tags.training = '{identity}'")
+    tags = {"training": identity}
+    run = (earlier or [client.create_run(place, run_name=settings.name, tags=tags)])[0].info.run_id
+
+    def log(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            client.log_metric(run, name, value, step=step)
+
+    return log, lambda: client.set_terminated(run)
+
+
+OPENERS = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
