@@ -59,8 +59,16 @@ def require_same_run(
     Raises:
         UsageError: names every difference.
     """
-    there = {**record.shape, "global_rows": record.settings["batch"]["global_rows"]}
-    here = {**asdict(shape), "global_rows": settings.batch.global_rows}
+    there = {
+        **record.shape,
+        "global_rows": record.settings["batch"]["global_rows"],
+        "optimizer.kind": record.settings["optimizer"].get("kind", "adamw"),
+    }
+    here = {
+        **asdict(shape),
+        "global_rows": settings.batch.global_rows,
+        "optimizer.kind": settings.optimizer.kind,
+    }
     differing = [
         f"{name} {there.get(name)!r} there, {value!r} here"
         for name, value in here.items()
@@ -333,7 +341,8 @@ def _state(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     if is_new:
         # torch has made the missing state by a step without gradients, and counted it.
         for state in optimizer.state.values():
-            state["step"].zero_()
+            if "step" in state:
+                state["step"].zero_()
     return {"model": model_state, "optimizer": optimizer_state}
 
 

@@ -155,14 +155,18 @@ class BatchSettings(Section):
 
 
 class OptimizerSettings(Section):
-    """AdamW. Norms and embeddings are not decayed."""
+    """The update of the weights. Norms and embeddings are not decayed."""
 
+    kind: Literal["adamw", "muon", "lion"] = "adamw"
+    """`muon`: orthogonal steps for the matrices of blocks, AdamW for the rest; `lion`: signs."""
     lr: float = Field(3e-4, gt=0)
     """Peak learning rate."""
     beta1: float = Field(0.9, ge=0, lt=1)
     """Decay of the first moment, per step."""
     beta2: float = Field(0.95, ge=0, lt=1)
-    """Decay of the second moment, per step."""
+    """Decay of the second moment, per step; `lion`: of its average."""
+    momentum: float = Field(0.95, ge=0, lt=1)
+    """`muon`: decay of the momentum of matrices, per step."""
     eps: float = Field(1e-8, gt=0)
     """Added to the root of the second moment."""
     weight_decay: float = Field(0.1, ge=0)
@@ -307,7 +311,7 @@ class TrainSettings(Section):
     tokens: int | None = Field(None, ge=1)
     """Tokens to train on, rounded up to whole steps."""
     optimizer: OptimizerSettings = OptimizerSettings()
-    """AdamW."""
+    """The update of the weights."""
     schedule: ScheduleSettings = ScheduleSettings()
     """The learning rate."""
     parallel: ParallelSettings = ParallelSettings()

@@ -40,13 +40,15 @@ MODEL = {
 }  # fmt: skip
 
 
-def settings_of(model: dict[str, Any] | None = None, **parallel: Any) -> TrainSettings:
-    """Return settings of which only those of the model and of `parallel` matter here."""
+def settings_of(
+    model: dict[str, Any] | None = None, kind: str = "adamw", **parallel: Any
+) -> TrainSettings:
+    """Return settings of which only those of model, optimizer and `parallel` matter here."""
     return TrainSettings.model_validate(
         {
             "data": "-", "output": "-", "model": MODEL | (model or {}), "parallel": parallel,
-            "batch": {"global_rows": ROWS, "micro_rows": 1}, "optimizer": {"lr": 1e-2},
-            "device": "cpu",
+            "batch": {"global_rows": ROWS, "micro_rows": 1}, "device": "cpu",
+            "optimizer": {"lr": 1e-3 if kind == "lion" else 1e-2, "kind": kind},
         }
     )  # fmt: skip
 
@@ -192,12 +194,12 @@ def in_turn(*calls: tuple[Callable[..., None], Any]) -> None:
 @pytest.mark.slow
 def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_path: Path) -> None:
     untied = {"tied": False, "qk_norm": False, "z_loss": 0.0}
-    four, two, one = (tmp_path / name for name in ("four", "two", "one"))
+    four, two, one, muon = (tmp_path / name for name in ("four", "two", "one", "muon"))
     run_ranks(
         4,
         in_turn,
         (check, settings_of(tensor=2, zero=1, recompute="selective"), four),
-        (check, settings_of(untied, tensor=2, replicas=2), None, 3),
+        (check, settings_of(untied, "muon", tensor=2, replicas=2), muon),
     )
     run_ranks(
         2,
@@ -205,6 +207,8 @@ def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_pa
         (check_continued, settings_of(tensor=2), four),
         (check_continued, settings_of(zero=2, recompute="full"), four),
         (check, settings_of(zero=1), two),
+        (check_continued, settings_of(untied, "muon"), muon),
+        (check, settings_of(kind="lion"), None, 3),
         (check_what_stays_whole, *(settings_of(zero=zero) for zero in (1, 2, 3))),
     )
     run_ranks(
@@ -212,6 +216,7 @@ def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_pa
         in_turn,
         (check_continued, settings_of(), four),
         (check_continued, settings_of(), two),
+        (check_continued, settings_of(untied, "muon"), muon),
         (check, settings_of(), one),
     )
     run_ranks(2, check_continued, settings_of(), one)
