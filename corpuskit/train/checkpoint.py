@@ -63,11 +63,13 @@ def require_same_run(
         **record.shape,
         "global_rows": record.settings["batch"]["global_rows"],
         "optimizer.kind": record.settings["optimizer"].get("kind", "adamw"),
+        "optimizer.average_decay": record.settings["optimizer"].get("average_decay", 0.0),
     }
     here = {
         **asdict(shape),
         "global_rows": settings.batch.global_rows,
         "optimizer.kind": settings.optimizer.kind,
+        "optimizer.average_decay": settings.optimizer.average_decay,
     }
     differing = [
         f"{name} {there.get(name)!r} there, {value!r} here"
@@ -175,6 +177,27 @@ class Checkpoints:
                 f"one from a copy, or delete {self._folder} to begin at step 0."
             )
         return None
+
+    def verified(self, folder: Path) -> VerifiedCheckpoint:
+        """Return a checkpoint of another output; collective.
+
+        Raises:
+            UsageError: the folder is none.
+            DataError: it is damaged.
+        """
+        if step_of(folder.name) is None or not folder.is_dir():
+            raise UsageError(
+                f"branch_from: {folder} is no checkpoint. Name a folder step-N of the trunk's "
+                "OUTPUT/checkpoints."
+            )
+        begun = time.perf_counter()
+        record, problem = self._examine(folder)
+        if record is None or problem:
+            raise DataError(
+                f"{folder}: the checkpoint is damaged: {problem}. Branch from another one."
+            )
+        size = sum(size for size, _ in record.files.values())
+        return VerifiedCheckpoint(folder, record, size, time.perf_counter() - begun)
 
     def set_aside(self) -> list[Path]:
         """Rename what is in `damaged`, so that saves may take its names; return the new names."""

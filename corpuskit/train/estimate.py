@@ -236,6 +236,8 @@ def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
         f"{name}: memory is that without it." for name in ("compile", "float8")
         if getattr(settings, name)
     ]  # fmt: skip
+    if settings.branch_from:
+        lines.append("branch_from: steps, time and cost count those of the trunk, too.")
     if result.device and result.peak_flops is None:
         lines.append(f"{result.device.name} has no matrix units for {settings.dtype}: no time.")
     return lines
@@ -474,6 +476,8 @@ class Work:
     is_wrapped: bool  # by FSDP; a rank alone is not, in float32
     accumulates: bool  # gradients over several micro-batches
     z_loss: bool
+    optimizer: str
+    keeps_average: bool  # of the weights
     copies_state: bool  # for checkpoints written in the background, in the same memory
 
     @property
@@ -506,6 +510,8 @@ def plan_work(
         is_wrapped=ranks > 1 or settings.dtype != "float32",
         accumulates=rank_rows > rows,
         z_loss=settings.model.z_loss > 0,
+        optimizer=settings.optimizer.kind,
+        keeps_average=settings.optimizer.average_decay > 0,
         copies_state=settings.checkpoint.background and not is_cuda,
     )
 
@@ -533,9 +539,9 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     mask = float(tokens * work.seq_len) if work.kernel == "sdpa" else 0.0
     logits, log_softmax = _logit_bytes(shape, work)
     table = float(work.item_bytes * shape.vocab_size * shape.dim / work.tensor)
-    always: dict[Part, float] = {"weights": local, "optimizer": 2 * local}
+    always: dict[Part, float] = {"weights": local, "optimizer": float(FLOAT * sizes.moments)}
     if work.copies_state:
-        always["checkpoint"] = 3 * local
+        always["checkpoint"] = local + always["optimizer"]
 
     def moment(name: str, left: int, done: int, parts: dict[Part, float]) -> Moment:
         """Add to `parts` what `left` blocks keep, and the gradients of `done` blocks."""
@@ -580,6 +586,7 @@ class _RankCounts(NamedTuple):
     """Numbers of parameters on a rank."""
 
     local: int  # cut over shards and over ranks that share matrices
+    moments: int  # of the optimizer, cut likewise
     root: int  # embedding, norm and head; and a block: cut over the latter only
     block: int
     layers: int
@@ -615,16 +622,19 @@ class _RankCounts(NamedTuple):
 
 
 def _count(shape: ModelShape, work: Work) -> _RankCounts:
-    local = root = block = 0
+    local = moments = root = block = 0
     for matrix in matrices(shape):
         here, share = matrix.local(work.tensor), matrix.local(work.tensor, work.shards)
         times = shape.layers if matrix.where == "block" else 1
         local += times * share
+        is_hidden = matrix.where == "block" and matrix.cut != "none"
+        has_one = work.optimizer == "lion" or (work.optimizer == "muon" and is_hidden)
+        moments += times * share * ((1 if has_one else 2) + work.keeps_average)
         if matrix.where == "block":
             block += here
         else:
             root += here
-    return _RankCounts(local, root, block, shape.layers)
+    return _RankCounts(local, moments, root, block, shape.layers)
 
 
 def _norm_bytes(work: Work, width: float, vectors: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from torch import nn
 
@@ -35,11 +36,47 @@ def build_optimizer(model: Decoder, settings: OptimizerSettings) -> torch.optim.
         decay = 0.0 if is_free else settings.weight_decay
         made[by_muon].append({"params": groups[by_muon, is_free], "weight_decay": decay})
     betas = settings.beta1, settings.beta2
+    optimizer: torch.optim.Optimizer
     if settings.kind == "lion":
-        return Lion(made[False], settings.lr, betas)
-    # The fused kernel exists for CPU and CUDA, the two devices that a run can have.
-    adamw = torch.optim.AdamW(made[False], settings.lr, betas, settings.eps, fused=True)
-    return Muon(made[True], adamw, settings.momentum) if settings.kind == "muon" else adamw
+        optimizer = Lion(made[False], settings.lr, betas)
+    else:
+        # The fused kernel exists for CPU and CUDA, the two devices that a run can have.
+        adamw = torch.optim.AdamW(made[False], settings.lr, betas, settings.eps, fused=True)
+        is_muon = settings.kind == "muon"
+        optimizer = Muon(made[True], adamw, settings.momentum) if is_muon else adamw
+    if decay := settings.average_decay:
+        optimizer.register_step_post_hook(lambda stepped, *_: keep_average(stepped, decay))
+    return optimizer
+
+
+@torch.no_grad()
+def keep_average(optimizer: torch.optim.Optimizer, decay: float) -> None:
+    """Move each weight's average towards the weight; it is optimizer state, saved and resharded."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if "average" not in state:
+                state["average"] = parameter.detach().clone()
+            _local(state["average"]).lerp_(_local(parameter), 1 - decay)
+
+
+@contextlib.contextmanager
+def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Exchange the weights and their averages, where there are any; exchange them back."""
+    _exchange(optimizer)
+    try:
+        yield
+    finally:
+        _exchange(optimizer)
+
+
+@torch.no_grad()
+def _exchange(optimizer: torch.optim.Optimizer) -> None:
+    for parameter, state in optimizer.state.items():
+        if "average" in state:
+            weights = parameter.detach().clone()
+            parameter.copy_(state["average"])
+            state["average"].copy_(weights)
 
 
 class Lion(torch.optim.Optimizer):
@@ -192,7 +229,8 @@ def learning_rate(tokens: int, total: int, peak: float, schedule: ScheduleSettin
         return peak
     start = warmup
     if schedule.kind == "wsd":
-        start = max(warmup, round(total * (1 - schedule.decay_ratio)))
+        start = total - (schedule.decay_tokens or round(total * schedule.decay_ratio))
+        start = max(warmup, start)
     done = min(max(tokens - start, 0) / max(total - start, 1), 1.0)
     if schedule.kind == "cosine":
         left = (1 + math.cos(math.pi * done)) / 2

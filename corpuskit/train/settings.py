@@ -171,6 +171,8 @@ class OptimizerSettings(Section):
     """Added to the root of the second moment."""
     weight_decay: float = Field(0.1, ge=0)
     """Share of a weight that leaves per step, per unit of learning rate."""
+    average_decay: float = Field(0.0, ge=0, lt=1)
+    """Keep an exponential average of the weights, for evaluation: share left per step; 0: none."""
     clip_norm: float = Field(1.0, ge=0)
     """Largest norm of the whole gradient; 0 is no clipping."""
 
@@ -186,10 +188,21 @@ class ScheduleSettings(Section):
     """Warmup as a share of the run."""
     decay_ratio: float = Field(0.2, ge=0, le=1)
     """`wsd`: the last share of the run, in which the rate falls."""
+    decay_tokens: int | None = Field(None, ge=1)
+    """`wsd`: the last tokens of the run, instead of `decay_ratio`."""
     decay_shape: Literal["linear", "sqrt"] = "linear"
     """`wsd`: a straight line, or one minus a square root."""
     final_ratio: float = Field(0.1, ge=0, le=1)
     """Last learning rate as a share of the peak."""
+
+    @model_validator(mode="after")
+    def _decays(self) -> ScheduleSettings:
+        if self.decay_tokens and self.kind != "wsd":
+            raise ValueError(
+                f"decay_tokens {self.decay_tokens}: {self.kind} has no decay of its own. Set kind "
+                "to wsd, or leave decay_tokens out."
+            )
+        return self
 
 
 class ParallelSettings(Section):
@@ -302,6 +315,8 @@ class TrainSettings(Section):
     """The decoder."""
     init_from: PathText | None = None
     """Folder of a Hugging Face model whose weights are trained further; its config is the model."""
+    branch_from: PathText | None = None
+    """Checkpoint of another output (.../checkpoints/step-N) whose training goes on here."""
     init_tokenizer: Literal["same", "trusted"] = "same"
     """`trusted`: you know that ids of `init_from` and of the packed tokens mean the same."""
     batch: BatchSettings
@@ -345,6 +360,15 @@ class TrainSettings(Section):
             raise ValueError(
                 f"model: neither preset nor dimensions are set. Set preset to one of "
                 f"{', '.join(PRESETS)}, set every dimension, or name a model in init_from."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_beginning(self) -> TrainSettings:
+        if self.branch_from and self.init_from:
+            raise ValueError(
+                "branch_from and init_from are both set: a branch has the weights of its "
+                "checkpoint. Keep one."
             )
         return self
 
