@@ -97,8 +97,8 @@ def require_same_training(folder: Path, record: CheckpointRecord, identity: str)
     if identity and record.run != identity:
         raise UsageError(
             f"{folder}: the checkpoint is of another training ({record.run or 'unknown'}; run.json "
-            f"says {identity}). Move it away; or, to continue from it, copy it alone to "
-            "OUTPUT/checkpoints of a new output."
+            f"says {identity}). Move it away; or, to continue from it, name it in branch_from of "
+            "a new output."
         )
 
 

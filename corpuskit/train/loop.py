@@ -33,7 +33,7 @@ from corpuskit.train.heartbeat import REQUEUE, Ending, HeartbeatWriter, note_end
 from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.metrics import StepMetrics, TrainResult, source_losses
 from corpuskit.train.model import token_losses
-from corpuskit.train.optim import clip_gradients, learning_rate
+from corpuskit.train.optim import clip_gradients, learning_rate, set_rate
 from corpuskit.train.parallel import begin_micro_batch, join
 from corpuskit.train.record import lock_output
 from corpuskit.train.recovery import BadStep, go_back, report_bad_step
@@ -222,8 +222,7 @@ def take_step(
     usual = run.guard.usual_loss
     reason = run.guard.judge(step, sums.loss, sums.grad_norm)
     if reason is None:
-        for group in run.optimizer.param_groups:
-            group["lr"] = lr
+        set_rate(run.optimizer, lr)
         run.optimizer.step()
     else:
         bad = BadStep(step, reason, sums.loss, sums.grad_norm, usual or sums.loss)

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from corpuskit.train.model import width_factors
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -23,18 +25,22 @@ if TYPE_CHECKING:
 def build_optimizer(model: Decoder, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Return an optimizer that decays matrices, and neither norms nor embeddings.
 
-    The learning rate of its groups is to be set before each step.
+    Set the learning rate of its groups with `set_rate` before each step.
     """
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         is_free = parameter.ndim == 1 or name == "embedding.weight"
         by_muon = settings.kind == "muon" and parameter.ndim == 2 and name.startswith("blocks.")
-        groups.setdefault((by_muon, is_free), []).append(parameter)
-    # Sorted: checkpoints number the groups.
+        _, scale = width_factors(name, model.shape)
+        # Singular values of Muon's steps grow with the root of the width, those of Adam's with it.
+        key = by_muon, is_free, scale**0.5 if by_muon else scale
+        groups.setdefault(key, []).append(parameter)
     made: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
-    for by_muon, is_free in sorted(groups):
-        decay = 0.0 if is_free else settings.weight_decay
-        made[by_muon].append({"params": groups[by_muon, is_free], "weight_decay": decay})
+    for by_muon, is_free, scale in sorted(groups):  # checkpoints number the groups
+        # What leaves a weight per step is the same at any width.
+        decay = 0.0 if is_free else settings.weight_decay / scale
+        group = {"params": groups[by_muon, is_free, scale], "weight_decay": decay}
+        made[by_muon].append(group if scale == 1 else group | {"lr_scale": scale})
     betas = settings.beta1, settings.beta2
     optimizer: torch.optim.Optimizer
     if settings.kind == "lion":
@@ -47,6 +53,12 @@ def build_optimizer(model: Decoder, settings: OptimizerSettings) -> torch.optim.
     if decay := settings.average_decay:
         optimizer.register_step_post_hook(lambda stepped, *_: keep_average(stepped, decay))
     return optimizer
+
+
+def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of the next step, as it is at the width that it was tuned at."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_scale", 1.0)
 
 
 @torch.no_grad()

@@ -39,6 +39,7 @@ class ModelShape:
     rope_theta: float
     norm_eps: float
     rope_scaling: RopeScaling | None = None
+    mup_base_dim: int | None = None
 
 
 SIZES = ("dim", "layers", "heads", "kv_heads", "ffn_dim")
@@ -90,6 +91,8 @@ class ModelSettings(Section):
     """Added to the mean square in norms."""
     z_loss: float = Field(0.0, ge=0)
     """Weight of the squared log-normaliser in what is minimised; 0 is off."""
+    mup_base_dim: int | None = Field(None, ge=8)
+    """Width that `optimizer.lr` was tuned at: muP fits initial weights and rates to this width."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> ModelSettings:
@@ -141,6 +144,7 @@ class ModelSettings(Section):
             rope_theta=self.rope_theta,
             norm_eps=self.norm_eps,
             rope_scaling=None,
+            mup_base_dim=self.mup_base_dim,
             **sizes,
         )
 
@@ -369,6 +373,10 @@ class TrainSettings(Section):
             raise ValueError(
                 "branch_from and init_from are both set: a branch has the weights of its "
                 "checkpoint. Keep one."
+            )
+        if self.model.mup_base_dim and self.init_from:
+            raise ValueError(
+                "model.mup_base_dim is of new weights, and init_from names others. Keep one."
             )
         return self
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from corpuskit.train.model import Decoder
+from corpuskit.train.attention import lay_out
+from corpuskit.train.model import Decoder, init_weights, token_losses
 from corpuskit.train.optim import (
     Lion,
     Muon,
@@ -18,6 +20,7 @@ from corpuskit.train.optim import (
     clip_gradients,
     learning_rate,
     orthogonalise,
+    set_rate,
 )
 from corpuskit.train.settings import ModelSettings, OptimizerSettings, ScheduleSettings
 
@@ -37,6 +40,51 @@ def test_norms_and_embeddings_are_not_decayed() -> None:
         free = "norm" in name or name == "embedding.weight"
         assert decay[id(parameter)] == (0.0 if free else 0.3), name
     assert len(decay) == len(list(model.parameters()))
+
+
+WIDTHS = (32, 64, 128, 256)
+
+
+@pytest.mark.parametrize(("kind", "lr"), [("adamw", 3e-3), ("muon", 1e-2)])
+def test_with_mup_steps_change_the_stream_as_much_at_any_width(kind: Any, lr: float) -> None:
+    settings = OptimizerSettings(kind=kind, lr=lr)
+    slopes = {}
+    for base in (None, 32) if kind == "adamw" else (32,):
+        sizes = np.array([_changes(width, base, settings) for width in WIDTHS])
+        slopes[base], logits = np.polyfit(np.log2(WIDTHS), np.log2(sizes), 1)[0]
+    # Logits shrink towards their limit: what is left of the initial ones falls with the root.
+    assert abs(slopes[32]) < 0.12
+    assert -0.35 < logits < 0.05
+    assert slopes.get(None, 1) > 0.2
+
+
+def _changes(width: int, base: int | None, settings: OptimizerSettings) -> tuple[float, float]:
+    """Return how much six steps change the last block's output and the logits (RMS)."""
+    shape = ModelSettings(
+        dim=width, layers=2, heads=width // 16, kv_heads=width // 16, ffn_dim=2 * width,
+        mup_base_dim=base,
+    ).shape(40)  # fmt: skip
+    model = Decoder(shape)
+    init_weights(model, 0)
+    optimizer = build_optimizer(model, settings)
+    rows = torch.arange(0, 40, 5)[:, None]
+    for _ in range(12):
+        rows = torch.cat((rows, (7 * rows[:, -1:] + 1) % 40), 1)
+    layout = lay_out(
+        np.tile(np.arange(12), (8, 1)), head_dim=16, rope_theta=1e4, kernel="sdpa",
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    streams: list[torch.Tensor] = []
+    model.blocks[-1].register_forward_hook(lambda _module, _inputs, x: streams.append(x.detach()))
+    logits = []
+    for _ in range(7):
+        logits.append(model(rows[:, :-1], layout))
+        (token_losses(logits[-1], rows[:, 1:])[1] / 96).backward()
+        set_rate(optimizer, settings.lr)
+        optimizer.step()
+        optimizer.zero_grad()
+    changes = streams[-1] - streams[0], (logits[-1] - logits[0]).detach()
+    return changes[0].square().mean().sqrt().item(), changes[1].square().mean().sqrt().item()
 
 
 def random_steps(optimizer: torch.optim.Optimizer, weights: torch.nn.Parameter) -> torch.Tensor:
