@@ -30,7 +30,12 @@ class TokenizerFiles:
 
 
 def export(
-    settings: TrainSettings, folder: str, *, step: int | None = None, dtype: str = "bfloat16"
+    settings: TrainSettings,
+    folder: str,
+    *,
+    step: int | None = None,
+    dtype: str = "bfloat16",
+    average: str | None = None,
 ) -> None:
     """Write the checkpoint of a step, or the newest, and the run's tokenizer to a new folder."""
     with needs_torch():
@@ -54,6 +59,7 @@ def export(
         dtype=dtype,
         files=tokenizer.files,
         tokenizer=origin,
+        average=average,
     )
     files = f"{done.files} files" if done.files > 1 else "1 file"
     files += ", and the tokenizer" if origin else ""

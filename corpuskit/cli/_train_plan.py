@@ -134,6 +134,13 @@ def _pipeline(figures: Estimate) -> Table:
     return table
 
 
+_MOMENTS = {
+    "adamw": "two moments",
+    "lion": "one moment",
+    "muon": "one moment of blocks' matrices, two of others",
+}
+
+
 def _explain(part: str, figures: Estimate) -> str:
     work, shape = figures.work, figures.length.shape
     cut = f"cut over {work.shards} ranks" if work.shards > 1 else "whole"
@@ -141,10 +148,11 @@ def _explain(part: str, figures: Estimate) -> str:
         cut += f", matrices over {work.tensor}"
     dtype = "bfloat16" if work.item_bytes == 2 else "float32"
     rows = f"{work.rows} row{'s' * (work.rows > 1)} of {work.seq_len:,} tokens"
+    average = ", average weights" if work.keeps_average else ""
     keeps_whole = work.accumulates and work.zero == 1 and work.is_wrapped
     return {
         "weights": f"float32, {cut}",
-        "optimizer": f"two moments, float32, {cut}",
+        "optimizer": f"{_MOMENTS[work.optimizer]}{average}, float32, {cut}",
         "gradients": "float32" + (", whole until the last micro-batch" * keeps_whole),
         "gathered weights": f"{dtype}, zero: {work.zero}",
         "reduction": "gradients as made and as sent over the ranks",

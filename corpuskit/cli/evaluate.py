@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 @click.argument("model", type=click.Path(exists=True, file_okay=False))
 @click.argument("tasks", nargs=-1, required=True, metavar="NAME=FILE...")
 @click.option("--step", type=click.IntRange(0), help="Of a training: which checkpoint.  [newest]")
+@click.option("--average", metavar="ema|N",
+              help="Of a training: the average it kept, or the mean of N checkpoints.")  # fmt: skip
 @click.option("--max-items", type=click.IntRange(1), help="Of each task, the first N items.")
 @click.option("--unconditional", is_flag=True,
               help="Score choices without their context, too; takes twice the time.")  # fmt: skip

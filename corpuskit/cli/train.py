@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BELONGS = {
     "--plan": ("ranks", "device_name", "mfu", "price", "mtbf_hours", "seq_len"),
-    "--export": ("step", "dtype"),
+    "--export": ("step", "dtype", "average"),
     "--sbatch": (
         "nodes", "gpus_per_node", "procs_per_node", "time", "partition", "account",
         "grace_seconds", "flags",
@@ -58,6 +58,8 @@ SPELLED = {"device_name": "--device", "flags": "--flag"}
 @click.option("--step", type=click.IntRange(0), help="With --export: which.  [default: newest]")
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32"]),
               help="With --export: of the weights written.  [default: bfloat16]")  # fmt: skip
+@click.option("--average", metavar="ema|N",
+              help="With --export: the kept average, or the mean of N checkpoints.")  # fmt: skip
 @click.option("--sbatch", is_flag=True, help="Train nothing; print a batch script for Slurm.")
 @click.option("--nodes", type=click.IntRange(1), help="With --sbatch: nodes.  [default: 1]")
 @click.option("--gpus-per-node", type=click.IntRange(1), help="With --sbatch: GPUs, a rank each.")

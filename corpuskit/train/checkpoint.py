@@ -63,8 +63,15 @@ def require_same_run(
         "experts": None,
         **record.shape,
         "global_rows": record.settings["batch"]["global_rows"],
+        "optimizer.kind": record.settings["optimizer"].get("kind", "adamw"),
+        "optimizer.average_decay": record.settings["optimizer"].get("average_decay", 0.0),
     }
-    here = {**asdict(shape), "global_rows": settings.batch.global_rows}
+    here = {
+        **asdict(shape),
+        "global_rows": settings.batch.global_rows,
+        "optimizer.kind": settings.optimizer.kind,
+        "optimizer.average_decay": settings.optimizer.average_decay,
+    }
     differing = [
         f"{name} {there.get(name)!r} there, {value!r} here"
         for name, value in here.items()
@@ -91,8 +98,8 @@ def require_same_training(folder: Path, record: CheckpointRecord, identity: str)
     if identity and record.run != identity:
         raise UsageError(
             f"{folder}: the checkpoint is of another training ({record.run or 'unknown'}; run.json "
-            f"says {identity}). Move it away; or, to continue from it, copy it alone to "
-            "OUTPUT/checkpoints of a new output."
+            f"says {identity}). Move it away; or, to continue from it, name it in branch_from of "
+            "a new output."
         )
 
 
@@ -168,6 +175,27 @@ class Checkpoints:
                 f"one from a copy, or delete {self._folder} to begin at step 0."
             )
         return None
+
+    def verified(self, folder: Path) -> VerifiedCheckpoint:
+        """Return a checkpoint of another output; collective.
+
+        Raises:
+            UsageError: the folder is none.
+            DataError: it is damaged.
+        """
+        if step_of(folder.name) is None or not folder.is_dir():
+            raise UsageError(
+                f"branch_from: {folder} is no checkpoint. Name a folder step-N of the trunk's "
+                "OUTPUT/checkpoints."
+            )
+        begun = time.perf_counter()
+        record, problem = self._examine(folder)
+        if record is None or problem:
+            raise DataError(
+                f"{folder}: the checkpoint is damaged: {problem}. Branch from another one."
+            )
+        size = sum(size for size, _ in record.files.values())
+        return VerifiedCheckpoint(folder, record, size, time.perf_counter() - begun)
 
     def set_aside(self) -> list[Path]:
         """Rename what is in `damaged`, so that saves may take its names; return the new names."""
@@ -375,7 +403,8 @@ def _state(model: Decoder, optimizer: torch.optim.Optimizer, parallel: Parallel)
     if is_new:
         # torch has made the missing state by a step without gradients, and counted it.
         for state in optimizer.state.values():
-            state["step"].zero_()
+            if "step" in state:
+                state["step"].zero_()
     return {"model": model_state, "optimizer": optimizer_state}
 
 

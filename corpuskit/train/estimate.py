@@ -244,6 +244,8 @@ def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
         f"{name}: memory is that without it." for name in ("compile", "float8", "adapter")
         if getattr(settings, name)
     ]  # fmt: skip
+    if settings.branch_from:
+        lines.append("branch_from: steps, time and cost count those of the trunk, too.")
     if result.device and result.peak_flops is None:
         lines.append(f"{result.device.name} has no matrix units for {settings.dtype}: no time.")
     return lines
@@ -490,6 +492,8 @@ class Work:
     is_wrapped: bool  # by FSDP; a rank alone is not, in float32
     accumulates: bool  # gradients over several micro-batches
     z_loss: bool
+    optimizer: str
+    keeps_average: bool  # of the weights
     copies_state: bool  # for checkpoints written in the background, in the same memory
     expert: int = 1  # ranks that share the experts of a layer
     layers: int | None = None  # that it has of a pipeline's; None for all, and the two below
@@ -529,6 +533,8 @@ def plan_work(
         is_wrapped=ranks > parallel.pipeline or settings.dtype != "float32",
         accumulates=rank_rows > rows,
         z_loss=settings.model.z_loss > 0,
+        optimizer=settings.optimizer.kind,
+        keeps_average=settings.optimizer.average_decay > 0,
         copies_state=settings.checkpoint.background and not is_cuda,
     )
 
@@ -606,7 +612,7 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     table = float(work.item_bytes * shape.vocab_size * shape.dim / work.tensor)
     has_ends = work.has_embedding or work.has_head
     table *= has_ends
-    always: dict[Part, float] = {"weights": local, "optimizer": 2 * local}
+    always: dict[Part, float] = {"weights": local, "optimizer": float(FLOAT * sizes.moments)}
     if work.received:
         stream = work.item_bytes * shape.dim / work.tensor * tokens
         always["received"] = work.received * stream
@@ -614,7 +620,7 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
         waiting = layers * kept + outside + mask + work.has_head * logits / 2
         always["waiting"] = (work.in_flight - 1) * waiting
     if work.copies_state:
-        always["checkpoint"] = 3 * local
+        always["checkpoint"] = local + always["optimizer"]
 
     def moment(name: str, left: int, done: int, parts: dict[Part, float]) -> Moment:
         """Add to `parts` what `left` blocks keep, and the gradients of `done` blocks."""
@@ -659,6 +665,7 @@ class _RankCounts(NamedTuple):
     """Numbers of parameters on a rank."""
 
     local: int  # cut over shards and over ranks that share matrices
+    moments: int  # of the optimizer, cut likewise
     root: int  # embedding, norm and head; and a block: cut over the latter only
     block: int
     layers: int
@@ -694,7 +701,7 @@ class _RankCounts(NamedTuple):
 
 
 def _count(shape: ModelShape, work: Work) -> _RankCounts:
-    local = root = block = 0
+    local = moments = root = block = 0
     layers = shape.layers if work.layers is None else work.layers
     absent = {"embedding": not work.has_embedding, "head": not work.has_head}
     for matrix in matrices(shape):
@@ -704,11 +711,14 @@ def _count(shape: ModelShape, work: Work) -> _RankCounts:
         share = matrix.local(work.tensor, work.shards, work.expert)
         times = layers if matrix.where == "block" else 1
         local += times * share
+        is_hidden = matrix.where == "block" and matrix.cut in ("rows", "columns")
+        has_one = work.optimizer == "lion" or (work.optimizer == "muon" and is_hidden)
+        moments += times * share * ((1 if has_one else 2) + work.keeps_average)
         if matrix.where == "block":
             block += here
         else:
             root += here
-    return _RankCounts(local, root, block, layers)
+    return _RankCounts(local, moments, root, block, layers)
 
 
 def _norm_bytes(work: Work, width: float, vectors: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -33,7 +34,7 @@ from corpuskit.train.record import files_of, read_record, require_undamaged, ste
 from corpuskit.train.settings import ExpertShape, ModelShape, RopeScaling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from corpuskit.train.record import CheckpointRecord
 
@@ -80,6 +81,32 @@ def find_checkpoint(output: str | Path, step: int | None = None) -> Path:
     return checkpoints[step]
 
 
+def find_averaged(checkpoint: Path, average: str | None) -> list[Path]:
+    """Return the checkpoints whose weights are averaged: this one and those before it.
+
+    Args:
+        checkpoint: the newest.
+        average: how many; `ema`, the average that the run keeps, and None are of this one alone.
+
+    Raises:
+        UsageError: it is something else, or there are fewer.
+    """
+    if average in (None, "ema"):
+        return [checkpoint]
+    steps = sorted(
+        n for path in checkpoint.parent.iterdir() if (n := step_of(path.name)) is not None
+    )
+    steps = [step for step in steps if step <= (step_of(checkpoint.name) or 0)]
+    number = int(average) if average and average.isdecimal() else 0
+    if not 1 <= number <= len(steps):
+        raise UsageError(
+            f"--average {average}: neither ema nor a number of checkpoints from 1 to {len(steps)}, "
+            f"as {checkpoint.parent} has up to {checkpoint.name}. Change it, or raise "
+            "checkpoint.keep."
+        )
+    return [find_checkpoint(checkpoint.parent.parent, step) for step in steps[-number:]]
+
+
 def export(
     checkpoint: Path,
     folder: Path,
@@ -90,6 +117,7 @@ def export(
     files: Mapping[str, bytes] | None = None,
     tokenizer: Mapping[str, Any] | None = None,
     file_bytes: int = FILE_BYTES,
+    average: str | None = None,
 ) -> Exported:
     """Write a complete checkpoint as a Hugging Face model; the folder appears whole or not at all.
 
@@ -105,6 +133,7 @@ def export(
         files: more files, by name: those of the tokenizer.
         tokenizer: what `corpuskit.json` is to say of it.
         file_bytes: largest file of weights, unless a single tensor is larger.
+        average: see `find_averaged`.
 
     Raises:
         UsageError: the folder has files, or the disk has no room.
@@ -113,7 +142,9 @@ def export(
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise UsageError(f"{folder}: is there already, and not an empty folder. Choose a new one.")
     record = read_record(checkpoint, _ADVICE)
-    require_undamaged(checkpoint, record, _ADVICE)
+    checkpoints = find_averaged(checkpoint, average)
+    for each in checkpoints:
+        require_undamaged(each, read_record(each, _ADVICE), _ADVICE)
     shape = shape_of(record)
     with torch.device("meta"):
         tensors = {name: tuple(t.shape) for name, t in Decoder(shape).state_dict().items()}
@@ -125,11 +156,12 @@ def export(
     }
     with _whole_folder(folder, size) as partial:
         own = {name: foreign_names(name, shape.experts) for name in tensors}
-        names = _write_weights(checkpoint, partial, tensors, own, DTYPES[dtype], file_bytes)
+        read = functools.partial(read_weights, checkpoints, of_average=average == "ema")
+        names = _write_weights(read, partial, tensors, own, DTYPES[dtype], file_bytes)
         for name, fields in texts.items():
             _write(partial / name, _json(fields))
         checked = [name for name in (*names, INDEX, CONFIG) if (partial / name).exists()]
-        origin = _origin(record, checkpoint, dtype, tokenizer)
+        origin = _origin(record, checkpoint, dtype, tokenizer) | {"average": average}
         _write(partial / ORIGIN, _json({**origin, "files": files_of(partial, checked)}))
         for name, content in (files or {}).items():
             _write(partial / name, content)
@@ -168,7 +200,7 @@ def _whole_folder(folder: Path, size_bytes: int) -> Iterator[Path]:
 
 
 def _write_weights(
-    checkpoint: Path,
+    read: Callable[[Mapping[str, Sequence[int]]], Iterator[torch.Tensor]],
     folder: Path,
     shapes: Mapping[str, Sequence[int]],
     foreign: Mapping[str, Sequence[str]],
@@ -194,7 +226,7 @@ def _write_weights(
         ]
     for name, group in zip(names, groups, strict=True):
         written = {other: shapes[own][-2:] for own in group for other in foreign[own]}
-        tensors = read_weights(checkpoint, {own: shapes[own] for own in group})
+        tensors = read({own: shapes[own] for own in group})
         single = (part for whole in tensors for part in (whole if whole.ndim > 2 else [whole]))
         write_tensors(folder / name, written, dtype, single)
     if len(groups) > 1:
@@ -232,31 +264,53 @@ def split(shapes: Mapping[str, Sequence[int]], itemsize: int, most: int) -> list
     return groups
 
 
-def read_weights(checkpoint: Path, shapes: Mapping[str, Sequence[int]]) -> Iterator[torch.Tensor]:
-    """Yield weights of a checkpoint, whole, one after the other, adapters merged into them.
+def read_weights(
+    checkpoints: Sequence[Path], shapes: Mapping[str, Sequence[int]], *, of_average: bool = False
+) -> Iterator[torch.Tensor]:
+    """Yield the mean weights of checkpoints, whole, one after the other, adapters merged into them.
 
-    The optimizer is not read.
+    Args:
+        checkpoints: of the same model.
+        shapes: by name.
+        of_average: take the average that the run keeps; else the optimizer is not read.
 
     Raises:
-        DataError: the checkpoint lacks one, or can't be read.
+        DataError: a checkpoint lacks one, or can't be read.
     """
-    adapter = read_record(checkpoint, _ADVICE).settings.get("adapter")
+    adapter = read_record(checkpoints[0], _ADVICE).settings.get("adapter")
     parts = [stored_shapes(name, shape, adapter) for name, shape in shapes.items()]
-    tensors = _read(checkpoint, {name: shape for part in parts for name, shape in part.items()})
+    stored = {name: shape for part in parts for name, shape in part.items()}
+    tensors = _read_means(checkpoints, stored, of_average=of_average)
     for part in parts:
         yield merge([next(tensors) for _ in part], adapter)
 
 
-def _read(checkpoint: Path, shapes: Mapping[str, Sequence[int]]) -> Iterator[torch.Tensor]:
-    reader = dcp.FileSystemReader(checkpoint)
+def _read_means(
+    checkpoints: Sequence[Path], shapes: Mapping[str, Sequence[int]], *, of_average: bool
+) -> Iterator[torch.Tensor]:
     try:
         for group in split(shapes, 4, READ_BYTES):
-            state = {"model": {name: torch.empty(tuple(shapes[name])) for name in group}}
-            with warnings.catch_warnings():  # it warns of what it was asked for
-                warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-                dcp.load(state, storage_reader=reader, no_dist=True)
+            means: dict[str, torch.Tensor] = {}
+            for checkpoint in checkpoints:
+                read = {name: torch.empty(tuple(shapes[name])) for name in group}
+                state: dict[str, Any] = {"model": read}
+                if of_average:
+                    biases = {name: read[name] for name in read if name.endswith(".router.bias")}
+                    of_each = {
+                        name: {"average": weights}
+                        for name, weights in read.items()
+                        if name not in biases  # which the optimizer does not have
+                    }
+                    state = {"optimizer": {"state": of_each}, "model": biases}
+                reader = dcp.FileSystemReader(checkpoint)
+                with warnings.catch_warnings():  # it warns of what it was asked for
+                    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+                    dcp.load(state, storage_reader=reader, no_dist=True)
+                for name in group:
+                    weights = read.pop(name) / len(checkpoints)
+                    means[name] = means[name].add_(weights) if name in means else weights
             while group:  # each is freed when the next is asked for
-                yield state["model"].pop(group.pop(0))
+                yield means.pop(group.pop(0))
     except (
         dcp.CheckpointException,
         OSError,
@@ -266,6 +320,8 @@ def _read(checkpoint: Path, shapes: Mapping[str, Sequence[int]]) -> Iterator[tor
         KeyError,
     ) as error:
         why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        if of_average:
+            why = [f"no average was kept (optimizer.average_decay), or {why[0]}"]
         raise DataError(f"{checkpoint}: the weights can't be read: {why[0]}. {_ADVICE}") from error
 
 

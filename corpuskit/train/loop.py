@@ -33,7 +33,7 @@ from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.metrics import StepMetrics, TrainResult, source_losses
 from corpuskit.train.model import micro_batch, token_losses
 from corpuskit.train.moe import balance, measure_loads, take_loads
-from corpuskit.train.optim import clip_gradients, learning_rate
+from corpuskit.train.optim import clip_gradients, learning_rate, set_rate
 from corpuskit.train.parallel import begin_micro_batch, join
 from corpuskit.train.profile import profiled
 from corpuskit.train.record import lock_output
@@ -115,7 +115,7 @@ def train(
     health = settings.health
     output = Path(settings.output)
     with (
-        lock_output(output, parallel) as identity,
+        lock_output(output, parallel, settings.branch_from) as identity,
         StopSignals(health.stop_after_seconds) as stop,
         HeartbeatWriter(output, parallel.rank, health.hang_seconds) as heartbeat,
         _rare_collections(),
@@ -234,8 +234,7 @@ def take_step(
     usual = run.guard.usual_loss
     reason = run.guard.judge(step, sums.loss, sums.grad_norm)
     if reason is None:
-        for group in run.optimizer.param_groups:
-            group["lr"] = lr
+        set_rate(run.optimizer, lr)
         run.optimizer.step()
         if sums.experts is not None and run.settings.model.experts:
             rate = run.settings.model.experts.bias_rate

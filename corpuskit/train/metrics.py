@@ -113,6 +113,7 @@ class EvaluationMetrics:
     step: int  # steps done when it was made
     sources: dict[str, SourceLoss]
     tasks: dict[str, TaskScores] = field(default_factory=dict)
+    of_average: bool = False  # the weights were the average of the last steps
 
     def __str__(self) -> str:
         parts = [

@@ -313,6 +313,22 @@ class _CrossEntropy(torch.autograd.Function):
         return slopes, None, None
 
 
+def width_factors(name: str, shape: ModelShape) -> tuple[float, float]:
+    """Return by what muP multiplies a parameter's initial values and its learning rate.
+
+    Multipliers of activations are folded into the final norm, so the model computes what it does
+    without: exports need to know nothing. Heads keep their size when the width grows.
+
+    Source: G. Yang et al., Tensor Programs V (arXiv 2203.03466), table 8, for Adam.
+    """
+    ratio = shape.dim / shape.mup_base_dim if shape.mup_base_dim else 1.0
+    if name == "norm.weight":
+        return 1 / ratio, 1 / ratio
+    if name in ("embedding.weight", "head.weight"):
+        return math.sqrt(ratio), 1.0
+    return 1.0, 1.0 if "norm" in name else 1 / ratio
+
+
 @torch.no_grad()
 def init_weights(model: Decoder, seed: int) -> None:
     """Fill every parameter, to the same values on any number of ranks.
@@ -320,15 +336,17 @@ def init_weights(model: Decoder, seed: int) -> None:
     Each parameter has a generator of its own, seeded by its name, and each rank makes the whole
     tensor and keeps its shard: no communication, and no more memory than the largest parameter.
     Matrices, the embedding among them: normal, 1/sqrt(columns); those that write into the stream
-    are scaled by 1/sqrt(2 layers) more, as in GPT-2. Norms: one. Biases of routers: zero.
+    are scaled by 1/sqrt(2 layers) more, as in GPT-2. Norms: one. Biases of routers: zero. Times
+    `width_factors`.
     """
     for buffer in model.buffers():
         buffer.zero_()
     for name, parameter in model.named_parameters():
+        factor, _ = width_factors(name, model.shape)
         if parameter.ndim == 1:
-            parameter.fill_(1.0)
+            parameter.fill_(factor)
             continue
-        std = parameter.shape[-1] ** -0.5
+        std = factor * parameter.shape[-1] ** -0.5
         if name.endswith(("out.weight", "down.weight", "experts.down")):
             std /= math.sqrt(2 * model.shape.layers)
         digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()

@@ -1,17 +1,20 @@
-"""AdamW, its schedule in tokens, and clipping."""
+"""Optimizers, the schedule of their learning rate in tokens, and clipping."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from corpuskit.train.model import width_factors
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from torch import nn
 
@@ -19,23 +22,224 @@ if TYPE_CHECKING:
     from corpuskit.train.settings import OptimizerSettings, ScheduleSettings
 
 
-def build_optimizer(model: Decoder, settings: OptimizerSettings) -> torch.optim.AdamW:
-    """Return a fused AdamW that decays matrices, and neither norms nor embeddings."""
-    decayed: list[nn.Parameter] = []
-    kept: list[nn.Parameter] = []
+def build_optimizer(model: Decoder, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """Return an optimizer that decays matrices, and neither norms nor embeddings.
+
+    Set the learning rate of its groups with `set_rate` before each step.
+    """
+    groups: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
+    # Ranks of a pipeline have the groups of the whole model, or checkpoints would number them
+    # differently.
+    with torch.device("meta"):
+        whole = type(model)(model.shape) if model.stages else model
+    for name, parameter in whole.named_parameters():
+        if parameter.requires_grad:  # adapters are trained, and nothing else
+            groups.setdefault(_group_of(name, parameter, model, settings), [])
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:  # adapters are trained, and nothing else
-            continue
-        free = parameter.ndim == 1 or name == "embedding.weight"
-        (kept if free else decayed).append(parameter)
-    groups = [
-        {"params": decayed, "weight_decay": settings.weight_decay},
-        {"params": kept, "weight_decay": 0.0},
-    ]
-    # The fused kernel exists for CPU and CUDA, the two devices that a run can have.
-    return torch.optim.AdamW(
-        groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps, fused=True
-    )
+        if parameter.requires_grad:
+            groups[_group_of(name, parameter, model, settings)].append(parameter)
+    made: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for by_muon, is_free, scale in sorted(groups):  # checkpoints number the groups
+        # What leaves a weight per step is the same at any width.
+        decay = 0.0 if is_free else settings.weight_decay / scale
+        group = {"params": groups[by_muon, is_free, scale], "weight_decay": decay}
+        made[by_muon].append(group if scale == 1 else group | {"lr_scale": scale})
+    betas = settings.beta1, settings.beta2
+    optimizer: torch.optim.Optimizer
+    if settings.kind == "lion":
+        optimizer = Lion(made[False], settings.lr, betas)
+    else:
+        # The fused kernel exists for CPU and CUDA, the two devices that a run can have.
+        adamw = torch.optim.AdamW(made[False], settings.lr, betas, settings.eps, fused=True)
+        is_muon = settings.kind == "muon"
+        optimizer = Muon(made[True], adamw, settings.momentum) if is_muon else adamw
+    if decay := settings.average_decay:
+        optimizer.register_step_post_hook(lambda stepped, *_: keep_average(stepped, decay))
+    return optimizer
+
+
+def _group_of(
+    name: str, parameter: nn.Parameter, model: Decoder, settings: OptimizerSettings
+) -> tuple[bool, bool, float]:
+    """Return whether Muon steps a parameter, whether it is not decayed, and its rate's factor."""
+    is_free = parameter.ndim == 1 or name == "embedding.weight"
+    # Neither routers nor experts, which are stacks of matrices.
+    is_matrix = parameter.ndim == 2 and not name.endswith(".router.weight")
+    by_muon = settings.kind == "muon" and is_matrix and name.startswith("blocks.")
+    _, scale = width_factors(name, model.shape)
+    # Singular values of Muon's steps grow with the root of the width, those of Adam's with it.
+    return by_muon, is_free, scale**0.5 if by_muon else scale
+
+
+def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of the next step, as it is at the width that it was tuned at."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_scale", 1.0)
+
+
+@torch.no_grad()
+def keep_average(optimizer: torch.optim.Optimizer, decay: float) -> None:
+    """Move each weight's average towards the weight; it is optimizer state, saved and resharded."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if "average" not in state:
+                state["average"] = parameter.detach().clone()
+            _local(state["average"]).lerp_(_local(parameter), 1 - decay)
+
+
+@contextlib.contextmanager
+def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Exchange the weights and their averages, where there are any; exchange them back."""
+    _exchange(optimizer)
+    try:
+        yield
+    finally:
+        _exchange(optimizer)
+
+
+@torch.no_grad()
+def _exchange(optimizer: torch.optim.Optimizer) -> None:
+    for parameter, state in optimizer.state.items():
+        if "average" in state:
+            weights = parameter.detach().clone()
+            parameter.copy_(state["average"])
+            state["average"].copy_(weights)
+
+
+class Lion(torch.optim.Optimizer):
+    """Steps of equal size, whose direction is the sign of an average gradient.
+
+    Source: X. Chen et al., Symbolic Discovery of Optimization Algorithms (arXiv 2302.06675),
+    algorithm 2.
+    """
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], lr: float, betas: tuple[float, float]
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if "exp_avg" not in state:
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                # Element by element: each rank updates its own.
+                weight, gradient, average = map(
+                    _local, (parameter, parameter.grad, state["exp_avg"])
+                )
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                direction = average.lerp(gradient, 1 - beta1).sign_()
+                weight.add_(direction, alpha=-group["lr"])
+                average.lerp_(gradient, 1 - beta2)
+
+
+class Muon(torch.optim.Optimizer):
+    """Orthogonal steps for hidden matrices, and AdamW for the others.
+
+    The direction of a matrix is its momentum with all singular values made about 1, times
+    0.2 sqrt(longer side): as large as AdamW's usual steps, so both take the same learning rate. An
+    orthogonal matrix needs the whole matrix: each rank gathers all of them, makes one in `ranks`
+    orthogonal, and sends it to the others. It communicates twice the weights per step.
+
+    Sources: K. Jordan et al., Muon (kellerjordan.github.io/posts/muon); J. Liu et al., Muon is
+    Scalable for LLM Training (arXiv 2502.16982), section 2.2, for the factor. torch.optim.Muon
+    (2.13) computes the same on one rank, in bfloat16; on shards it would send in every product.
+
+    Args:
+        groups: of matrices, with `weight_decay`.
+        adamw: of the other parameters.
+        momentum: share of the momentum that stays per step.
+    """
+
+    def __init__(
+        self, groups: list[dict[str, Any]], adamw: torch.optim.AdamW, momentum: float
+    ) -> None:
+        self._adamw = adamw
+        matrices = [{**group, "momentum": momentum} for group in groups]
+        super().__init__([*matrices, *adamw.param_groups], {"lr": adamw.defaults["lr"]})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        # Loading a checkpoint replaces groups and state.
+        others = [group for group in self.param_groups if "momentum" not in group]
+        self._adamw.state, self._adamw.param_groups = self.state, others
+        self._adamw.step()
+        for group in self.param_groups:
+            if "momentum" in group:
+                self._step(group)
+
+    def _step(self, group: dict[str, Any]) -> None:
+        # By size, so that the ranks have equal work.
+        matrices = sorted((p for p in group["params"] if p.grad is not None), key=torch.numel)
+        mesh = matrices[0].device_mesh._flatten() if isinstance(matrices[0], DTensor) else None
+        ranks, rank = (mesh.size(), mesh.get_local_rank()) if mesh else (1, 0)
+        for first in range(0, len(matrices), ranks):
+            turn = matrices[first : first + ranks]
+            own = None
+            for place, matrix in enumerate(turn):
+                whole = _whole(self._direction(matrix, group["momentum"]))
+                if place == rank:
+                    own = orthogonalise(whole)
+            for place, matrix in enumerate(turn):
+                update = own if place == rank else None
+                if update is None:
+                    update = torch.empty(
+                        matrix.shape, dtype=_precision(matrix), device=matrix.device
+                    )
+                if mesh:
+                    dist.broadcast(update, group=mesh.get_group(), group_src=place)
+                if isinstance(matrix, DTensor):
+                    update = distribute_tensor(
+                        update, matrix.device_mesh, matrix.placements, src_data_rank=None
+                    )
+                matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                matrix.add_(update, alpha=-0.2 * max(matrix.shape) ** 0.5 * group["lr"])
+
+    def _direction(self, matrix: torch.Tensor, momentum: float) -> torch.Tensor:
+        """Add the gradient to the momentum; return what Nesterov's rule makes of both."""
+        state, gradient = self.state[matrix], matrix.grad
+        assert gradient is not None
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(matrix)
+        average: torch.Tensor = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+        return gradient.lerp(average, momentum)
+
+
+def orthogonalise(matrix: torch.Tensor) -> torch.Tensor:
+    """Return a matrix of the same singular vectors, all of whose singular values are 0.7 to 1.2.
+
+    Five steps of a Newton-Schulz iteration, in bfloat16 on CUDA. In float32 on CPU: there bfloat16
+    is slow, and would turn differences of 1e-7 between numbers of ranks into some of 1e-3.
+    """
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = (matrix.T if is_tall else matrix).to(_precision(matrix))
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.T
+        x = torch.addmm(
+            x, torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445
+        )
+    return (x.T if is_tall else x).contiguous()
+
+
+def _precision(matrix: torch.Tensor) -> torch.dtype:
+    return torch.bfloat16 if matrix.is_cuda else torch.float32
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def learning_rate(tokens: int, total: int, peak: float, schedule: ScheduleSettings) -> float:
@@ -53,7 +257,8 @@ def learning_rate(tokens: int, total: int, peak: float, schedule: ScheduleSettin
         return peak
     start = warmup
     if schedule.kind == "wsd":
-        start = max(warmup, round(total * (1 - schedule.decay_ratio)))
+        start = total - (schedule.decay_tokens or round(total * schedule.decay_ratio))
+        start = max(warmup, start)
     done = min(max(tokens - start, 0) / max(total - start, 1), 1.0)
     if schedule.kind == "cosine":
         left = (1 + math.cos(math.pi * done)) / 2

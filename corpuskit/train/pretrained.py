@@ -14,13 +14,19 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from corpuskit.errors import UsageError
 from corpuskit.loader.index import read_mix
 from corpuskit.train.huggingface import CONFIG, read_json, read_shape
-from corpuskit.train.huggingface_export import find_checkpoint, read_weights, shape_of
+from corpuskit.train.huggingface_export import (
+    find_averaged,
+    find_checkpoint,
+    read_weights,
+    shape_of,
+)
 from corpuskit.train.parallel import build_model, join
 from corpuskit.train.record import read_record, require_undamaged
 from corpuskit.train.settings import TrainSettings
 from corpuskit.train.setup import load_initial_weights
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from corpuskit.train.model import Decoder
@@ -61,6 +67,7 @@ def open_pretrained(
     folder: Path,
     *,
     step: int | None = None,
+    average: str | None = None,
     seq_len: int | None = None,
     rows: int = 8,
     dtype: str = "float32",
@@ -71,6 +78,7 @@ def open_pretrained(
     Args:
         folder: OUTPUT of a training, or a model of Hugging Face.
         step: of a training: which checkpoint; the newest when absent.
+        average: of a training: see `find_averaged`.
         seq_len: tokens of a row.
         rows: of a forward pass.
 
@@ -95,13 +103,16 @@ def open_pretrained(
     elif (folder / "checkpoints").is_dir():
         checkpoint = find_checkpoint(folder, step)
         record = read_record(checkpoint)
-        require_undamaged(checkpoint, record, "Choose another --step.")
+        checkpoints = find_averaged(checkpoint, average)
+        for each in checkpoints:
+            require_undamaged(each, read_record(each), "Choose another --step.")
         data = str(record.settings["data"])
         settings = TrainSettings.model_validate({**own, "data": data})
         known = read_mix(data).seq_len
         parallel = join(settings)
         model = build_model(shape_of(record), settings, parallel)
-        _load(checkpoint, model)
+        shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        _load(read_weights(checkpoints, shapes, of_average=average == "ema"), model)
     else:
         raise UsageError(
             f"{folder}: has neither config.json (a Hugging Face model) nor checkpoints/ (the "
@@ -112,11 +123,9 @@ def open_pretrained(
 
 
 @torch.no_grad()
-def _load(checkpoint: Path, model: Decoder) -> None:
-    """Fill a model, sharded or not, with the weights of a checkpoint."""
-    parameters = dict(model.named_parameters())
-    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    for parameter, whole in zip(parameters.values(), read_weights(checkpoint, shapes), strict=True):
+def _load(read: Iterator[torch.Tensor], model: Decoder) -> None:
+    """Fill a model, sharded or not, with whole weights."""
+    for parameter, whole in zip(model.parameters(), read, strict=True):
         weights = whole.to(parameter.device)
         if isinstance(parameter, DTensor):
             mesh, placements = parameter.device_mesh, parameter.placements

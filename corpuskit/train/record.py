@@ -17,6 +17,7 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import xxhash
@@ -26,7 +27,6 @@ from corpuskit.storage import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from corpuskit.train.parallel import Parallel
 
@@ -198,11 +198,16 @@ def _digest(content: bytes) -> str:
 
 
 @contextlib.contextmanager
-def lock_output(output: Path, parallel: Parallel) -> Iterator[str]:
+def lock_output(output: Path, parallel: Parallel, trunk: str | None = None) -> Iterator[str]:
     """Hold the folder while entered, and yield the id that its training got at its first start.
 
     Rank 0 locks `lock`; the lock ends with the process, however that ends. Where the file system
     has no locks, nothing is held.
+
+    Args:
+        output: the folder.
+        parallel: this rank.
+        trunk: the checkpoint that a new training branches from; it skips what that one skipped.
 
     Raises:
         UsageError: another process trains into this folder.
@@ -213,7 +218,7 @@ def lock_output(output: Path, parallel: Parallel) -> Iterator[str]:
         if parallel.rank == 0:
             output.mkdir(parents=True, exist_ok=True)
             _lock(stack.enter_context((output / "lock").open("a")), output)
-            identity = _identity(output)
+            identity = _identity(output, trunk)
         yield parallel.gather(identity)[0]
 
 
@@ -235,11 +240,13 @@ def _lock(file: IO[str], output: Path) -> None:
             return
 
 
-def _identity(output: Path) -> str:
+def _identity(output: Path, trunk: str | None = None) -> str:
     path = output / "run.json"
     if not path.exists():
         known = _newest_record(output)  # of a training that continues elsewhere
         skips = known.skips if known else []
+        if trunk and not known and Path(trunk, "train.json").is_file():
+            skips = read_record(Path(trunk)).skips
         _write_run(output, known.run if known else uuid.uuid4().hex, skips)
     try:
         return str(json.loads(path.read_bytes())["id"])

@@ -10,7 +10,7 @@ import numpy as np
 
 from corpuskit.errors import CorpuskitError
 from corpuskit.train.guard import NAMED, GuardError, document_losses, name_documents
-from corpuskit.train.record import add_skip
+from corpuskit.train.record import add_skip, step_of
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +99,8 @@ def go_back(run: Run, watch: Watch) -> None:
         )
     newest = run.checkpoints.newest_verified(at_most=max(bad[0] - guard.rollback_steps, 0))
     watch.report_damage(newest)
-    back_to = newest.record.step if newest else 0
+    trunk = Path(run.settings.branch_from or "step-00000000")
+    back_to = newest.record.step if newest else step_of(trunk.name) or 0
     first = max(min(step for step in bad if step >= back_to) - guard.skip_before, back_to)
     end = min(bad[-1] + 1 + guard.skip_after, loader.num_steps)
     rows = loader.row_at(first), loader.row_at(end)

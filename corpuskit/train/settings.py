@@ -51,6 +51,7 @@ class ModelShape:
     norm_eps: float
     rope_scaling: RopeScaling | None = None
     experts: ExpertShape | None = None
+    mup_base_dim: int | None = None
 
 
 SIZES = ("dim", "layers", "heads", "kv_heads", "ffn_dim")
@@ -140,6 +141,8 @@ class ModelSettings(Section):
     """Weight of the squared log-normaliser in what is minimised; 0 is off."""
     experts: ExpertSettings | None = None
     """A mixture of experts in place of each feed-forward; none when absent."""
+    mup_base_dim: int | None = Field(None, ge=8)
+    """Width that `optimizer.lr` was tuned at: muP fits initial weights and rates to this width."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> ModelSettings:
@@ -192,6 +195,7 @@ class ModelSettings(Section):
             norm_eps=self.norm_eps,
             rope_scaling=None,
             experts=self.experts.shape(sizes["ffn_dim"]) if self.experts else None,
+            mup_base_dim=self.mup_base_dim,
             **sizes,
         )
 
@@ -206,18 +210,24 @@ class BatchSettings(Section):
 
 
 class OptimizerSettings(Section):
-    """AdamW. Norms and embeddings are not decayed."""
+    """The update of the weights. Norms and embeddings are not decayed."""
 
+    kind: Literal["adamw", "muon", "lion"] = "adamw"
+    """`muon`: orthogonal steps for the matrices of blocks, AdamW for the rest; `lion`: signs."""
     lr: float = Field(3e-4, gt=0)
     """Peak learning rate."""
     beta1: float = Field(0.9, ge=0, lt=1)
     """Decay of the first moment, per step."""
     beta2: float = Field(0.95, ge=0, lt=1)
-    """Decay of the second moment, per step."""
+    """Decay of the second moment, per step; `lion`: of its average."""
+    momentum: float = Field(0.95, ge=0, lt=1)
+    """`muon`: decay of the momentum of matrices, per step."""
     eps: float = Field(1e-8, gt=0)
     """Added to the root of the second moment."""
     weight_decay: float = Field(0.1, ge=0)
     """Share of a weight that leaves per step, per unit of learning rate."""
+    average_decay: float = Field(0.0, ge=0, lt=1)
+    """Keep an exponential average of the weights, for evaluation: share left per step; 0: none."""
     clip_norm: float = Field(1.0, ge=0)
     """Largest norm of the whole gradient; 0 is no clipping."""
 
@@ -233,10 +243,21 @@ class ScheduleSettings(Section):
     """Warmup as a share of the run."""
     decay_ratio: float = Field(0.2, ge=0, le=1)
     """`wsd`: the last share of the run, in which the rate falls."""
+    decay_tokens: int | None = Field(None, ge=1)
+    """`wsd`: the last tokens of the run, instead of `decay_ratio`."""
     decay_shape: Literal["linear", "sqrt"] = "linear"
     """`wsd`: a straight line, or one minus a square root."""
     final_ratio: float = Field(0.1, ge=0, le=1)
     """Last learning rate as a share of the peak."""
+
+    @model_validator(mode="after")
+    def _decays(self) -> ScheduleSettings:
+        if self.decay_tokens and self.kind != "wsd":
+            raise ValueError(
+                f"decay_tokens {self.decay_tokens}: {self.kind} has no decay of its own. Set kind "
+                "to wsd, or leave decay_tokens out."
+            )
+        return self
 
 
 class ParallelSettings(Section):
@@ -398,6 +419,8 @@ class TrainSettings(Section):
     """The decoder."""
     init_from: PathText | None = None
     """Folder of a Hugging Face model whose weights are trained further; its config is the model."""
+    branch_from: PathText | None = None
+    """Checkpoint of another output (.../checkpoints/step-N) whose training goes on here."""
     init_tokenizer: Literal["same", "trusted"] = "same"
     """`trusted`: you know that ids of `init_from` and of the packed tokens mean the same."""
     adapter: AdapterSettings | None = None
@@ -409,7 +432,7 @@ class TrainSettings(Section):
     tokens: int | None = Field(None, ge=1)
     """Tokens to train on, rounded up to whole steps."""
     optimizer: OptimizerSettings = OptimizerSettings()
-    """AdamW."""
+    """The update of the weights."""
     schedule: ScheduleSettings = ScheduleSettings()
     """The learning rate."""
     parallel: ParallelSettings = ParallelSettings()
@@ -447,6 +470,19 @@ class TrainSettings(Section):
             raise ValueError(
                 f"model: neither preset nor dimensions are set. Set preset to one of "
                 f"{', '.join(PRESETS)}, set every dimension, or name a model in init_from."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_beginning(self) -> TrainSettings:
+        if self.branch_from and self.init_from:
+            raise ValueError(
+                "branch_from and init_from are both set: a branch has the weights of its "
+                "checkpoint. Keep one."
+            )
+        if self.model.mup_base_dim and self.init_from:
+            raise ValueError(
+                "model.mup_base_dim is of new weights, and init_from names others. Keep one."
             )
         return self
 

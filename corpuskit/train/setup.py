@@ -108,6 +108,9 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     newest = checkpoints.newest_verified()
     if newest:
         require_same_training(newest.folder, newest.record, identity)
+    elif settings.branch_from:
+        newest = checkpoints.verified(Path(settings.branch_from))
+    if newest:
         require_same_run(newest.folder, newest.record, shape, settings)
         require_same_adapter(newest.record.settings.get("adapter"), settings)
         require_steps_left(newest.folder, newest.record, steps)

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from corpuskit.train.evaluation import evaluate
 from corpuskit.train.likelihood import score_items
 from corpuskit.train.metrics import DataWaits, EvaluationMetrics, MetricsWriter
+from corpuskit.train.optim import averaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -230,9 +231,11 @@ class Watch:
         self.report_damage(self._run.newest)
         if newest := self._run.newest:
             size, seconds = newest.size_bytes, newest.seconds
+            is_own = newest.folder.is_relative_to(self._run.settings.output)
             self.event(
-                "resume",
-                f"{newest.folder.name}: {size / 1e6:,.1f} MB checked in {seconds:.2f} s",
+                "resume" if is_own else "branch",
+                f"{newest.folder.name if is_own else newest.folder}: {size / 1e6:,.1f} MB checked "
+                f"in {seconds:.2f} s",
                 checked_bytes=size,
                 checked_seconds=seconds,
             )
@@ -273,7 +276,14 @@ class Watch:
         self.event("speeds", str(report), step=done, **asdict(report))
 
     def evaluate(self, done: int) -> None:
-        """Evaluate held-out documents and tasks, and report the outcome; collective."""
+        """Evaluate held-out documents and tasks, and report the outcome; collective.
+
+        The weights are the average of the last steps where the run keeps one.
+        """
+        with averaged(self._run.optimizer):
+            self._evaluate(done)
+
+    def _evaluate(self, done: int) -> None:
         run, seq_len = self._run, self._run.loader.plan.seq_len
         shared = (run.model, run.settings, run.parallel)
 
@@ -288,7 +298,8 @@ class Watch:
             if self._writer:
                 self._writer.items(done, name, [asdict(item) for item in scores])
         if self._writer:
-            evaluation = EvaluationMetrics(done, losses, tasks)
+            of_average = run.settings.optimizer.average_decay > 0
+            evaluation = EvaluationMetrics(done, losses, tasks, of_average)
             self._writer.evaluation(evaluation)
             self._notify(evaluation)
 

@@ -29,7 +29,8 @@ from corpuskit.train.estimate import (
 )
 from corpuskit.train.flops import step_flops
 from corpuskit.train.model import Decoder, token_losses
-from corpuskit.train.settings import PRESETS, ModelSettings, TrainSettings
+from corpuskit.train.optim import build_optimizer
+from corpuskit.train.settings import PRESETS, ModelSettings, OptimizerSettings, TrainSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,7 @@ def work_of(**changes: Any) -> Work:
         "rows": ROWS, "seq_len": LENGTH, "shards": 1, "tensor": 1, "zero": 3, "recompute": "none",
         "item_bytes": 4, "kernel": "sdpa", "is_cuda": False, "is_wrapped": False,
         "accumulates": False, "z_loss": False, "copies_state": False,
+        "optimizer": "adamw", "keeps_average": False,
     }  # fmt: skip
     return Work(**(fields | changes))
 
@@ -113,16 +115,19 @@ def test_activations_are_within_one_percent(dtype: torch.dtype, changes: dict[st
     assert forward["activations"] + log_softmax == pytest.approx(expected, rel=0.01)
 
 
-def test_optimizer_and_gradients_are_counted_exactly() -> None:
+@pytest.mark.parametrize(
+    ("kind", "average"), [("adamw", 0.0), ("adamw", 0.9), ("muon", 0.0), ("lion", 0.0)]
+)
+def test_optimizer_and_gradients_are_counted_exactly(kind: Any, average: float) -> None:
     shape = ModelSettings.model_validate(TINY).shape(VOCAB)
     model = Decoder(shape)
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = build_optimizer(model, OptimizerSettings(kind=kind, average_decay=average))
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    update = step_moments(shape, work_of())[-1].parts
-    moments = [s[key] for s in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
-    assert update["optimizer"] == sum(tensor.nbytes for tensor in moments)
+    update = step_moments(shape, work_of(optimizer=kind, keeps_average=average > 0))[-1].parts
+    state = [kept for s in optimizer.state.values() for key, kept in s.items() if key != "step"]
+    assert update["optimizer"] == sum(tensor.nbytes for tensor in state)
     assert update["gradients"] == sum(parameter.nbytes for parameter in model.parameters())
 
 

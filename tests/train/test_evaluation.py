@@ -15,11 +15,13 @@ import torch
 from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor
 
+from corpuskit.errors import UsageError
 from corpuskit.train import evaluation
 from corpuskit.train.attention import lay_out
 from corpuskit.train.evaluation import evaluate, pack
+from corpuskit.train.huggingface_export import find_averaged, find_checkpoint, read_weights
 from corpuskit.train.loop import train
-from corpuskit.train.model import IGNORED, token_losses
+from corpuskit.train.model import IGNORED, Decoder, token_losses
 from corpuskit.train.parallel import build_model, join
 from corpuskit.train.settings import ParallelSettings
 from tests.train.conftest import SEQ_LEN, VOCAB
@@ -171,9 +173,16 @@ def work(settings: TrainSettings) -> None:
     ("ranks", "changes"),
     [
         (1, {}),
-        (2, {"parallel": {"zero": 1}, "dtype": "bfloat16"}),
+        (
+            2,
+            {
+                "parallel": {"zero": 1},
+                "dtype": "bfloat16",
+                "optimizer": {"lr": 1e-2, "average_decay": 0.9},
+            },
+        ),
     ],
-    ids=["1 rank", "2 ranks, weights kept whole, bfloat16"],
+    ids=["1 rank", "2 ranks, weights kept whole, bfloat16, of the average"],
 )
 def test_evaluations_leave_the_training_bit_for_bit(
     ranks: int, changes: dict[str, Any], settings_for: Any, run_ranks: Any, tmp_path: Path
@@ -188,6 +197,47 @@ def test_evaluations_leave_the_training_bit_for_bit(
     assert lines_of(judged, "evaluations", "step") == [2, 4, 6, 8]
     losses = [one["web"]["loss"] for one in lines_of(judged, "evaluations", "sources")]
     assert losses[0] != losses[-1]
+
+
+def test_averages_of_steps_and_of_checkpoints_are_kept_and_evaluated(
+    settings_for: Any, run_ranks: Any, tmp_path: Path
+) -> None:
+    changes = {
+        "optimizer": {"lr": 1e-2, "average_decay": 0.5},
+        "checkpoint": {"every_steps": 1, "keep": 9},
+        "evaluate": {"every_steps": 4},
+    }
+    calm = settings_for(tmp_path / "calm", **changes, steps=4)
+    run_ranks(1, work, calm)
+    for steps in (2, 4):  # stopped, and continued
+        run_ranks(2, work, settings_for(tmp_path / "again", **changes, steps=steps))
+    model = Decoder(calm.model.shape(VOCAB))
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    steps = [find_checkpoint(calm.output, step) for step in (1, 2, 3, 4)]
+    weights = [list(read_weights([step], shapes)) for step in steps]
+    for output in ("again", "calm"):
+        last = find_checkpoint(tmp_path / output)
+        kept = list(read_weights(find_averaged(last, "ema"), shapes, of_average=True))
+        for one, two, three, four, average in zip(*weights, kept, strict=True):
+            expected = one / 8 + two / 8 + three / 4 + four / 2
+            torch.testing.assert_close(average, expected, rtol=0, atol=1e-5)
+    mean = list(read_weights(find_averaged(steps[3], "3"), shapes))
+    for two, three, four, average in zip(*weights[1:], mean, strict=True):
+        torch.testing.assert_close(average, (two + three + four) / 3)
+    with torch.no_grad():
+        for parameter, average in zip(model.parameters(), kept, strict=True):
+            parameter.copy_(average)
+    expected_loss = run_ranks(1, losses_of_model, model, calm)[0]
+    assert lines_of(calm, "evaluations", "of_average") == [True]
+    (judged,) = lines_of(calm, "evaluations", "sources")
+    assert judged["web"]["loss"] == pytest.approx(expected_loss, abs=1e-5)
+    with pytest.raises(UsageError, match=r"--average 5: neither ema nor a number .* 1 to 4"):
+        find_averaged(steps[3], "5")
+
+
+def losses_of_model(model: Decoder, settings: TrainSettings) -> float:
+    losses = evaluate(model, settings, join(settings), Fixed(SIZES), SEQ_LEN)
+    return losses["web"].loss
 
 
 def lines_of(settings: TrainSettings, name: str, key: str) -> list[Any]:

@@ -41,13 +41,15 @@ MODEL = {
 EXPERTS = {"experts": {"count": 4, "per_token": 2}}
 
 
-def settings_of(model: dict[str, Any] | None = None, **parallel: Any) -> TrainSettings:
-    """Return settings of which only those of the model and of `parallel` matter here."""
+def settings_of(
+    model: dict[str, Any] | None = None, kind: str = "adamw", **parallel: Any
+) -> TrainSettings:
+    """Return settings of which only those of model, optimizer and `parallel` matter here."""
     return TrainSettings.model_validate(
         {
             "data": "-", "output": "-", "model": MODEL | (model or {}), "parallel": parallel,
-            "batch": {"global_rows": ROWS, "micro_rows": 1}, "optimizer": {"lr": 1e-2},
-            "device": "cpu",
+            "batch": {"global_rows": ROWS, "micro_rows": 1}, "device": "cpu",
+            "optimizer": {"lr": 1e-3 if kind == "lion" else 1e-2, "kind": kind},
         }
     )  # fmt: skip
 
@@ -193,14 +195,15 @@ def in_turn(*calls: tuple[Callable[..., None], Any]) -> None:
 @pytest.mark.slow
 def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_path: Path) -> None:
     untied = {"tied": False, "qk_norm": False, "z_loss": 0.0}
-    four, two, one, experts = (tmp_path / name for name in ("four", "two", "one", "experts"))
+    names = ("four", "two", "one", "experts", "muon")
+    four, two, one, experts, muon = (tmp_path / name for name in names)
     run_ranks(
         4,
         in_turn,
         (check, settings_of(tensor=2, zero=1, recompute="selective"), four),
-        (check, settings_of(untied, tensor=2, replicas=2), None, 3),
         (check, settings_of(EXPERTS, expert=2, zero=1), None, 3),
         (check, settings_of(EXPERTS, expert=2, replicas=2), None, 3),
+        (check, settings_of(untied, "muon", tensor=2, replicas=2), muon),
     )
     run_ranks(
         2,
@@ -210,6 +213,8 @@ def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_pa
         (check, settings_of(zero=1), two),
         (check, settings_of({"experts": {"count": 3, "per_token": 2}}), None, 3),
         (check, settings_of(EXPERTS, expert=2, recompute="full"), experts),
+        (check_continued, settings_of(untied, "muon"), muon),
+        (check, settings_of(kind="lion"), None, 3),
         (check_what_stays_whole, *(settings_of(zero=zero) for zero in (1, 2, 3))),
     )
     run_ranks(
@@ -218,6 +223,7 @@ def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_pa
         (check_continued, settings_of(), four),
         (check_continued, settings_of(), two),
         (check_continued, settings_of(EXPERTS), experts),
+        (check_continued, settings_of(untied, "muon"), muon),
         (check, settings_of(), one),
     )
     run_ranks(2, check_continued, settings_of(), one)

@@ -58,3 +58,20 @@ def test_every_field_is_described() -> None:
         return found
 
     assert undescribed(TrainSettings, "") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"branch_from": "a", "init_from": "b"}, "branch_from and init_from are both set: "),
+        ({"schedule": {"decay_tokens": 9}}, "decay_tokens 9: cosine has no decay of its own"),
+        (
+            {"model": {"preset": "15m", "mup_base_dim": 128}, "init_from": "b"},
+            r"model.mup_base_dim is of new weights, and init_from names others\. Keep one",
+        ),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(fields: dict[str, Any], message: str) -> None:
+    required = {"data": "-", "output": "-", "batch": {"global_rows": 8}}
+    with pytest.raises(ValidationError, match=message):
+        TrainSettings.model_validate(required | fields)

@@ -98,6 +98,44 @@ def test_micro_batches_and_recomputation_do_not_change_the_losses(
         assert losses_of(run) == pytest.approx(straight, abs=TOLERANCE)
 
 
+def test_several_decays_branch_off_one_trunk_bit_for_bit(
+    settings_for: Any, tmp_path: Path, run_ranks: Any
+) -> None:
+    # Of 10 steps of 256 tokens, the last 4 decay.
+    changes = {
+        "steps": 10,
+        "optimizer": {"lr": 1e-2, "kind": "muon"},
+        "checkpoint": {"every_steps": 3, "keep": 9},
+    }
+    decay = {"kind": "wsd", "warmup_tokens": 512, "decay_tokens": 4 * 256}
+    at_six = str(tmp_path / "trunk" / "checkpoints" / "step-00000006")
+    constant = decay | {"kind": "constant", "decay_tokens": None}
+    trunk = settings_for(tmp_path / "trunk", **changes, schedule=constant)
+    alone = settings_for(tmp_path / "alone", **changes, schedule=decay)
+    branch = settings_for(tmp_path / "branch", **changes, schedule=decay, branch_from=at_six)
+    short = settings_for(
+        tmp_path / "short", **changes | {"steps": 8}, branch_from=at_six,
+        schedule=decay | {"decay_tokens": 512, "decay_shape": "sqrt"},
+    )  # fmt: skip
+    run_ranks(2, work, trunk, alone, branch, short)
+    lines = Path(branch.output, "metrics.jsonl").read_text().splitlines()
+    metrics = [json.loads(line) for line in lines]
+    assert [line["step"] for line in metrics] == [6, 7, 8, 9]
+    assert [line["loss"] for line in metrics] == losses_of(alone)[6:]
+    assert losses_of(trunk)[:7] == losses_of(alone)[:7]
+    assert losses_of(trunk)[8:] != losses_of(alone)[8:]
+    assert "branch" in [event["event"] for event in events_of(branch)]
+    ends = [
+        read_record(Path(run.output, "checkpoints", "step-00000010")) for run in (branch, alone)
+    ]
+    assert ends[0].loader == ends[1].loader
+    assert ends[0].run != ends[1].run
+    other = settings_for(tmp_path / "other", **changes | {"optimizer": {}}, branch_from=at_six)
+    nothing = settings_for(tmp_path / "nothing", branch_from=str(tmp_path / "trunk"))
+    assert "optimizer.kind 'muon' there, 'adamw' here" in run_ranks(1, _fail, other)[0]
+    assert "trunk is no checkpoint. Name a folder step-N" in run_ranks(1, _fail, nothing)[0]
+
+
 def test_a_killed_run_resumes_bit_for_bit(
     settings_for: Any, tmp_path: Path, start_ranks: Any, run_ranks: Any
 ) -> None:
