@@ -133,7 +133,7 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     if parallel.world_size > 1 or settings.dtype != "float32":
         _shard(model, settings, parallel)
     model.to_empty(device=parallel.device)
-    init_weights(model, settings.seed)
+    init_weights(model, settings.seed, settings.model.embedding_std)
     return model
 
 
