@@ -330,14 +330,14 @@ def width_factors(name: str, shape: ModelShape) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def init_weights(model: Decoder, seed: int) -> None:
+def init_weights(model: Decoder, seed: int, embedding_std: float | None = None) -> None:
     """Fill every parameter, to the same values on any number of ranks.
 
     Each parameter has a generator of its own, seeded by its name, and each rank makes the whole
     tensor and keeps its shard: no communication, and no more memory than the largest parameter.
     Matrices, the embedding among them: normal, 1/sqrt(columns); those that write into the stream
     are scaled by 1/sqrt(2 layers) more, as in GPT-2. Norms: one. Biases of routers: zero. Times
-    `width_factors`.
+    `width_factors`; but `embedding_std` replaces the embedding's own.
     """
     for buffer in model.buffers():
         buffer.zero_()
@@ -349,6 +349,8 @@ def init_weights(model: Decoder, seed: int) -> None:
         std = factor * parameter.shape[-1] ** -0.5
         if name.endswith(("out.weight", "down.weight", "experts.down")):
             std /= math.sqrt(2 * model.shape.layers)
+        if name == "embedding.weight" and embedding_std:
+            std = embedding_std
         digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()
         generator = torch.Generator(parameter.device).manual_seed(int.from_bytes(digest, "little"))
         whole = torch.empty(parameter.shape, device=parameter.device)

@@ -156,7 +156,7 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
         _shard(model, settings, parallel)
     for root in model.stages or (model,):
         root.to_empty(device=parallel.device)
-    init_weights(model, settings.seed)
+    init_weights(model, settings.seed, settings.model.embedding_std)
     return model
 
 

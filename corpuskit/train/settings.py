@@ -137,6 +137,8 @@ class ModelSettings(Section):
     """Base of the rotary frequencies."""
     norm_eps: float = Field(1e-5, gt=0)
     """Added to the mean square in norms."""
+    embedding_std: float | None = Field(None, gt=0)
+    """Of the initial embedding; null is 1/sqrt(dim). With `tied: false`, 1 calms small models."""
     z_loss: float = Field(0.0, ge=0)
     """Weight of the squared log-normaliser in what is minimised; 0 is off."""
     experts: ExpertSettings | None = None

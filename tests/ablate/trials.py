@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import random
+from codecs import encode
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from corpuskit.cli.main import group
 from tests.conftest import ROOT
 
-MODEL = {"dim": 32, "layers": 2, "heads": 2, "kv_heads": 2, "ffn_dim": 96}
-JUDGES = 400
-HARMS = ("none", "shuffled", "copies")
+MODEL = {"dim": 32, "layers": 1, "heads": 2, "kv_heads": 2, "ffn_dim": 96, "tied": False,
+         "embedding_std": 1.0}  # fmt: skip
+"""80,000 parameters with 1,024 tokens of vocabulary."""
+JUDGES = 120
+PASSAGE = 1000
+"""Characters of a document: a training reads hundreds of them, so that a draw is like another."""
+HARMS = ("none", "shuffled", "copies", "language")
 
 
 def write_trial(
-    folder: Path, seed: int, harm: str, *, most: int = 2700, seq_len: int = 256
+    folder: Path, seed: int, harm: str, *, most: int = 2700, seq_len: int = 64
 ) -> list[str]:
     """Write two pipelines, a training file and a task; return the arguments of the command."""
     draw = random.Random(seed)
@@ -36,7 +41,7 @@ def write_trial(
     judges, rest = texts[:num], texts[num:]
     middle = len(rest) // 2
     halves = {"a": rest[:middle], "b": harmed(rest[middle:], harm, draw)}
-    small_tokenizer(rest[:50]).save(str(folder / "tokenizer.json"))
+    small_tokenizer(rest[:300]).save(str(folder / "tokenizer.json"))
     for name, half in halves.items():
         (folder / f"{name}.jsonl").write_text(_lines(half))
         pipeline = {
@@ -52,8 +57,8 @@ def write_trial(
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(pipeline))
     (folder / "judges.jsonl").write_text(_lines(judges))
     training = {
-        "name": "tiny", "model": MODEL, "batch": {"global_rows": 2, "micro_rows": 2},
-        "optimizer": {"lr": 1e-2}, "schedule": {"warmup_ratio": 0.1},
+        "name": "tiny", "model": MODEL, "batch": {"global_rows": 8, "micro_rows": 8},
+        "optimizer": {"lr": 2e-2}, "schedule": {"warmup_ratio": 0.1, "final_ratio": 0.0},
     }  # fmt: skip
     (folder / "tiny.yaml").write_text(yaml.safe_dump(training))
     return [
@@ -63,25 +68,41 @@ def write_trial(
 
 
 @functools.cache
-def read_texts() -> list[str]:
-    """Return real documents where the shared data is at hand, else pieces of our pages."""
+def read_texts(language: str = "eng") -> list[str]:
+    """Return passages of novels, where the shared data is at hand; else of our pages.
+
+    Word order matters in prose. Manuals (the rest of bench_en) are half tables and listings.
+    """
     shared = os.environ.get("CORPUSKIT_SHARED_DATA")
-    if shared:
-        table = pq.read_table(next(Path(shared, "bench_en").glob("*.parquet")), columns=["text"])
-        texts = [text[:4000] for text in table.slice(0, 3000)["text"].to_pylist()]
-        return [text for text in texts if len(text) > 500]
-    pages = "".join(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
-    return [pages[begin : begin + 1500] for begin in range(0, len(pages), 1500)]
+    if not shared:
+        pages = [path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+        return _passages(pages if language == "eng" else [encode(p, "rot13") for p in pages])
+    folder = "bench_en" if language == "eng" else "bench_multi"
+    # The last two files: settings of the trials were chosen on the first two of bench_en.
+    texts = []
+    for path in sorted(Path(shared, folder).glob("*.parquet"))[-2:]:
+        table = pq.read_table(path, columns=["text", "source"]).to_pydict()
+        rows = zip(table["text"], table["source"], strict=True)
+        texts += [text for text, source in rows if source == f"COST-ELTeC/ELTeC-{language}"]
+    return _passages(texts)
+
+
+def _passages(texts: list[str]) -> list[str]:
+    return [
+        text[begin : begin + PASSAGE]
+        for text in texts
+        for begin in range(0, len(text) - PASSAGE, PASSAGE)
+    ]
 
 
 def small_tokenizer(texts: list[str]) -> Tokenizer:
-    """Train 512 tokens: with 4,096, nine tenths of a tiny model's time go into its logits."""
+    """Train 1,024 tokens: 512 hide the words, and with 4,096 most of the time goes into logits."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=512, special_tokens=["<pad>"], initial_alphabet=alphabet, show_progress=False
+        vocab_size=1024, special_tokens=["<pad>"], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
@@ -91,8 +112,11 @@ def harmed(texts: list[str], harm: str, draw: random.Random) -> list[str]:
     """Return texts of which a share was made worse."""
     if harm == "shuffled":  # the words of every fifth document
         return [_shuffled(text, draw) if draw.random() < 0.2 else text for text in texts]
-    if harm == "copies":  # nine documents of ten are copies of the tenth
-        return [texts[number - number % 10] for number in range(len(texts))]
+    if harm == "copies":  # three documents of ten are copies of one of ten
+        return [draw.choice(texts[:10]) if draw.random() < 0.3 else text for text in texts]
+    if harm == "language":  # every fifth document is French
+        others = read_texts("fra")
+        return [draw.choice(others) if draw.random() < 0.2 else text for text in texts]
     return texts
 
 

@@ -229,12 +229,15 @@ def test_the_guard_names_a_planted_document_and_skips_it_for_good(
     (result,) = run_ranks(1, work, settings_of(poisoned, "tolerant", steps=STEPS + 1))
     assert result.steps_done == STEPS + 1
 
-    # A checkpoint that is copied alone brings it along.
+    # A checkpoint that is copied alone, or branched from, brings it along.
     newest = f"checkpoints/step-{STEPS:08d}"
     shutil.copytree(Path(strict.output, newest), tmp_path / "branch" / newest)
     (result,) = run_ranks(1, work, settings_of(poisoned, "branch", steps=STEPS + 1))
     assert result.steps_done == STEPS + 1
     assert read_training(str(tmp_path / "branch")).skips == trained.skips
+    trunk = str(Path(strict.output, newest))
+    run_ranks(1, work, settings_of(poisoned, "off", steps=STEPS + 1, branch_from=trunk))
+    assert read_training(str(tmp_path / "off")).skips == trained.skips
 
     # An edit that replaces rows ends the spans from there on: others are not skipped.
     plan = read_mix(poisoned)

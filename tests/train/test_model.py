@@ -69,6 +69,14 @@ def test_initial_weights_depend_on_seed_and_name_only() -> None:
     assert not torch.equal(ours[first], ours[second])
 
 
+def test_embedding_std_is_of_the_embedding_alone() -> None:
+    usual, model = dict(build().named_parameters()), build()
+    init_weights(model, seed=3, embedding_std=1.0)
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, usual[name]) == (name != "embedding.weight")
+    assert model.embedding.weight.std().item() == pytest.approx(1.0, rel=0.1)
+
+
 def test_the_first_loss_is_that_of_logits_of_variance_one() -> None:
     tokens = random_tokens((8, 16))
     losses, _ = token_losses(logits_of(build(), tokens, POSITIONS[[1] * 8]), tokens.roll(-1, 1))
