@@ -1,18 +1,24 @@
 """Main text out of HTML: how much of it comes, how much else, and what it costs.
 
     python benchmarks/accuracy/extraction.py [--peers PYTHON] [--only NAME ...]
+        [--judging] [--manuals DIRECTORY]
 
 Reads `html/trafilatura_eval.parquet` (450 pages; for each, segments of the main text that must be
 there and segments of the rest that must not) and `html/mozilla_readability.parquet` (130 pages with
 the text that Firefox's reader view gives) under `CORPUSKIT_SHARED_DATA`. Every extractor gets the
 same decoded pages and runs in a process of its own. `--peers`: a Python with readability-lxml,
 jusText, inscriptis and boilerpy3, for the rows of those.
+
+`--judging`: only the quarter of the sites on which nothing was chosen. `--manuals`: a directory with
+the Debian packages of MANUALS unpacked; words against the text of the element that a manual's
+template names for it.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import hashlib
 import json
 import os
 import re
@@ -23,6 +29,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,12 +47,17 @@ def resiliparse(**options: bool) -> Callable[[str], str | None]:
     return lambda page: extract_plain_text(page, **options)
 
 
-def ours(*, main_content: bool = True, comments: bool = False) -> Callable[[str], str | None]:
+def ours(
+    extractor: str = "resiliparse", *, main_content: bool = True, comments: bool = False
+) -> Callable[[str], str | None]:
     """Return what `warc` and `html` do: all text where no main text is found."""
     sys.path.insert(0, str(ROOT))
     from corpuskit.stages.sources._extract_worker import open_extractor
 
-    given = {"extractor": "resiliparse", "main_content": main_content, "comments": comments}
+    given = {
+        "extractor": extractor, "main_content": main_content, "comments": comments,
+        "favour": "balanced", "fast": False,
+    }  # fmt: skip
     extract = open_extractor(given)
     return lambda page: extract(page)[0]
 
@@ -89,6 +101,7 @@ def boilerpy3() -> Callable[[str], str | None]:
 
 EXTRACTORS: dict[str, tuple[Callable[[], Callable[[str], str | None]], bool]] = {
     "resiliparse": (ours, False),
+    "mixed": (lambda: ours("mixed"), False),
     "resiliparse, main text alone": (
         lambda: resiliparse(main_content=True, comments=False, alt_texts=False),
         False,
@@ -110,6 +123,60 @@ EXTRACTORS: dict[str, tuple[Callable[[], Callable[[str], str | None]], bool]] = 
     "boilerpy3 (articles)": (boilerpy3, True),
 }
 """Name -> how it is opened, and whether it is a peer's."""
+
+
+MANUALS = {
+    "Sphinx, python3.11-doc": ("python3.11/html/**/*.html", '//div[@role="main"]'),
+    "AsciiDoc, git-doc": ("git-doc/**/*.html", '//div[@id="content"]'),
+    "DocBook, debian-handbook": (
+        "debian-handbook/html/en-US/*.html",
+        '//body/div[1]|//body/section|//body/div[contains(@class,"section")]',
+    ),
+    "Doxygen, libeigen3-doc": ("libeigen3-dev/html/*.html", '//div[@class="contents"]'),
+    "Node.js, nodejs-doc": ("nodejs/api/*.html", '//div[@id="apicontent"]'),
+    "rustdoc, rust-doc": ("rust-doc/html/std/**/*.html", '//section[@id="main-content"]'),
+    "mdBook, rust-doc": ("rust-doc/html/book/*.html", "//main"),
+    "gi-docgen, libjson-glib-doc": ("json-glib-1.0/*.html", '//section[@id="main"]'),
+}
+"""Generator and package -> files below usr/share/doc, and where their text is."""
+MANUAL_PAGES = 15
+
+
+def is_judged(name: str) -> bool:
+    """Return whether a page's site is of the quarter that judges."""
+    host = (urlsplit(name).hostname or "").removeprefix("www.") if "://" in name else name
+    return hashlib.sha256(host.encode()).digest()[0] & 3 == 3
+
+
+def score_manuals(folder: Path) -> None:
+    """Print the mean word F1 of each extractor on pages of each generator."""
+    import lxml.html
+
+    names = ("resiliparse", "mixed", "trafilatura")
+    extractors = {name: EXTRACTORS[name][0]() for name in names}
+    print("| manual | " + " | ".join(names) + " |\n|---" + "|---:" * len(names) + "|")
+    every: list[list[float]] = []
+    for manual, (pattern, place) in MANUALS.items():
+        paths = [path for path in folder.glob(f"usr/share/doc/{pattern}") if path.is_file()]
+        rows: list[list[float]] = []
+        for path in sorted(paths, key=lambda path: hashlib.sha256(path.name.encode()).digest()):
+            page = path.read_text(errors="replace")
+            tree = lxml.html.document_fromstring(page.encode())
+            for element in tree.xpath("//script|//style"):
+                element.drop_tree()
+            gold = " ".join(" ".join(part.itertext()) for part in tree.xpath(place))
+            if len(gold) >= 300 and len(page) < 400_000:
+                rows.append([words([fn(page) or ""], [gold]) for fn in extractors.values()])
+            if len(rows) == MANUAL_PAGES:
+                break
+        every += rows
+        _print_means(manual, rows)
+    _print_means("all", every)
+
+
+def _print_means(name: str, rows: list[list[float]]) -> None:
+    means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    print(f"| {name} ({len(rows)}) | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
 
 
 def spaced(text: str) -> str:
@@ -171,10 +238,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", default="", help="Python that has the peers")
     parser.add_argument("--only", nargs="*", default=[], help="names of extractors")
+    parser.add_argument("--judging", action="store_true", help="only sites that judge")
+    parser.add_argument("--manuals", type=Path, help="directory of unpacked packages")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
         extract_all(*given.child)
+        return
+    if given.manuals:
+        score_manuals(given.manuals)
         return
     sys.path.insert(0, str(ROOT))
     from corpuskit.stages.sources._extract_worker import decode_page
@@ -182,6 +254,9 @@ def main() -> None:
     folder = Path(os.environ.get("CORPUSKIT_SHARED_DATA", ROOT.parent / "shared" / "data")) / "html"
     rows = pq.read_table(folder / "trafilatura_eval.parquet").to_pylist()
     reader = pq.read_table(folder / "mozilla_readability.parquet").to_pylist()
+    if given.judging:
+        rows = [row for row in rows if is_judged(row["url"])]
+        reader = [row for row in reader if is_judged(row["id"])]
     pages = [decode_page(row["html"], "") for row in [*rows, *reader]]
     gold_of = resiliparse(main_content=False, alt_texts=False)
     gold = [gold_of(decode_page(row["expected_html"], "")) or "" for row in reader]

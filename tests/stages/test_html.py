@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corpuskit.stages.rewriters.html import PAGE, Html
+from corpuskit.stages.sources._containers import sure_text
 from corpuskit.stages.sources._extract import ExtractorSettings, HtmlPage, extract_pages
 from tests.contract.strategies import plain, view
 
@@ -54,6 +55,55 @@ def test_a_page_over_which_the_extractor_gives_up_is_dropped_with_its_size():
     found = plain(Html(page_seconds=0.01), view([PAGE, page, PAGE]))
     assert [row["rule"] for row in found] == [None, "not_extracted", None]
     assert found[1]["value"] == len(page)
+
+
+PROSE = "<p>The river bends twice before it meets the sea, and no one in town has ever asked why."
+ARTICLE = f"<div class=entry-content>{PROSE * 30}<h4>Related topics</h4></div>"
+TEASERS = "<div class=item><b>Offer</b><div>Buy it now</div></div>" * 30
+
+
+def _mixed(page: str) -> str:
+    [extracted] = extract_pages([HtmlPage(page.encode())], ExtractorSettings("mixed"))
+    return extracted.text.decode()
+
+
+@pytest.mark.parametrize("page", [
+    ARTICLE,
+    f"{TEASERS}{ARTICLE}{TEASERS}",
+    ARTICLE.replace(PROSE, PROSE + "<p class=x-newsletter>Subscribe now, it is free.</p>"),
+])  # fmt: skip
+def test_mixed_takes_the_container_alone_and_cuts_its_tail(page):
+    pytest.importorskip("trafilatura")
+    text = _mixed(page)
+    assert text.count("The river bends") == 30
+    assert not {"Offer", "Subscribe", "Related"} & set(text.split())
+
+
+def test_mixed_asks_trafilatura_where_nothing_is_plain():
+    pytest.importorskip("trafilatura")
+    page = f"<html><body>{TEASERS}<div><h1>Rivers</h1>{PROSE * 6}</div>{TEASERS}</body></html>"
+    assert sure_text(page, False) is None
+    wanted = extract_pages([HtmlPage(page.encode())], ExtractorSettings("trafilatura"))
+    assert _mixed(page).encode() == wanted[0].text
+
+
+def test_mixed_never_takes_the_first_post_for_the_thread():
+    posts = f"<div class=post-text>{PROSE * 30}</div>" * 3
+    assert sure_text(f"<body>{posts}</body>", False).count("The river") == 90
+
+
+def test_mixed_leaves_manuals_to_resiliparse():
+    head = "<head><meta name=generator content='Doxygen 1.9'></head>"
+    members = "<dl><dt><code>int f(int)</code></dt><dd>See also</dd></dl>" * 20
+    assert sure_text(f"{head}<body>{members}</body>", False).count("int f(int)") == 20
+    assert sure_text(f"<body>{TEASERS}</body>", False) is None
+
+
+def test_without_main_content_mixed_is_all_text():
+    pytest.importorskip("trafilatura")
+    settings = ExtractorSettings("mixed", main_content=False)
+    [extracted] = extract_pages([HtmlPage((LINKS + ARTICLE).encode())], settings)
+    assert extracted.text.decode().count("A link") == 60
 
 
 @pytest.mark.real

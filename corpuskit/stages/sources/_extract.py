@@ -40,13 +40,13 @@ RULES = (
     "no_text",
 )
 
-RECYCLE_PAGES = {"resiliparse": 20_000, "trafilatura": 2_000}
+RECYCLE_PAGES = {"resiliparse": 20_000, "mixed": 8_000, "trafilatura": 2_000}
 """Pages after which a new process takes over: trafilatura keeps memory of what it has seen."""
 
-PAGE_SPEED = {"resiliparse": 50e6, "trafilatura": 4e6}
+PAGE_SPEED = {"resiliparse": 50e6, "mixed": 12e6, "trafilatura": 4e6}
 """Bytes of HTML per CPU second."""
 
-CHILD_BYTES = {"resiliparse": 60_000_000, "trafilatura": 150_000_000}
+CHILD_BYTES = {"resiliparse": 60_000_000, "mixed": 150_000_000, "trafilatura": 150_000_000}
 """Memory of the process that extracts."""
 
 WORKER = "corpuskit.stages.sources._extract_worker"
@@ -54,7 +54,7 @@ WORKER = "corpuskit.stages.sources._extract_worker"
 SILENCE_SECONDS = 900
 """Without an answer for so long, however little CPU time passed, something else is wrong."""
 
-Extractor = Literal["resiliparse", "trafilatura"]
+Extractor = Literal["resiliparse", "mixed", "trafilatura"]
 Favour = Literal["balanced", "precision", "recall"]
 
 
@@ -106,7 +106,7 @@ def extract_pages(pages: Sequence[HtmlPage], settings: ExtractorSettings) -> lis
 
 def libraries(extractor: Extractor) -> tuple[str, ...]:
     """Return the distributions that decide what text comes out."""
-    more = ("trafilatura", "lxml", "justext") if extractor == "trafilatura" else ()
+    more = () if extractor == "resiliparse" else ("trafilatura", "lxml", "justext")
     return ("resiliparse", *more)
 
 
@@ -284,7 +284,7 @@ def check_loads(extractor: Extractor) -> None:
     That its modules are there does not say so: lxml 5.2 moved one of them to a distribution of its
     own, lxml_html_clean, and pip 23.2 leaves that out.
     """
-    for name in dict.fromkeys(("resiliparse", extractor)):
+    for name in ("resiliparse",) if extractor == "resiliparse" else ("resiliparse", "trafilatura"):
         if importlib.util.find_spec(name) is None:
             raise _missing(extractor, f"{name} is not installed")
     _Service().extract([HtmlPage(b"<p>Loads.</p>")], ExtractorSettings(extractor))

@@ -99,9 +99,26 @@ def open_extractor(settings: dict[str, Any]) -> Extract:
     Raises:
         ImportError: it is not installed.
     """
-    if settings["extractor"] == "resiliparse":
-        return _resiliparse(settings)
-    return _trafilatura(settings)
+    if settings["extractor"] == "trafilatura":
+        return _trafilatura(settings)
+    if settings["extractor"] == "mixed" and settings["main_content"]:
+        return _mixed(settings)
+    return _resiliparse(settings)
+
+
+def _mixed(settings: dict[str, Any]) -> Extract:
+    from corpuskit.stages.sources._containers import sure_text
+
+    resiliparse, trafilatura = _resiliparse(settings), _trafilatura(settings)
+
+    def extract(page: str) -> tuple[str, bool]:
+        text = sure_text(page, settings["comments"])
+        if text is None:
+            text, _ = trafilatura(page)
+        text = _stripped(text)
+        return (text, False) if text else resiliparse(page)
+
+    return extract
 
 
 def _resiliparse(settings: dict[str, Any]) -> Extract:
