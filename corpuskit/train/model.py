@@ -159,7 +159,7 @@ class Decoder(nn.Module):
         if has_last and not shape.tied:
             self.head = nn.Linear(shape.dim, shape.vocab_size, bias=False)
         # A tuple: what modules they have is known under its own name already.
-        self.stages = tuple(Stage(self, span) for span in stages)
+        self.stages = tuple(ModelStage(self, span) for span in stages)
 
     def forward(self, tokens: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Return the logits (R, L, V) of (R, L) int64 tokens; of the whole model only."""
@@ -207,7 +207,7 @@ def micro_batch(
     )
 
 
-class Stage(nn.Module):
+class ModelStage(nn.Module):
     """Consecutive blocks of a model, with what comes before the first or after the last."""
 
     def __init__(self, model: Decoder, span: StageSpan) -> None:

@@ -28,7 +28,7 @@ from corpuskit.train.settings import stage_spans
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from corpuskit.train.model import Decoder, MicroBatch, Stage
+    from corpuskit.train.model import Decoder, MicroBatch, ModelStage
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import TrainSettings
 
@@ -94,7 +94,7 @@ class _ScheduledStage(PipelineStage):
     """What a schedule knows of a stage; it gives the stage each micro-batch by its number."""
 
     def __init__(
-        self, stage: Stage, stages: int, settings: TrainSettings, parallel: Parallel,
+        self, stage: ModelStage, stages: int, settings: TrainSettings, parallel: Parallel,
         stream: torch.Tensor,
     ) -> None:  # fmt: skip
         self._stage, self._settings = stage, settings
@@ -147,7 +147,7 @@ class _ScheduledStage(PipelineStage):
 class _Unsharded(nn.Module):
     """A stage in which torch does not look for FSDP."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: ModelStage) -> None:
         super().__init__()
         self.stage = stage
 
