@@ -290,6 +290,7 @@ def speed(
     """Steps of a preset: tokens/s, MFU, wait for rows, and memory beside the estimate."""
     if float8 and (place.dry or importlib.util.find_spec("torchao") is None):
         raise Skipped("a CPU has no float8" if place.dry else "torchao is missing")
+    counters.clear()  # of the process that this one was forked from
     if place.dry and compile:
         if preset != "1b" or data != "long":
             raise Skipped("as the first compiled one, but for its size")

@@ -139,8 +139,6 @@ def export(
         UsageError: the folder has files, or the disk has no room.
         DataError: the checkpoint is broken.
     """
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise UsageError(f"{folder}: is there already, and not an empty folder. Choose a new one.")
     record = read_record(checkpoint, _ADVICE)
     checkpoints = find_averaged(checkpoint, average)
     for each in checkpoints:
@@ -150,15 +148,12 @@ def export(
         tensors = {name: tuple(t.shape) for name, t in Decoder(shape).state_dict().items()}
     size = stored_bytes(tensors, DTYPES[dtype])
     config = make_config(shape, seq_len, ids, dtype)
-    texts = {
-        CONFIG: config,
-        "generation_config.json": {f"{name}_token_id": ids[name] for name in ids},
-    }
+    generation = {f"{name}_token_id": ids[name] for name in ids}
     with _whole_folder(folder, size) as partial:
         own = {name: foreign_names(name, shape.experts) for name in tensors}
         read = functools.partial(read_weights, checkpoints, of_average=average == "ema")
         names = _write_weights(read, partial, tensors, own, DTYPES[dtype], file_bytes)
-        for name, fields in texts.items():
+        for name, fields in ((CONFIG, config), ("generation_config.json", generation)):
             _write(partial / name, _json(fields))
         checked = [name for name in (*names, INDEX, CONFIG) if (partial / name).exists()]
         origin = _origin(record, checkpoint, dtype, tokenizer) | {"average": average}
@@ -183,6 +178,8 @@ def _whole_folder(folder: Path, size_bytes: int) -> Iterator[Path]:
     Raises:
         UsageError: the disk has no room for it.
     """
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise UsageError(f"{folder}: is there already, and not an empty folder. Choose a new one.")
     target = Path(os.path.abspath(folder))  # of a relative "." the parent has no name
     partial = target.with_name(f".{target.name}.unfinished")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ from corpuskit.train.heartbeat import REQUEUE, Ending, HeartbeatWriter, note_end
 from corpuskit.train.likelihood import Evaluated
 from corpuskit.train.metrics import StepMetrics, TrainResult, source_losses
 from corpuskit.train.model import micro_batch, token_losses
-from corpuskit.train.moe import balance, measure_loads, take_loads
+from corpuskit.train.moe import balance_loads, measure_loads, take_loads
 from corpuskit.train.optim import clip_gradients, learning_rate, set_rate
 from corpuskit.train.parallel import begin_micro_batch, join
 from corpuskit.train.profile import profiled
@@ -236,9 +236,8 @@ def take_step(
     if reason is None:
         set_rate(run.optimizer, lr)
         run.optimizer.step()
-        if sums.experts is not None and run.settings.model.experts:
-            rate = run.settings.model.experts.bias_rate
-            balance(run.model, sums.experts.sum(0), rate)
+        if sums.experts is not None:
+            balance(run, sums.experts)
             watch.count_experts(sums.experts)
     else:
         bad = BadStep(step, reason, sums.loss, sums.grad_norm, usual or sums.loss)
@@ -265,6 +264,12 @@ def take_step(
         experts=None if sums.experts is None else measure_loads(sums.experts.sum(0)),
     )
     return progress, (watch.stop.received or "a signal to another rank") if sums.stops else None
+
+
+def balance(run: Run, loads: torch.Tensor) -> None:
+    """Move the biases of routers by the tokens that each expert got, (sources, layers, E)."""
+    assert run.settings.model.experts is not None, "none without experts"
+    balance_loads(run.model.blocks, loads.sum(0), run.settings.model.experts.bias_rate)
 
 
 def begins_mixture_stage(run: Run, step: int) -> bool:
@@ -298,9 +303,13 @@ def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Ten
     totals.index_add_(0, sources, losses.double().sum(1))
     totals[-1] = float(stops)
     run.parallel.sum(totals)
+    if run.parallel.data_ranks < run.parallel.world_size:
+        # A signal may have reached a rank that shares these rows, but not this one.
+        dist.all_reduce(totals[-1:])
     experts = None
     if run.model.shape.experts:
-        experts = run.parallel.sum(take_loads(run.model, sources, num_sources))
+        mine = take_loads(run.model.blocks, run.model.shape, sources, num_sources)
+        experts = run.parallel.sum(mine)
         dist.all_reduce(experts, group=run.parallel.pipeline_group)
     group = run.parallel.pipeline_group if run.pipeline else None
     norm = clip_gradients(run.model.parameters(), run.settings.optimizer.clip_norm, group)

@@ -30,8 +30,7 @@ from corpuskit.train.metrics import ExpertLoads
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from corpuskit.train.model import Block, Decoder
-    from corpuskit.train.settings import ExpertShape
+    from corpuskit.train.settings import ExpertShape, ModelShape
 
 
 class Router(nn.Module):
@@ -158,27 +157,29 @@ class ExpertLayer(nn.Module):
         return routed.sum(1).view(x.shape) + self.shared(x), loads
 
 
-def expert_layers(model: Decoder) -> list[ExpertLayer]:
+def expert_layers(blocks: nn.ModuleList) -> list[ExpertLayer]:
     """Return the mixtures of experts of the layers that this rank has."""
-    layers = [cast("Block", block).feed_forward for block in model.blocks]
+    layers = [block.feed_forward for block in blocks]
     return [layer for layer in layers if isinstance(layer, ExpertLayer)]
 
 
-def take_loads(model: Decoder, sources: torch.Tensor, num_sources: int) -> torch.Tensor:
+def take_loads(
+    blocks: nn.ModuleList, shape: ModelShape, sources: torch.Tensor, num_sources: int
+) -> torch.Tensor:
     """Return the tokens of a step that each expert got, (num_sources, layers, E) in float64.
 
     Args:
-        model: its blocks' `loads` are emptied; layers that a stage of a pipeline lacks are 0.
+        blocks: this rank's, whose `loads` are emptied; layers that it lacks are 0.
+        shape: of the model.
         sources: (S,) the source of each of this rank's rows, in the order of micro-batches.
         num_sources: of the run.
     """
-    shape = model.shape
     assert shape.experts is not None, "asked of models with experts"
     sums = torch.zeros(
         num_sources, shape.layers, shape.experts.count, dtype=torch.float64, device=sources.device
     )
-    for number, block in model.blocks.named_children():
-        loads = cast("Block", block).loads
+    for number, block in blocks.named_children():
+        loads = cast("list[torch.Tensor]", block.loads)
         sums[:, int(number)].index_add_(0, sources, torch.cat(loads).double())
         loads.clear()
     return sums
@@ -191,16 +192,16 @@ def measure_loads(loads: torch.Tensor) -> ExpertLoads:
 
 
 @torch.no_grad()
-def balance(model: Decoder, loads: torch.Tensor, rate: float) -> None:
+def balance_loads(blocks: nn.ModuleList, loads: torch.Tensor, rate: float) -> None:
     """Move the biases of all layers towards even loads.
 
     Args:
-        model: the layers that this rank has.
+        blocks: this rank's.
         loads: (layers, E) tokens that each expert got in the step, over all ranks.
         rate: how far a bias moves.
     """
     directions = (loads.mean(-1, keepdim=True) - loads).sign()
-    for number, block in model.blocks.named_children():
-        layer = cast("Block", block).feed_forward
+    for number, block in blocks.named_children():
+        layer = block.feed_forward
         if isinstance(layer, ExpertLayer):
             layer.router.bias += rate * directions[int(number)]

@@ -145,7 +145,7 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
     if settings.parallel.tensor > 1:
         share_matrices(model, parallel.mesh["tensor"])
     if settings.parallel.expert > 1:
-        for layer in expert_layers(model):
+        for layer in expert_layers(model.blocks):
             layer.experts.share(parallel.mesh["expert"])
     if settings.compile:
         for block in model.blocks:
@@ -222,7 +222,7 @@ def _shard(model: Decoder, settings: TrainSettings, parallel: Parallel) -> None:
     policy = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
     reshard = settings.parallel.zero == 3
     is_shared = settings.parallel.expert > 1
-    apart = [layer.experts for layer in expert_layers(model)] if is_shared else []
+    apart = [layer.experts for layer in expert_layers(model.blocks)] if is_shared else []
     for experts in apart:
         other = parallel.mesh[dimensions]
         fully_shard(experts, mesh=other, mp_policy=policy, reshard_after_forward=reshard)

@@ -504,6 +504,7 @@ class TrainSettings(Section):
     def _adapters_fit(self) -> TrainSettings:
         others = {"float8": self.float8, "parallel.tensor": self.parallel.tensor > 1}
         others["parallel.pipeline"] = self.parallel.pipeline > 1
+        others["optimizer.average_decay"] = self.optimizer.average_decay > 0
         if self.adapter and self.init_from is None:
             raise ValueError("adapter: there is no model to adapt. Name one in init_from.")
         if self.adapter and (names := [name for name, is_set in others.items() if is_set]):

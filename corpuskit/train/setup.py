@@ -105,11 +105,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     require_pipeline(shape, settings, parallel.world_size)
     kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
     checkpoints = Checkpoints(Path(settings.output, "checkpoints"), parallel, settings.checkpoint)
-    newest = checkpoints.newest_verified()
-    if newest:
-        require_same_training(newest.folder, newest.record, identity)
-    elif settings.branch_from:
-        newest = checkpoints.verified(Path(settings.branch_from))
+    newest = find_beginning(checkpoints, settings, identity)
     if newest:
         require_same_run(newest.folder, newest.record, shape, settings)
         require_same_adapter(newest.record.settings.get("adapter"), settings)
@@ -143,6 +139,23 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         step_tokens=settings.batch.global_rows * plan.seq_len,
         peak_flops=peak * 1e12 if peak else peak_flops(parallel.device, DTYPES[settings.dtype]),
     )
+
+
+def find_beginning(
+    checkpoints: Checkpoints, settings: TrainSettings, identity: str
+) -> VerifiedCheckpoint | None:
+    """Return the newest checkpoint of this training, or of a new one the one that it branches from.
+
+    Raises:
+        UsageError: it is of another training, or there is none to branch from.
+        DataError: the one to branch from is damaged.
+    """
+    newest = checkpoints.newest_verified()
+    if newest:
+        require_same_training(newest.folder, newest.record, identity)
+    elif settings.branch_from:
+        newest = checkpoints.verified(Path(settings.branch_from))
+    return newest
 
 
 def build_pipeline(

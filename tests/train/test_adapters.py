@@ -16,7 +16,7 @@ from corpuskit.errors import UsageError
 from corpuskit.loader import StreamingLoader
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.adapters import add_adapters, init_adapters
-from corpuskit.train.huggingface import foreign_name, load_weights, read_shape
+from corpuskit.train.huggingface import foreign_names, load_weights, read_shape
 from corpuskit.train.huggingface_export import export, find_checkpoint
 from corpuskit.train.loop import main, train
 from corpuskit.train.model import Decoder
@@ -121,7 +121,7 @@ def take_initial_values(model: Any, llama: Path, settings: TrainSettings) -> Non
     for name, parameter in ours.named_parameters():
         module, found, part = name.partition(".lora_")
         if found:
-            place = foreign_name(f"{module}.weight").removesuffix(".weight")
+            place = foreign_names(f"{module}.weight", None)[0].removesuffix(".weight")
             target = theirs[f"base_model.model.{place}.lora_{part}"]
             if "magnitude" in part:
                 torch.testing.assert_close(parameter, target)

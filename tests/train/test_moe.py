@@ -13,7 +13,7 @@ from torch import nn
 
 from corpuskit.train.metrics import ExpertLoads
 from corpuskit.train.model import FeedForward
-from corpuskit.train.moe import ExpertLayer, balance, measure_loads
+from corpuskit.train.moe import ExpertLayer, balance_loads, measure_loads
 from corpuskit.train.settings import ExpertShape, ModelSettings, TrainSettings
 from tests.train.test_training import losses_of, work
 
@@ -85,11 +85,10 @@ def test_biases_even_out_loads() -> None:
     made, x = layer(), torch.randn(8, 64, DIM) + 0.5  # a mean that some experts like better
     made.router.bias.zero_()
     before = measure_loads(made(x)[1].sum(0)[None])
-    model: Any = nn.Module()
-    model.blocks = nn.ModuleList([nn.Module()])
-    model.blocks[0].feed_forward = made
+    blocks = nn.ModuleList([nn.Module()])
+    blocks[0].feed_forward = made
     for _ in range(300):
-        balance(model, made(x)[1].sum(0)[None], 0.005)
+        balance_loads(blocks, made(x)[1].sum(0)[None], 0.005)
     after = measure_loads(made(x)[1].sum(0)[None])
     assert before.imbalance > 1.3
     assert after.imbalance < 1.05

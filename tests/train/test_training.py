@@ -192,11 +192,13 @@ def test_a_checkpoint_knows_the_next_rows(settings: Any, run_ranks: Any) -> None
     assert record.settings_hash == ours.digest()
 
 
+@pytest.mark.parametrize("tensor", [1, 2])
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(
-    settings_for: Any, tmp_path: Path, run_ranks: Any
+    tensor: int, settings_for: Any, tmp_path: Path, run_ranks: Any
 ) -> None:
-    calm = settings_for(tmp_path / "calm")
-    stopped = settings_for(tmp_path / "stopped", log_every_steps=3)
+    shared = {"parallel": {"tensor": tensor}}
+    calm = settings_for(tmp_path / "calm", **shared)
+    stopped = settings_for(tmp_path / "stopped", log_every_steps=3, **shared)
     run_ranks(2, work, calm)
     results = run_ranks(2, _stop_at_the_third_step, stopped)
     assert [(r.steps_done, r.exit_code) for r in results] == [(4, 75)] * 2
