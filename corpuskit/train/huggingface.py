@@ -304,16 +304,12 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     place = Path(folder)
     stored = find_tensors(place)
     experts = model.shape.experts
-    tensors = {
-        name: tensor
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
-        if ".lora_" not in name
-    }
     with torch.device("meta"):
         whole = type(model)(model.shape) if model.stages else model
+    tensors = _without_adapters(model)
     shapes = {
         foreign: tuple(each.shape[-2:])
-        for name, each in (*whole.named_parameters(), *whole.named_buffers())
+        for name, each in _without_adapters(whole).items()
         for foreign in foreign_names(name, experts)
     }
     _require_match(place, stored, shapes)
@@ -330,6 +326,11 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
         with torch.no_grad():
             for box, foreign in zip(boxes, sources, strict=True):
                 box.copy_(read_slice(stored[foreign], offsets, box.shape))
+
+
+def _without_adapters(model: Decoder) -> dict[str, torch.Tensor]:
+    tensors = dict((*model.named_parameters(), *model.named_buffers()))
+    return {name: tensor for name, tensor in tensors.items() if ".lora_" not in name}
 
 
 def find_tensors(folder: Path) -> dict[str, StoredTensor]:

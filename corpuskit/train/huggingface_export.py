@@ -139,22 +139,20 @@ def export(
         UsageError: the folder has files, or the disk has no room.
         DataError: the checkpoint is broken.
     """
-    record = read_record(checkpoint, _ADVICE)
-    checkpoints = find_averaged(checkpoint, average)
+    record, checkpoints = read_record(checkpoint, _ADVICE), find_averaged(checkpoint, average)
     for each in checkpoints:
         require_undamaged(each, read_record(each, _ADVICE), _ADVICE)
     shape = shape_of(record)
     with torch.device("meta"):
         tensors = {name: tuple(t.shape) for name, t in Decoder(shape).state_dict().items()}
     size = stored_bytes(tensors, DTYPES[dtype])
-    config = make_config(shape, seq_len, ids, dtype)
-    generation = {f"{name}_token_id": ids[name] for name in ids}
+    config, generation = make_config(shape, seq_len, ids, dtype), _generation(ids)
     with _whole_folder(folder, size) as partial:
         own = {name: foreign_names(name, shape.experts) for name in tensors}
         read = functools.partial(read_weights, checkpoints, of_average=average == "ema")
         names = _write_weights(read, partial, tensors, own, DTYPES[dtype], file_bytes)
-        for name, fields in ((CONFIG, config), ("generation_config.json", generation)):
-            _write(partial / name, _json(fields))
+        _write(partial / CONFIG, _json(config))
+        _write(partial / "generation_config.json", _json(generation))
         checked = [name for name in (*names, INDEX, CONFIG) if (partial / name).exists()]
         origin = _origin(record, checkpoint, dtype, tokenizer) | {"average": average}
         _write(partial / ORIGIN, _json({**origin, "files": files_of(partial, checked)}))
@@ -330,6 +328,10 @@ def shape_of(record: CheckpointRecord) -> ModelShape:
         "experts": experts and ExpertShape(**experts),
     }
     return ModelShape(**{**record.shape, **inner})
+
+
+def _generation(ids: Mapping[str, int | None]) -> dict[str, int | None]:
+    return {f"{name}_token_id": ids[name] for name in ids}
 
 
 def _origin(
