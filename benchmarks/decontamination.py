@@ -9,12 +9,10 @@ clean but for what it shares with benchmarks by itself: its hits are counted, an
 
     python benchmarks/decontamination.py [--half odd] [--choose] [--show 20] [--without-datatrove] [--mb 30]
 
-    python benchmarks/decontamination.py --chunks 300 [--reference]
+    python benchmarks/decontamination.py --chunks 300
 
 plants runs of 8 and 13 words of a question, at a random place of a random item (seed 0), into documents of bench_en
 in which nothing is found, 300 of each benchmark and length, and prints the share found.
-
-`--reference` gives the stage the first half of bench_en as its reference; clean documents and hosts are of the other.
 
 Reads decontam, benchmarks and bench_en from CORPUSKIT_SHARED_DATA. Speed: CPU seconds on one core, start apart.
 """
@@ -64,18 +62,11 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=1000, help="text of bench_en")
     parser.add_argument("--without-datatrove", action="store_true")
     parser.add_argument("--chunks", type=int, help="plant so many runs of words of each benchmark")
-    parser.add_argument("--reference", action="store_true", help="half of bench_en, judge the rest")
-    parser.add_argument("--chunk-weight", type=float, default=2.0)
     options = parser.parse_args()
     if not (DATA / "decontam").exists():
         sys.exit(f"no real data at {DATA}: set CORPUSKIT_SHARED_DATA")
     rows = pq.read_table(DATA / "decontam" / "planted.parquet").to_pylist()
-    files = sorted(str(path) for path in (DATA / "bench_en").glob("*.parquet"))
-    stage = Decontaminate(
-        benchmarks=(str(DATA / "benchmarks" / "*.parquet"),),
-        reference=tuple(files[:2]) if options.reference else (),
-        chunk_weight=options.chunk_weight,
-    )
+    stage = Decontaminate(benchmarks=(str(DATA / "benchmarks" / "*.parquet"),))
     if options.chunks:
         chunks(stage, options.chunks, {row["benchmark"] for row in rows if row["benchmark"]})
         return
@@ -292,7 +283,7 @@ def names_right(rows: list[dict[str, Any]], stage: Decontaminate) -> list[bool]:
 def natural(stage: Decontaminate, methods: dict[str, Any], options: argparse.Namespace) -> None:
     """Print what is found in documents in which nothing was planted, and the speed of the stage."""
     texts, left = [], options.mb * 1e6
-    for file in sorted((DATA / "bench_en").glob("*.parquet"))[2 if stage.reference else 0 :]:
+    for file in sorted((DATA / "bench_en").glob("*.parquet")):
         for text in pq.read_table(file, columns=["text"])["text"].to_pylist():
             if left > 0:
                 texts.append(text)
@@ -331,7 +322,7 @@ def chunks(stage: Decontaminate, num: int, known: set[str]) -> None:
         known: benchmarks that decontam/planted.parquet has items of; the defaults were chosen on it.
     """
     draw = random.Random(0)
-    file = sorted((DATA / "bench_en").glob("*.parquet"))[2 if stage.reference else 0]
+    file = min((DATA / "bench_en").glob("*.parquet"))
     texts = [t for t in pq.read_table(file)["text"].to_pylist() if 1000 < len(t) < 20_000]
     hosts = [text for text, (hit, _) in zip(texts, ours(stage, texts), strict=True) if not hit]
     totals: defaultdict[tuple[bool, int], list[float]] = defaultdict(list)

@@ -188,16 +188,6 @@ def test_words_that_are_common_in_the_reference_weigh_less(tmp_path):
     assert weights[0][0] > 2 * weights[1][0] > 0
 
 
-def test_a_run_of_words_that_the_reference_has_is_a_common_phrase(tmp_path):
-    run = "at noon with 48 crates of pears and loses a third"
-    given = (write(tmp_path / "c.jsonl", [{"text": f"{FILLER}{run.upper()}. {FILLER}"}]),)
-    assert find(f"They say {run}.")[0] == "chunk"
-    assert find(f"They say {run}.", reference=given, chunk_weight=0)[0] is None
-    longer = f"leaves Port Amsel {run}"  # has runs of eight words that the reference has not
-    assert find(longer, reference=given, chunk_weight=0)[0] == "chunk"
-    assert find(FERRY, reference=given)[0] == "question"
-
-
 def test_texts_of_a_reference_are_in_a_column_text(tmp_path):
     wrong = write(tmp_path / "c.jsonl", [{"body": "words"}])
     with pytest.raises(UsageError, match="has no texts in a column 'text'"):

@@ -123,7 +123,7 @@ class Decontaminate(StreamingStage):
     `#` numbers the rows."""
     reference: tuple[PathText, ...] = ()
     """Files of ordinary documents, like benchmarks, texts in a column `text`: words that are common
-    there weigh less, too, and runs of words that occur there are no `chunk`."""
+    there weigh less, too. For benchmarks of few items, which say little about that."""
     ngram: int = Field(5, ge=2, le=32)
     """Words in a row that lead to an item; an item with every n-th word changed is not found."""
     min_score: float = Field(0.8, gt=0, le=1)
@@ -233,8 +233,7 @@ class Decontaminate(StreamingStage):
         )  # fmt: skip
         files = benchmark_files(self.benchmarks)
         reference = tuple(path for _, path in benchmark_files(self.reference, unique=False))
-        phrase = self.chunk_words if reference else 0
-        return Recipe(tuple(files), columns, self.ngram, self.min_words, reference, phrase)
+        return Recipe(tuple(files), columns, self.ngram, self.min_words, reference)
 
     def _bounds(self) -> Thresholds:
         return Thresholds(

@@ -65,8 +65,7 @@ class Recipe:
         files: (benchmark, path).
         ngram: words of an n-gram.
         short: a question of fewer words is searched for only with its answer.
-        reference: files of ordinary texts, to learn from which words and phrases are common.
-        phrase: words of a phrase; 0: none are learned.
+        reference: files of ordinary texts, to learn from which words are common.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -74,7 +73,6 @@ class Recipe:
     ngram: int
     short: int
     reference: tuple[str, ...] = ()
-    phrase: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +87,6 @@ class ItemIndex:
         parts_of: (I, KINDS) int64: part of an item, -1 where it has none.
         lengths, totals: (P,) words of a part, and the sum of their weights.
         names: I names.
-        phrases: uint64, ascending: hashes of runs of the items' words that the reference has, too.
         num_read: items read; equal ones are one here.
         num_short: items too short to be searched for.
     """
@@ -104,7 +101,6 @@ class ItemIndex:
     lengths: NDArray[np.int64]
     totals: NDArray[np.float64]
     names: pa.Array
-    phrases: NDArray[np.uint64]
     num_read: int
     num_short: int
 
@@ -113,7 +109,7 @@ class ItemIndex:
         """Memory of all arrays."""
         arrays: list[NDArray[Any]] = [
             *self.grams, self.gram_parts, self.gram_places, *self.parts, self.kinds, self.items,
-            self.parts_of, self.lengths, self.totals, self.phrases,
+            self.parts_of, self.lengths, self.totals,
         ]  # fmt: skip
         return sum(array.nbytes for array in arrays) + int(self.names.nbytes)
 
@@ -215,7 +211,6 @@ def _index(arrays: Mapping[str, NDArray[Any]]) -> ItemIndex:
         arrays["lengths"],
         arrays["totals"],
         large_strings(arrays["name_offsets"], arrays["name_data"]),
-        arrays["phrases"],
         num_read,
         num_short,
     )
@@ -231,7 +226,6 @@ def _build(recipe: Recipe) -> dict[str, NDArray[Any]]:
     reference = [text for path in recipe.reference for text in read_texts(path)]
     arrays["weights"] = _weights(arrays, num_items, reference)
     del arrays["sizes"]
-    arrays["phrases"] = _phrases(arrays, recipe.phrase, reference)
     sums = np.append(0.0, np.cumsum(arrays["weights"]))
     arrays["totals"] = sums[arrays["starts"][1:]] - sums[arrays["starts"][:-1]]
     leads = (arrays["kinds"] != ANSWER) | (arrays["lengths"] >= LONE_ANSWER)
@@ -313,40 +307,6 @@ def _weights(
     rarity = 1 - np.log(np.maximum(counts, 1)) / np.log(num_docs + 1)
     weights: NDArray[np.float64] = rarity[places] * np.minimum(arrays["sizes"] / 4, 1)
     return np.ceil(weights / GRAIN) * GRAIN
-
-
-def _phrases(
-    arrays: dict[str, NDArray[Any]], size: int, reference: Sequence[str]
-) -> NDArray[np.uint64]:
-    """Return the hashes of runs of `size` words of items that reference texts hold, ascending."""
-    phrases = [np.empty(0, np.uint64)]
-    if size and reference:
-        known = np.unique(_hashes(arrays["starts"], arrays["words"], size))
-        phrases += [
-            np.intersect1d(_hashes(piece.bounds, piece.words, size), known)
-            for piece in _words(reference)
-        ]
-    every = np.unique(np.concatenate(phrases))
-    runs: NDArray[np.uint64] = every[every != 0]  # 0: the text ends before the run does
-    return runs
-
-
-def _hashes(bounds: NDArray[np.int64], words: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
-    return gram_hashes(bounds.astype(np.int64), words, size, np.empty(len(words), np.int32))
-
-
-def has_new_run(texts: Sequence[str], size: int, phrases: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which texts hold a run of `size` words that is no phrase, or no run at all."""
-    is_new = [np.empty(0, np.bool_)]
-    for piece in _words(texts):
-        hashes = _hashes(piece.bounds, piece.words, size)
-        places = np.flatnonzero(hashes)
-        rows = np.searchsorted(piece.bounds, places, side="right") - 1
-        num = len(piece.bounds) - 1
-        runs = np.bincount(rows, minlength=num)
-        common = np.bincount(rows[np.isin(hashes[places], phrases)], minlength=num)
-        is_new.append((common < runs) | (runs == 0))
-    return np.concatenate(is_new)
 
 
 def _documents_with(

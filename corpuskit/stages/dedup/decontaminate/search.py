@@ -9,13 +9,7 @@ import numpy as np
 
 from corpuskit.kernels.overlap import align, gather, scan
 from corpuskit.kernels.wordhash import BYTE_KINDS, folded_characters
-from corpuskit.stages.dedup.decontaminate.index import (
-    ANSWER,
-    BOTH,
-    PASSAGE,
-    QUESTION,
-    has_new_run,
-)
+from corpuskit.stages.dedup.decontaminate.index import ANSWER, BOTH, PASSAGE, QUESTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +109,7 @@ def find_items(text: Utf8, index: ItemIndex, ngram: int, bounds: Thresholds) -> 
     else:
         stretches = stretches.take(kinds != PASSAGE)
     if bounds.chunk_words:
-        parts.append(_chunks(text, stretches, index, bounds))
+        parts.append(_chunks(stretches, index, bounds))
     columns = [np.concatenate(column) for column in zip(*map(_columns, parts), strict=True)]
     findings = Findings(*columns)
     order = np.lexsort(
@@ -140,17 +134,11 @@ def _alone(stretches: Stretches, index: ItemIndex, bounds: Thresholds, code: int
     )  # fmt: skip
 
 
-def _chunks(text: Utf8, stretches: Stretches, index: ItemIndex, bounds: Thresholds) -> Findings:
-    """Judge runs of consecutive words, which suffice unless the reference has all of them, too."""
+def _chunks(stretches: Stretches, index: ItemIndex, bounds: Thresholds) -> Findings:
+    """Judge runs of consecutive words, which suffice by themselves."""
     hits = stretches.take(
         (stretches.runs >= bounds.chunk_words) & (stretches.run_weights >= bounds.chunk_weight)
     )
-    if len(index.phrases) and len(hits):
-        places = zip(
-            hits.rows.tolist(), hits.run_starts.tolist(), hits.run_ends.tolist(), strict=True
-        )
-        runs = [text.row(row)[start:end].decode() for row, start, end in places]
-        hits = hits.take(has_new_run(runs, bounds.chunk_words, index.phrases))
     return Findings(
         hits.rows, np.full(len(hits), CHUNK), _items(hits, index), hits.scores,
         hits.runs.astype(np.float64), np.full(len(hits), float(bounds.chunk_words)),
