@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import pickle
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,13 +91,41 @@ def test_spans_equal_those_of_a_dictionary(texts, window, keep, engine) -> None:
     assert found == plain_spans(bytes_of(ascii_only), window, keep)
 
 
+stretches = st.sampled_from(["abcdefgh", "ijklmn", "opq", "rst" * 5, "uvw" * 3, "x"])
+overlaps = st.lists(st.lists(stretches, max_size=4).map("".join), max_size=7)
+
+
+@settings(max_examples=60)
+@given(corpora | overlaps, st.integers(LEAST, 13), st.sampled_from(ENGINES))
+def test_every_repeated_window_stays_whole_somewhere(texts, window, engine) -> None:
+    texts = [text.replace("\u00e9", "e") for text in texts]
+    spans = find(texts, engine=engine, min_bytes=window, keep="whole", min_fragment=window)
+    left = []
+    for text, cuts in zip(texts, spans, strict=True):
+        edges = [0, *(edge for cut in cuts for edge in cut), len(text)]
+        parts = [text[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True)]
+        left += parts if sum(map(len, parts)) >= window else []  # else min_document drops it
+    counts = Counter(
+        text[at : at + window] for text in texts for at in range(len(text) - window + 1)
+    )
+    lost = [one for one, count in counts.items() if count > 1 and not any(one in p for p in left)]
+    assert not lost
+
+
+def test_what_is_in_a_first_copy_stays_where_a_later_one_overlaps_it(engine) -> None:
+    texts = ["--abcdefghij", "abcdefghijkl", "bcdefghijkl~"]
+    first, whole = (find(texts, engine=engine, min_bytes=10, keep=k) for k in ("first", "whole"))
+    assert first == [[], [(0, 10)], [(0, 11)]]  # nowhere is bcdefghijkl left
+    assert whole == [[], [(0, 1)], [(0, 11)]]
+
+
 @settings(max_examples=30)
 @given(corpora, st.data(), st.sampled_from(ENGINES))
 def test_spans_do_not_depend_on_how_the_work_was_cut(texts, data, engine) -> None:
     params = {
         "engine": engine,
         "min_bytes": LEAST,
-        "keep": data.draw(st.sampled_from(["first", "none"])),
+        "keep": data.draw(st.sampled_from(["first", "whole", "none"])),
     }
     sources = [data.draw(st.sampled_from("xyz")) for _ in texts]
     if data.draw(st.booleans()):

@@ -34,7 +34,7 @@ class Finder:
     """A stage, as far as the engine asks for one."""
 
     window: int
-    keep: Literal["first", "none"] = "first"
+    keep: Literal["first", "whole", "none"] = "first"
     prefer: tuple[str, ...] = ()
     scope: str = "global"
     tokenizer: str | None = None
@@ -79,16 +79,23 @@ def plain_spans(
         for start in range(len(text) - size + 1):
             window = text[start : start + size]
             places.setdefault((scope, window), []).append((rank, doc, start))
-    groups = [
-        sorted(group)[finder.keep == "first" :] for group in places.values() if len(group) > 1
-    ]
-    spans: list[list[int]] = []
-    for doc, start in sorted((doc, start) for group in groups for _, doc, start in group):
-        if spans and spans[-1][0] == doc and start <= spans[-1][2]:
-            spans[-1][2] = start + size
+    groups = [sorted(group) for group in places.values() if len(group) > 1]
+    cut = {
+        (doc, at)
+        for group in groups
+        for _, doc, start in group[finder.keep != "none" :]
+        for at in range(start, start + size)
+    }
+    if finder.keep == "whole":
+        firsts = [group[0] for group in groups]
+        cut -= {(doc, at) for _, doc, start in firsts for at in range(start, start + size)}
+    spans: list[Span] = []
+    for doc, at in sorted(cut):
+        if spans and spans[-1][0] == doc and at == spans[-1][2]:
+            spans[-1] = (doc, spans[-1][1], at + 1)
         else:
-            spans.append([doc, start, start + size])
-    return [(doc, start, end) for doc, start, end in spans]
+            spans.append((doc, at, at + 1))
+    return spans
 
 
 def make_corpus(random: random.Random) -> tuple[Finder, list[str], dict[str, Any], dict[str, Any]]:
@@ -107,7 +114,7 @@ def make_corpus(random: random.Random) -> tuple[Finder, list[str], dict[str, Any
         texts.append("" if kind < 0.1 else random.choice(texts) if copied else "".join(pieces))
     finder = Finder(
         size,
-        keep=random.choice(["first", "none"]),
+        keep=random.choice(["first", "whole", "none"]),
         prefer=random.choice([(), (), ("b",), ("c", "a")]),
         scope=random.choice(["global", "global", "source", "dump"]),
     )

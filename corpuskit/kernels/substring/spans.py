@@ -53,6 +53,38 @@ def flagged_spans(flags: Flags, offsets: Offsets, window: int) -> tuple[Offsets,
 
 
 @kernel
+def subtract_spans(
+    rows: Offsets, starts: Offsets, ends: Offsets,
+    less_rows: Offsets, less_starts: Offsets, less_ends: Offsets,
+) -> tuple[Offsets, Offsets, Offsets]:  # fmt: skip
+    """Return what the first spans cover and the others don't. O(S + T).
+
+    Args:
+        rows, starts, ends: (S,) sorted and disjoint.
+        less_rows, less_starts, less_ends: (T,) as well.
+    """
+    left = np.empty((len(rows) + len(less_rows), 3), np.int64)
+    num = less = 0
+    for span in range(len(rows)):
+        row, start, end = rows[span], starts[span], ends[span]
+        while less < len(less_rows) and (
+            less_rows[less] < row or (less_rows[less] == row and less_starts[less] < end)
+        ):
+            if less_rows[less] == row and less_ends[less] > start:
+                if less_starts[less] > start:
+                    left[num, 0], left[num, 1], left[num, 2] = row, start, less_starts[less]
+                    num += 1
+                start = less_ends[less]
+                if start >= end:
+                    break  # this one may reach into the next span
+            less += 1
+        if start < end:
+            left[num, 0], left[num, 1], left[num, 2] = row, start, end
+            num += 1
+    return left[:num, 0].copy(), left[:num, 1].copy(), left[:num, 2].copy()
+
+
+@kernel
 def join_spans(
     rows: Offsets, starts: Offsets, ends: Offsets, fragment: int
 ) -> tuple[Offsets, Offsets, Offsets]:

@@ -59,7 +59,10 @@ class FingerprintRows(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """Spans of documents that are repeated whatever other documents hold, (S,) each, sorted."""
+    """Spans of documents that are repeated whatever other documents hold, (S,) each, sorted.
+
+    All windows of a span are repeated: two may overlap, if one between them is not.
+    """
 
     docs: Offsets
     starts: Offsets
@@ -81,7 +84,7 @@ def winnow(
 
     In periodic text each row equals the one before: of such a series only the first is returned,
     the others are spans (spaces would be a row per symbol otherwise). Allocates 20 bytes per
-    symbol, of which it touches 20 per row.
+    symbol and 12 for spans, of which it touches 20 per row and 24 per span.
 
     Args:
         offsets, data: (N + 1,) and (B,) the documents.
@@ -95,7 +98,7 @@ def winnow(
         np.empty(most, np.uint64), np.empty(most, np.int32), np.empty(most, np.uint32),
         np.empty(most, np.uint16), np.empty(most, np.uint16),
     )  # fmt: skip
-    spans = np.empty((len(data[offsets[0] : offsets[-1]]) // window + len(sizes) + 1, 3), np.int64)
+    spans = np.empty((most // 2 + 1, 3), np.int64)  # a span takes two rows or more
     gram = gram_size(window)
     num, num_spans = _winnow(offsets, data, scopes, window, gram, keep_first, rows, spans)
     fingerprints = FingerprintRows(
@@ -280,7 +283,7 @@ def _fold(
             is_alike = False
         if is_alike:
             opens = start if is_series or keep_first else previous
-            if num_spans == first_span or spans[num_spans - 1, 2] < opens:
+            if num_spans == first_span or spans[num_spans - 1, 2] < opens + window - 1:
                 spans[num_spans, 0], spans[num_spans, 1] = doc, opens
                 num_spans += 1
             spans[num_spans - 1, 2] = stop

@@ -46,6 +46,7 @@ from corpuskit.kernels.substring.contexts import (
     order_hashes,
     order_keys,
 )
+from corpuskit.kernels.substring.spans import subtract_spans
 from corpuskit.kernels.substring.winnow import MAX_SYMBOLS, gram_size, winnow
 from corpuskit.stage import Cost, Pass, Unit
 from corpuskit.stages import _routing
@@ -78,9 +79,19 @@ REFINED = tuple(f"refine/fingerprints_{number}" for number in range(64))
 
 HOT = pa.schema([("fp", pa.uint64())])
 CONTEXTS = pa.schema([*FINGERPRINTS, ("rank", pa.uint8()), ("symbols", pa.large_binary())])
-SPANS = pa.schema([("key", pa.int64()), ("start", pa.uint32()), ("end", pa.uint32())])
-WINDOWS = pa.schema([("key", pa.int64()), ("start", pa.uint32()), ("last", pa.uint16())])
+SPANS = pa.schema(
+    [("key", pa.int64()), ("start", pa.uint32()), ("end", pa.uint32()), ("kind", pa.uint8())]
+)
+"""Repeated windows: those that begin at `start` to `end - 1`."""
+
+WINDOWS = pa.schema(
+    [("key", pa.int64()), ("start", pa.uint32()), ("last", pa.uint16()), ("kind", pa.uint8())]
+)
 """Repeated windows `start` to `start + last`."""
+
+_CUT, _ANY = 0, 1
+"""Kinds of repeated windows: those that are cut; with `keep: whole`, those and the first ones.
+Which is the first is known in the end only: the first of a cell may be a later one elsewhere."""
 
 _MAX_OPENS = 1 << 27
 """Runs that all ranges together may open: hours of CPU, where there are 100 TB. To merge what
@@ -246,19 +257,22 @@ def winnow_cell(search: Search, context: PassContext) -> None:
                 f"document {batch.keys[longest]}: {sizes[longest]:,} symbols; substring_dedup "
                 f"takes {MAX_SYMBOLS:,}. Set max_document_bytes."
             )
-        first = search.keep == "first"
-        fps, repeats = winnow(
-            batch.offsets, batch.values, batch.scopes, search.window, keep_first=first
-        )
+        for kind, is_first in _kinds(search):
+            fps, repeats = winnow(
+                batch.offsets, batch.values, batch.scopes, search.window, keep_first=is_first
+            )
+            ends = repeats.ends - (search.window - 1)
+            kinds = np.full(len(ends), kind, np.uint8)
+            spans.append((batch.keys[repeats.docs], repeats.starts, ends, kinds))
         rows.append((fps.fps, batch.keys[fps.docs], fps.starts, fps.ats, fps.lasts))
-        spans.append((batch.keys[repeats.docs], repeats.starts, repeats.ends))
     if not rows:
         return
     columns = [np.concatenate(parts) for parts in zip(*rows, strict=True)]
     order = order_hashes(columns[0])
     context.count("fingerprints", len(order))
     write(context, "fingerprints", FINGERPRINTS, [column[order] for column in columns])
-    write(context, "spans", SPANS, [np.concatenate(parts) for parts in zip(*spans, strict=True)])
+    columns = [np.concatenate(parts) for parts in zip(*spans, strict=True)]
+    write(context, "spans", SPANS, _merge_kinds(columns))
 
 
 def count_range(search: Search, context: PassContext) -> None:
@@ -292,14 +306,14 @@ def refine_cell(search: Search, context: PassContext) -> None:
     spans = [combined.repeats]
     for run, (begin, end) in zip(REFINED, itertools.pairwise(edges), strict=False):
         spans.append(_write_windows(search, context, combined, slice(begin, end), run))
-    merged = merge_spans(*(np.concatenate(columns) for columns in zip(*spans, strict=True)))
-    write(context, "spans", SPANS, merged)
+    columns = [np.concatenate(parts) for parts in zip(*spans, strict=True)]
+    write(context, "spans", SPANS, _merge_kinds(columns))
 
 
 def _write_windows(
     search: Search, context: PassContext, combined: Combined, rows: slice, run: str
-) -> DocumentSpans:
-    """Write the windows of some contexts, equal ones once; return the spans of those."""
+) -> list[NDArray[Any]]:
+    """Write the windows of some contexts, equal ones once; return those of them that repeat."""
     width = combined.width
     size = search.window * width
     begins, columns = combined.begins[rows], {n: c[rows] for n, c in combined.columns.items()}
@@ -409,15 +423,18 @@ def compare_range(search: Search, context: PassContext) -> None:
     )  # fmt: skip
     count_groups(context, group_sizes(column["fp"]))
     first = find_equal(contexts, values)
-    is_first = search.keep == "first"
-    places, firsts, counts = flag_windows(
-        contexts, first, values, search.window * width, width, is_first
-    )
-    keys = column["key"][order][places]
-    starts = column["start"][order][places] + firsts.astype(np.uint32)
-    by_key = order_keys(keys)
-    columns = [keys[by_key], starts[by_key], (counts - 1).astype(np.uint16)[by_key]]
-    write(context, "windows", WINDOWS, columns)
+    rows_of_kinds = []
+    for kind, is_first in _kinds(search):
+        places, firsts, counts = flag_windows(
+            contexts, first, values, search.window * width, width, is_first
+        )
+        starts = column["start"][order][places] + firsts.astype(np.uint32)
+        lasts = (counts - 1).astype(np.uint16)
+        kinds = np.full(len(places), kind, np.uint8)
+        rows_of_kinds.append((column["key"][order][places], starts, lasts, kinds))
+    columns = [np.concatenate(parts) for parts in zip(*rows_of_kinds, strict=True)]
+    by_key = order_keys(columns[0])
+    write(context, "windows", WINDOWS, [values[by_key] for values in columns])
 
 
 def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
@@ -425,13 +442,19 @@ def cell_spans(search: Search, context: PassContext) -> DocumentSpans:
     unit = context.unit
     run = _routing.merged(context, "compare/windows")
     windows = context.read_shuffle(run, unit.low, unit.high, WINDOWS)
-    keys, starts, lasts = (numbers(column) for column in windows.columns)
-    pieces = [(keys, starts.astype(np.int64), starts + lasts.astype(np.int64) + search.window)]
+    keys, starts, lasts, kinds = (numbers(column) for column in windows.columns)
+    pieces = [(keys, starts.astype(np.int64), starts + lasts.astype(np.int64) + 1, kinds)]
     for name in ("winnow", "refine", "gather"):
         spans = context.read_shuffle(f"{name}/spans", unit.low, unit.high, SPANS)
-        keys, starts, ends = (numbers(column) for column in spans.columns)
-        pieces.append((keys, starts.astype(np.int64), ends.astype(np.int64)))
-    return merge_spans(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))
+        keys, starts, ends, kinds = (numbers(column) for column in spans.columns)
+        pieces.append((keys, starts.astype(np.int64), ends.astype(np.int64), kinds))
+    columns = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+    cut, repeated = (_of_kind(columns, kind) for kind in (_CUT, _ANY))
+    first = DocumentSpans(*subtract_spans(*repeated, *cut))
+    cut, first = (
+        merge_spans(runs.keys, runs.starts, runs.ends + search.window - 1) for runs in (cut, first)
+    )
+    return DocumentSpans(*subtract_spans(*cut, *first))
 
 
 # ---------------------------------------------------------------- rows
@@ -456,14 +479,14 @@ class Combined(NamedTuple):
         begins: their first byte in `values`.
         values: the texts of the cell.
         width: bytes of a symbol.
-        repeats: what those that are left out, or all that are not alone, cover.
+        repeats: windows of those that are left out, or of all that are not alone, as in SPANS.
     """
 
     columns: dict[str, NDArray[Any]]
     begins: NDArray[np.int64]
     values: NDArray[np.uint8]
     width: int
-    repeats: DocumentSpans
+    repeats: list[NDArray[Any]]
 
 
 def combine(search: Search, context: PassContext, rows: pa.Table) -> Combined:
@@ -518,18 +541,45 @@ def repeated_spans(
     keys: NDArray[np.int64],
     starts: NDArray[np.uint32],
     lengths: NDArray[np.int64],
-) -> DocumentSpans:
-    """Return the spans of contexts that are repeated, being equal to another one.
+) -> list[NDArray[Any]]:
+    """Return the windows of contexts that are repeated, being equal to another one, as in SPANS.
 
     Args:
         first: (R,) the first context that equals each, as `find_equal` has it.
         keys, starts, lengths: (R,) where they are, in symbols.
     """
-    is_repeated = first != np.arange(len(first))
-    if search.keep == "none":
-        is_repeated[first[is_repeated]] = True
-    begins = starts[is_repeated].astype(np.int64)
-    return merge_spans(keys[is_repeated], begins, begins + lengths[is_repeated])
+    pieces = []
+    for kind, is_first in _kinds(search):
+        is_repeated = first != np.arange(len(first))
+        if not is_first:
+            is_repeated[first[is_repeated]] = True
+        begins = starts[is_repeated].astype(np.int64)
+        ends = begins + lengths[is_repeated] - (search.window - 1)
+        pieces.append((keys[is_repeated], begins, ends, np.full(len(begins), kind, np.uint8)))
+    return _merge_kinds([np.concatenate(parts) for parts in zip(*pieces, strict=True)])
+
+
+def _kinds(search: Search) -> tuple[tuple[int, bool], ...]:
+    """Return kinds of windows to look for, and whether the first of equal ones is left out."""
+    if search.keep == "whole":
+        return (_CUT, True), (_ANY, False)
+    return ((_CUT, search.keep == "first"),)
+
+
+def _of_kind(columns: Sequence[NDArray[Any]], kind: int) -> DocumentSpans:
+    """Return runs of windows of a kind, as in SPANS, sorted and joined."""
+    keys, starts, ends, kinds = columns
+    chosen = kinds == kind
+    return merge_spans(keys[chosen], starts[chosen], ends[chosen])
+
+
+def _merge_kinds(columns: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return runs of windows sorted and joined, those of each kind apart; columns of SPANS."""
+    by_kind = [_of_kind(columns, kind) for kind in (_CUT, _ANY)]
+    kinds = np.repeat(np.array([_CUT, _ANY], np.uint8), [len(runs.keys) for runs in by_kind])
+    merged = [np.concatenate(parts) for parts in zip(*by_kind, strict=True)]
+    order = order_keys(merged[0])
+    return [values[order] for values in (*merged, kinds)]
 
 
 def merge_spans(

@@ -23,7 +23,13 @@ import pyarrow as pa
 from corpuskit.distribution import install_command
 from corpuskit.errors import TaskError, UsageError
 from corpuskit.formats.batch import numbers, utf8
-from corpuskit.kernels.substring.spans import flag_all, flag_later, flagged_spans, link_windows
+from corpuskit.kernels.substring.spans import (
+    flag_all,
+    flag_later,
+    flagged_spans,
+    link_windows,
+    subtract_spans,
+)
 from corpuskit.stage import Cost, Pass, Unit
 from corpuskit.stages._routing import range_units
 from corpuskit.stages.dedup._keep import GLOBAL
@@ -223,8 +229,11 @@ def _search_scopes(search: Search, texts: pa.Table) -> Iterator[DocumentSpans]:
     for begin, end in itertools.pairwise([*edges.tolist(), len(order)]):
         rows = order[begin:end]
         bounds, symbols = _lay_out(rows, offsets, values)
-        flags = _flag_windows(search, bounds, symbols)
-        docs, starts, ends = flagged_spans(flags, bounds, search.window)
+        flags, whole = _flag_windows(search, bounds, symbols)
+        docs, starts, ends = subtract_spans(
+            *flagged_spans(flags, bounds, search.window),
+            *flagged_spans(whole, bounds, search.window),
+        )
         yield DocumentSpans(keys[rows][docs], starts, ends)
 
 
@@ -244,12 +253,16 @@ def _lay_out(
 
 def _flag_windows(
     search: Search, bounds: NDArray[np.int64], symbols: NDArray[Any]
-) -> NDArray[np.uint8]:
-    """Return which windows are repeated, (M,) as `symbols`."""
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return which windows are cut, and which stay whole whatever overlaps them, (M,) each."""
     order = require_library()(symbols)
     flags = link_windows(symbols, bounds, order, search.window)
-    if search.keep == "first":
-        flag_later(flags, order)
-    else:
+    whole = np.zeros_like(flags)
+    if search.keep == "none":
         flag_all(flags, order)
-    return flags
+        return flags, whole
+    if search.keep == "whole":
+        whole = flags.copy()
+        flag_all(whole, order)
+    flag_later(flags, order)
+    return flags, (whole > flags).view(np.uint8)

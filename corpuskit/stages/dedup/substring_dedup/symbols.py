@@ -47,8 +47,11 @@ class Search(Parameters):
     """Length in token ids of `tokenizer` instead; encoding costs more than all else."""
     tokenizer: PathText | None = None
     """Path of a tokenizer.json, for `min_tokens`: spans are equal when their ids are."""
-    keep: Literal["first", "none"] = "first"
-    """Which copy stays: the first one, or none."""
+    keep: Literal["first", "whole", "none"] = "first"
+    """Which copy stays: the first one, or none. With `first`, a first copy that overlaps a later
+    copy of something else loses what they share. `whole` cuts nothing that is in a first copy, so
+    that every repeated window stays in one piece somewhere, if `min_fragment` and `min_document`
+    are no more than `min_bytes`; it cuts about a tenth less."""
     prefer: tuple[str, ...] = Field((), max_length=MAX_SOURCES)
     """Sources whose copies count as earlier than those of others, the most wanted first."""
     scope: str = GLOBAL
