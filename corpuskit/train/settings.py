@@ -5,9 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 
 from corpuskit.errors import UsageError
 from corpuskit.paths import PathText
@@ -277,6 +284,17 @@ class HealthSettings(Section):
     """Save and end after this time, code 75: for jobs with a time limit."""
 
 
+class RemixSettings(Section):
+    """Other shares of the sources than those of the plan; `corpuskit mixture search` sets them."""
+
+    rows: int = Field(ge=1)
+    """Packed rows of the run."""
+    weights: dict[str, Annotated[int, Field(ge=1)]] = Field(min_length=1)
+    """Source -> integer share of the rows; a source left out gives none."""
+    windows: dict[str, tuple[NonNegativeInt, PositiveInt]] = Field(default_factory=dict)
+    """Source -> first row, and how many the run may take and repeat; all when left out."""
+
+
 class TrainSettings(Section):
     """A training file."""
 
@@ -294,6 +312,8 @@ class TrainSettings(Section):
     """Seed of the initial weights; the order of the rows has its own, in the plan."""
     order_seed: int | None = Field(None, ge=0)
     """Take the rows of each source in another random order than the plan's, for repetitions."""
+    remix: RemixSettings | None = None
+    """Other shares of the sources than those of the plan."""
     model: ModelSettings = ModelSettings(preset="0.5m")
     """The decoder."""
     init_from: PathText | None = None
@@ -346,10 +366,11 @@ class TrainSettings(Section):
 
     @model_validator(mode="after")
     def _rollbacks_edit_the_plan(self) -> TrainSettings:
-        if self.order_seed is not None and self.guard.rollbacks:
+        changed = [key for key in ("order_seed", "remix") if getattr(self, key) is not None]
+        if changed and self.guard.rollbacks:
             raise ValueError(
-                "order_seed: a rollback takes rows out of the plan of `data`, whose order this is "
-                "not. Set guard.rollbacks to 0, or leave order_seed out."
+                f"{changed[0]}: a rollback takes rows out of the plan of `data`, whose order this "
+                f"is not. Set guard.rollbacks to 0, or leave {changed[0]} out."
             )
         return self
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from corpuskit.errors import DataError, UsageError
+from corpuskit.loader.index import Remix
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.attention import choose_kernel
 from corpuskit.train.checkpoint import Checkpoints, require_same_run, require_same_training
@@ -169,6 +170,7 @@ def open_loader(settings: TrainSettings, parallel: Parallel) -> StreamingLoader:
         world_size=parallel.data_ranks,
         fields=BATCH_FIELDS,
         order_seed=settings.order_seed,
+        remix=settings.remix and Remix(**settings.remix.model_dump()),
         cache_dir=settings.cache_dir,
         cache_bytes=settings.cache_bytes,
     )
