@@ -170,7 +170,7 @@ def open_loader(settings: TrainSettings, parallel: Parallel) -> StreamingLoader:
         world_size=parallel.data_ranks,
         fields=BATCH_FIELDS,
         order_seed=settings.order_seed,
-        remix=settings.remix and Remix(**settings.remix.model_dump()),
+        remix=None if settings.remix is None else Remix(**settings.remix.model_dump()),
         cache_dir=settings.cache_dir,
         cache_bytes=settings.cache_bytes,
     )
