@@ -192,7 +192,7 @@ class Study:
 
     def _compare(self, corpora: Sequence[Corpus], trainings: Sequence[Proxy]) -> dict[str, Any]:
         """Return the values and differences of one size."""
-        read = {training.scores: _read_scores(training.scores) for training in trainings}
+        read = {training.scores: read_scores(training.scores) for training in trainings}
         shared = shared_units(list(read.values()))
         scores = {
             corpus.variant.name: gather(
@@ -502,7 +502,7 @@ def gather(
     return measures
 
 
-def _read_scores(path: Path) -> dict[str, dict[str, list[Any]]]:
+def read_scores(path: Path) -> dict[str, dict[str, list[Any]]]:
     """Return the columns of each domain, pieces of a document summed."""
     domains: dict[str, dict[str, list[Any]]] = {}
     try:

@@ -89,13 +89,15 @@ class Difference:
 
 
 def compare(
-    a: Mapping[str, Scores], b: Mapping[str, Scores], *, confidence: float, comparisons: int = 1
-) -> dict[str, Difference]:
-    """Compare two variants on each domain, and on all together with equal weights.
+    a: Mapping[str, Scores], b: Mapping[str, Scores], *, confidence: float, comparisons: int = 1,
+    weights: Mapping[str, float] | None = None,
+) -> dict[str, Difference]:  # fmt: skip
+    """Compare two variants on each domain, and on all together.
 
     Args:
         a, b: scores by domain; seeds and units are paired.
         confidence: of all intervals of `comparisons` together.
+        weights: of the domains in their mean; None: equal.
 
     Returns:
         The difference on each domain, and that of their mean under "".
@@ -111,9 +113,11 @@ def compare(
     differences = {
         name: _difference(per_seed[name], units[name], freedom[name], error) for name in a
     }
+    share = dict.fromkeys(a, 1.0) if weights is None else {n: weights.get(n, 0.0) for n in a}
+    total = sum(share.values())
     differences[""] = _difference(
-        np.mean(list(per_seed.values()), axis=0),
-        sum(units.values()) / len(units) ** 2,
+        np.sum([per_seed[name] * share[name] for name in a], axis=0) / total,
+        sum(units[name] * share[name] ** 2 for name in a) / total**2,
         sum(freedom.values()),
         error,
     )

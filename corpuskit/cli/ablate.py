@@ -75,7 +75,9 @@ def command(pipelines: tuple[str, ...], is_plan: bool, is_script: bool, **option
     study = _read_study(pipelines, options)
     study.check()
     if is_plan:
-        _print_plan(study)
+        num = len(study.variants) * study.num_seeds
+        what = f"{len(study.variants)} variants x {study.num_seeds} seeds"
+        print_plan(study, num, what, "all tokens of the smallest corpus")
     elif is_script:
         click.echo(_script(study), nl=False)
     else:
@@ -89,18 +91,18 @@ def _run(study: Study, options: Mapping[str, Any]) -> None:
     from corpuskit.ablate.study import find_judges, opened
 
     slot, as_json = options["slot"], options["as_json"]
-    corpora = opened(study) if slot else _build(study, quiet=as_json)
+    corpora = opened(study) if slot else build(study, quiet=as_json)
     if options["is_build"]:
         return
     judges = find_judges(study, corpora)
     for source, num in judges.left_out.items():
-        _note(f"{source}: {num} held-out documents do not judge: a variant did not hold them out")
+        note(f"{source}: {num} held-out documents do not judge: a variant did not hold them out")
     trainings = study.trainings(corpora, judges)
     if slot:
-        _train(_share(trainings, slot), judges, options["keep_models"])
+        train(share(trainings, slot), judges, options["keep_models"])
         return
-    _start_jobs(trainings, options["jobs"])
-    _train(trainings, judges, options["keep_models"])
+    start_jobs(trainings, options["jobs"])
+    train(trainings, judges, options["keep_models"])
     asked = {name: len(items) for name, items in judges.tasks.items()}
     results = {**study.results(trainings), "items": asked}
     page = write_results(study.folder, results, trainings)
@@ -115,7 +117,6 @@ def _read_study(pipelines: Sequence[str], options: Mapping[str, Any]) -> Study:
     from corpuskit.ablate.study import Study
     from corpuskit.ablate.variants import VariantChanges, read_variants
     from corpuskit.cli.evaluate import named_tasks
-    from corpuskit.stages.mixing._schedule import num_tokens
 
     changes = VariantChanges(
         vary=options["vary"], drop=options["drop_stage"], swap=options["swap_source"],
@@ -127,20 +128,28 @@ def _read_study(pipelines: Sequence[str], options: Mapping[str, Any]) -> Study:
     return Study(
         Path(folder),
         variants,
-        _read_sizes(options["files"]),
+        read_sizes(options["files"]),
         num_seeds=options["seeds"],
-        tokens=None if tokens is None else num_tokens(_number(tokens)),
+        tokens=None if tokens is None else read_tokens(tokens),
         tasks=named_tasks(options["tasks"]),
         max_documents=options["documents"],
         confidence=options["confidence"],
     )
 
 
-def _number(tokens: str) -> int | str:
-    return int(tokens.replace("_", "")) if tokens.replace("_", "").isdigit() else tokens
+def read_tokens(text: str) -> int:
+    """Return the tokens that an option asks for, as in 300K."""
+    from corpuskit.stages.mixing._schedule import num_tokens
+
+    digits = text.replace("_", "")
+    try:
+        return num_tokens(int(digits) if digits.isdigit() else text)
+    except (ValueError, KeyError, IndexError):
+        raise UsageError(f"{text!r} is no number of tokens. Write it as 300_000 or 1.5M.") from None
 
 
-def _read_sizes(files: Sequence[str]) -> dict[str, TrainSettings]:
+def read_sizes(files: Sequence[str]) -> dict[str, TrainSettings]:
+    """Return the settings of proxies by name; the default ones without a file."""
     from corpuskit.ablate.study import DEFAULT_TRAINING
     from corpuskit.engine.config import read_model
     from corpuskit.train.settings import TrainSettings
@@ -161,37 +170,39 @@ def _read_sizes(files: Sequence[str]) -> dict[str, TrainSettings]:
     return sizes
 
 
-def _build(study: Study, *, quiet: bool) -> list[Corpus]:
+def build(study: Study, *, quiet: bool) -> list[Corpus]:
+    """Run the pipelines, with progress."""
     from corpuskit.cli._progress import observer
 
     with observer(quiet=quiet) as watch:
         return study.build(watch)
 
 
-def _share(trainings: Sequence[Proxy], slot: str) -> Sequence[Proxy]:
+def share(trainings: Sequence[Proxy], slot: str) -> Sequence[Proxy]:
+    """Return the trainings of a slot, as in 0/4."""
     number, _, count = slot.partition("/")
     if not (number.isdigit() and count.isdigit() and int(number) < int(count)):
         raise UsageError(f"--slot {slot}: must look like 0/4, and begin at 0.")
     return trainings[int(number) :: int(count)]
 
 
-def _train(trainings: Sequence[Proxy], judges: Any, keep_models: bool) -> None:
+def train(trainings: Sequence[Proxy], judges: Any, keep_models: bool) -> None:
     """Train what is not done; end with 75, as `corpuskit train`, if a signal stopped it."""
     from corpuskit.ablate.study import run_trainings
 
     begun, before = time.perf_counter(), sum(training.is_done for training in trainings)
 
-    def note(training: Proxy, done: int) -> None:
+    def show(training: Proxy, done: int) -> None:
         spent, new = time.perf_counter() - begun, done - before
         left = f", about {spent / new * (len(trainings) - done):,.0f} s left" if new else ""
-        _note(f"training {done + 1} of {len(trainings)}: {training.settings.name}{left}")
+        note(f"training {done + 1} of {len(trainings)}: {training.settings.name}{left}")
 
-    if signal := run_trainings(trainings, judges, note, keep_models=keep_models):
-        _note(f"Stopped by {signal}. Run the same command again to continue.")
+    if signal := run_trainings(trainings, judges, show, keep_models=keep_models):
+        note(f"Stopped by {signal}. Run the same command again to continue.")
         sys.exit(75)
 
 
-def _start_jobs(trainings: Sequence[Proxy], jobs: int) -> None:
+def start_jobs(trainings: Sequence[Proxy], jobs: int) -> None:
     """Train in processes of this command, each with its share; what fails is done again here."""
     left = sum(not training.is_done for training in trainings)
     jobs = min(jobs, left)
@@ -213,14 +224,16 @@ def _start_jobs(trainings: Sequence[Proxy], jobs: int) -> None:
         sys.exit(75)
 
 
-def _note(line: str) -> None:
+def note(line: str) -> None:
+    """Print a line beside the results."""
     echo(one_line(line), err=True)
 
 
 # ---------------------------------------------------------------- what is printed
 
 
-def _print_plan(study: Study) -> None:
+def print_plan(study: Study, num: int, what: str, length: str) -> None:
+    """Print what would be built, and `num` trainings of each size, of a `length` if not given."""
     from corpuskit.engine.pipeline import preview
     from corpuskit.train.estimate import count_parameters
 
@@ -240,15 +253,13 @@ def _print_plan(study: Study) -> None:
     for name, settings in study.sizes.items():
         shape = settings.model.shape(tokenizer["vocab_size"])
         parameters = count_parameters(shape).total
-        num = len(study.variants) * study.num_seeds
-        length = "all tokens of the smallest corpus"
         cost = ""
         if study.tokens:
             length = f"{study.tokens:,} tokens"
             flops = 6 * parameters * study.tokens * num
             cost = f", about {flops / CPU_FLOPS / 60:,.1f} min of one CPU core"
         echo(
-            f"{name}: {num} trainings ({len(study.variants)} variants x {study.num_seeds} seeds) "
+            f"{name}: {num} trainings ({what}) "
             f"of {length}, {parameters / 1e6:,.1f} M parameters{cost}"
         )
 
@@ -285,7 +296,7 @@ def _print_results(results: Mapping[str, Any]) -> None:
 
     for variant in results["variants"]:
         if variant["same_as"]:
-            _note(f"{variant['name']} gives the same corpus as {variant['same_as']}.")
+            note(f"{variant['name']} gives the same corpus as {variant['same_as']}.")
     for size, own in results["sizes"].items():
         echo(one_line(f"{size}: {own['tokens']:,} tokens, {results['seeds']} seeds"))
         for task, asked in results["items"].items():

@@ -21,7 +21,7 @@ SECTIONS = {
     "Make a corpus": ("run", "plan", "status", "verify", "push"),
     "Look at data": ("audit",),
     "See what happened": ("report", "why", "inspect", "tune", "diff", "card", "contamination"),
-    "Train on it": ("train", "evaluate", "ablate", "trace", "edit", "export"),
+    "Train on it": ("train", "evaluate", "ablate", "mixture", "trace", "edit", "export"),
     "Look things up": ("stages", "recipes", "schema", "doctor"),
     "Prepare": ("init", "tokenizer", "classifier", "languages", "unigrams", "warmup"),
 }

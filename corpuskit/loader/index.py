@@ -62,6 +62,29 @@ def plan_hash(fields: Mapping[str, object], index_digest: str) -> str:
     return digest_json(hashed | {"index_digest": index_digest})
 
 
+class Remix(NamedTuple):
+    """A run over the rows of a plan in other shares, as the proxies of a search take it.
+
+    Attributes:
+        rows: of the run.
+        weights: source -> integer share; a source left out gives nothing.
+        windows: source -> (first row, rows): all that the run knows of it, and repeats.
+    """
+
+    rows: int
+    weights: Mapping[str, int]
+    windows: Mapping[str, tuple[int, int]]
+
+    def of(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the plan that it makes of another."""
+        sources = []
+        for entry in fields["sources"]:
+            first, rows = self.windows.get(entry["name"], (0, entry["rows"]))
+            sources.append({**entry, "first": first, "rows": rows, "max_epochs": MAX_EPOCHS})
+        stage = {"name": "main", "rows": self.rows, "weights": dict(self.weights)}
+        return {**fields, "sources": sources, "stages": [stage], "skip": []}
+
+
 class RowLocations(NamedTuple):
     """Where M rows are stored: (M,) int64 part numbers, row groups, and rows within the group."""
 
@@ -254,30 +277,35 @@ def open_files(
     return LocalFiles(Path(address.removeprefix("file://")))
 
 
-def read_mix(run_dir: str | Path | RunFiles, order_seed: int | None = None) -> MixPlan:
+def read_mix(
+    run_dir: str | Path | RunFiles, order_seed: int | None = None, remix: Remix | None = None
+) -> MixPlan:
     """Open and check the mix plan of a run directory, with its edits.
 
     Args:
         run_dir: a folder, an address in object storage, or what `open_files` returned.
         order_seed: permute the rows of each source, in all epochs, by this seed instead of the
             plan's: another plan of the same rows and weights, with another hash.
+        remix: length, weights and rows of sources in place of the plan's.
 
     Raises:
         UsageError: there is no plan, it takes a source more often than its `max_epochs`, or it has
-            edits, which name rows of its own order, and `order_seed` is given.
+            edits, which name rows of its own order, and another order is asked for.
         DataError: the plan, its index or an edit breaks the format, or they don't fit together.
     """
     files = open_files(run_dir) if isinstance(run_dir, str | os.PathLike) else run_dir
     base = _read_base(files)
     edits = read_edits(files, base.hash)
-    if order_seed is not None:
+    if order_seed is not None or remix is not None:
         if edits:
             raise UsageError(
                 f"{base.where}: has {len(edits)} edits, which name rows of its own order. "
-                "Leave order_seed out."
+                "Leave order_seed and remix out."
             )
-        entries = [{**source, "shuffled": False} for source in base.fields["sources"]]
-        fields = {**base.fields, "seed": order_seed, "sources": entries}
+        fields = remix.of(base.fields) if remix else base.fields
+        if order_seed is not None:
+            entries = [{**source, "shuffled": False} for source in fields["sources"]]
+            fields = {**fields, "seed": order_seed, "sources": entries}
         base = base._replace(fields=fields, hash=plan_hash(fields, base.hash))
     return edited(files, base, edits)
 
@@ -333,7 +361,7 @@ def edited(
         sources,
         tuple(_stage(where, entry, names) for entry in get(where, fields, "stages", list)),
     )
-    _check_rows(where, order, parts)
+    _check_rows(where, order, parts, fields["sources"])
     _check_epochs(where, order, get(where, fields, "sources", list))
     seq_len = _positive(where, fields, "seq_len")
     dtype = _dtype(where, get(where, fields, "dtype", str))
@@ -402,11 +430,13 @@ def _positive(where: str, fields: object, key: str) -> int:
     return value
 
 
-def _source(where: str, entry: object) -> MixSource:
+def _source(where: str, entry: Any) -> MixSource:
     rows = get(where, entry, "rows", int)
     if rows < 0:
         raise DataError(f"{where}: rows of a source must be at least 0, got {rows}.")
-    return MixSource(get(where, entry, "name", str), rows, get(where, entry, "shuffled", bool))
+    first = get(where, entry, "first", int) if "first" in entry else 0
+    name, shuffled = get(where, entry, "name", str), get(where, entry, "shuffled", bool)
+    return MixSource(name, rows, shuffled, first)
 
 
 def _stage(where: str, entry: object, names: Sequence[str]) -> MixStage:
@@ -465,9 +495,12 @@ def _int64(table: pa.Table, name: str, where: str) -> NDArray[np.int64]:
     return np.asarray(column.to_numpy(), np.int64)
 
 
-def _check_rows(where: str, order: RowOrder, parts: PartIndex) -> None:
-    for k, source in enumerate(order.sources):
-        if source.rows != parts.source_rows[k]:
+def _check_rows(
+    where: str, order: RowOrder, parts: PartIndex, entries: Sequence[Mapping[str, Any]]
+) -> None:
+    for k, (source, entry) in enumerate(zip(order.sources, entries, strict=True)):
+        left = parts.source_rows[k] - source.first - source.rows
+        if left and ("first" not in entry or left < 0 or source.first < 0):
             raise DataError(
                 f"{where}: source {source.name!r} has {source.rows} rows, but its parts in the"
                 f" index hold {parts.source_rows[k]}. Run the mix again."

@@ -201,11 +201,15 @@ def _scramble(x: U64, bound: U64) -> U64:
 
 @dataclass(frozen=True, slots=True)
 class MixSource:
-    """A source as the order sees it; `shuffled`: its first epoch is read as stored."""
+    """A source as the order sees it; `shuffled`: its first epoch is read as stored.
+
+    It gives `rows` rows from row `first` on, which is 0 but in a search for a mixture.
+    """
 
     name: str
     rows: int
     shuffled: bool
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +255,7 @@ class RowOrder:
         # (stages + 1, K) rows of each source that the stages before take
         self._offsets: NDArray[np.int64] = np.cumsum(np.concatenate([zero, *counts]), axis=0)
         self._sizes = np.array([max(1, source.rows) for source in sources], np.int64)
+        self._firsts = np.array([source.first for source in sources], np.int64)
         self._shuffled = np.array([source.shuffled for source in sources], np.bool_)
         self._shapes = np.array([(n, *sides(int(n))) for n in self._sizes], np.uint64).T
         self._block = functools.lru_cache(maxsize=256)(self._build_block)
@@ -275,6 +280,7 @@ class RowOrder:
         taken = np.concatenate([block.taken for block in blocks])[at]
         epochs, rows = np.divmod(taken, self._sizes[sources])
         self._permute_epochs(sources, epochs, rows)
+        rows += self._firsts[sources]
         return SourceRows(sources, rows, epochs)
 
     def taken(self, row_index: int) -> NDArray[np.int64]:
@@ -288,6 +294,9 @@ class RowOrder:
     def row_indices_of(self, source: int, row: int) -> list[tuple[int, int]]:
         """Return (row index, epoch) of every time the run takes `row` of `source`, in order."""
         size, total = int(self._sizes[source]), int(self._offsets[-1][source])
+        row -= self.sources[source].first
+        if not 0 <= row < size:
+            return []
         return [
             (self._row_index(source, epoch * size + rank), epoch)
             for epoch in range(-(-total // size))

@@ -232,8 +232,9 @@ def history(plan: MixPlan, rows: int) -> str:
         if taken:
             as_stored = source.shuffled and taken <= source.rows
             reached = taken if as_stored else source.rows
-            chain = plan.parts.chain_at(k, reached - 1)
-            sources.append([source.name, None if as_stored else source.rows, chain])
+            chain = plan.parts.chain_at(k, source.first + reached - 1)
+            own = [source.name, None if as_stored else source.rows, chain]
+            sources.append([*own, source.first] if source.first else own)
     fields = {
         "seed": plan.seed,
         "seq_len": plan.seq_len,

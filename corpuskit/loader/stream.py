@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from corpuskit.loader.assemble import Batch
+    from corpuskit.loader.index import Remix
     from corpuskit.loader.provenance import StepRow
     from corpuskit.loader.reader import Window
     from corpuskit.loader.state import SourceShare
@@ -73,6 +74,7 @@ class StreamingLoader:
             they were chosen under, they end where an edit has since replaced the rows.
         order_seed: take the rows of each source in another random order than the plan's; for
             repetitions of an experiment. Slower: no source is read from front to back.
+        remix: take the rows in other shares than the plan's; for searches of a mixture.
         reader_threads: threads that read ahead; None for 2, for 8 from object storage.
         read_ahead_bytes: bound on the stored rows held in memory.
         read_deadline_seconds: a step that waits longer for the read of a row group raises.
@@ -100,6 +102,7 @@ class StreamingLoader:
         fields: Sequence[str] | None = None,
         skip: Sequence[tuple[int, int] | tuple[int, int, str]] = (),
         order_seed: int | None = None,
+        remix: Remix | None = None,
         reader_threads: int | None = None,
         read_ahead_bytes: int = 128 << 20,
         read_deadline_seconds: float = 120.0,
@@ -124,7 +127,7 @@ class StreamingLoader:
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )
-        self.plan = without_rows(read_mix(files, order_seed), skip)
+        self.plan = without_rows(read_mix(files, order_seed, remix), skip)
         self.seq_len, self._row_chunks = cut_rows(self.plan.seq_len, seq_len)
         self._fields = choose_fields(fields, self._row_chunks)
         self.rank, self.world_size = rank, world_size

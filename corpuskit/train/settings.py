@@ -5,9 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 
 from corpuskit.errors import UsageError
 from corpuskit.paths import PathText
@@ -400,6 +407,17 @@ class ProfileSettings(Section):
     """Allocations as well; on CUDA also a snapshot for pytorch.org/memory_viz."""
 
 
+class RemixSettings(Section):
+    """Other shares of the sources than those of the plan; `corpuskit mixture search` sets them."""
+
+    rows: int = Field(ge=1)
+    """Packed rows of the run."""
+    weights: dict[str, Annotated[int, Field(ge=1)]] = Field(min_length=1)
+    """Source -> integer share of the rows; a source left out gives none."""
+    windows: dict[str, tuple[NonNegativeInt, PositiveInt]] = Field(default_factory=dict)
+    """Source -> first row, and how many the run may take and repeat; all when left out."""
+
+
 class TrainSettings(Section):
     """A training file."""
 
@@ -417,6 +435,8 @@ class TrainSettings(Section):
     """Seed of the initial weights; the order of the rows has its own, in the plan."""
     order_seed: int | None = Field(None, ge=0)
     """Take the rows of each source in another random order than the plan's, for repetitions."""
+    remix: RemixSettings | None = None
+    """Other shares of the sources than those of the plan."""
     model: ModelSettings = ModelSettings(preset="0.5m")
     """The decoder."""
     init_from: PathText | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from corpuskit.errors import DataError, UsageError
+from corpuskit.loader.index import Remix
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.adapters import init_adapters, require_same_adapter
 from corpuskit.train.attention import choose_kernel
@@ -206,6 +207,7 @@ def open_loader(
         fields=BATCH_FIELDS,
         skip=spans_of(skips),
         order_seed=settings.order_seed,
+        remix=None if settings.remix is None else Remix(**settings.remix.model_dump()),
         cache_dir=settings.cache_dir,
         cache_bytes=settings.cache_bytes,
     )

@@ -13,6 +13,7 @@ from loader_runs import PADDING, Shards, expected_order, write_plan, write_shard
 
 from corpuskit.errors import DataError, UsageError
 from corpuskit.loader import StreamingLoader
+from corpuskit.loader.index import Remix
 from corpuskit.loader.order import apportion
 
 if TYPE_CHECKING:
@@ -342,3 +343,35 @@ def test_a_closed_loader_goes_on_where_it_stood(shards: Shards, run_dir: Path) -
     second = rows_of(loader, next(iter(loader)))
     loader.close()
     assert first + second == all_rows(run, 8)[:16]
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_remix_repeats_its_windows_in_its_shares(
+    shards: Shards, run_dir: Path, seed: int | None
+) -> None:
+    write_plan(shards, MIX, folder=run_dir)
+    remix = Remix(96, {"web": 1, "books": 2}, {"books": (7, 20)})
+    rows = all_rows(run_dir, 8, order_seed=seed, remix=remix)
+    books = [row for name, row in rows if name == "books"]
+    assert len(rows) == 96
+    assert len(books) == 64
+    assert set(books[:20]) == set(books[20:40]) == set(range(7, 27))
+    with StreamingLoader(run_dir, 8, order_seed=seed, remix=remix) as loader:
+        before = [row for _, batch in zip(range(5), loader, strict=False)
+                  for row in rows_of(loader, batch)]  # fmt: skip
+        state = loader.state_dict()
+    with StreamingLoader(run_dir, 8, order_seed=seed, remix=remix) as loader:
+        loader.load_state_dict(state)
+        assert before + [row for batch in loader for row in rows_of(loader, batch)] == rows
+    other = remix._replace(windows={"books": (8, 20)})
+    with (
+        StreamingLoader(run_dir, 8, order_seed=seed, remix=other) as loader,
+        pytest.raises(UsageError, match="loader state"),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_a_remix_beyond_its_source_is_refused(shards: Shards, run_dir: Path) -> None:
+    write_plan(shards, MIX, folder=run_dir)
+    with pytest.raises(DataError, match="source 'books' has 20 rows"):
+        StreamingLoader(run_dir, 8, remix=Remix(8, {"books": 1}, {"books": (10**6, 20)}))
