@@ -316,6 +316,8 @@ def _read_base(files: RunFiles, prefix: str = "") -> BasePlan:
     names = [get(where, entry, "name", str) for entry in get(where, fields, "sources", list)]
     if len(set(names)) != len(names):
         raise DataError(f"{where}: source names must differ, got {names}. Run the mix again.")
+    for key in ("lookups", "files"):  # read later, by names that are checked now
+        inside(fields.get(key), where)
     index = prefix + inside(fields.get("index"), where)
     try:
         content = files.read(index)
