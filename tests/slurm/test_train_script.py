@@ -132,7 +132,10 @@ def test_a_cancelled_training_goes_on_when_it_is_submitted_again(training, strai
 def test_a_training_that_cannot_start_is_not_tried_for_ever(training):
     training.submit("--nodes", "2", "--time", "10", "--set", "steps=99999")
     wait_until(lambda: not training.cluster.jobs(), "the job has ended")
-    assert "not started again: it would end so again: 2 error: --set steps=99999: steps: 99999" in training.log()
+    assert (
+        "not started again: it would end so again: 2 error: --set steps=99999: steps: 99999"
+        in training.log()
+    )
     assert " start 1," in training.log()
     assert " start 2," not in training.log()
 
