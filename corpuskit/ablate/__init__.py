@@ -1,1 +1,1 @@
-"""Which of several corpora makes the better model: small trainings, paired and compared."""
+"""Which corpora, and which shares of sources, make the better model: small trainings, compared."""

@@ -167,9 +167,11 @@ class MixtureSearch:
         """
         plan, bounds = corpus.plan, self.bounds
         names = tuple(source.name for source in plan.sources)
-        if len(names) < 2 or not all(source.shuffled for source in plan.sources):
+        orders = [getattr(step.stage, "order", "") for step in corpus.variant.file.steps]
+        if len(names) < 2 or {"as_read", "bands"} & set(orders):
             raise UsageError(
-                f"{corpus.data}: a search needs two sources with rows, shuffled by `shuffle`."
+                f"{corpus.data}: a search needs two sources with rows, in random order. Leave "
+                "`order` of `shuffle` out."
             )
         for option, own in (
             ("supply", bounds.supply), ("cap", bounds.caps), ("min-share", bounds.least)

@@ -118,7 +118,7 @@ def write_sources(folder: Path, sources: dict[str, list[str]], *, seq_len: int =
     }
     (folder / "p.yaml").write_text(yaml.safe_dump(pipeline))
     training = {
-        "name": "tiny", "model": MODEL, "batch": {"global_rows": 4, "micro_rows": 4},
+        "name": "tiny", "model": MODEL, "batch": {"global_rows": 2, "micro_rows": 2},
         "optimizer": {"lr": 1e-2}, "schedule": {"warmup_ratio": 0.1},
     }  # fmt: skip
     (folder / "tiny.yaml").write_text(yaml.safe_dump(training))
