@@ -310,7 +310,8 @@ def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Ten
     if run.model.shape.experts:
         mine = take_loads(run.model.blocks, run.model.shape, sources, num_sources)
         experts = run.parallel.sum(mine)
-        dist.all_reduce(experts, group=run.parallel.pipeline_group)
+        if run.pipeline:
+            dist.all_reduce(experts, group=run.parallel.pipeline_group)
     group = run.parallel.pipeline_group if run.pipeline else None
     norm = clip_gradients(run.model.parameters(), run.settings.optimizer.clip_norm, group)
     # The one wait for the device: nothing is applied before it is known to be sound.

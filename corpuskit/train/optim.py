@@ -72,7 +72,7 @@ def _group_of(
 
 
 def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of the next step, as it is at the width that it was tuned at."""
+    """Set the learning rate of the next step; muP then scales it for each group."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_scale", 1.0)
 

@@ -82,7 +82,7 @@ class Section(BaseModel):
 
 
 class ExpertSettings(Section):
-    """Many feed-forwards in each block, of which a token sees some, and one that all tokens see."""
+    """A router sends each token to some of many feed-forwards; one more processes all tokens."""
 
     count: int = Field(ge=2)
     """How many experts a block has."""
@@ -315,7 +315,7 @@ class CheckpointSettings(Section):
     keep_every_steps: int | None = Field(None, ge=1)
     """Also keep those at multiples of this many steps for good: for anneals, for rolling back."""
     keep_best: int = Field(0, ge=0)
-    """Also keep so many whose held-out loss is lowest; evaluations then have a checkpoint each."""
+    """Also keep this many with the lowest held-out loss; each evaluation then saves one."""
     background: bool = True
     """Write while training continues."""
 
@@ -555,8 +555,8 @@ class TrainSettings(Section):
             )
         if experts and self.parallel.tensor > 1:
             raise ValueError(
-                "model.experts: has not been fitted to parallel.tensor. Set parallel.tensor to 1: "
-                "experts are sharded over the ranks of a replica as it is."
+                "model.experts does not work with parallel.tensor yet. Set parallel.tensor to 1: "
+                "FSDP shards the experts, and parallel.expert divides them among ranks."
             )
         return self
 

@@ -83,8 +83,8 @@ def winnow(
     """Return the rows of all documents, and spans known to be repeated. O(B), some ns a symbol.
 
     In periodic text each row equals the one before: of such a series only the first is returned,
-    the others are spans (spaces would be a row per symbol otherwise). Allocates 20 bytes per
-    symbol and 12 for spans, of which it touches 20 per row and 24 per span.
+    the others are spans (spaces would be a row per symbol otherwise). Reserves 32 bytes of
+    address space per symbol, and uses 20 bytes per row and 24 per span.
 
     Args:
         offsets, data: (N + 1,) and (B,) the documents.

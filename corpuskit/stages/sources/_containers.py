@@ -22,7 +22,7 @@ REST_NAMES = (
 as the numbers below, on three quarters of the sites of docs/accuracy/extraction.md."""
 
 ENOUGH_CHARACTERS = 1500
-"""Text of the only container of its kind is the main text if it has so many characters."""
+"""The text of a container that occurs once is the main text if it has this many characters."""
 SHARE_OF_MAIN = 0.6
 """Else it must have this share of what resiliparse takes for the main text of the page,"""
 SHARE_OF_SEVERAL = 0.9
@@ -49,7 +49,7 @@ MANUALS = (
 )  # fmt: skip
 """What generators of manuals call themselves in <meta name=generator>."""
 CODE_PIECES = 10
-"""Manuals, and pages with so many pieces of code, are resiliparse's as they are: trafilatura leaves
+"""Manuals, and pages with this many code elements, keep resiliparse's text: trafilatura leaves
 out code, members and definitions (recall of words in eight manuals 0.82, resiliparse 0.95)."""
 
 
