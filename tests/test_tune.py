@@ -21,23 +21,20 @@ from corpuskit.engine import registry
 from corpuskit.engine.config import PipelineFile, read_pipeline, step_yaml
 from corpuskit.engine.inputs import Inputs
 from corpuskit.engine.plan import Plan
-from corpuskit.engine.records import bins
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.settings import PipelineSettings
 from corpuskit.errors import DataError, UsageError
 from corpuskit.formats.manifest import Part, dump_checked, load_checked
-from corpuskit.inspect.sweep import (
-    Near,
-    SourceCurve,
-    Sweep,
-    Swept,
-    even_values,
-    failing,
-    kept_at,
-    quantile_values,
+from corpuskit.inspect.tune import (
+    MovedDocument,
+    Tunable,
+    decide,
+    find_tunable,
     sweep,
+    to_paste,
+    tune,
+    with_changes,
 )
-from corpuskit.inspect.tune import Tunable, decide, find_tunable, to_paste, with_changes
 from corpuskit.stage import Outcome, StreamingStage
 from tests.contract.strategies import make, numeric, of_kind, texts, ties, view
 from tests.engine.conftest import Lab, corpus
@@ -351,16 +348,6 @@ def test_other_stages_are_refused(measured):
 
 
 @pytest.mark.slow
-def test_without_measures_it_says_how_to_get_them(measured, tmp_path):
-    other = copied(measured, tmp_path)
-    other.stage("gopher_quality")["measures"] = False
-    other.run()
-    said = tuned(other, "--set", "min_words=1", code=2)
-    assert "stored no measures" in said
-    assert "--set gopher_quality.measures=true" in said
-
-
-@pytest.mark.slow
 def test_measures_of_other_parameters_are_refused(measured):
     plan = (measured.out / "plan.json").read_bytes()
     edited = load_checked(plan, "plan.json")
@@ -376,50 +363,6 @@ def test_measures_of_other_parameters_are_refused(measured):
 # Sweeps.
 
 
-@given(
-    measured=st.lists(st.sampled_from([0.0, 1.0, 2.0, 2.5, 3.0, np.nan, np.inf, -1.0])),
-    values=st.lists(st.sampled_from([-1.0, 0.0, 1.0, 2.0, 2.2, 3.0]), min_size=1, unique=True),
-    side=st.sampled_from(["min", "max"]),
-)
-@settings(deadline=None)
-def test_a_curve_counts_what_each_threshold_keeps(measured, values, side):
-    values, sizes = sorted(values), np.arange(len(measured)) * 10
-    unsure = np.arange(len(measured)) % 3 == 0
-    found = kept_at(values, np.array(measured, np.float64), [sizes, unsure], side=side)
-    for place, line in enumerate(values):
-        fails = [v < line if side == "min" else v > line for v in measured]
-        stays = [row for row, is_out in enumerate(fails) if not is_out]
-        assert found[:, place].tolist() == [
-            len(stays), sum(row * 10 for row in stays), sum(row % 3 == 0 for row in stays),
-        ]  # fmt: skip
-
-
-def swept_of(stage, asked, *changes, names=("small", "large", "ngrams")):
-    return Swept(with_measures(stage, *names), changes, asked)
-
-
-def test_thresholds_are_quantiles_and_those_that_are_asked_about():
-    values = np.array([1.0, 2.0, 2.0, 3.3, np.nan, np.inf])
-    found = quantile_values(values, (-np.inf, 3.0), is_whole=False)
-    assert found == sorted(found)
-    assert (found[0], found[-1]) == (1.0, 3.0)
-    assert sum(value < 2.0 for value in found) == 34
-    assert quantile_values(values, (-np.inf, np.inf), is_whole=True) == [1.0, 2.0, 3.0]
-    assert quantile_values(np.array([np.nan]), (0, 1), is_whole=True) == []
-    assert even_values(1, 3, 5, is_whole=False) == [1.0, 1.5, 2.0, 2.5, 3.0]
-    assert even_values(1, 3, 5, is_whole=True) == [1.0, 2.0, 3.0]
-
-
-def test_a_swept_parameter_knows_its_rules_and_its_side():
-    assert swept_of(Between(), "min_size").rules == ["small"]
-    assert swept_of(Between(), "max_size").side == "max"
-    swept = swept_of(Between(), "between.top_n_grams.2", "top_n_grams.2=0.5")
-    assert (swept.rules, swept.now, swept.then) == (["ngrams"], 0.2, 0.5)
-    assert swept.at(0.7).threshold("ngrams") == 0.7
-    assert swept_of(Between(min_size=None), "min_size").now is None
-    assert swept_of(Between(max_size=None), "min_size").rules == ["small"]
-
-
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
@@ -432,15 +375,10 @@ def test_a_swept_parameter_knows_its_rules_and_its_side():
         ("min_size=1:2:x", "must look like"),
     ],
 )
-def test_a_curve_of_nothing_is_refused(asked, answer):
+def test_a_sweep_of_nothing_is_refused(asked, answer):
     with pytest.raises(UsageError) as caught:
-        swept_of(Between(), asked)
+        sweep(with_measures(Between(), "small", "large", "ngrams"), [], asked)
     assert answer in str(caught.value)
-
-
-def test_a_bound_that_is_not_the_parameter_itself_has_no_curve():
-    with pytest.raises(UsageError, match="is not the threshold of long_line"):
-        swept_of(Both(lines=3), "size", names=("small", "long_line"))
 
 
 def breaks(stage, row, leave_out=""):
@@ -469,37 +407,12 @@ def recounted(lab, parameter, line, source):
 )
 def test_a_curve_is_what_a_recount_says_at_every_threshold(measured, parameter):
     found = json.loads(tuned(measured, "--sweep", parameter, "--json"))["sweep"]
-    assert len(found["values"]) > 2
+    assert len(found["values"]) >= 2
     assert found["now"] in found["values"]
-    for place in range(0, len(found["values"]), 7):
+    for place in range(0, len(found["values"]), 3):
         for source, share in found["sources"].items():
             kept = share["kept_documents"][place], share["kept_bytes"][place]
             assert kept == recounted(measured, parameter, found["values"][place], source)
-
-
-@pytest.mark.slow
-def test_documents_next_to_the_line_are_the_nearest_of_both_sources(measured):
-    asked = ["--set", "min_words=70", "--sweep", "min_words", "-n", "4", "--json"]
-    near = json.loads(tuned(measured, *asked))["sweep"]["near"]
-    stage = RunDirectory.open(str(measured.out)).plan.step("gopher_quality").stage
-    rows = pq.read_table(measured.out / "measures" / "gopher_quality").to_pylist()
-    rows = [row for row in rows if not breaks(stage, row, leave_out="min_words")]
-    for line in (30.0, 70.0):
-        for is_kept in (True, False):
-            ours = [one for one in near if (one["line"], one["is_kept"]) == (line, is_kept)]
-            there = [r for r in rows if (r["gopher_short_doc"] >= line) == is_kept]
-            assert len(ours) == min(4, len(there)) > 0
-            assert {one["source"] for one in ours} == {row["source"] for row in there}
-            assert all((one["value"] >= line) == is_kept for one in ours)
-            far = [abs(one["value"] - line) for one in ours]
-            assert far == sorted(far)
-            assert far[0] == min(abs(row["gopher_short_doc"] - line) for row in there)
-    originals = {document["id"]: document["text"] for document in corpus()}
-    assert all(originals[one["id"]].startswith(one["text"] or "?") for one in near)
-
-
-def drawn_of(found, changes, request):
-    return sweep(found, changes, request, samples=0)
 
 
 def stored(tmp_path, stage, **columns) -> Tunable:
@@ -524,113 +437,56 @@ def stored(tmp_path, stage, **columns) -> Tunable:
     return Tunable(run, "between", stage, None, None, [], parts, tuple(columns), silent)
 
 
-def test_a_rule_without_measures_makes_a_part_of_a_curve_unsure(tmp_path):
-    found = stored(tmp_path, Between(max_size=None), code=[1, 2, 0, 1], small=[1, 5, 5, 0])
-    drawn = drawn_of(found, [], "min_size=0:2:3")
-    assert drawn.values == [0, 1, 2]
-    assert drawn.total.kept_documents == [3, 2, 1]  # `odd` dropped one, whatever the bound
-    assert drawn.total.unsure == [2, 1, 0]  # and was never asked about those that were too small
-    assert drawn.sources["web"].kept_bytes == [20, 20, 10]
+def test_a_rule_without_measures_makes_a_part_of_a_sweep_unsure(tmp_path):
+    tunable = stored(tmp_path, Between(max_size=None), code=[1, 2, 0, 1], small=[1, 5, 5, 0])
+    swept = sweep(tunable, [], "min_size=0:2:3")
+    assert swept.values == [0, 1, 2]
+    assert swept.total["kept_documents"] == [3, 2, 1]  # `odd` dropped one, whatever the threshold
+    assert swept.total["unsure"] == [2, 1, 0]  # and was never asked about those too small
+    assert swept.sources["web"]["kept_bytes"] == [20, 20, 10]
+    assert swept.total["newly_kept"] == [2, 1, 0]
 
 
 def test_ties_and_what_is_no_number_are_kept_on_the_line(tmp_path):
     sizes = [np.nan, 8, 8, 9, np.inf, -1]
-    found = stored(tmp_path, Between(min_size=None), code=[0, 0, 0, 3, 3, 0], large=sizes)
-    drawn = drawn_of(found, ["max_size=9"], "max_size=7:9:3")
-    assert (drawn.now, drawn.then, drawn.values) == (8, 9, [7, 8, 9])
-    assert drawn.total.kept_documents == [2, 4, 5]
+    tunable = stored(tmp_path, Between(min_size=None), code=[0, 0, 0, 3, 3, 0], large=sizes)
+    swept = sweep(tunable, ["max_size=9"], "max_size=7:9:3")
+    assert (swept.now, swept.then, swept.values) == (8, 9, [7, 8, 9])
+    assert swept.total["kept_documents"] == [2, 4, 5]
+    assert swept.total["newly_dropped"] == [2, 0, 0]
 
 
-def test_a_curve_of_what_does_more_than_bound_is_refused(tmp_path):
-    class Moody(Between):
-        """A stage whose measure means something else from 5 on.
-
-        Source: none.
-        """
-
-        def fails(self, rule, values):
-            return super().fails(rule, values if self.min_size < 5 else values - 1)
-
-    found = stored(tmp_path, Moody(max_size=None), code=[0, 0], small=[5, 6])
-    with pytest.raises(DataError, match="does more than bound small, as in '0'"):
-        drawn_of(found, [], "min_size=1:5:3")
+def test_thresholds_are_quantiles_of_the_rules_of_an_entry(tmp_path):
+    grams = [0.1, 0.2, 0.3, 0.4]
+    tunable = stored(tmp_path, Between(), code=[0, 0, 5, 5], ngrams=grams, small=[3] * 4)
+    swept = sweep(tunable, [], "top_n_grams.2")
+    assert (swept.values[0], swept.values[-1], swept.now) == (0.1, 0.4, 0.2)
+    assert swept.total["kept_documents"] == [
+        sum(g <= value for g in grams) for value in swept.values
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [40, 80, 200])
-def test_a_curve_fits_its_terminal(measured, columns, monkeypatch):
-    from corpuskit.cli import _render
-    from corpuskit.cli import tune as command
-
-    found = find_tunable(RunDirectory.open(str(measured.out)), "gopher_quality")
-    drawn = sweep(found, ["min_words=70"], "min_words")
-    out = _render.PlainConsole(width=columns, record=True, file=io.StringIO())
-    command.print_sweep(out, drawn)
-    shown = out.export_text().splitlines()
-    assert max(map(len, shown)) <= columns
-    assert sum(" <now" in line for line in shown) == sum(" <set" in line for line in shown) >= 1
-    assert all(any(f"{name}: " in line for line in shown) for name in ("web", "books", "all"))
-    bars = [line for line in shown if "#" in line]
-    assert sum("newly dropped  newly kept" in line for line in shown) == (columns >= 80)
-    assert bars
-    assert all(line.isascii() for line in shown)
-
-
-@pytest.mark.slow
-def test_without_measures_each_rule_is_told_alone_by_bins(measured, tmp_path):
+def test_without_measures_each_rule_is_shown_alone_by_bins(measured, tmp_path):
     other = copied(measured, tmp_path)
     other.stage("gopher_quality")["measures"] = False
     other.run()
-    found = json.loads(tuned(other, "--sweep", "min_words", "--json"))
-    assert found["sweep"]["how"] == "bins"
+    rules = json.loads(tuned(other, "--json"))["single_rules"]
+    rules = {rule["rule"]: rule["failing"] for rule in rules}
     rows = pq.read_table(measured.out / "measures" / "gopher_quality").to_pylist()
-    words = {"web": [], "books": []}
-    for row in rows:
-        words[row["source"]].append(row["gopher_short_doc"])
-    for source, share in found["sweep"]["sources"].items():
-        assert share["documents"] == len(words[source])
-        for line, kept in zip(found["sweep"]["values"], share["kept_documents"], strict=True):
-            most = sum(value >= (line / 1.05 if line == 30 else line) for value in words[source])
-            assert sum(value >= line for value in words[source]) <= kept <= most
-    asked = json.loads(tuned(other, "--sweep", "min_words=1:20", "--set", "min_words=70", "--json"))
-    assert {30, 70} <= set(asked["sweep"]["values"])
-    alone = {rule["rule"]: rule for rule in found["single_rules"]["rules"]}
-    short = sum(value < 30 for values in words.values() for value in values)
-    one = alone["gopher_short_doc"]
-    assert one["at_least"] <= short <= one["at_most"]
-    assert one["at_most"] - one["at_least"] < 10
+    short = sum(row["gopher_short_doc"] < 30 for row in rows)
+    one = rules["gopher_short_doc"]
+    assert one["at_least"] <= short <= one["at_most"] < one["at_least"] + 10
     few = sum(row["gopher_enough_stop_words"] < 2 for row in rows)
-    one = alone["gopher_enough_stop_words"]  # whole numbers up to 16 are told apart
+    one = rules["gopher_enough_stop_words"]  # whole numbers up to 16 have bins of their own
     assert one["at_least"] == one["at_most"] == few > 0
-    found = json.loads(tuned(other, "--sweep", "max_mean_word_length", "--json"))["sweep"]
-    lengths = [row["gopher_above_avg_threshold"] for row in rows]
-    kept = [sum(value <= line for value in lengths) for line in found["values"]]
-    near = [sum(value <= line * 1.05 for value in lengths) for line in found["values"]]
-    drawn = found["total"]["kept_documents"]
-    assert all(a <= b <= c for a, b, c in zip(kept, drawn, near, strict=True))
-    assert "their bins cannot be added up" in tuned(other, "--sweep", "max_symbol_ratio", code=2)
-    said = tuned(other)
-    assert "min_words" in said
-    assert "--set gopher_quality.measures=true" in said
-    said = tuned(other, "--set", "min_words=50", code=2)
-    assert "--sweep min_words" in said
-
-
-@given(
-    values=st.lists(st.sampled_from([0.0, 0.005, 0.07, 0.5, 1.0, 2.0, 3.0, 7.3, 50.0, -2.0, 1e9])),
-    bound=st.sampled_from([0.0, 0.07, 0.072, 1.0, 2.0, 3.0, 7.0, 50.0, -2.0]),
-    is_min=st.booleans(),
-)
-@settings(deadline=None, max_examples=300)
-def test_bins_tell_between_which_numbers_a_rule_fails(values, bound, is_min):
-    for is_whole in (False, True):
-        known = [v for v in values if not is_whole or v == int(v)]
-        numbers, documents = np.unique(bins(np.array(known)), return_counts=True)
-        least, most = failing(numbers, documents, bound, is_min=is_min, is_whole=is_whole)
-        truth = sum(v < bound if is_min else v > bound for v in known)
-        assert least <= truth <= most
-        if is_whole and all(abs(v) <= 16 for v in known):
-            assert least == most
+    shown = tuned(other)
+    assert "min_words" in shown
+    assert "--set gopher_quality.measures=true" in shown
+    for asked in (("--set", "min_words=1"), ("--sweep", "min_words")):
+        refused = tuned(other, *asked, code=2)
+        assert "stored no measures" in refused
+        assert "--set gopher_quality.measures=true" in refused
 
 
 # What to paste.
@@ -694,18 +550,20 @@ def test_a_mapping_is_given_whole_on_the_command_line(tmp_path):
     assert again.stage == other
 
 
-def test_ids_and_texts_reach_the_terminal_escaped():
+@pytest.mark.slow
+def test_names_and_texts_reach_the_terminal_escaped(measured):
     from corpuskit.cli import _render
     from corpuskit.cli import tune as command
 
     evil = "\x1b[2J\u202e\r\nfake: 100%"
-    near = [Near(1.0, True, 1, evil, evil, 3, 2.0, evil, evil)]
-    shares = {evil: SourceCurve(1, 1, [1], [1], [0], [0], [0])}
-    drawn = Sweep("s", "min_size", ["small"], "min", 1.0, None, [1.0], shares, near=near)
-    out = _render.PlainConsole(width=60, record=True, file=io.StringIO())
-    command.print_sweep(out, drawn)
-    command.print_near(out, drawn)
+    tunable = find_tunable(RunDirectory.open(str(measured.out)), "gopher_quality")
+    tuning, swept = tune(tunable, []), sweep(tunable, [], "min_words")
+    swept.sources[evil] = swept.sources["web"]
+    moved = MovedDocument(1, evil, evil, 3, "gopher_short_doc", 1.0, 30.0, evil, evil)
+    out = _render.PlainConsole(width=160, record=True, file=io.StringIO())
+    command.print_sweep(out, tuning, swept)
+    command._print_samples(out, "newly dropped", tuning.newly_dropped, [moved])
     shown = out.export_text()
-    assert "\\u001b" in shown
+    assert shown.count("\\u001b") >= 4
     assert not {"\x1b", "\r", "\u202e"} & set(shown)
     assert not any(line.startswith("fake") for line in shown.splitlines())

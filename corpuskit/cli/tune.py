@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corpuskit.cli._streams import one_line
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from corpuskit.cli._render import PlainConsole
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.sweep import Near, SingleRules, SourceCurve, Sweep
-    from corpuskit.inspect.tune import MovedDocument, Share, Tuning
+    from corpuskit.inspect.report.distributions import Measure
+    from corpuskit.inspect.tune import MovedDocument, Share, Sweep, Tuning
 
 
 @click.command("tune")
@@ -24,8 +22,8 @@ if TYPE_CHECKING:
 @click.option("--set", "changes", multiple=True, metavar="PARAMETER=VALUE",
               help="Another value of a threshold; may be repeated.")  # fmt: skip
 @click.option("--sweep", "request", metavar="PARAMETER[=VALUES]",
-              help="Draw what is kept as one threshold moves; show documents next to it. VALUES: "
-              "FIRST:LAST[:COUNT] or V1,V2,...")  # fmt: skip
+              help="Show what is kept as one threshold moves. VALUES: FIRST:LAST[:COUNT] or "
+              "V1,V2,...")  # fmt: skip
 @click.option("-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True,
               help="Documents to show, of each kind.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -35,9 +33,10 @@ def command(
 ) -> None:  # fmt: skip
     """Show what other thresholds of STAGE would keep and drop in the run in DIRECTORY.
 
-    Nothing is run. Exact figures need what the rules of the stage measured in every document: it
-    must have had `measures: true`. Without, each rule is shown by itself, from counts that all runs
-    keep. Without options, shows the thresholds there are and what they drop.
+    Nothing is run. The stage must have had `measures: true`: its rules stored what they measured in
+    every document. Without, only what each rule drops by itself is shown, from counts that all runs
+    keep. Without options, shows the thresholds there are and what they drop. `corpuskit inspect
+    --near-threshold` shows documents next to one.
     """
     import json
 
@@ -45,50 +44,52 @@ def command(
     from corpuskit.cli._streams import echo
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.errors import UsageError
-    from corpuskit.inspect.sweep import single_rules, sweep
-    from corpuskit.inspect.tune import FORMAT, find_tunable, tune
+    from corpuskit.inspect.tune import (
+        FORMAT,
+        find_tunable,
+        single_rules,
+        sweep,
+        tune,
+        without_measures,
+    )
 
     tunable = find_tunable(RunDirectory.open(directory), stage)
+    if not tunable.has_measures and (changes or request):
+        raise UsageError(without_measures(tunable))
+    tuning = swept = None
+    facts: dict[str, Any] = {"format": FORMAT, "sweep": None, "single_rules": None}
     if tunable.has_measures:
-        # Beside a sweep the documents next to its lines are shown, not those that move.
-        tuning = tune(tunable, changes, samples=0 if request else samples)
-        swept = sweep(tunable, changes, request, samples=samples) if request else None
-        facts = tuning.to_json()
+        tuning = tune(tunable, changes, samples=samples)
+        facts |= tuning.to_json()
+        if request:
+            swept = sweep(tunable, changes, request)
+            facts["sweep"] = dataclasses.asdict(swept)
     else:
         rules = single_rules(tunable)
-        if changes and not request:
-            name = changes[0].partition("=")[0]
-            raise UsageError(f"{rules.advice} Or see what one rule does by itself: --sweep {name}.")
-        swept = sweep(tunable, changes, request) if request else None
-        facts = {"how": "bins", "single_rules": dataclasses.asdict(rules)}
+        facts["single_rules"] = [dataclasses.asdict(rule) for rule in rules]
     if as_json:
-        facts |= {"format": FORMAT, "sweep": swept.to_json() if swept else None}
         echo(json.dumps(facts, indent=1, ensure_ascii=False))
         return
     out = console()
-    if swept:
-        print_sweep(out, swept)
-        print_near(out, swept)
-    elif tunable.has_measures:
+    if tuning is None:
+        _print_single_rules(out, rules)
+        out.print(f"To know what all rules keep together: {without_measures(tunable)}")
+        return
+    if swept is None:
         _print_tuning(out, tuning)
     else:
-        _print_single_rules(out, rules)
-    if tunable.has_measures:
-        _print_paste(out, tunable.run, tuning)
-    else:
-        if rules.parts_read < rules.parts:
-            out.print(f"Counted in {rules.parts_read:,} of {rules.parts:,} cells.")
-        out.print(rules.advice, highlight=False)
+        print_sweep(out, tuning, swept)
+    _print_paste(out, tunable.run, tuning)
 
 
-def _print_single_rules(out: PlainConsole, rules: SingleRules) -> None:
-    out.print(f"{rules.stage}: documents that break a rule, whatever other rules say of them.")
-    table = _table("rule", "threshold for --sweep", "now", "break it")
-    for rule in rules.rules:
-        shares = [_part(n, rule.documents) for n in (rule.at_least, rule.at_most)]
-        broken = shares[0] if shares[0] == shares[1] else " to ".join(shares)
+def _print_single_rules(out: PlainConsole, rules: Sequence[Measure]) -> None:
+    out.print("Documents that break a rule, whatever other rules say of them, counted by bins.")
+    table = _table("rule", "parameter", "threshold", "break it")
+    for rule in rules:
+        ends = rule.failing.at_least, rule.failing.at_most
+        shares = dict.fromkeys(_part(end, rule.seen) for end in ends if end is not None)
         threshold = "off" if rule.threshold is None else _plain(rule.threshold)
-        table.add_row(rule.rule, rule.parameter or "", threshold, broken)
+        table.add_row(rule.name, rule.parameter or "", threshold, " to ".join(shares))
     out.print(table)
 
 
@@ -96,7 +97,8 @@ def _print_tuning(out: PlainConsole, tuning: Tuning) -> None:
     for name, (now, then) in tuning.changes.items():
         out.print(f"{tuning.stage}.{name}: {_plain(now)} -> {_plain(then)}")
     if not tuning.changes:
-        out.print(f"{tuning.stage} as it ran. Thresholds to --set: {', '.join(tuning.tunable)}.")
+        names = ", ".join(sorted(set(tuning.parameters.values())))
+        out.print(f"{tuning.stage} as it ran. Thresholds to --set: {names}.")
     out.print()
     _print_shares(out, tuning)
     out.print()
@@ -177,18 +179,10 @@ def _print_samples(
         value = "" if sample.value is None else f" {sample.value:.4g}{bound}"
         later = f"; dropped later anyway by {sample.later}" if sample.later else ""
         out.print(f"  {sample.id}  {sample.rule}{value}{later}")
-        _print_text(out, sample.text)
-    _print_hint(out, samples)
-
-
-def _print_text(out: PlainConsole, text: str | None) -> None:
-    if text is not None:
-        line = f"    {' '.join(text.split())}"
-        out.print(line, style="dim", overflow="ellipsis", no_wrap=True, highlight=False)
-
-
-def _print_hint(out: PlainConsole, documents: Sequence[MovedDocument | Near]) -> None:
-    if any(document.text is None for document in documents):
+        if sample.text is not None:
+            line = f"    {' '.join(sample.text.split())}"
+            out.print(line, style="dim", overflow="ellipsis", no_wrap=True, highlight=False)
+    if any(sample.text is None for sample in samples):
         out.print(
             "  Where no text is shown, the input files changed or are not here; "
             "`ledger: {keep_text: true}` keeps all.",
@@ -223,151 +217,49 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# ---------------------------------------------------------------- a sweep: a bar per source
+# ---------------------------------------------------------------- a sweep: a row per threshold
 
-SWEEP_ROWS = 18
-"""Thresholds shown; JSON has all."""
+MOST_SOURCES = 6
+"""Sources with a column of their own, the largest ones; JSON has all."""
 
-_BLOCK = 26
-"""Columns that the bar of a source and its two figures take at least."""
-
-_LONGEST_BAR = 40
-_ROOMY = 80
-"""Columns of a terminal that has room for the documents that move."""
-
-_MOVES = "newly dropped  newly kept"
-_EXCERPT = 160
+_BAR = 20
 
 
-def print_sweep(out: PlainConsole, swept: Sweep) -> None:
-    """Print the curve, sources side by side as far as they fit, then documents near the lines."""
-    rule = ", ".join(swept.rules)
-    way = "below" if swept.side == "min" else "above"
-    out.print(f"{swept.stage}.{swept.parameter}: {rule} drops what is {way}")
-    if swept.how == "bins":
-        out.print(
-            "Kept by this rule alone, whatever other rules do; counted by bins, so that a document "
-            "may count on the wrong side of a threshold if both lie in one bin."
-        )
-    else:
-        out.print("Kept by all rules of the stage; share of documents, share of bytes of text.")
-    sources = dict(swept.sources)
-    if len(sources) > 1:
-        sources["all"] = swept.total
-    rows = _rows(swept)
-    labels = [format_number(swept.values[row]) for row in rows]
-    marks = [_mark(swept, swept.values[row]) for row in rows]
-    moves = []
-    if out.width >= _ROOMY and swept.how != "bins":  # bins do not tell which documents move
-        total = swept.total
-        moves = [f"{total.newly_dropped[row]:>13,}  {total.newly_kept[row]:>10,}" for row in rows]
-    left = max(map(len, labels)) + max(map(len, marks)) + 1
-    fits = max((out.width - left) // (_BLOCK + 2), 1)
-    names = list(sources)
-    for first in range(0, len(names), fits):
-        some = {name: sources[name] for name in names[first : first + fits]}
-        is_last = first + fits >= len(names)
-        out.print()
-        for line in _lines(some, rows, labels, marks, moves if is_last else [], out.width - left):
-            out.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
+def print_sweep(out: PlainConsole, tuning: Tuning, swept: Sweep) -> None:
+    """Print the share that is kept at each threshold, by source."""
+    parameter = swept.parameter.partition(".")[0]
+    rules = [rule for rule, name in tuning.parameters.items() if name == parameter]
+    out.print(f"{tuning.stage}.{swept.parameter}, the threshold of {', '.join(rules)}")
+    out.print("Kept by all rules of the stage, share of documents; MB: share of the text.")
+    out.print()
+    total = swept.total
+    names = sorted(swept.sources, key=lambda name: -swept.sources[name]["documents"])
+    names = names[:MOST_SOURCES] if len(names) > 1 else []
+    shown = [*(swept.sources[name] for name in names), total]
+    table = _table("", *names, "all", "MB", "newly dropped", "newly kept", "")
+    for at, value in enumerate(swept.values):
+        marks = [name for name, line in (("now", swept.now), ("set", swept.then)) if line == value]
+        shares = [_percent(one["kept_documents"][at], one["documents"]) for one in shown]
+        bar = "#" * round(_BAR * total["kept_documents"][at] / max(total["documents"], 1))
+        table.add_row(
+            f"{value:g}{' <' * bool(marks)}{','.join(marks)}", *shares,
+            _percent(total["kept_bytes"][at], total["text_bytes"]),
+            f"{total['newly_dropped'][at]:,}", f"{total['newly_kept'][at]:,}", f"{bar:<{_BAR}}",
+        )  # fmt: skip
+    out.print(table)
     if swept.now is None:
         out.print(f"{swept.parameter} is off in this run: every threshold drops more.")
-    unsure = max(map(max, (source.unsure for source in swept.sources.values())), default=0)
-    if unsure:
+    if unsure := max(total["unsure"]):
         out.print(
             f"Of the kept ones, up to {unsure:,} may yet be dropped here: a rule that stores no "
             "measures was never asked about them."
         )
 
 
-def print_near(out: PlainConsole, swept: Sweep) -> None:
-    """Print the documents just above and below each line."""
-    for line in dict.fromkeys(near.line for near in swept.near):
-        mark = _mark(swept, line).strip() or "line"
-        for is_kept in (True, False):
-            rows = [near for near in swept.near if (near.line, near.is_kept) == (line, is_kept)]
-            out.print()
-            word = "spares" if is_kept else "drops"
-            out.print(f"{swept.parameter} = {format_number(line)} ({mark}) just {word}:",
-                      style="bold", highlight=False)  # fmt: skip
-            if not rows:
-                out.print("  nothing")
-            for near in rows:
-                later = f"; dropped later by {near.later}" if near.later else ""
-                place = f"{near.id} ({near.source}){later}"
-                out.print(f"  {format_number(near.value)}  {place}", highlight=False)
-                _print_text(out, near.text and " ".join(near.text.split())[:_EXCERPT])
-    _print_hint(out, swept.near)
-
-
-def format_number(value: float) -> str:
-    """Return a number in as few characters as tell it from its neighbours."""
-    return f"{value:,.0f}".replace(",", "") if value == int(value) else f"{value:.6g}"
-
-
-def _rows(swept: Sweep) -> list[int]:
-    """Return the places of the thresholds to show: evenly spread, and those that are marked."""
-    last = len(swept.values) - 1
-    spread = {round(i * last / (SWEEP_ROWS - 1)) for i in range(SWEEP_ROWS)} if last else {0}
-    marked = {_nearest(swept.values, at) for at in (swept.now, swept.then) if at is not None}
-    return sorted(spread | marked)
-
-
-def _mark(swept: Sweep, value: float) -> str:
-    """Return the mark after a threshold."""
-    names = {"now": swept.now, "set": swept.then}
-    at = swept.values.index(value) if value in swept.values else -1
-    names_here = [
-        name
-        for name, line in names.items()
-        if line is not None and _nearest(swept.values, line) == at
-    ]
-    return f" <{','.join(names_here)}" if names_here else ""
-
-
-def _nearest(values: list[float], line: float) -> int:
-    return min(range(len(values)), key=lambda at: abs(values[at] - line))
-
-
-def _lines(
-    sources: dict[str, SourceCurve],
-    rows: list[int],
-    labels: list[str],
-    marks: list[str],
-    moves: list[str],
-    width: int,
-) -> Iterator[str]:
-    """Yield the lines of one band of sources."""
-    suffix = len(_MOVES) + 2 if moves else 0
-    block = (width - suffix) // len(sources) - 2
-    bar = min(block - 15, _LONGEST_BAR)
-    label_width, mark_width = max(map(len, labels)), max(map(len, marks))
-    margin = " " * (label_width + mark_width)
-    titles = (f"{one_line(n)}: {s.documents:,}" for n, s in sources.items())
-    head = margin + "".join(f"  {title[: bar + 14]:<{bar + 14}}" for title in titles)
-    yield (head + (f"  {_MOVES}" if moves else "")).rstrip()
-    for at, row in enumerate(rows):
-        cells = "".join(_cell(source, row, bar) for source in sources.values())
-        line = f"{labels[at]:>{label_width}}{marks[at]:<{mark_width}}{cells}"
-        yield (line + (f"  {moves[at]}" if moves else "")).rstrip()
-
-
-def _cell(source: SourceCurve, row: int, bar: int) -> str:
-    documents = _share(source.kept_documents[row], source.documents)
-    text = _share(source.kept_bytes[row], source.text_bytes)
-    return (
-        f"  {_percent(documents)} {_percent(text)} {'#' * round(bar * (documents or 0.0)):<{bar}}"
-    )
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-def _percent(share: float | None) -> str:
-    if share is None:
-        return "     -"
-    shown = f"{100 * share:.1f}"
-    if (shown == "100.0" and share < 1) or (shown == "0.0" and share > 0):
-        shown = "99.9+" if share > 0.5 else "<0.1"  # not all, not nothing
-    return f"{shown:>5}%"
+def _percent(part: int, whole: int) -> str:
+    if not whole:
+        return "-"
+    shown = f"{100 * part / whole:.1f}"
+    if (shown == "100.0" and part < whole) or (shown == "0.0" and part > 0):
+        shown = "99.9+" if part > whole / 2 else "<0.1"  # not all, not nothing
+    return f"{shown}%"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+from collections import Counter
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,14 +15,15 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from corpuskit.engine.config import dump_value, step_yaml
-from corpuskit.engine.documents import read_part
 from corpuskit.engine.records import FIXED, MEASURES
 from corpuskit.engine.status import outdated, sealed
 from corpuskit.errors import DataError, UsageError, suggest
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.ledger import sampled
 from corpuskit.formats.shards import read_documents
-from corpuskit.inspect.archive import opened, select, texts_seen
+from corpuskit.inspect.archive import kept_shards, opened, select, texts_seen
+from corpuskit.inspect.counts import read_counts
+from corpuskit.inspect.report.distributions import measures, takes_whole
 from corpuskit.stage import StreamingStage
 
 if TYPE_CHECKING:
@@ -33,10 +35,23 @@ if TYPE_CHECKING:
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import RoleParts, Seal
+    from corpuskit.inspect.report.distributions import Measure
 
 
-FORMAT = 2
+FORMAT = 3
 """Of the JSON that `corpuskit tune --json` prints."""
+
+POINTS = 21
+"""Thresholds of a sweep where no number is asked for."""
+
+MOST_POINTS = 1000
+LOOKED_AT_PARTS = 64
+"""Parts whose first row group tells about where the values lie."""
+
+MOST_PARTS = 4096
+"""Profile parts that are read: of larger runs evenly spaced ones, so shares stay about right."""
+
+SHOWN_CHARS = 200
 
 
 @dataclasses.dataclass
@@ -97,6 +112,7 @@ class Tuning:
         yaml: the stage with the other values, as a line of the pipeline file.
         command: that runs the pipeline so, without an edit of the file.
         thresholds: rule -> (in the run, other one), None where it is off or has none.
+        parameters: rule -> the parameter that is its threshold.
         sources: what is kept, of each.
         rules: what is dropped, by each; a document counts for the first one it breaks.
         newly_dropped, newly_kept: documents and bytes of text that are not what they were.
@@ -109,7 +125,7 @@ class Tuning:
     yaml: str
     command: str
     thresholds: dict[str, tuple[float | None, float | None]]
-    tunable: list[str]
+    parameters: dict[str, str]
     sources: dict[str, Share] = dataclasses.field(default_factory=dict)
     rules: dict[str, Share] = dataclasses.field(default_factory=dict)
     newly_dropped: Share = dataclasses.field(default_factory=Share)
@@ -154,7 +170,8 @@ def tune(tunable: Tunable, changes: Sequence[str], *, samples: int = 5) -> Tunin
     rules = [rule for rule in stage.rules if rule not in tunable.silent]
     thresholds = {rule: (_threshold(stage, rule), _threshold(other, rule)) for rule in rules}
     pasted = to_paste(run, label, other, changed)
-    result = Tuning(label, changed, *pasted, thresholds, tunable.parameters)
+    parameters = {rule: stage.bounds[rule] for rule in tunable.names if rule in stage.bounds}
+    result = Tuning(label, changed, *pasted, thresholds, parameters)
     result.rules = {rule: Share() for rule in rules}
     seed = run.plan.settings.seed
     lost, back = _Picks(samples, seed), _Picks(samples, seed)
@@ -253,7 +270,8 @@ def _samples(
         is_kept: the run kept them, so they lie in document shards or in a later stage's ledger.
     """
     keys = [row["key"] for row in rows]
-    texts, drops = texts_and_drops(tunable, *((keys, ()) if is_kept else ((), keys)))
+    texts = _texts(tunable, keys)
+    drops = _later_drops(tunable, keys) if is_kept else {}
     samples = []
     for row in rows:
         rule, key = stage.rules[row["code"] - 1], row["key"]
@@ -494,57 +512,187 @@ def _explained(label: str, error: ValidationError) -> str:
     return f"{name} {message}, got {first['input']!r}."
 
 
-# ---------------------------------------------------------------- texts of documents that move
-
-SHOWN_CHARS = 200
-
-
-def texts_and_drops(
-    tunable: Tunable, kept: Sequence[int], dropped: Sequence[int]
-) -> tuple[dict[int, str], dict[int, str]]:
-    """Return key -> beginning of the text, and key -> `stage: rule` that dropped it afterwards.
-
-    Args:
-        kept: keys of documents that the stage kept: they lie in document shards, or in the ledger
-            of a later stage.
-        dropped: keys of documents that it dropped: the ledger keeps the texts of some, others are
-            looked up in what the phase read, input files included while they are as they were.
-    """
-    texts: dict[int, str] = {}
-    drops: dict[int, str] = {}
-    keys = [*kept, *dropped]
-    stays = set(kept)
-    for phase, seal in tunable.finished:
-        shards = seal.by_role("documents") if phase.is_stream else ()
-        for row in _rows_of(tunable.run, shards, "key", kept):
-            texts.setdefault(row["key"], row["text"])
-        for row in _rows_of(tunable.run, seal.by_role("ledger"), "doc_key", keys):
-            key, is_own = row["doc_key"], row["stage"] == tunable.label
-            if row["text"] is not None and (key in stays or is_own):
-                texts.setdefault(key, row["text"])
-            if row["action"] == "drop" and key in stays:
-                drops.setdefault(key, f"{row['stage']}: {row['rule']}")
+def _texts(tunable: Tunable, keys: Sequence[int]) -> dict[int, str]:
+    """Return key -> beginning of the text: as it was kept, else as the stage saw it."""
+    shards = kept_shards(tunable.run, tunable.finished)
+    texts = {key: text for key, (_, text) in shards.texts(keys).items()} if shards else {}
     missing = [key for key in keys if key not in texts]
     units = {key: part.unit for key in missing for part in tunable.parts.within(key, key + 1)}
-    if units:
-        phase = next(phase for phase, _ in tunable.finished if tunable.label in phase.labels)
-        seen = texts_seen(tunable.run, phase, tunable.label, units, read_inputs=True)
-        texts |= {key: one.text for key, one in seen.texts.items()}
-    return {key: text[:SHOWN_CHARS] for key, text in texts.items()}, drops
+    seen = texts_seen(tunable.run, tunable.phase, tunable.label, units, read_inputs=True).texts
+    texts |= {key: one.text for key, one in seen.items()}
+    for row in _ledger_rows(tunable, [key for key in missing if key not in seen]):
+        if row["text"] is not None:
+            texts.setdefault(row["doc_key"], row["text"])
+    return {key: text[:SHOWN_CHARS] for key, text in texts.items()}
 
 
-def _rows_of(
-    run: RunDirectory, parts: Iterable[Any], name: str, keys: Sequence[int]
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of some documents; each lies in one part, if any."""
-    columns = ["key", "text"] if name == "key" else ["doc_key", "stage", "rule", "action", "text"]
-    for part in parts if keys else ():
-        wanted = [key for key in keys if part.first <= key <= part.last]
-        if not wanted:
-            continue
-        keys_wanted = pa.array(wanted, pa.int64())
-        if name == "key":
-            for batch in read_part(run, part, columns, keys=np.sort(wanted)):
-                yield from batch.filter(pc.is_in(batch.column("key"), keys_wanted)).to_pylist()
+def _later_drops(tunable: Tunable, keys: Sequence[int]) -> dict[int, str]:
+    """Return key -> `stage: rule` of documents that the stage kept and a later one dropped."""
+    rows = _ledger_rows(tunable, keys)
+    return {
+        row["doc_key"]: f"{row['stage']}: {row['rule']}" for row in rows if row["action"] == "drop"
+    }
+
+
+def _ledger_rows(tunable: Tunable, keys: Sequence[int]) -> Iterator[dict[str, Any]]:
+    columns = ["doc_key", "stage", "rule", "action", "text"]
+    for _, seal in tunable.finished if keys else ():
+        for part in seal.by_role("ledger"):
+            mine = [key for key in keys if part.first <= key <= part.last]
+            if mine:
+                chosen = pc.field("doc_key").isin(pa.array(mine, pa.int64()))
+                yield from select(tunable.run.at(part), columns, chosen).to_pylist()
+
+
+# ---------------------------------------------------------------- many thresholds of one parameter
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """What is kept as one threshold moves.
+
+    Attributes:
+        now: the threshold in the run, None = off; then: that of `changes`, None = the same.
+        values: the thresholds, ascending; `now` and `then` are among them.
+        sources: source -> `documents`, `text_bytes` that the stage saw, and lists, an entry for
+            each threshold: `kept_documents`, `kept_bytes`; `unsure`, those of the kept ones that a
+            rule without measures was never asked about; `newly_dropped`, `newly_kept`.
+        total: of all sources together.
+    """
+
+    parameter: str
+    now: float | None
+    then: float | None
+    values: list[float]
+    sources: dict[str, dict[str, Any]]
+    total: dict[str, Any]
+
+
+_COLUMNS = ("kept_documents", "kept_bytes", "unsure", "newly_dropped", "newly_kept")
+
+
+def sweep(tunable: Tunable, changes: Sequence[str], request: str) -> Sweep:
+    """Return what a stage keeps as one threshold moves.
+
+    Args:
+        tunable: the stage, with measures.
+        changes: `parameter=value` of other thresholds, or of the same one: a line to mark.
+        request: `parameter`, `parameter=first:last[:count]` or `parameter=value,value,...`.
+
+    Raises:
+        UsageError: `request` is of another form, or its parameter is not the threshold of a rule.
+        DataError: what was measured does not explain what was decided.
+    """
+    parameter, _, span = request.removeprefix(f"{tunable.label}.").partition("=")
+    name, _, entry = parameter.partition(".")
+    check_name(tunable, name, f"--sweep {request}")
+    now = _entry(tunable.stage, name, entry)
+    then = _entry(with_changes(tunable, changes)[0], name, entry)
+    is_whole = not entry and takes_whole(tunable.stage, name)
+    lines = {line for line in (now, then) if line is not None}
+    given = _given(request, span) if span else _quantiles(tunable, name, entry)
+    stages = {}
+    for value in {float(round(v)) if is_whole else round(v, 12) for v in given} | lines:
+        number = int(value) if is_whole else value
+        try:
+            stages[value], _ = with_changes(tunable, [*changes, f"{parameter}={number}"])
+        except UsageError:
+            if span or value in lines:  # quantiles of what was measured may be out of bounds
+                raise
+    if not stages:
+        raise UsageError(f"--sweep {request}: nothing was measured. Give values.")
+    values = sorted(stages)
+    seen: dict[str, NDArray[np.int64]] = {}
+    for batch in batches(tunable):
+        was_kept = decided(tunable, batch) == 0
+        sizes, sources = numbers(batch.column("text_bytes")), by_source(batch)
+        for source, rows in sources:
+            counts = seen.setdefault(source, np.zeros((len(_COLUMNS) + 2, len(values)), np.int64))
+            counts[0] += int(rows.sum())
+            counts[1] += int(sizes[rows].sum())
+        for at, value in enumerate(values):
+            codes, unsure = decide(stages[value], batch, tunable.silent)
+            kept = codes == 0
+            for source, rows in sources:
+                mine = rows & kept
+                lost, back = rows & was_kept & ~kept, mine & ~was_kept
+                sums = (mine, sizes[mine], mine & unsure, lost, back)
+                seen[source][2:, at] += [int(one.sum()) for one in sums]
+    named = {source: _swept(counts) for source, counts in sorted(seen.items())}
+    total = _swept(sum(seen.values(), np.zeros((len(_COLUMNS) + 2, len(values)), np.int64)))
+    return Sweep(parameter, now, None if then == now else then, values, named, total)
+
+
+def _swept(counts: NDArray[np.int64]) -> dict[str, Any]:
+    lists = {name: counts[2 + at].tolist() for at, name in enumerate(_COLUMNS)}
+    return {"documents": int(counts[0, 0]), "text_bytes": int(counts[1, 0]), **lists}
+
+
+def _entry(stage: StreamingStage, name: str, entry: str) -> float | None:
+    """Return the present value of a threshold."""
+    value = getattr(stage, name)
+    if isinstance(value, dict):
+        entries = {str(key): one for key, one in value.items()}
+        if entry not in entries:
+            names = [f"{name}.{key}" for key in entries]
+            hint = suggest(f"{name}.{entry}", names) if entry else f"Name one: {', '.join(names)}."
+            raise UsageError(f"--sweep {name}.{entry}: {name} has several thresholds. {hint}")
+        value = entries[entry]
+    elif entry:
+        raise UsageError(f"--sweep {name}.{entry}: {name} is a single value.")
+    return value  # type: ignore[no-any-return]
+
+
+def _given(request: str, span: str) -> list[float]:
+    """Return the thresholds that a request names."""
+    try:
+        if ":" not in span:
+            values = [float(piece) for piece in span.split(",")]
+            if np.isfinite(values).all() and len(values) <= MOST_POINTS:
+                return values
         else:
-            yield from select(run.at(part), columns, pc.field(name).isin(keys_wanted)).to_pylist()
+            low, high, *rest = span.split(":")
+            first, last = float(low), float(high)
+            [count] = [int(number) for number in rest] or [POINTS]
+            if -np.inf < first < last < np.inf and 2 <= count <= MOST_POINTS:
+                return np.linspace(first, last, count).tolist()
+    except ValueError:
+        pass
+    raise UsageError(
+        f"--sweep {request}: must look like parameter, parameter=first:last[:count] or "
+        "parameter=value,value, as in min_words=20:200:10; first is below last, and there are at "
+        f"most {MOST_POINTS} values."
+    )
+
+
+def _quantiles(tunable: Tunable, name: str, entry: str) -> list[float]:
+    """Return thresholds that each drop about as much: of one row group of many parts."""
+    stage, probe = tunable.stage, 123.0
+    old = getattr(stage, name)
+    new = {k: probe if str(k) == entry else v for k, v in old.items()} if entry else probe
+    moved = stage.model_copy(update={name: new})
+    bounded = [rule for rule in tunable.names if stage.bounds.get(rule) == name]
+    rules = [rule for rule in bounded if moved.threshold(rule) == probe] or bounded
+    measured: list[NDArray[np.float64]] = []
+    for part in list(tunable.parts)[:: -(-len(tunable.parts) // LOOKED_AT_PARTS)]:
+        with opened(tunable.run.at(part)) as file:
+            table = file.read_row_group(0, columns=rules)
+        measured += [numbers(table.column(rule)) for rule in rules]
+    values = np.concatenate(measured)
+    values = values[np.isfinite(values)]
+    cuts = np.quantile(values, np.linspace(0.0, 1.0, POINTS)) if len(values) else values
+    return [float(f"{cut:.4g}") for cut in cuts]
+
+
+def single_rules(tunable: Tunable) -> list[Measure]:
+    """Return what each rule measured and fails by itself, from counts by bins that all runs have.
+
+    Raises:
+        UsageError: the run counted nothing of the stage.
+    """
+    phase = [(tunable.phase, tunable.seal)]
+    counts = read_counts(tunable.run, phase, MOST_PARTS, at=tunable.label)
+    if not counts.has(tunable.label):
+        raise UsageError(without_measures(tunable))
+    rows = measures(tunable.run, counts, Counter())
+    return [row for row in rows if row.stage == tunable.label and row.rule is not None]

@@ -5,22 +5,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from corpuskit.engine.records import LEFT, READ, edges
 from corpuskit.inspect.counts import Pair, top_names
-from corpuskit.inspect.sweep import failing, takes_whole
 from corpuskit.stage import StreamingStage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from corpuskit.engine.config import Step
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.inspect.counts import ProfileTotals
     from corpuskit.inspect.report.funnel import Counted
+    from corpuskit.stage import Stage
 
 
 MAX_BINS = 120
@@ -132,7 +134,7 @@ def _measure(
     low = high = None
     if threshold is not None and fails is not None:
         sides = {"is_min": fails == "below", "is_whole": takes_whole(step.stage, parameter)}
-        by_source = {name: _failing(bins, threshold, **sides) for name, bins in sums.items()}
+        by_source = {name: failing(bins, threshold, **sides) for name, bins in sums.items()}
         low, high = (sum(ends) for ends in zip(*by_source.values(), strict=True))
     bounds, sources = histogram(sums, threshold)
     ledger = sum(mine) if rule is not None else None
@@ -164,13 +166,46 @@ def _bound(step: Step, rule: str | None) -> tuple[float | None, str | None]:
     return threshold, "below" if sides[0] else "above" if sides[1] else None
 
 
-def _failing(
-    bins: Mapping[int, int], threshold: float, *, is_min: bool, is_whole: bool
+def failing(
+    bins: Mapping[int, int], threshold: float, *, is_min: bool, is_whole: bool = False
 ) -> tuple[int, int]:
-    """Return at least and at most how many documents break a bound, by their bins."""
+    """Return at least and at most how many documents break a bound, by their bins.
+
+    Args:
+        bins: number of a bin -> documents; the threshold may lie within one.
+        is_min: what is below fails, else what is above.
+        is_whole: only whole numbers were measured.
+    """
+    if not bins:
+        return 0, 0
     numbers = np.array(sorted(bins), np.int64)
     documents = np.array([bins[number] for number in numbers.tolist()], np.int64)
-    return failing(numbers, documents, threshold, is_min=is_min, is_whole=is_whole)
+    low, high = _ranges(numbers, is_whole=is_whole)
+    if is_min:
+        sure, perhaps = high < threshold, low < threshold
+    else:
+        sure, perhaps = low > threshold, high > threshold
+    return int(documents[sure].sum()), int(documents[perhaps].sum())
+
+
+def _ranges(
+    numbers: NDArray[np.int64], *, is_whole: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the least and the greatest value that each bin can hold."""
+    ranges = np.array([edges(int(number)) for number in numbers])
+    low, high = np.abs(ranges[:, 0]), np.abs(ranges[:, 1])
+    inner, outer = np.minimum(low, high), np.maximum(low, high)
+    first = np.where(numbers == 0, 0.0, np.nextafter(inner, np.inf))
+    if is_whole and (np.floor(inner) + (numbers != 0) <= np.floor(outer)).all():
+        first, outer = np.ceil(first), np.floor(outer)
+    return np.where(numbers < 0, -outer, first), np.where(numbers < 0, -first, outer)
+
+
+def takes_whole(stage: Stage, parameter: str | None) -> bool:
+    """Return whether a parameter takes whole numbers only, so that whole numbers are measured."""
+    field = None if parameter is None else type(stage).model_fields.get(parameter)
+    kinds = () if field is None else (field.annotation, *get_args(field.annotation))
+    return int in kinds and float not in kinds
 
 
 def histogram(
