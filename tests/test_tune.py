@@ -23,7 +23,7 @@ from corpuskit.engine.inputs import Inputs
 from corpuskit.engine.plan import Plan
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.settings import PipelineSettings
-from corpuskit.errors import DataError, UsageError
+from corpuskit.errors import UsageError
 from corpuskit.formats.manifest import Part, dump_checked, load_checked
 from corpuskit.inspect.tune import (
     MovedDocument,

@@ -48,16 +48,9 @@ class Sampled:
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """Which finished streaming phases have profile parts.
-
-    Attributes:
-        recorded: `all`, `some` or `none` of them.
-        missing: those without.
-        sampled: None = all parts were read.
-    """
+    """Whether a streaming phase is finished (`all`, else `none`); sampled: None = all was read."""
 
     recorded: str
-    missing: tuple[str, ...]
     sampled: Sampled | None
 
 
@@ -135,17 +128,11 @@ def read_counts(
     total = sum(len(parts) for _, parts in by_phase)
     step = max(-(-total // max_parts), 1)
     chosen = [(phase, parts[::step]) for phase, parts in by_phase if len(parts)]
-    missing = tuple(
-        phase.name
-        for (phase, seal), (_, parts) in zip(streams, by_phase, strict=True)
-        if not len(parts) and any(name.startswith("read/") for name in seal.counters)
-    )
     last = streams[-1][0].name if streams and len(by_phase[-1][1]) else ""
     listed = [(phase, part) for phase, parts in chosen for part in parts]
     table, num = _summed(run, listed, last, at)
     sampled = Sampled(num, total) if num < total else None
-    recorded = "none" if not listed else "some" if missing else "all"
-    return ProfileTotals(table, Coverage(recorded, missing, sampled), last)
+    return ProfileTotals(table, Coverage("all" if listed else "none", sampled), last)
 
 
 def _summed(

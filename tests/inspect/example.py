@@ -142,7 +142,7 @@ def _counted() -> dict[str, Any]:
     }  # fmt: skip
 
 
-RECORDED = {"recorded": "all", "missing": [], "sampled": None}
+RECORDED = {"recorded": "all", "sampled": None}
 
 
 def _shown() -> dict[str, Any]:

@@ -7,8 +7,8 @@ distributions.py  what was measured, domains, lengths
 ledger.py         rows of the ledger: samples, and spans by rule
 clusters.py       clusters of duplicates
 samples.py        texts within a budget; excerpts.py marks spans and shortens
-page.py           puts the file together: policy, facts as JSON, tables for readers without
-scripts; where it goes, and which trainings belong to it
+page.py           puts the file together: policy, facts as JSON; where it goes, and which trainings
+belong to it
 web/              the frame; *.css is the look; *.js draw everything else from the facts, as
 text only
 """

@@ -42,44 +42,14 @@ RUN = "run:clusters"
 
 
 @dataclasses.dataclass(frozen=True)
-class ClusterMember:
-    """A document of a cluster; ids of older runs' documents are not looked up."""
-
-    key: int
-    id: str | None
-    source: str | None
-    rank: int
-    kept: bool
-    similarity: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Cluster:
-    """A large cluster and the text of its first document that has one."""
-
-    cluster: int
-    size: int
-    members: tuple[ClusterMember, ...]
-    text: Excerpt | None
-
-
-@dataclasses.dataclass(frozen=True)
-class SizeRange:
-    """Clusters of `low` to `high` documents, both included."""
-
-    low: int
-    high: int
-    clusters: int
-    documents: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Duplicates:
     """What a stage that clusters documents found.
 
     Attributes:
         clusters, documents: of the whole run, older documents included.
         dropped: documents, by the ledger.
+        sizes: clusters and documents by size, each with its bounds `low` and `high`, included.
+        largest: clusters with their first members, and the text of the first that has one.
         survivors: of the keys that were asked for: key -> key of the document kept instead.
         sampled: None = all clusters were read; none were where somebody has deleted `work/`.
     """
@@ -90,8 +60,8 @@ class Duplicates:
     documents: int
     dropped: int
     threshold: float | None
-    sizes: tuple[SizeRange, ...]
-    largest: tuple[Cluster, ...]
+    sizes: list[dict[str, int]]
+    largest: list[dict[str, Any]]
     survivors: dict[int, int]
     sampled: Sampled | None
 
@@ -152,10 +122,13 @@ def _of_stage(
         _count(run, part.path, number * step, asked, tally)
     dropped = sum(v for k, v in last[1].counters.items() if k.startswith(f"dropped/{label}/"))
     bound = stage.threshold(stage.rules[0])
-    sizes = tuple(
-        SizeRange(max(1 << power, 2), (2 << power) - 1, num, tally.documents[power])
+    sizes = [
+        {
+            "low": max(1 << power, 2), "high": (2 << power) - 1, "clusters": num,
+            "documents": tally.documents[power],
+        }
         for power, num in sorted(tally.by_power.items())
-    )
+    ]  # fmt: skip
     return Duplicates(
         stage=label,
         kind=run.plan.step(label).name,
@@ -164,7 +137,7 @@ def _of_stage(
         dropped=dropped,
         threshold=None if np.isnan(bound) else bound,
         sizes=sizes,
-        largest=tuple(_largest(run, last[0], parts, tally, is_dropped=dropped > 0)),
+        largest=list(_largest(run, last[0], parts, tally, is_dropped=dropped > 0)),
         survivors=tally.survivors,
         sampled=None if step == 1 else Sampled(len(chosen), len(parts)),
     )
@@ -222,8 +195,8 @@ def _batches(run: RunDirectory, path: str) -> Iterator[pa.RecordBatch]:
 
 def _largest(
     run: RunDirectory, last: Phase, parts: RoleParts, tally: _ClusterTally, *, is_dropped: bool
-) -> Iterator[Cluster]:
-    """Yield the largest clusters with their first members."""
+) -> Iterator[dict[str, Any]]:
+    """Yield the largest clusters with their first members; ids of older runs are not looked up."""
     stage = run.plan.step(last.labels[0]).stage
     keeps_none = getattr(stage, "keep", "") == "none"
     sources = {file.ordinal: file.source for file in run.inputs.files}
@@ -232,22 +205,22 @@ def _largest(
         members = [row for row in rows.to_pylist() if row["cluster"] == -cluster]
         members = sorted(members, key=lambda row: (row["rank"], row["key"]))[:NUM_MEMBERS]
         names = column_of(run, last, [row["key"] for row in members], "id")
-        yield Cluster(
-            -cluster,
-            size,
-            tuple(
-                ClusterMember(
-                    key=row["key"],
-                    id=names.get(row["key"]),
-                    source=sources.get(split_key(row["key"])[0]) if row["key"] >= 0 else None,
-                    rank=row["rank"],
-                    kept=not is_dropped or (row["rank"] == 0 and not keeps_none),
-                    similarity=_similarity(row),
-                )
+        yield {
+            "cluster": str(-cluster),  # JavaScript has integers of 53 bits, keys have 63
+            "size": size,
+            "members": [
+                {
+                    "key": str(row["key"]),
+                    "id": names.get(row["key"]),
+                    "source": sources.get(split_key(row["key"])[0]) if row["key"] >= 0 else None,
+                    "rank": row["rank"],
+                    "kept": not is_dropped or (row["rank"] == 0 and not keeps_none),
+                    "similarity": _similarity(row),
+                }
                 for row in members
-            ),
-            _text(run, last, [row["key"] for row in members[:1]]),
-        )
+            ],
+            "text": _text(run, last, [row["key"] for row in members[:1]]),
+        }
 
 
 def _similarity(row: dict[str, Any]) -> float | None:

@@ -7,7 +7,6 @@ and of the ledger is read, and the facts say so.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import functools
 import importlib.metadata
@@ -16,6 +15,7 @@ import math
 import platform
 import time
 from collections import defaultdict
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import corpuskit
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 
 FORMAT = 1
-_KEYS = ("key", "cluster")
 
 
 def gather(
@@ -127,13 +126,9 @@ def _clusters(run: RunDirectory, finished: Sealed, scan: Scan, samples: int) -> 
         if row.survivor_id is not None:
             wanted.setdefault(row.group.stage, set()).add(row.key)
     duplicates = find_duplicates(run, finished, wanted)
-    if samples:
-        return duplicates
-    bare = [tuple(dataclasses.replace(c, text=None) for c in one.largest) for one in duplicates]
-    return [
-        dataclasses.replace(one, largest=largest)
-        for one, largest in zip(duplicates, bare, strict=True)
-    ]
+    for cluster in (cluster for one in duplicates for cluster in one.largest if not samples):
+        cluster["text"] = None
+    return duplicates
 
 
 def _outdated(run: RunDirectory, finished: Sealed) -> tuple[list[str], list[str]]:
@@ -205,10 +200,8 @@ def _plain(value: Any) -> Any:
     """Return a value as JSON has it: tuples as lists, dataclasses as objects, NaN as null."""
     if hasattr(value, "to_json"):
         return _plain(value.to_json())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        facts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        # JavaScript has integers of 53 bits, keys have 63.
-        return {name: str(item) if name in _KEYS else _plain(item) for name, item in facts.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain({field.name: getattr(value, field.name) for field in fields(value)})
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

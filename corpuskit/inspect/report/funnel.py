@@ -161,7 +161,7 @@ def _observed(
                 _note(observed, place, _by_source(seal.counters, "read_bytes/"))
             cursor = mine[-1] + 1 if mine else cursor
             _note(observed, cursor, _by_source(seal.counters, "kept_bytes/"))
-            if phase.name not in counts.coverage.missing and counts.coverage.sampled is None:
+            if counts.is_whole:
                 _note(observed, cursor, _sizes(counts.left_of(phase.name)))
                 for label in () if phase.refers else phase.labels:
                     if run.plan.step(label).applies.where:
@@ -275,54 +275,11 @@ class _Tokens:
 # ---------------------------------------------------------------- rows that the report shows
 
 
-@dataclasses.dataclass(frozen=True)
-class StageFact:
-    """A format or a stage of the plan.
+def stage_facts(run: RunDirectory, finished: Sealed, current: str | None) -> list[dict[str, Any]]:
+    """Return the formats and stages in the order of the plan, as JSON values.
 
-    Attributes:
-        state: `done`, `running` (its phase is the one that the run is at), `waiting`, or
-            `not run` (it is after `--until`).
-        params: those that are not the defaults; of a format those of its first source.
-    """
-
-    label: str
-    name: str
-    kind: str
-    summary: str
-    phases: tuple[str, ...]
-    state: str
-    params: dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Drop:
-    """Documents of a source that a rule dropped."""
-
-    stage: str
-    rule: str
-    source: str
-    kind: str
-    documents: int
-    text_bytes: int | None
-    text_bytes_how: How
-
-
-@dataclasses.dataclass(frozen=True)
-class TextChange:
-    """Documents of a source that a rule cut, or replaced something in."""
-
-    stage: str
-    rule: str
-    action: str
-    source: str
-    documents: int
-    spans: int | None
-    span_bytes: int | None
-    how: How
-
-
-def stage_facts(run: RunDirectory, finished: Sealed, current: str | None) -> list[StageFact]:
-    """Return the formats and stages in the order of the plan.
+    `state` is `done`, `running`, `waiting` or `not run` (after `--until`); `params` are those that
+    are not the defaults, of a format those of its first source.
 
     Args:
         current: the phase that the run is at.
@@ -335,15 +292,19 @@ def stage_facts(run: RunDirectory, finished: Sealed, current: str | None) -> lis
             continue
         formats.update({step.name} if is_source else ())
         label = step.name if is_source else step.label
-        phases = tuple(
+        phases = [
             phase.name
             for phase in run.plan.phases
             if (phase.base is None if is_source else label in phase.labels)
-        )
-        word = "running" if state == "waiting" and current in phases else state
-        params = changed_params(step.stage) | step.applies.to_json()
-        summary = registry.summary(step.name)
-        facts.append(StageFact(label, step.name, step.kind, summary, phases, word, params))
+        ]
+        facts.append(
+            {
+                "label": label, "name": step.name, "kind": step.kind,
+                "summary": registry.summary(step.name), "phases": phases,
+                "state": "running" if state == "waiting" and current in phases else state,
+                "params": changed_params(step.stage) | step.applies.to_json(),
+            }
+        )  # fmt: skip
     return facts
 
 
@@ -354,7 +315,7 @@ def changed_params(stage: Any) -> dict[str, Any]:
 
 
 def funnel_rows(
-    run: RunDirectory, known: Sealed, flow: Flow, stages: list[StageFact]
+    run: RunDirectory, known: Sealed, flow: Flow, stages: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return a row for every source and every stage: what came in and went out, by source.
 
@@ -362,7 +323,7 @@ def funnel_rows(
         known: finished phases, or what the first one has done so far.
         stages: which say how far they are.
     """
-    states = {(stage.kind == "source", stage.label): stage.state for stage in stages}
+    states = {(stage["kind"] == "source", stage["label"]): stage["state"] for stage in stages}
     rows = []
     for row in funnel(run, known):
         label = row.name if row.is_source else row.stage
@@ -386,17 +347,26 @@ def funnel_rows(
     return rows
 
 
-def drops(flow: Flow, counts: ProfileTotals, stages: list[StageFact]) -> list[Drop]:
+def drops(flow: Flow, counts: ProfileTotals, stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return what every rule dropped of every source, in plan order, most documents first."""
-    kinds = {one.label: one.kind for one in stages}
-    order = {one.label: place for place, one in enumerate(stages)}
+    kinds = {stage["label"]: stage["kind"] for stage in stages}
     rows = []
     for (action, label, rule, source), documents in flow.counted.items():
         if action == "drop" and label in kinds:
             group, is_source = Group(label, rule, "drop", source), kinds[label] == "source"
             size, how = _dropped_bytes(flow, counts, group, documents, counts_nothing=is_source)
-            rows.append(Drop(label, rule, source, kinds[label], documents, size, how))
-    return sorted(rows, key=lambda one: (order[one.stage], -one.documents, one.rule, one.source))
+            rows.append(
+                {
+                    "stage": label, "rule": rule, "source": source, "kind": kinds[label],
+                    "documents": documents, "text_bytes": size, "text_bytes_how": how,
+                }
+            )  # fmt: skip
+    return _in_order(rows, stages)
+
+
+def _in_order(rows: list[dict[str, Any]], stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    order = {stage["label"]: place for place, stage in enumerate(stages)}
+    return sorted(rows, key=lambda r: (order[r["stage"]], -r["documents"], r["rule"], r["source"]))
 
 
 def _dropped_bytes(
@@ -423,17 +393,22 @@ def _dropped_bytes(
     return round(before.text_bytes * documents / before.documents), "estimated"
 
 
-def changes(flow: Flow, scan: Scan, stages: list[StageFact]) -> list[TextChange]:
+def changes(flow: Flow, scan: Scan, stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return what was cut and replaced; spans are estimates where not all of the ledger is read."""
-    order = {one.label: place for place, one in enumerate(stages)}
+    labels = {stage["label"] for stage in stages}
     rows = []
     for (action, label, rule, source), documents in flow.counted.items():
-        if action == "drop" or label not in order:
+        if action == "drop" or label not in labels:
             continue
         tally = scan.tallies.get(Group(label, rule, action, source), SpanTally())
         spans, size, how = _scaled(tally, documents)
-        rows.append(TextChange(label, rule, action, source, documents, spans, size, how))
-    return sorted(rows, key=lambda one: (order[one.stage], -one.documents, one.rule, one.source))
+        rows.append(
+            {
+                "stage": label, "rule": rule, "action": action, "source": source,
+                "documents": documents, "spans": spans, "span_bytes": size, "how": how,
+            }
+        )  # fmt: skip
+    return _in_order(rows, stages)
 
 
 def _scaled(tally: SpanTally, documents: int) -> tuple[int | None, int | None, How]:

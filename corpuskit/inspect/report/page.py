@@ -63,7 +63,6 @@ def render(facts: Mapping[str, Any], training_html: str = "") -> str:
             "state": state,
             "sentence": text(run["sentence"] or state),
             "failures": "".join(map(_failure, _grouped(facts["failures"])[:MOST_FAILURES])),
-            "totals": _totals(facts),
             "training": training,
             "training_link": '<a href="#training">Training</a>' if training else "",
             "version": text(facts["made"]["corpuskit"]),
@@ -151,53 +150,6 @@ def _failure(failure: Mapping[str, Any]) -> str:
     )
     lines = "\n".join(text(line) for line in str(failure["error"]).split("\n"))
     return f'<div class="failure"><b>{text(where)}</b><pre dir="auto">{lines}</pre>{log}</div>\n'
-
-
-# ---------------------------------------------------------------- without scripts
-
-
-_FUNNEL = ("stage", "state", "in", "out", "lost", "not applied")
-
-
-def _totals(facts: Mapping[str, Any]) -> str:
-    """Return the tables of a reader without scripts."""
-    totals = facts["totals"]
-    volumes = [
-        (name, _count(one["documents"]), _count(one["text_bytes"]), _count(one["tokens"]))
-        for name, one in (("read", totals["read"]), ("left", totals["left"]))
-    ]
-    accounts = [
-        (one["source"], *(_count(one[key]) for key in
-         ("num_read", "num_dropped", "num_kept", "num_missing")))
-        for one in totals["accounts"]
-    ]  # fmt: skip
-    funnel = [
-        (row["stage"], row["state"], _count(row["in"]["documents"]),
-         _count(row["out"]["documents"]), _count(_lost(row)),
-         _count(sum(row["not_applied"].values())))
-        for row in facts["funnel"]
-    ]  # fmt: skip
-    drops = [
-        (one["stage"], one["rule"], one["source"], _count(one["documents"]))
-        for one in facts["drops"]
-    ]
-    return "".join(
-        (
-            html_table("Totals", ("", "documents", "bytes of text", "tokens"), volumes),
-            html_table("Sources", ("source", "read", "dropped", "kept", "missing"), accounts),
-            html_table("Funnel, documents", _FUNNEL, funnel),
-            html_table("Drops by rule", ("stage", "rule", "source", "documents"), drops),
-        )
-    )
-
-
-def _lost(row: Mapping[str, Any]) -> int | None:
-    before, after = row["in"]["documents"], row["out"]["documents"]
-    return None if before is None or after is None else before - after
-
-
-def _count(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
 
 
 def html_table(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.engine.compiling import COMPILING
@@ -20,51 +20,13 @@ if TYPE_CHECKING:
 MAX_MANIFESTS = 512
 """Of a phase; with more of them, how long it took from first to last is not worked out."""
 
-
-@dataclasses.dataclass(frozen=True)
-class WrittenFiles:
-    """Files of one role."""
-
-    role: str
-    files: int
-    rows: int
-    size_bytes: int
-
-
-@dataclasses.dataclass(frozen=True)
-class PhaseCost:
-    """What a phase took.
-
-    Attributes:
-        state: `done`, `running` (the one that the run is at) or `waiting`.
-        units, units_done: None where that is not known yet.
-        task_wall_seconds: summed over tasks; elapsed_seconds: from the beginning of its first to
-            the end of its last task, by the times of manifests.
-        tasks: of a finished phase.
-        text_bytes: read; None for passes that read keys.
-        bytes_per_cpu_second: without the time in which kernels were compiled.
-        peak_rss_bytes: of the largest worker, which may have grown in an earlier phase.
-    """
-
-    phase: str
-    labels: tuple[str, ...]
-    pass_name: str | None
-    state: str
-    units: int | None
-    units_done: int | None
-    tasks: int | None = None
-    cpu_seconds: float | None = None
-    task_wall_seconds: float | None = None
-    elapsed_seconds: float | None = None
-    text_bytes: int | None = None
-    bytes_per_cpu_second: float | None = None
-    peak_rss_bytes: float | None = None
-    written: tuple[WrittenFiles, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        facts = dataclasses.asdict(self)
-        return {"pass": facts.pop("pass_name"), **facts}
+_FIGURES = (
+    "units", "units_done", "tasks", "cpu_seconds", "task_wall_seconds", "elapsed_seconds",
+    "text_bytes", "bytes_per_cpu_second", "peak_rss_bytes",
+)  # fmt: skip
+"""Of a phase, None where not known yet: `task_wall_seconds` summed over tasks; `elapsed_seconds`
+from the beginning of its first to the end of its last task; `text_bytes` read (None for passes that
+read keys), per CPU second without the compilation of kernels; memory of the largest worker."""
 
 
 def resources(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[str, Any]:
@@ -102,39 +64,40 @@ def resources(run: RunDirectory, finished: Sealed, state: RunStatus) -> dict[str
     }  # fmt: skip
 
 
-def _of_seal(run: RunDirectory, phase: Phase, seal: Seal) -> PhaseCost:
+def _of_seal(run: RunDirectory, phase: Phase, seal: Seal) -> dict[str, Any]:
     names = run.manifest_names(phase, seal.fingerprint)
     read = [v for k, v in seal.counters.items() if k.startswith("read_bytes/")]
     size = sum(read) if phase.is_stream else round(seal.timing.get("text_bytes", 0.0))
     cpu = seal.timing.get("cpu_seconds", 0.0)
-    return PhaseCost(
-        phase=phase.name,
-        labels=phase.labels,
-        pass_name=phase.pass_name or None,
-        state="done",
-        units=len(seal.units),
-        units_done=len(seal.units),
-        tasks=len(names),
-        cpu_seconds=cpu,
-        task_wall_seconds=seal.timing.get("wall_seconds", 0.0),
-        elapsed_seconds=_elapsed(run, names),
-        text_bytes=size or None,
-        bytes_per_cpu_second=_rate(size, cpu - seal.timing.get(COMPILING, 0.0)),
-        peak_rss_bytes=seal.timing.get("peak_rss_bytes"),
-        written=tuple(_written([seal])),
-    )
+    return {
+        **_named(phase, "done"),
+        "units": len(seal.units),
+        "units_done": len(seal.units),
+        "tasks": len(names),
+        "cpu_seconds": cpu,
+        "task_wall_seconds": seal.timing.get("wall_seconds", 0.0),
+        "elapsed_seconds": _elapsed(run, names),
+        "text_bytes": size or None,
+        "bytes_per_cpu_second": _rate(size, cpu - seal.timing.get(COMPILING, 0.0)),
+        "peak_rss_bytes": seal.timing.get("peak_rss_bytes"),
+        "written": _written([seal]),
+    }
 
 
-def _open(phase: Phase, state: RunStatus) -> PhaseCost:
-    prospect = next(
-        (open_phase for open_phase in state.phase_statuses if open_phase.phase.name == phase.name),
-        None,
-    )
-    units = None if prospect is None else prospect.units
-    left = None if prospect is None else prospect.units_left
-    done = None if units is None or left is None else units - left
-    word = "running" if state.state == "running" and state.phase == phase.name else "waiting"
-    return PhaseCost(phase.name, phase.labels, phase.pass_name or None, word, units, done)
+def _open(phase: Phase, state: RunStatus) -> dict[str, Any]:
+    is_running = state.state == "running" and state.phase == phase.name
+    facts: dict[str, Any] = {**_named(phase, "running" if is_running else "waiting")}
+    for status in state.phase_statuses:
+        if status.phase.name == phase.name and status.units is not None:
+            facts["units"] = status.units
+            if status.units_left is not None:
+                facts["units_done"] = status.units - status.units_left
+    return facts
+
+
+def _named(phase: Phase, state: str) -> dict[str, Any]:
+    names = {"phase": phase.name, "labels": phase.labels, "pass": phase.pass_name or None}
+    return {**dict.fromkeys(_FIGURES), "written": (), **names, "state": state}
 
 
 def _elapsed(run: RunDirectory, names: list[str]) -> float | None:
@@ -159,17 +122,15 @@ def _rate(size: int, seconds: float) -> float | None:
     return size / seconds if size and seconds > 0 else None
 
 
-def _written(seals: Iterable[Seal]) -> list[WrittenFiles]:
+def _written(seals: Iterable[Seal]) -> list[dict[str, Any]]:
     """Return files by role; of several runs of one kind (`run:rows-web`) only the kind is named."""
-    by_role: dict[str, WrittenFiles] = {}
+    by_role: dict[str, Counter[str]] = {}
     for seal in seals:
         for parts in seal.parts.roles():
             role = "file" if parts.role.startswith(("file:", "copy:")) else parts.role
-            one = by_role.get(role, WrittenFiles(role, 0, 0, 0))
-            by_role[role] = WrittenFiles(
-                role,
-                one.files + len(parts),
-                one.rows + int(parts.column("rows").sum()),
-                one.size_bytes + int(parts.column("size_bytes").sum()),
-            )
-    return sorted(by_role.values(), key=lambda one: (-one.size_bytes, one.role))
+            sums = by_role.setdefault(role, Counter())
+            sums["files"] += len(parts)
+            for name in ("rows", "size_bytes"):
+                sums[name] += int(parts.column(name).sum())
+    rows = [{"role": role, **sums} for role, sums in by_role.items()]
+    return sorted(rows, key=lambda row: (-row["size_bytes"], row["role"]))

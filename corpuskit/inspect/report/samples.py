@@ -15,7 +15,7 @@ from corpuskit.errors import DataError
 from corpuskit.formats.batch import numbers
 from corpuskit.formats.ledger import SAMPLE_BYTES
 from corpuskit.inspect.archive import column_of, kept_shards, opened, texts_seen
-from corpuskit.inspect.report.excerpts import Excerpt, masked, segments, shortened
+from corpuskit.inspect.report.excerpts import masked, segments, shortened
 from corpuskit.inspect.samples import jaccard
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part
     from corpuskit.inspect.archive import Shards
-    from corpuskit.inspect.counts import Sampled
     from corpuskit.inspect.report.clusters import Duplicates
     from corpuskit.inspect.report.excerpts import Kind, Segments
     from corpuskit.inspect.report.ledger import Group, LedgerRow, Scan
@@ -53,57 +52,19 @@ _STAND_INS = ("email@example.com", "192.0.2.1", "2001:db8::1", "202-555-0143", "
               "GB82 WEST", "000-00-0000", "REDACTED")  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Survivor:
-    """The document that was kept instead of a duplicate."""
-
-    id: str
-    text: Excerpt | None
-    jaccard: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class ShownSample:
-    """A document or a ledger row, with its text where that is still to be had.
-
-    Attributes:
-        action: `keep`, `drop`, `cut` or `replace`.
-        reason: what the ledger says, where that is more than the rule.
-        num_spans: of the row; those inside of the excerpt are marked in it.
-    """
-
-    action: str
-    stage: str | None
-    rule: str | None
-    reason: str | None
-    source: str
-    key: int
-    id: str
-    url: str | None
-    value: float | None
-    threshold: float | None
-    text: Excerpt | None
-    num_spans: int
-    survivor: Survivor | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Shown:
-    """Samples, spread over stages, rules and sources."""
-
-    budget_bytes: int
-    used_bytes: int
-    seed: int
-    masked: bool
-    sampled: Sampled | None
-    items: tuple[ShownSample, ...]
-
-
 @dataclasses.dataclass
 class _SampleDraft:
-    """A sample before its texts are cut to size."""
+    """A sample before its texts are cut to size.
 
-    sample: ShownSample
+    Attributes:
+        sample: JSON values. `action` is `keep`, `drop`, `cut` or `replace`; `reason` what the
+            ledger says, where that is more than the rule; `num_spans` those of the row, some
+            of them are marked in the text; `survivor` the document that was kept instead.
+        text, survivor: of the document, and of the one kept instead, as far as they are to be had.
+        masks: whether personal data in the text is still to be masked.
+    """
+
+    sample: dict[str, Any]
     text: Segments | None = None
     survivor: Segments | None = None
     masks: bool = True
@@ -112,8 +73,8 @@ class _SampleDraft:
 def shown_samples(
     run: RunDirectory, finished: Sealed, scan: Scan, clusters: Sequence[Duplicates],
     num: int, seed: int, budget_bytes: int = BUDGET_BYTES,
-) -> Shown:  # fmt: skip
-    """Return samples of every stage, rule, action and source, and of what is kept.
+) -> dict[str, Any]:  # fmt: skip
+    """Return samples of every stage, rule, action and source, and of what is kept, as JSON values.
 
     Personal data is masked in them, as in the samples of the ledger, unless the run keeps
     texts (`ledger: {keep_text: true}`).
@@ -132,10 +93,13 @@ def shown_samples(
         _mask(chosen)
     items = [_cut(draft, limit) for draft in chosen]
     back = sorted(range(len(items)), key=lambda place: order[place])
-    used = sum(_size(item) for item in items)
-    return Shown(
-        budget_bytes, used, seed, has_mask, scan.sampled, tuple(items[place] for place in back)
-    )
+    texts = [item["text"] for item in items]
+    texts += [item["survivor"]["text"] for item in items if item["survivor"]]
+    return {
+        "budget_bytes": budget_bytes, "used_bytes": sum(text.shown_bytes for text in texts if text),
+        "seed": seed, "masked": has_mask, "sampled": scan.sampled,
+        "items": [items[place] for place in back],
+    }  # fmt: skip
 
 
 def _of_ledger(
@@ -171,28 +135,22 @@ def _has_moved(text: str, spans: Sequence[tuple[int, int]]) -> bool:
     )
 
 
-def _sample(run: RunDirectory, row: LedgerRow, text: str | None, other: str | None) -> ShownSample:
-    similar = None
-    if text is not None and other is not None:
-        similar = jaccard(text, other, run.plan.step(row.group.stage).stage)
+def _sample(
+    run: RunDirectory, row: LedgerRow, text: str | None, other: str | None
+) -> dict[str, Any]:
     survivor = None
     if row.survivor_id is not None:
-        survivor = Survivor(row.survivor_id, None, similar)
-    return ShownSample(
-        action=row.group.action,
-        stage=row.group.stage,
-        rule=row.group.rule,
-        reason=row.reason if row.reason != row.group.rule else None,
-        source=row.group.source,
-        key=row.key,
-        id=row.id,
-        url=None,
-        value=row.value,
-        threshold=row.threshold,
-        text=None,
-        num_spans=len(row.spans),
-        survivor=survivor,
-    )
+        survivor = {"id": row.survivor_id, "text": None, "jaccard": None}
+        if text is not None and other is not None:
+            stage = run.plan.step(row.group.stage).stage
+            survivor["jaccard"] = jaccard(text, other, stage)
+    return {
+        "action": row.group.action, "stage": row.group.stage, "rule": row.group.rule,
+        "reason": row.reason if row.reason != row.group.rule else None,
+        "source": row.group.source, "key": str(row.key), "id": row.id, "url": None,
+        "value": row.value, "threshold": row.threshold, "text": None, "num_spans": len(row.spans),
+        "survivor": survivor,
+    }  # fmt: skip
 
 
 def _texts(run: RunDirectory, rows: Sequence[LedgerRow]) -> dict[tuple[int, str, int], str]:
@@ -242,10 +200,11 @@ def _survivor_texts(
 
 def _of_kept(run: RunDirectory, finished: Sealed, num: int, seed: int) -> Iterable[_SampleDraft]:
     for one in kept_documents(run, finished, num, seed):
-        sample = ShownSample(
-            "keep", None, None, None, one["source"], one["key"], one["id"], one["origin"]["url"],
-            None, None, None, 0, None,
-        )  # fmt: skip
+        sample = {
+            **dict.fromkeys(("stage", "rule", "reason", "value", "threshold", "text", "survivor")),
+            "action": "keep", "source": one["source"], "key": str(one["key"]), "id": one["id"],
+            "url": one["origin"]["url"], "num_spans": 0,
+        }  # fmt: skip
         yield _SampleDraft(sample, segments(one["text"], (), ""))
 
 
@@ -261,8 +220,7 @@ def _without_silent(drafts: Sequence[_SampleDraft]) -> list[_SampleDraft]:
 
 
 def _group(draft: _SampleDraft) -> tuple[Any, ...]:
-    one = draft.sample
-    return one.action, one.stage, one.rule, one.source
+    return tuple(draft.sample[name] for name in ("action", "stage", "rule", "source"))
 
 
 def _in_turns(drafts: Sequence[_SampleDraft]) -> list[int]:
@@ -307,19 +265,13 @@ def _mask(drafts: Sequence[_SampleDraft]) -> None:
         setattr(draft, name, safe)
 
 
-def _cut(draft: _SampleDraft, limit: int) -> ShownSample:
+def _cut(draft: _SampleDraft, limit: int) -> dict[str, Any]:
     sample = draft.sample
     if draft.text is not None:
-        sample = dataclasses.replace(sample, text=shortened(draft.text, limit))
-    if draft.survivor is not None and sample.survivor is not None:
-        survivor = dataclasses.replace(sample.survivor, text=shortened(draft.survivor, limit))
-        sample = dataclasses.replace(sample, survivor=survivor)
+        sample["text"] = shortened(draft.text, limit)
+    if draft.survivor is not None and sample["survivor"] is not None:
+        sample["survivor"]["text"] = shortened(draft.survivor, limit)
     return sample
-
-
-def _size(sample: ShownSample) -> int:
-    texts = [sample.text, None if sample.survivor is None else sample.survivor.text]
-    return sum(text.shown_bytes for text in texts if text is not None)
 
 
 # ---------------------------------------------------------------- documents that are kept

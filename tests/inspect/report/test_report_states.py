@@ -163,24 +163,6 @@ def test_a_run_up_to_a_stage_leaves_the_others_waiting(tmp_path, tokenizer):
     assert found["totals"]["left"]["documents"] == funnel["minhash_dedup"]["in"]["documents"]
 
 
-def test_a_run_from_before_there_were_profiles_says_that_they_are_missing(copied, facts):
-    without(copied, "profile", "ids")
-    found = facts_of(copied)
-    for name in ("measures", "values", "domains", "lengths", "rewritten"):
-        assert found[name]["recorded"] == "none"
-        assert "gopher_quality" in found[name]["missing"]
-    assert found["measures"]["items"] == found["domains"]["names"] == []
-    documents = [(row["stage"], row["in"]["documents"]) for row in facts["funnel"]]
-    assert [(row["stage"], row["in"]["documents"]) for row in found["funnel"]] == documents
-    hows = {row["stage"]: row["in"]["text_bytes_how"] for row in found["funnel"]}
-    assert hows["gopher_quality"] == "estimated"
-    assert hows["exact_dedup"] == hows["pii"] == hows["pack"] == "exact"
-    assert {row["text_bytes_how"] for row in found["drops"] if row["stage"] == "holdout"} == {
-        "estimated"
-    }
-    assert found["totals"]["changed"] is None
-
-
 def test_without_its_work_folder_a_run_has_all_but_some_texts(copied, facts):
     shutil.rmtree(copied / "work")
     found = facts_of(copied)

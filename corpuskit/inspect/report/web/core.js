@@ -227,17 +227,12 @@ const isDone = () => facts.run.state === "finished" || facts.run.state === "chan
 // Says how far the counts of a section reach; returns whether there is anything to draw.
 const reach = (parent, section) => {
   if (section.recorded === "none") {
-    add(parent, "p", "note", isDone()
-      ? "Not recorded: this run was made by a version that did not count it. Run the pipeline " +
-        "again to have it."
-      : "Nothing is counted yet: it is when the phase that reads the documents is finished.");
+    add(parent, "p", "note",
+      "Nothing is counted yet: it is when the phase that reads the documents is finished.");
     return false;
   }
-  const words = [];
-  if (section.sampled) words.push(`Counted in ${count(section.sampled.parts_read)} of ` +
-    `${count(section.sampled.parts)} cells of the corpus, not scaled up.`);
-  if (section.recorded === "some") words.push(`Phases without counts: ${section.missing.join(", ")}.`);
-  if (words.length) add(parent, "p", "note", words.join(" "));
+  if (section.sampled) add(parent, "p", "note", `Counted in ${count(section.sampled.parts_read)} ` +
+    `of ${count(section.sampled.parts)} cells of the corpus, not scaled up.`);
   return true;
 };
 
