@@ -23,11 +23,9 @@ FUNNEL_LINES, NUMBER_LINES = 3, 2
 ROOMY = 10
 """Rows of a terminal from which on figures may take a second line."""
 
-_STYLES = {"done": "green", "reused": "green", "waiting": "dim", "failed": "bold red"}
-
 
 def draw(progress: RunProgress, width: int, height: int, *, is_unicode: bool = True) -> list[Text]:
-    """Return the picture of a run.
+    """Return the picture of a run: its phase, and the funnel so far.
 
     Args:
         width, height: of the terminal; the last column and the last row stay free.
@@ -42,11 +40,8 @@ def draw(progress: RunProgress, width: int, height: int, *, is_unicode: bool = T
         body = [_bar(current, width, is_unicode=is_unicode)]
         body += flow(numbers(progress, current), width, lines, ", ", "", indent="  ")
     tail = [_text(progress.note, width, "yellow")] if progress.note else []
-    funnel = flow(kept(progress.funnel), width, FUNNEL_LINES, "  ", "cyan")
-    tail += funnel[: max(room - len(head) - len(body) - len(tail), 0)]
-    left = room - len(head) - len(body) - len(tail)
-    before, later = _others(progress, width, left)
-    return [*head, *before, *body, *later, *tail][:room]
+    tail += flow(kept(progress.funnel), width, FUNNEL_LINES, "  ", "cyan")
+    return [*head, *body, *tail][:room]
 
 
 def headline(progress: RunProgress) -> list[str]:
@@ -177,47 +172,6 @@ def flow(
     return lines
 
 
-def _others(progress: RunProgress, width: int, room: int) -> tuple[list[Text], list[Text]]:
-    """Return lines of the phases before and after the current one, as many as there is room."""
-    names = [phase.name for phase in progress.phases]
-    at = len(names) if progress.current is None else names.index(progress.current.name)
-    before = [phase for phase in progress.phases[:at] if not phase.is_empty]
-    later = progress.phases[at + 1 :]
-    most = max(room, 0)
-    shown_later = min(len(later), most // 2 if len(before) > most // 2 else most - len(before))
-    shown_before = min(len(before), most - shown_later)
-    above = _rows(before, shown_before, width, "finished", is_last=True)
-    return above, _rows(later, shown_later, width, "to come", is_last=False)
-
-
-def _rows(
-    phases: Sequence[PhaseProgress], num: int, width: int, what: str, *, is_last: bool
-) -> list[Text]:
-    """Return a line for each phase, at most `num`; the others share the last or the first one."""
-    if num <= 0:
-        return []
-    if len(phases) <= num:
-        return [_row(one, width) for one in phases]
-    rest = [_text(f"  ... {len(phases) - num + 1} more {what}", width, "dim")]
-    some = phases[len(phases) - num + 1 :] if is_last else phases[: num - 1]
-    rows = [_row(one, width) for one in some]
-    return rest + rows if is_last else rows + rest
-
-
-def _row(phase: PhaseProgress, width: int) -> Text:
-    pieces: list[str] = [phase.state]
-    if phase.state == "done" and phase.seconds:
-        pieces = [f"done in {duration(phase.seconds)}"]
-    if phase.documents:
-        pieces.append(f"{phase.documents:,} documents")
-    if phase.text_bytes:
-        pieces.append(size(phase.text_bytes))
-    if len(phase.stages) > 1:
-        pieces.append(" ".join(phase.stages))
-    name = f"  {_cut(phase.name, max(width // 2, 12)):{min(28, width // 2)}s}  "
-    return _text(name + _fit(pieces, width - len(name)), width, _STYLES.get(phase.state, ""))
-
-
 def _text(line: str, width: int, style: str = "") -> Text:
     return styled(_cut(line, width), style)
 
@@ -234,10 +188,9 @@ def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else line[: max(width - 3, 0)] + "..."
 
 
-_UP, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[{}A", "\x1b[K", "\x1b[J"
-
-
 # ---------------------------------------------------------------- drawing in place
+
+_UP, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[{}A", "\x1b[K", "\x1b[J"
 
 
 class Screen:

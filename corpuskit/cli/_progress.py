@@ -65,7 +65,7 @@ class TrackingObserver(QuietObserver):
         self._looked, self._took = time.monotonic(), 0.0
 
     def phase_starts(self, prospect: PhaseStatus) -> None:
-        self._is_reused = prospect.state == "reuse"
+        self._is_reused, self._is_empty = prospect.state == "reuse", prospect.units == 0
         if self.tracker is not None and not self._is_reused:
             with contextlib.suppress(CorpuskitError, OSError):
                 self.tracker.begin(prospect.phase, prospect.fingerprint)
@@ -86,6 +86,12 @@ class TrackingObserver(QuietObserver):
     def phase_ends(self, phase: Phase, seal: Seal) -> None:
         if self.tracker is not None:
             self.tracker.end(phase, seal, "reused" if self._is_reused else "done")
+
+    def ended(self, phase: Phase) -> str:
+        """Return a line about a phase that has ended; "" if it had nothing to do."""
+        if self.tracker is None or self._is_reused or self._is_empty:
+            return ""
+        return end_line(self.tracker.progress(), phase.name)
 
     def look(self, seconds: float = 0.0) -> None:
         """Count new manifests, unless they were counted so few seconds ago.
@@ -108,7 +114,6 @@ class LineObserver(TrackingObserver):
     def phase_starts(self, prospect: PhaseStatus) -> None:
         super().phase_starts(prospect)
         self._last = time.monotonic()
-        self._is_empty = prospect.units == 0
         self._why = f" (again: {prospect.reason})" if prospect.reason else ""
         if self._is_reused and not self._is_empty:
             click.echo(f"{prospect.phase.name}: reused")
@@ -131,8 +136,8 @@ class LineObserver(TrackingObserver):
 
     def phase_ends(self, phase: Phase, seal: Seal) -> None:
         super().phase_ends(phase, seal)
-        if self.tracker is not None and not self._is_reused and not self._is_empty:
-            click.echo(f"{end_line(self.tracker.progress(), phase.name)}{self._why}")
+        if line := self.ended(phase):
+            click.echo(f"{line}{self._why}")
 
     def _minute(self) -> None:
         if time.monotonic() - self._last >= LINE_SECONDS and self.tracker is not None:
@@ -142,7 +147,7 @@ class LineObserver(TrackingObserver):
 
 
 class LiveObserver(TrackingObserver):
-    """Draws how far the run is on a terminal, twice a second, in place.
+    """Draws how far the run is on a terminal, twice a second; phases that ended scroll away above.
 
     Args:
         console: of the terminal.
@@ -196,6 +201,8 @@ class LiveObserver(TrackingObserver):
     def phase_ends(self, phase: Phase, seal: Seal) -> None:
         with self._lock:
             super().phase_ends(phase, seal)
+            if line := self.ended(phase):
+                self._say(line)
 
     def notes(self, text: str) -> None:
         with self._lock:
@@ -307,20 +314,18 @@ def watch(address: str, seconds: float, *, as_json: bool) -> tuple[RunProgress, 
     """
     console = None if as_json else terminal()
     watcher = RunMonitor(address)
-    if as_json:
-        return _follow(watcher, seconds, _Objects())
     if console is None:
-        return _follow(watcher, seconds, _PhaseLines())
+        return _follow(watcher, seconds, _Objects() if as_json else _PhaseLines())
     screen = Screen(console)
     try:
         with ended_by_term():
-            return _follow(watcher, seconds, _Picture(screen))
+            return _follow(watcher, seconds, _PhaseLines(screen))
     finally:
         screen.close()
 
 
 def _follow(
-    watcher: RunMonitor, seconds: float, shown: _Objects | _PhaseLines | _Picture
+    watcher: RunMonitor, seconds: float, shown: _Objects | _PhaseLines
 ) -> tuple[RunProgress, int]:
     while True:
         began = time.monotonic()
@@ -358,9 +363,14 @@ def _still(value: Any) -> Any:
 
 
 class _PhaseLines:
-    """Prints where the run is, then a line for each phase that ends, and one a minute."""
+    """Prints a line for each phase that ends; below, on a terminal, how far the run is.
 
-    def __init__(self) -> None:
+    Args:
+        screen: of a terminal; without one, a line a minute says how far the run is.
+    """
+
+    def __init__(self, screen: Screen | None = None) -> None:
+        self._screen = screen
         self._states: dict[str, str] = {}
         self._last = time.monotonic()
         self._note = ""
@@ -369,32 +379,30 @@ class _PhaseLines:
         is_first = not self._states
         for phase in progress.phases:
             before, self._states[phase.name] = self._states.get(phase.name), phase.state
-            if before == phase.state:
-                continue
-            if phase.state == "running":
-                self._last = time.monotonic()
-                if is_first:
-                    click.echo(f"{phase.name}: {phase.tasks_done:,} of {phase.tasks:,} tasks done")
-            elif phase.state == "done" and not is_first and not phase.is_empty:
-                click.echo(end_line(progress, phase.name))
-        is_news = bool(progress.note) and progress.note.partition(" for ")[0] != self._note
-        self._note = progress.note.partition(" for ")[0]
-        if time.monotonic() - self._last >= LINE_SECONDS or is_news:
+            has_ended = phase.state == "done" and before != "done"
+            if has_ended and not is_first and not phase.is_empty:
+                self._say(end_line(progress, phase.name))
+        if self._screen is not None:
+            draw_on(self._screen, progress)
+            return
+        note = progress.note.partition(" for ")[0]
+        if (
+            is_first
+            or time.monotonic() - self._last >= LINE_SECONDS
+            or note not in ("", self._note)
+        ):
             self._last = time.monotonic()
             click.echo(minute_line(progress))
+        self._note = note
 
     def news(self, line: str) -> None:
-        echo(f"  {one_line(line)}", err=True)
+        if self._screen is None:
+            echo(f"  {one_line(line)}", err=True)
+        else:
+            self._screen.above(one_line(line))
 
-
-class _Picture:
-    """Draws how far the run is, in place."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-
-    def show(self, progress: RunProgress) -> None:
-        draw_on(self._screen, progress)
-
-    def news(self, line: str) -> None:
-        self._screen.above(one_line(line))
+    def _say(self, line: str) -> None:
+        if self._screen is None:
+            click.echo(line)
+        else:
+            self._screen.above(one_line(line))

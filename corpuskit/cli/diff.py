@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 from rich.text import Text
 
-from corpuskit.cli._render import Indented
+from corpuskit.cli._render import Indented, text_table
 from corpuskit.cli._streams import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import RenderableType
 
     from corpuskit.inspect.diff import (
         Comparison,
@@ -137,68 +136,32 @@ def _plan_line(change: PlanChange) -> str:
 
 
 def _funnel(rows: Sequence[FunnelPair]) -> RenderableType:
-    table = _NumberTable("stage", [row.stage for row in rows])
-    outs = [[None if side is None else side.num_out for side in (row.a, row.b)] for row in rows]
-    lost = [
-        [None if side is None else side.num_in - side.num_out for side in (row.a, row.b)]
-        for row in rows
-    ]
-    sizes = [[None if side is None else side.text_bytes for side in (row.a, row.b)] for row in rows]
-    table.add(("out A", "out B"), [list(map(_count, row)) for row in outs])
-    table.add(("change",), [[_change_of(*row)] for row in outs])
-    table.add(("dropped A", "dropped B"), [list(map(_count, row)) for row in lost])
-    table.add(("MB in A", "MB in B"), [list(map(_size, row)) for row in sizes])
+    table = text_table(
+        "stage", ">out A", ">out B", ">change", ">dropped A", ">dropped B", ">MB in A", ">MB in B"
+    )
+    for row in rows:
+        sides = row.a, row.b
+        outs = [None if side is None else side.num_out for side in sides]
+        lost = [None if side is None else side.num_in - side.num_out for side in sides]
+        sizes = [None if side is None else side.text_bytes for side in sides]
+        table.add_row(
+            row.stage, *map(_count, outs), _change_of(*outs), *map(_count, lost), *map(_size, sizes)
+        )
     return table
 
 
 def _sources(rows: Sequence[SourcePair]) -> RenderableType:
-    table = _NumberTable("source", [row.source for row in rows])
-    kept = [[row.kept_a, row.kept_b] for row in rows]
-    table.add(("kept A", "kept B"), [list(map(_count, row)) for row in kept])
-    table.add(("change",), [[_change_of(*row)] for row in kept])
-    table.add(("read A", "read B"), [[_count(row.read_a), _count(row.read_b)] for row in rows])
-    sizes = [[row.read_bytes_a, row.read_bytes_b] for row in rows]
-    table.add(("MB read A", "MB read B"), [list(map(_size, row)) for row in sizes])
-    sizes = [[row.kept_bytes_a, row.kept_bytes_b] for row in rows]
-    if any(size is not None for row in sizes for size in row):
-        table.add(("MB kept A", "MB kept B"), [list(map(_size, row)) for row in sizes])
+    table = text_table(
+        "source", ">kept A", ">kept B", ">change", ">read A", ">read B", ">MB read A",
+        ">MB read B", ">MB kept A", ">MB kept B",
+    )  # fmt: skip
+    for row in rows:
+        sizes = row.read_bytes_a, row.read_bytes_b, row.kept_bytes_a, row.kept_bytes_b
+        table.add_row(
+            row.source, _count(row.kept_a), _count(row.kept_b), _change_of(row.kept_a, row.kept_b),
+            _count(row.read_a), _count(row.read_b), *map(_size, sizes),
+        )  # fmt: skip
     return table
-
-
-class _NumberTable:
-    """A table of numbers; where it is too wide, the last columns are left out.
-
-    Args:
-        name: of the first column.
-        names: what it holds.
-    """
-
-    def __init__(self, name: str, names: Sequence[str]) -> None:
-        self._name, self._names = name, names
-        self._groups: list[tuple[Sequence[str], Sequence[Sequence[str]]]] = []
-
-    def add(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Add columns that are shown together or not at all."""
-        self._groups.append((names, rows))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        unbounded = options.update(max_width=1 << 16)
-        for count in range(len(self._groups), 0, -1):
-            table = self._table(self._groups[:count])
-            width = console.measure(table, options=unbounded).maximum
-            if count == 1 or width <= options.max_width:
-                yield table
-                return
-
-    def _table(self, groups: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]]) -> Table:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column(self._name, overflow="fold")
-        for names, _ in groups:
-            for name in names:
-                table.add_column(name, justify="right", no_wrap=True)
-        for place, name in enumerate(self._names):
-            table.add_row(name, *(cell for _, rows in groups for cell in rows[place]))
-        return table
 
 
 def _totals(comparison: Comparison) -> Iterator[RenderableType]:

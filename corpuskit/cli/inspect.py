@@ -8,7 +8,6 @@ import json
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +18,7 @@ from corpuskit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import RenderableType
 
     from corpuskit.inspect.samples import Band, Sample, Samples
 
@@ -70,6 +69,9 @@ def command(
     choose by: a column of numbers that the stage added, or a rule that it measured
     (`measures: true`).
     """
+    from corpuskit.engine.rundir import RunDirectory
+    from corpuskit.inspect.samples import find_containing, find_kept, find_samples
+
     if containing is not None and (stage or rule or action or kept or between or near_threshold):
         raise UsageError("--containing searches all documents: only --source and -n go with it.")
     if kept and action not in (None, "kept"):
@@ -77,10 +79,15 @@ def command(
     if kept:
         action = "kept"
     band = _band(between, near_threshold)
+    run = RunDirectory.open(directory)
     if containing is not None:
-        chosen = _containing(directory, containing, samples, source)
+        chosen = find_containing(run, containing, samples, source=source)
+    elif action == "kept":
+        chosen = find_kept(run, stage, rule, samples, seed, source=source, band=band)
     else:
-        chosen = _find(directory, stage, rule, source, action or "", band, samples, seed)
+        chosen = find_samples(
+            run, stage, rule, samples, seed, source=source, action=action or "", band=band
+        )
     if as_json:
         echo(json.dumps(dataclasses.asdict(chosen), indent=1, ensure_ascii=False))
         return
@@ -89,33 +96,8 @@ def command(
     show(sample_pieces(chosen, changes), is_paged=pager)
 
 
-def _containing(directory: str, piece: str, samples: int, source: str) -> Samples:
-    from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.samples import find_containing
-
-    try:
-        piece.encode()
-    except UnicodeEncodeError:
-        raise UsageError("--containing: the text is not UTF-8, so no document has it.") from None
-    return find_containing(RunDirectory.open(directory), piece, samples, source=source)
-
-
-def _find(
-    directory: str, stage: str, rule: str, source: str, action: str, band: Band | None,
-    samples: int, seed: int,
-) -> Samples:  # fmt: skip
-    from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.inspect.samples import find_kept, find_samples
-
-    run = RunDirectory.open(directory)
-    if action == "kept":
-        return find_kept(run, stage, rule, samples, seed, source=source, band=band)
-    return find_samples(run, stage, rule, samples, seed, source=source, action=action, band=band)
-
-
 def _band(between: str | None, near: str | None) -> Band | None:
     """Return the band that two options name together, None without them."""
-    from corpuskit.errors import UsageError
     from corpuskit.inspect.samples import Band
 
     if between is None and near is None:
@@ -256,9 +238,6 @@ CONTEXT = 6
 MAX_WORDS = 4_000
 """Words of each text that are compared; more would take seconds."""
 
-NARROW = 60
-"""In a console narrower than this the texts are shown one below the other."""
-
 Opcode = tuple[str, int, int, int, int]
 
 
@@ -277,36 +256,18 @@ def sides(left: str, right: str, names: tuple[str, str], most: int) -> Iterator[
         yield f"  {same}; {len(left):,} and {len(right):,} characters"
         return
     titles = [f"{n}, {len(t):,} characters" for n, t in zip(names, (left, right), strict=True)]
-    yield _Sides(titles, [_row(*words, place) for place in places[:most]])
+    yield _beside(titles, [_row(*words, place) for place in places[:most]])
     if len(places) > most:
         yield f"  ... and they differ in {len(places) - most:,} more"
 
 
-class _Sides:
-    """Rows of two cells, which a narrow console shows one under the other."""
-
-    def __init__(self, titles: Sequence[str], rows: Sequence[tuple[Text, Text]]) -> None:
-        self.titles, self.rows = titles, rows
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._stacked() if options.max_width < NARROW else self._table()
-
-    def _table(self) -> RenderableType:
-        table = Table(show_lines=True, pad_edge=False, expand=True, header_style="bold")
-        for title in self.titles:
-            table.add_column(one_line(title), ratio=1, overflow="fold")
-        for row in self.rows:
-            table.add_row(*row)
-        return table
-
-    def _stacked(self) -> RenderableType:
-        lines: list[RenderableType] = []
-        for number, row in enumerate(self.rows):
-            for title, cell in zip(self.titles, row, strict=True):
-                name = title.partition(",")[0] if number else title
-                lines += [Text(f"  {one_line(name)}", style="bold"), Indented(cell, 4)]
-            lines.append(Text())
-        return Group(*lines[:-1])
+def _beside(titles: Sequence[str], rows: Sequence[tuple[Text, Text]]) -> Table:
+    table = Table(show_lines=True, pad_edge=False, expand=True, header_style="bold")
+    for title in titles:
+        table.add_column(one_line(title), ratio=1, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _row(left: Sequence[str], right: Sequence[str], place: Sequence[Opcode]) -> tuple[Text, Text]:

@@ -77,7 +77,7 @@ def command(
     documents = RunDocuments(RunDirectory.open(directory))
     note = functools.partial(echo, err=True)
     try:
-        hits = find(documents, kind, value, note=note)
+        hits = find(documents, kind, value)
     except UsageError:
         elsewhere = find_added(documents.run, kind, value, note=note)
         if elsewhere is None:

@@ -14,7 +14,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -105,7 +105,7 @@ def rows_of(
         names = [name for name in file.schema_arrow.names if name not in without]
         return [
             {ROW: first + index, **_row(file, group, index, names)}
-            for group, first, keys in _groups(file, column, key, key + 1)
+            for group, first, keys in _groups(file, column, key)
             for index in np.flatnonzero(keys == key).tolist()
         ]
 
@@ -124,18 +124,6 @@ def document_rows(run: RunDirectory, part: Part, key: int) -> list[dict[str, Any
                 for text in matches.column("text").to_pylist():
                     row["text"] = text
     return rows
-
-
-def keys_around(path: Readable, key: int, column: str = "key") -> list[int]:
-    """Return the keys of a part next to `key`: the last one below it and the first one above."""
-    below: list[int] = []
-    with opened(path) as file:
-        for _, _, keys in _groups(file, column, None, None):
-            index = int(np.searchsorted(keys, key))
-            below = keys[max(index - 1, 0) : index].tolist() or below
-            if index < len(keys):
-                return [*below, int(keys[index])]
-    return below
 
 
 def first_values(path: Readable, column: str, num: int) -> list[Any]:
@@ -177,19 +165,16 @@ def plain(value: Any) -> Any:
 
 
 def _groups(
-    file: pq.ParquetFile, column: str, low: int | None, high: int | None
+    file: pq.ParquetFile, column: str, key: int
 ) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """Yield (number, first row, keys) of the row groups that may hold keys in `[low, high)`."""
+    """Yield (number, first row, keys) of the row groups that may hold a key."""
     metadata, first = file.metadata, 0
     index = file.schema_arrow.names.index(column)  # no nested column comes before keys
     for group in range(metadata.num_row_groups):
         stored = metadata.row_group(group)
         bounds = stored.column(index).statistics
         is_known = bounds is not None and bounds.has_min_max
-        misses = is_known and (
-            (high is not None and bounds.min >= high) or (low is not None and bounds.max < low)
-        )
-        if not misses:
+        if not is_known or bounds.min <= key <= bounds.max:
             table = file.read_row_group(group, columns=[column], use_threads=False)
             yield group, first, numbers(table.column(column))
         first += stored.num_rows
@@ -588,48 +573,6 @@ class InputReader:
             names = FileNames(self.run.inputs.units[unit])
             documents = identified(file.source, names, batch, self.run.plan.declared)
             batches.append(documents.take(pa.array(rows)))
-
-
-# ---------------------------------------------------------------- searches through all documents
-
-
-class Match(NamedTuple):
-    """A document that a search found, with the part that holds it."""
-
-    key: int
-    part: Part
-
-
-def search(
-    run: RunDirectory, parts: Iterable[Part], column: Literal["id", "url", "text"], value: str
-) -> Iterator[Match]:
-    """Yield the documents of parts with this id or URL, or with this piece of text in them.
-
-    Memory does not grow with the run; a part that is gone has no documents.
-
-    Args:
-        parts: of documents, or of the ledger, which has no URLs.
-    """
-    for part in parts:
-        is_ledger = part.role == "ledger"
-        key = "doc_key" if is_ledger else "key"
-        name = {"id": "doc_id" if is_ledger else "id", "url": "origin", "text": "text"}[column]
-        with contextlib.suppress(FileNotFoundError):
-            for batch in _columns(run, part, [key, name]):
-                values = batch.column(name)
-                values = values.field("url") if column == "url" else values
-                compare = pc.match_substring if column == "text" else pc.equal
-                rows = numbers(compare(values, value).fill_null(False))
-                for match in numbers(batch.column(key))[rows].tolist():
-                    yield Match(match, part)
-
-
-def _columns(run: RunDirectory, part: Part, names: list[str]) -> Iterator[pa.RecordBatch]:
-    if part.role == "documents" and "text" in names:
-        yield from read_part(run, part, names)
-        return
-    with opened(run.at(part)) as file:
-        yield from file.iter_batches(batch_size=4096, columns=names, use_threads=False)
 
 
 def key_at(ordinal: int, position: int) -> int:

@@ -1,8 +1,7 @@
 """Finds documents of a run by id, key or URL without a scan.
 
 Derived ids are parsed; the others, and URLs, are looked up in the sorted hashes of the first phase
-(docs/formats.md, role `ids`). Where those files are gone, or were never written, all documents are
-searched.
+(docs/formats.md, role `ids`).
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ import dataclasses
 import difflib
 from typing import TYPE_CHECKING, Any, Literal
 
-from corpuskit.engine.records import ID, IDS, PROFILE, URL, hash_of
+from corpuskit.engine.records import ID, IDS, URL, hash_of
 from corpuskit.engine.rundir import RunDirectory
 from corpuskit.engine.status import sealed
 from corpuskit.errors import UsageError
-from corpuskit.formats.batch import MAX_ORDINAL, POSITION_BITS, numbers
+from corpuskit.formats.batch import POSITION_BITS, numbers
 from corpuskit.formats.shuffle_files import read_shuffle
-from corpuskit.inspect.archive import first_values, key_at, keys_around, rows_of, search
+from corpuskit.inspect.archive import first_values, key_at, rows_of
 from corpuskit.loader.edits import FOLDER
 from corpuskit.loader.index import read_mix
 
@@ -83,7 +82,6 @@ class RunDocuments:
         self.seal: Seal | None = self.seals.get(0)
         self.files = {file.ordinal: file for file in run.inputs.files}
         self._known: dict[int, Identity] = {}
-        self._has_lost_hashes = False
 
     def part(self, index: int, role: str, key: int) -> Part | None:
         """Return the part of a phase that can hold a document."""
@@ -95,16 +93,6 @@ class RunDocuments:
     def phase(self) -> Phase:
         """The phase that reads the input."""
         return self.run.plan.phases[0]
-
-    @property
-    def has_hashes(self) -> bool:
-        """Whether ids and URLs can be looked up: without rows there are no parts, but a profile."""
-        seal = self.seal
-        return (
-            not self._has_lost_hashes
-            and seal is not None
-            and bool(len(seal.by_role(IDS)) or len(seal.by_role(PROFILE)))
-        )
 
     def identify(self, key: int) -> Identity:
         """Return what the first phase knows of a document; remembered."""
@@ -142,16 +130,22 @@ class RunDocuments:
                 return
 
     def keys_of_hash(self, name: str, kind: int) -> list[int]:
-        """Return the keys of documents with this id (or URL), by its hash; they may be others."""
+        """Return the keys of documents with this id (or URL), by its hash; they may be others.
+
+        Raises:
+            UsageError: somebody has deleted the files with the hashes.
+        """
         if self.seal is None:
             return []
         digest, keys = hash_of(name), []
         for part in self.seal.by_role(IDS):
             try:
                 rows = read_shuffle(self.run.at(part), digest, digest + 1)
-            except FileNotFoundError:  # somebody has deleted it: documents are searched instead
-                self._has_lost_hashes = True
-                continue
+            except FileNotFoundError:
+                raise UsageError(
+                    f"{self.run.store.where(part.path)}: is gone, and with it the index of ids and "
+                    "URLs. Name the document by its key (--key), or run the pipeline again."
+                ) from None
             if rows.num_rows:
                 keys += numbers(rows.column("key"))[numbers(rows.column("kind")) == kind].tolist()
         return sorted(set(keys))
@@ -167,19 +161,10 @@ class RunDocuments:
         return None
 
 
-def find(
-    documents: RunDocuments,
-    kind: Kind,
-    value: str,
-    *,
-    note: Callable[[str], None] = lambda line: None,
-) -> Hits:
+def find(documents: RunDocuments, kind: Kind, value: str) -> Hits:
     """Return the documents of a run that have this id, key or URL.
 
     What is asked for as an id is an id first, else a key if it is a number, else a URL.
-
-    Args:
-        note: called with a line for people before all documents are searched.
 
     Raises:
         UsageError: there is none; says what ids look like here.
@@ -187,12 +172,12 @@ def find(
     if kind == "key":
         return _by_key(documents, value)
     if kind == "url":
-        return _by_url(documents, value, note)
-    hits = _by_id(documents, value, note)
+        return _by_url(documents, value)
+    hits = _by_id(documents, value)
     if not hits.keys and _is_key(value):
         return _by_key(documents, value)
-    if not hits.keys and documents.has_hashes and documents.keys_of_hash(value, URL):
-        return _by_url(documents, value, note)
+    if not hits.keys and documents.keys_of_hash(value, URL):
+        return _by_url(documents, value)
     if not hits.keys:
         raise UsageError(_unknown(documents, value))
     return hits
@@ -210,7 +195,7 @@ def find_added(
             documents.packed = (run.store.address, shift)
             if is_key:
                 return documents, _by_key(documents, str(int(value) - shift))
-            hits = find(documents, kind, value, note=note)
+            hits = find(documents, kind, value)
         except UsageError as error:
             note(str(error))
             continue
@@ -219,35 +204,14 @@ def find_added(
     return None
 
 
-def _by_id(documents: RunDocuments, name: str, note: Callable[[str], None]) -> Hits:
+def _by_id(documents: RunDocuments, name: str) -> Hits:
     key = documents.derived_key(name)
     candidates = set() if key is None else {key}
     if documents.seal is None:
         return Hits(tuple(candidates), "by file and position")
-    if documents.has_hashes:
-        candidates.update(documents.keys_of_hash(name, ID))
+    candidates.update(documents.keys_of_hash(name, ID))
     known = [documents.identify(one) for one in sorted(candidates)]
-    keys = tuple(one.key for one in known if one.is_known and one.id == name)
-    if keys or documents.has_hashes:
-        return Hits(keys, "by id")
-    return _search(documents, "id", name, note)
-
-
-def _search(
-    documents: RunDocuments, column: Literal["id", "url"], name: str, note: Callable[[str], None]
-) -> Hits:
-    """Search all documents of a run that has no hashes of their ids and URLs.
-
-    URLs of what the first phase dropped are stored nowhere.
-    """
-    assert documents.seal is not None, "asked for finished phases only"
-    parts = [*documents.seal.by_role("documents")]
-    parts += documents.seal.by_role("ledger") if column == "id" else ()
-    note(f"looking through {len(parts):,} files for this {column}")
-    keys = {match.key for match in search(documents.run, parts, column, name)}
-    what = "id" if column == "id" else "URL"
-    how = f"by {what}, searched in all documents: the run has no index of ids and URLs"
-    return Hits(tuple(sorted(keys)), how)
+    return Hits(tuple(one.key for one in known if one.is_known and one.id == name), "by id")
 
 
 def _is_key(value: str) -> bool:
@@ -268,26 +232,22 @@ def _by_key(documents: RunDocuments, value: str) -> Hits:
     return Hits((key,), "by key")
 
 
-def _by_url(documents: RunDocuments, url: str, note: Callable[[str], None]) -> Hits:
+def _by_url(documents: RunDocuments, url: str) -> Hits:
     where = documents.run.store.address
     if documents.seal is None:
         raise UsageError(
             f"{where}: phase {documents.phase.name}, which reads the documents, is not finished, "
             "so URLs cannot be looked up yet."
         )
-    if documents.has_hashes:
-        # What the first phase dropped has no URL any more; of all others it is compared.
-        keys = [
-            key
-            for key in documents.keys_of_hash(url, URL)
-            if documents.identify(key).url in (url, None)
-        ]
-        hits = Hits(tuple(keys), "by URL")
-    else:
-        hits = _search(documents, "url", url, note)
-    if not hits.keys:
+    # What the first phase dropped has no URL any more; of all others it is compared.
+    keys = [
+        key
+        for key in documents.keys_of_hash(url, URL)
+        if documents.identify(key).url in (url, None)
+    ]
+    if not keys:
         raise UsageError(f"{where}: no document with the URL {url!r}. {_url_hint(documents)}")
-    return hits
+    return Hits(tuple(keys), "by URL")
 
 
 def _url_hint(documents: RunDocuments) -> str:
@@ -310,9 +270,6 @@ def _unknown(documents: RunDocuments, name: str, key: int | None = None) -> str:
             f"{message} Phase {documents.phase.name}, which reads the documents, is not finished: "
             "until then documents are found by key or by <source>/<file>#<position> only."
         )
-    place = documents.derived_key(name) if key is None else key
-    if place is not None and (around := _around(documents, place)):
-        return f"{message} Next to it: {', '.join(around)}."
     examples = list(_examples(documents, _NEAR_IDS))
     near = difflib.get_close_matches(name[:200], examples, n=1, cutoff=0.8)
     if near:
@@ -335,18 +292,3 @@ def _examples(documents: RunDocuments, num: int) -> Iterable[str]:
         with contextlib.suppress(FileNotFoundError):
             path = documents.run.at(parts[place])
             yield from first_values(path, "id", num // _NEAR_PARTS)
-
-
-def _around(documents: RunDocuments, key: int) -> list[str]:
-    """Return the ids of the documents before and after a position in the same file."""
-    if key >> POSITION_BITS > MAX_ORDINAL:
-        return []
-    keys: set[int] = set()
-    for role, column in (("documents", "key"), ("ledger", "doc_key")):
-        part = documents.part(0, role, key)
-        with contextlib.suppress(FileNotFoundError):
-            keys |= set(keys_around(documents.run.at(part), key, column)) if part else set()
-    same = [other for other in keys if other >> POSITION_BITS == key >> POSITION_BITS]
-    below, above = [k for k in same if k < key], [k for k in same if k > key]
-    near = [*([max(below)] if below else []), *([min(above)] if above else [])]
-    return [repr(documents.identify(other).id) for other in near]

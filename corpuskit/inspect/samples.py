@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections import defaultdict
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from corpuskit.engine.documents import read_part
 from corpuskit.engine.records import FIXED, MEASURES, rule_of
 from corpuskit.engine.status import sealed
 from corpuskit.errors import UsageError, suggest
@@ -25,7 +27,6 @@ from corpuskit.inspect.archive import (
     ledger_text,
     opened,
     rows_of,
-    search,
     select,
     texts_seen,
 )
@@ -575,6 +576,10 @@ def find_containing(run: RunDirectory, piece: str, num: int = 5, *, source: str 
     Raises:
         UsageError: no stored text contains it, or it is empty.
     """
+    try:
+        piece.encode()
+    except UnicodeEncodeError:
+        raise UsageError("--containing: the text is not UTF-8, so no document has it.") from None
     if not piece.strip():
         raise UsageError("--containing: the text to look for is empty. Give a piece of a document.")
     shards: list[Part] = []
@@ -590,7 +595,7 @@ def find_containing(run: RunDirectory, piece: str, num: int = 5, *, source: str 
     # Parts of the ledger may hold documents of several sources; they name none.
     parts = [part for part in (*shards, *ledger) if not source or part.source in ("", source)]
     matches: dict[int, Sample] = {}
-    for key, part in search(run, parts, "text", piece):
+    for key, part in _search(run, parts, piece):
         if key not in matches:
             sample = _containing(run, part, key, piece)
             matches |= {key: sample} if source in ("", sample.source) else {}
@@ -603,6 +608,24 @@ def find_containing(run: RunDirectory, piece: str, num: int = 5, *, source: str 
         )
     rows = sorted(matches.values(), key=lambda sample: sample.key)
     return Samples("", tuple(rows), {"containing": len(rows)}, len(parts), len(parts))
+
+
+def _search(run: RunDirectory, parts: Iterable[Part], piece: str) -> Iterator[tuple[int, Part]]:
+    """Yield the documents with a piece in their text; a part that is gone has none."""
+    for part in parts:
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
+            batches: Iterable[pa.RecordBatch]
+            if part.role == "ledger":
+                file = stack.enter_context(opened(run.at(part)))
+                columns = ["doc_key", "text"]
+                batches = file.iter_batches(batch_size=4096, columns=columns, use_threads=False)
+            else:
+                batches = read_part(run, part, ["key", "text"])
+            for batch in batches:
+                keys, texts = batch.columns
+                rows = numbers(pc.match_substring(texts, piece).fill_null(False))
+                for key in numbers(keys)[rows].tolist():
+                    yield key, part
 
 
 def _containing(run: RunDirectory, part: Part, key: int, piece: str) -> Sample:

@@ -241,14 +241,6 @@ def test_wrong_choices_are_told_what_to_do(rewritten, options, said):
     assert said in rewritten.cli("inspect", str(rewritten.out), *options, code=2).stderr
 
 
-def test_a_narrow_terminal_has_the_texts_one_under_the_other(finished, monkeypatch):
-    monkeypatch.setattr("corpuskit.cli._render.console", lambda: PlainConsole(width=40))
-    shown = finished.cli("inspect", str(finished.out), "--stage", "minhash_dedup", "-n", "9").stdout
-    assert max(map(len, shown.splitlines())) <= 40
-    assert "[-changed-]" in shown or "[+changed+]" in shown
-    assert "\u2503" not in shown
-
-
 def test_differences_near_each_other_share_a_row_and_all_are_shown():
     words = [f"w{number}" for number in range(200)]
     other = list(words)

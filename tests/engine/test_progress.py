@@ -331,7 +331,7 @@ def test_a_run_on_a_terminal_draws_in_place_and_leaves_it_as_it_was(lab):
     shown = [row.rstrip() for row in picture.rows]
     heads = [row for row in shown if "phases done, " in row]
     assert len(heads) == 1  # one picture, however often it was drawn
-    assert sum(row.startswith("  exact_dedup.hash ") for row in shown) == 1
+    assert sum(row.startswith("exact_dedup.hash: ") for row in shown) == 1
     assert any(row.startswith("Funnel") for row in shown)
     assert shown[-1] == ""
 

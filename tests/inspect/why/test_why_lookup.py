@@ -57,7 +57,6 @@ def test_a_derived_id_is_parsed_and_must_be_a_document(whys):
     place = row["id"].rpartition("#")[0]
     said = whys.why(f"{place}#1", code=2)
     assert "no document with the id" in said
-    assert repr(f"{place}#0") in said  # the one before it
 
 
 def test_an_id_that_two_documents_have_finds_both(whys):
@@ -146,33 +145,6 @@ def test_a_key_reads_only_the_row_groups_that_can_hold_it(tmp_path):
     (row,) = archive.rows_of(tmp_path / "p.parquet", 2468)
     assert row == {"row": 1234, "key": 2468, "text": "t1234"}
     assert archive.rows_of(tmp_path / "p.parquet", 2469) == []
-    assert archive.keys_around(tmp_path / "p.parquet", 2469) == [2468, 2470]
-    assert archive.keys_around(tmp_path / "p.parquet", 9999) == [3998]
-
-
-def test_runs_without_an_index_of_ids_are_searched_and_say_so(whys, tmp_path):
-    old = tmp_path / "old"
-    shutil.copytree(whys.out, old)
-    for seal in old.glob("manifests/*/seal.json"):
-        forget(seal)
-    for asked in (["short"], ["--url", "https://site.example/1"]):
-        done = whys.cli("why", str(old), *asked, "--json")
-        found = json.loads(done.stdout)
-        assert found["keys"] == keys(whys, *asked)
-        assert "no index of ids" in found["found"]
-        assert "looking through" in done.stderr
-    assert "no document with the id" in whys.cli("why", str(old), "none", code=2).stderr
-
-
-def forget(path):
-    """Write a seal as it was before there were ids and profiles."""
-    from corpuskit.formats.manifest import Parts, Seal
-
-    seal = Seal.from_json(path.read_bytes(), str(path))
-    kept = [part for part in seal.parts if part.role not in ("ids", "profile")]
-    fields = {**seal.__dict__, "parts": Parts.of(kept)}
-    fields.pop("_content", None)
-    path.write_bytes(Seal(**fields).to_json())
 
 
 def test_documents_without_a_seal_are_found_by_place_only(whys):
@@ -203,9 +175,12 @@ def test_a_history_loads_no_compiler_and_no_language_tools(whys):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_without_the_files_of_ids_the_run_is_scanned(whys, tmp_path):
+def test_without_the_files_of_ids_a_document_is_named_by_its_key(whys, tmp_path):
     shutil.copytree(whys.out, tmp_path / "out")
     shutil.rmtree(tmp_path / "out/ids")
-    done = whys.cli("why", str(tmp_path / "out"), "mail", "--json")
-    assert json.loads(done.stdout)["keys"] == keys(whys, "mail")
-    assert "looking through" in done.stderr
+    for asked in (["mail"], ["--url", "https://site.example/1"]):
+        done = whys.cli("why", str(tmp_path / "out"), *asked, code=2)
+        assert "is gone, and with it the index of ids" in done.stderr
+    [key] = keys(whys, "mail")
+    done = whys.cli("why", str(tmp_path / "out"), "--key", str(key), "--json")
+    assert json.loads(done.stdout)["documents"][0]["id"] == "mail"
