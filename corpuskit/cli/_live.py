@@ -20,8 +20,7 @@ BAR_WIDTH = 32
 FUNNEL_LINES, NUMBER_LINES = 3, 2
 """Lines of the funnel, and of the figures of the phase that runs, at most."""
 
-ROOMY = 10
-"""Rows of a terminal from which on figures may take a second line."""
+ROOMY = 10  # rows of a terminal from which on figures may take a second line
 
 
 def draw(progress: RunProgress, width: int, height: int, *, is_unicode: bool = True) -> list[Text]:

@@ -64,8 +64,7 @@ def command(
 
 # ---------------------------------------------------------------- a comparison for people
 
-MOST_WORDS = 120
-"""Characters of what plans say about a change; all of it stands above."""
+MOST_WORDS = 120  # characters of what plans say about a change; all of it stands above
 
 _TITLES = {
     "dropped": "Kept in A, not in B",

@@ -128,11 +128,8 @@ def _band(between: str | None, near: str | None) -> Band | None:
 
 # ---------------------------------------------------------------- samples for people
 
-MARGIN = 80
-"""Bytes shown on both sides of a span."""
-
-SHOWN_CHARS = 600
-"""Characters of a text that are shown."""
+MARGIN = 80  # bytes shown on both sides of a span
+SHOWN_CHARS = 600  # characters of a text that are shown
 
 _PLACES = {
     "input": "text from the input file",
@@ -232,11 +229,8 @@ def _spans(sample: Sample, changes: int) -> Iterator[RenderableType]:
 
 # ---------------------------------------------------------------- two texts side by side
 
-CONTEXT = 6
-"""Words shown on both sides of a difference; nearer differences share a row."""
-
-MAX_WORDS = 4_000
-"""Words of each text that are compared; more would take seconds."""
+CONTEXT = 6  # words shown on both sides of a difference; nearer differences share a row
+MAX_WORDS = 4_000  # words of each text that are compared; more would take seconds
 
 Opcode = tuple[str, int, int, int, int]
 

@@ -219,8 +219,7 @@ def _plain(value: Any) -> str:
 
 # ---------------------------------------------------------------- a sweep: a row per threshold
 
-MOST_SOURCES = 6
-"""Sources with a column of their own, the largest ones; JSON has all."""
+MOST_SOURCES = 6  # sources with a column of their own, the largest ones; JSON has all
 
 _BAR = 20
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from corpuskit.loader.steps import BatchSize
 
 
-_SHOWN = 5
-"""Documents shown where several have the id or URL."""
+_SHOWN = 5  # documents shown where several have the id or URL
 
 
 @click.command("why")
@@ -126,17 +125,13 @@ _OUTCOMES = {
     "kept": "kept", "dropped": "dropped", "held out": "held out",
     "unfinished": "not dropped so far; the run is not finished",
 }  # fmt: skip
-_OPEN = ("not finished", "not run")
-"""Outcomes of stages that have not seen the document."""
+_OPEN = ("not finished", "not run")  # outcomes of stages that have not seen the document
 
 _CLUSTER = ("cluster_id", "cluster_size", "cluster_rank")
 """Columns of a clustering stage that are shown as a sentence."""
 
-_STEPS = 12
-"""Steps in a list; the rest are counted."""
-
-_NARROWEST, _PIPED = 40, 120
-"""Columns at least, and where the output is no terminal."""
+_STEPS = 12  # steps in a list; the rest are counted
+_NARROWEST, _PIPED = 40, 120  # columns at least, and where the output is no terminal
 
 
 class _Para(NamedTuple):

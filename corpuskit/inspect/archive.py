@@ -47,14 +47,9 @@ if TYPE_CHECKING:
     from corpuskit.stage import InputFile, Slice, SourceBatch
     from corpuskit.storage import Readable
 
-ROW = "row"
-"""Name under which `rows_of` returns the index of a row in its part."""
-
-INPUT_BYTES = 256 << 20
-"""Text and files of the input that are read to find texts, at most."""
-
-INPUT_SECONDS = 10.0
-"""CPU time for it: sources that extract text out of HTML are slow."""
+ROW = "row"  # name under which `rows_of` returns the index of a row in its part
+INPUT_BYTES = 256 << 20  # text and files of the input that are read to find texts, at most
+INPUT_SECONDS = 10.0  # CPU time for it: sources that extract text out of HTML are slow
 
 _READABLE = ("s3://", "gs://", "az://", "file://")
 

@@ -21,14 +21,9 @@ if TYPE_CHECKING:
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part, Seal
 
-MAX_PARTS = 1000
-"""Profile parts that are read, chosen evenly: some milliseconds and kilobytes each."""
-
-MAX_DOMAINS = 20_000
-"""Rows of domains in memory, the most frequent ones; the rest loses its name."""
-
-_HELD = 64
-"""Parts in memory at a time."""
+MAX_PARTS = 1000  # profile parts that are read, chosen evenly: some milliseconds and kilobytes each
+MAX_DOMAINS = 20_000  # rows of domains in memory, the most frequent ones; the rest loses its name
+_HELD = 64  # parts in memory at a time
 
 _KEYS = ["phase", "at", "what", "field", "name", "source", "bin"]
 _SCHEMA = pa.schema([("phase", pa.string()), *PROFILE_SCHEMA])

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from corpuskit.inspect.outcomes import Changes, Pairing, SourceCount
 
 
-FORMAT = 2
-"""Of the JSON that `corpuskit diff --json` prints."""
+FORMAT = 2  # of the JSON that `corpuskit diff --json` prints
 
 TEXT_BYTES = 4 << 30
 """Bytes of both runs up to which texts of kept documents are compared without --texts."""

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from corpuskit.stage import InputFile
 
 
-WINDOW_ROWS = 1 << 20
-"""Documents of either run in memory at a time, about."""
-
-ID_ROWS = 1 << 23
-"""The same, where documents are matched by their ids."""
+WINDOW_ROWS = 1 << 20  # documents of either run in memory at a time, about
+ID_ROWS = 1 << 23  # the same, where documents are matched by their ids
 
 SAME, OUTCOME, TEXT, SURVIVOR = 0, 1, 2, 3
 """How a document differs: in its outcome; kept with another text; another one was kept instead."""
@@ -235,8 +232,7 @@ def _with_ids(
     return whole.ids[rows], whole.take(rows)
 
 
-ABSENT, KEPT = 0, 1
-"""Codes of outcomes; from 2 on they name a stage and a rule."""
+ABSENT, KEPT = 0, 1  # codes of outcomes; from 2 on they name a stage and a rule
 
 
 # ---------------------------------------------------------------- outcomes of a run

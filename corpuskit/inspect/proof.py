@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from corpuskit.engine.rundir import RunDirectory
     from corpuskit.formats.manifest import Seal
 
-ROWS = 4000
-"""Removals whose texts, and those of their survivors, are in memory at a time."""
+ROWS = 4000  # removals whose texts, and those of their survivors, are in memory at a time
 
 _COLUMNS = ["doc_key", "doc_id", "value", "lost", "survivor_id"]
 _PAIRS = pa.schema([("key", pa.int64()), ("survivor", pa.int64())])

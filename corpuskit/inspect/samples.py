@@ -43,11 +43,8 @@ if TYPE_CHECKING:
     from corpuskit.engine.status import Sealed
     from corpuskit.formats.manifest import Part, RoleParts, Seal
 
-MAX_PARTS = 200
-"""Ledger parts that a sample is taken from: as many as fit the patience of a reader."""
-
-DEFAULT_NGRAM = 5
-"""Words per shingle where the stage has none of its own."""
+MAX_PARTS = 200  # ledger parts that a sample is taken from: as many as fit the patience of a reader
+DEFAULT_NGRAM = 5  # words per shingle where the stage has none of its own
 
 _NUMBERS = (pa.float64(), pa.float32(), pa.int64(), pa.int32(), pa.int8(), pa.uint8())
 """Types of columns that `inspect --kept` can choose by."""

@@ -700,8 +700,7 @@ def _pure(_: Subject, stage: Any, texts: list[str], dice: random.Random) -> None
 
 
 _IO = ("open", "os.", "shutil.", "socket.", "subprocess.", "urllib.")
-_watched: dict[int, list[str]] = {}
-"""Thread -> what it did, while it is watched."""
+_watched: dict[int, list[str]] = {}  # thread -> what it did, while it is watched
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:

@@ -38,15 +38,11 @@ if TYPE_CHECKING:
     from corpuskit.inspect.report.distributions import Measure
 
 
-FORMAT = 3
-"""Of the JSON that `corpuskit tune --json` prints."""
-
-POINTS = 21
-"""Thresholds of a sweep where no number is asked for."""
+FORMAT = 3  # of the JSON that `corpuskit tune --json` prints
+POINTS = 21  # thresholds of a sweep where no number is asked for
 
 MOST_POINTS = 1000
-LOOKED_AT_PARTS = 64
-"""Parts whose first row group tells about where the values lie."""
+LOOKED_AT_PARTS = 64  # parts whose first row group tells about where the values lie
 
 MOST_PARTS = 4096
 """Profile parts that are read: of larger runs evenly spaced ones, so shares stay about right."""

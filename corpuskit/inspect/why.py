@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from corpuskit.inspect.occurrences import Training
     from corpuskit.stage import Outcome, Stage
 
-FORMAT = 2
-"""Of the JSON that `corpuskit why --json` prints."""
+FORMAT = 2  # of the JSON that `corpuskit why --json` prints
 
 StageOutcome = Literal[
     "kept", "dropped", "held out", "cut", "replaced", "not applied", "not reached", "not finished",
@@ -54,17 +53,13 @@ StageOutcome = Literal[
 `not finished`: its phase is not; `not run`: the stage is not
 in the plan of this run (`--until`)."""
 
-SHOWN_CHARS = 600
-"""Characters of the present text of a document in its history."""
-
-MARGIN = 60
-"""Bytes shown on both sides of a span."""
+SHOWN_CHARS = 600  # characters of the present text of a document in its history
+MARGIN = 60  # bytes shown on both sides of a span
 
 MAX_EXCERPTS = 5
 MAX_SPAN = 300
 
-MEMBERS = 10
-"""Other documents of a cluster that are named; the rest are counted."""
+MEMBERS = 10  # other documents of a cluster that are named; the rest are counted
 
 MAX_CLUSTER_FILES = 64
 """Files with clusters that are searched; if there are more, members are not listed."""

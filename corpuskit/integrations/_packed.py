@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from corpuskit.loader import MixPlan
     from corpuskit.loader.parts import SegmentColumns
 
-READ_BYTES = 4 << 20
-"""Read of a part at a time."""
+READ_BYTES = 4 << 20  # read of a part at a time
 
 WINDOW_BYTES = 64 << 20
 """Rows of a run that are put in order at a time; each row group that they need is read once."""

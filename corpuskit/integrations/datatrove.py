@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from corpuskit.stage import Outcome
 
-BATCH_TEXT_BYTES = 8 << 20
-"""Text that a stage is given at a time, about; as in a run of our own."""
+BATCH_TEXT_BYTES = 8 << 20  # text that a stage is given at a time, about; as in a run of our own
 
 _NAMES = {"language.label": "language", "language.score": "language_score"}
 """Our columns -> what datatrove calls the same."""

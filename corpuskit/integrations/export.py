@@ -28,8 +28,7 @@ Order = Literal["stored", "run"]
 Unit = Literal["document", "row"]
 
 FORMAT, TARGET = 1, "megatron"
-RUN = "run"
-"""What the files of a run are called, as a source's are called like the source."""
+RUN = "run"  # what the files of a run are called, as a source's are called like the source
 
 DONE, UNFINISHED = "export.json", "export.unfinished.json"
 

@@ -33,8 +33,7 @@ FOLDER, CARD = "documents", "README.md"
 COMMIT_BYTES, COMMIT_FILES = 4 << 30, 500
 """Of a commit on the branch: what an interruption costs, against the Hub's limit of commits."""
 
-MOST_FILES = 25_000
-"""Of one commit, as huggingface_hub documents it."""
+MOST_FILES = 25_000  # of one commit, as huggingface_hub documents it
 
 Ids = tuple[str, str]
 """What the Hub calls a file: its SHA-256 if it is stored as a large file, else its id in Git."""

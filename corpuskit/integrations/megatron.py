@@ -34,8 +34,7 @@ SMALL_VOCABULARY = 65_500
 INDEX_BYTES, SPOOL_BYTES = 20, 4
 """Of a sequence: in the index, and in the file that lengths wait in."""
 
-CHUNK = 1 << 18
-"""Entries of an index that are in memory at a time."""
+CHUNK = 1 << 18  # entries of an index that are in memory at a time
 
 
 def stored_type(dtype: np.dtype[np.unsignedinteger], vocab_size: int) -> np.dtype[np.integer]:

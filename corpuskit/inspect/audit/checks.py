@@ -60,8 +60,7 @@ LINE_BYTES, LINE_COUNT, LINE_SHARE = 20, 6, 0.2
 """A text is boilerplate if at least this share of it is lines of at least 20 bytes that at least 6
 texts have; bytes and texts as in `line_dedup`."""
 
-MOST_LINES = 4 << 20
-"""Different lines that are counted: 16 bytes each, and 60 while they are."""
+MOST_LINES = 4 << 20  # different lines that are counted: 16 bytes each, and 60 while they are
 
 TEMPLATE_SHARE, TEMPLATE_VALUES = 0.5, 64
 """Share of a text's 5-word runs that others must have, and how many are drawn to estimate it."""

@@ -10,8 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Z = 1.959964
-"""Of the normal distribution, for 95 %."""
+Z = 1.959964  # of the normal distribution, for 95 %
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,8 +36,7 @@ SAMPLE_BYTES, DOCUMENT_BYTES = 1_000_000_000, 500
 READ_FACTOR = 2
 """So many times as much is read, so that copies of a document are met: 9 CPU s a gigabyte."""
 
-SPARE = 1.2
-"""Of data that is so little more than the sample, all is analysed."""
+SPARE = 1.2  # of data that is so little more than the sample, all is analysed
 
 PIECE_BYTES = 4 << 20
 """Text of a piece, that is chosen or not; of Parquet whole row groups, of .gz and .zst files."""
@@ -45,13 +44,11 @@ PIECE_BYTES = 4 << 20
 MOST_FILES, HUB_FILES = 400, 4
 """Files that are looked into where there are more, drawn at random; of the Hub each is fetched."""
 
-LOOKED_AT = 8
-"""Files of a format that are tried for their columns."""
+LOOKED_AT = 8  # files of a format that are tried for their columns
 
 MAX_DOCUMENT_BYTES: int = PipelineSettings.model_fields["max_document_bytes"].default
 
-DEFAULT, ALL = "auto", "all"
-"""Amounts to analyse: what takes less than 60 CPU s, and everything."""
+DEFAULT, ALL = "auto", "all"  # amounts to analyse: what takes less than 60 CPU s, and everything
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 

@@ -30,15 +30,13 @@ if TYPE_CHECKING:
     from corpuskit.formats.manifest import RoleParts, Seal
 
 
-MAX_ROWS = 20_000_000
-"""Clustered documents that are read of a stage: parts are left out evenly."""
+MAX_ROWS = 20_000_000  # clustered documents that are read of a stage: parts are left out evenly
 
 NUM_LARGEST = 5
 NUM_MEMBERS = 8
 TEXT_BYTES = 4000
 
-RUN = "run:clusters"
-"""Role of the runs that name every clustered document."""
+RUN = "run:clusters"  # role of the runs that name every clustered document
 
 
 @dataclasses.dataclass(frozen=True)

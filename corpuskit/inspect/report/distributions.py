@@ -31,8 +31,7 @@ MAX_BINS = 120
 MAX_DOMAINS = 200
 MAX_VALUES = 100
 
-Edges = tuple[tuple[float | None, float | None], ...]
-"""(low, high] of each bin, None for infinity."""
+Edges = tuple[tuple[float | None, float | None], ...]  # (low, high] of each bin, None for infinity
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["", "cut", "replace", "drop", "gap"]
 
-MARGIN_BYTES = 300
-"""Text around a marked span where the whole does not fit."""
+MARGIN_BYTES = 300  # text around a marked span where the whole does not fit
 
 
 @dataclasses.dataclass(frozen=True)

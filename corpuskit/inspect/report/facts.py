@@ -215,8 +215,7 @@ def _plain(value: Any) -> Any:
 
 # ---------------------------------------------------------------- a run whose first phase goes on
 
-MAX_MANIFESTS = 5000
-"""With more of them nothing is shown before the seal: half a millisecond each."""
+MAX_MANIFESTS = 5000  # with more of them nothing is shown before the seal: half a millisecond each
 
 
 def begun(run: RunDirectory, finished: Sealed, state: RunStatus) -> tuple[Sealed, list[str]]:
@@ -243,8 +242,7 @@ def begun(run: RunDirectory, finished: Sealed, state: RunStatus) -> tuple[Sealed
 
 # ---------------------------------------------------------------- what made the run
 
-MAX_FILES = 50
-"""Input files of a source that are named."""
+MAX_FILES = 50  # input files of a source that are named
 
 LIBRARIES = (
     "datasketch", "datatrove", "fasttext", "numba", "numpy", "pyarrow", "pydantic", "spacy",

@@ -28,14 +28,9 @@ if TYPE_CHECKING:
     from corpuskit.formats.manifest import Part, Seal
 
 
-MAX_PARTS = 400
-"""Ledger parts that are looked through, chosen evenly of each phase and source."""
-
-MAX_ROWS = 4_000_000
-"""Rows of them, about; of large parts row groups are left out."""
-
-_STEP_ROWS = 512
-"""Rows in memory while texts are read."""
+MAX_PARTS = 400  # ledger parts that are looked through, chosen evenly of each phase and source
+MAX_ROWS = 4_000_000  # rows of them, about; of large parts row groups are left out
+_STEP_ROWS = 512  # rows in memory while texts are read
 
 _COLUMNS = ["doc_key", "source", "stage", "rule", "action", "spans"]
 

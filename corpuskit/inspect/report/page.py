@@ -170,8 +170,7 @@ def html_table(
 # ---------------------------------------------------------------- where it goes
 
 NAME = "report.html"
-MOST_TRAININGS = 4
-"""How many of the newest ones the page finds when none is named."""
+MOST_TRAININGS = 4  # how many of the newest ones the page finds when none is named
 
 
 def place_of(directory: str, output: str | None) -> Path:

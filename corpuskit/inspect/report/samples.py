@@ -30,14 +30,9 @@ if TYPE_CHECKING:
     from corpuskit.inspect.report.ledger import Group, LedgerRow, Scan
 
 
-BUDGET_BYTES = 400_000
-"""Text of all samples together."""
-
-MOST_BYTES = 20_000
-"""Text of one of them."""
-
-LEAST_BYTES = 600
-"""With less it tells nothing: there are fewer samples instead."""
+BUDGET_BYTES = 400_000  # text of all samples together
+MOST_BYTES = 20_000  # text of one of them
+LEAST_BYTES = 600  # with less it tells nothing: there are fewer samples instead
 
 SMALL_INPUT_BYTES = 100_000_000
 """Input files of this size are read again, if the ledger lacks a text."""
@@ -45,8 +40,7 @@ SMALL_INPUT_BYTES = 100_000_000
 EFFORT = 5
 """Samples of each stage, rule, action and source whose text is looked for outside of the ledger."""
 
-PARTS_PER_SOURCE = 4
-"""Document shards that kept documents are taken from, one row group of each."""
+PARTS_PER_SOURCE = 4  # document shards that kept documents are taken from, one row group of each
 
 _STAND_INS = ("email@example.com", "192.0.2.1", "2001:db8::1", "202-555-0143", "4111 1111 1111",
               "GB82 WEST", "000-00-0000", "REDACTED")  # fmt: skip
