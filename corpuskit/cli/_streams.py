@@ -1,10 +1,11 @@
-"""Printable text, and standard streams that are closed or that nobody reads any more."""
+"""Printable text, progress, and standard streams that are closed or that nobody reads any more."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import time
 from typing import NoReturn
 
 import click
@@ -51,6 +52,33 @@ def end_unread(hint: str) -> NoReturn:
         click.echo(f"Stopped: nobody reads the output any more. {hint}", err=True)
     discard_output()
     sys.exit(1)
+
+
+class Meter:
+    """Shows on standard error how far a command is: in place on a terminal, else now and then."""
+
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        self._is_quiet, self._is_terminal = is_quiet, sys.stderr.isatty()
+        self._every = 0.5 if self._is_terminal else 20.0  # seconds
+        self._began = time.monotonic()
+        self._last = 0.0 if self._is_terminal else self._began
+
+    def show(self, line: str) -> None:
+        """Show a line, unless the last one is too recent."""
+        now = time.monotonic()
+        if self._is_quiet or now - self._last < self._every:
+            return
+        self._last = now
+        line = f"{one_line(line)}, {now - self._began:.0f} s"
+        if self._is_terminal:
+            click.echo(f"\r{line[:79]:<79}", err=True, nl=False)
+        else:
+            click.echo(f"  {line}", err=True)
+
+    def clear(self) -> None:
+        """Take the line off the terminal."""
+        if self._is_terminal and not self._is_quiet:
+            click.echo(f"\r{'':<79}\r", err=True, nl=False)
 
 
 # ---------------------------------------------------------------- what a terminal would obey

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from corpuskit.inspect.audit.checks import AuditReport, Check
 
 MOST_UNREADABLE = 10
 SHOWN = 3
-TERMINAL_SECONDS, LINE_SECONDS = 0.5, 20.0
 
 
 @click.command("audit")
@@ -47,13 +43,12 @@ def command(
       corpuskit audit crawl/ --html audit.html
     """
     import json
-    import sys
     from pathlib import Path
 
-    from corpuskit.cli._streams import echo, one_line
+    from corpuskit.cli._streams import Meter, echo, one_line
     from corpuskit.errors import UsageError
     from corpuskit.inspect.audit.checks import Audit
-    from corpuskit.inspect.audit.page import render_audit
+    from corpuskit.inspect.audit.page import render_audit, size_words
     from corpuskit.inspect.audit.reading import select
     from corpuskit.storage import write_whole
 
@@ -61,10 +56,15 @@ def command(
         raise UsageError(f"--html {html}: there is no folder {Path(html).parent}. Make it first.")
     selection = select(paths, text_column, sample, seed)
     audit = Audit(selection, benchmarks, seed=seed)
-    audit.run(_progress(selection.read_bytes))
+    meter, total = Meter(), selection.read_bytes
+    meter.show(f"reading {size_words(total)}")  # the first batch loads, or compiles, the kernels
+    audit.run(
+        lambda done, documents: meter.show(
+            f"{size_words(done)} of {size_words(max(total, done))}, {documents:,} documents"
+        )
+    )
     report = audit.report()
-    if sys.stderr.isatty():
-        click.echo(f"{'':<70}\r", err=True, nl=False)
+    meter.clear()
     if as_json:
         echo(json.dumps(report.to_json(), indent=1, ensure_ascii=False, allow_nan=False))
     else:
@@ -74,30 +74,6 @@ def command(
         echo(one_line(f"wrote {html}"), err=as_json)
     if report.unreadable:
         raise SystemExit(3)
-
-
-def _progress(total: int) -> Callable[[int, int], None]:
-    """Return what shows how far the audit is: a line on a terminal, lines now and then in a log."""
-    import sys
-
-    from corpuskit.inspect.audit.page import size_words
-
-    is_terminal = sys.stderr.isatty()
-    every = TERMINAL_SECONDS if is_terminal else LINE_SECONDS
-    begin = last = time.monotonic()
-
-    def show(done: int, documents: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= every:
-            last = now
-            seconds = f"{documents:,} documents, {now - begin:.0f} s"
-            line = f"{size_words(done)} of {size_words(max(total, done))}, {seconds}"
-            click.echo(f"{line:<70}\r" if is_terminal else line, err=True, nl=not is_terminal)
-
-    if is_terminal:  # the first batch loads, or compiles, the kernels
-        click.echo(f"{'reading ' + size_words(total):<70}\r", err=True, nl=False)
-    return show
 
 
 def _print(report: AuditReport) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -21,24 +21,19 @@ if TYPE_CHECKING:
         OutcomeChange,
         PlanChange,
         RunOutcome,
-        SourcePair,
     )
 
 
 @click.command("diff")
 @click.argument("directory_a", metavar="DIRECTORY_A")
 @click.argument("directory_b", metavar="DIRECTORY_B")
-@click.option("--source", default="", help="Documents of one source.")
-@click.option("--stage", default="", help="Changes that one stage decided, in either run.")
-@click.option("--rule", default="", help="Changes that one rule decided, in either run.")
 @click.option("--texts/--no-texts", default=None, help="Compare the texts of documents that both "
               "kept; by default up to 4 GB of them.")  # fmt: skip
 @click.option("--pager/--no-pager", default=True, help="Through PAGER or less, on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    directory_a: str, directory_b: str, source: str, stage: str, rule: str,
-    texts: bool | None, pager: bool, as_json: bool,
-) -> None:  # fmt: skip
+    directory_a: str, directory_b: str, texts: bool | None, pager: bool, as_json: bool
+) -> None:
     """Compare the runs in DIRECTORY_A and DIRECTORY_B.
 
     Shows what differs in their plans, their funnels beside each other, and how many documents of
@@ -53,7 +48,7 @@ def command(
     from corpuskit.inspect.diff import compare
 
     one, other = RunDirectory.open(directory_a), RunDirectory.open(directory_b)
-    comparison = compare(one, other, source=source, stage=stage, rule=rule, texts=texts)
+    comparison = compare(one, other, texts=texts)
     if as_json:
         echo(json.dumps(comparison.to_json(), indent=1, ensure_ascii=False))
         return
@@ -135,30 +130,26 @@ def _plan_line(change: PlanChange) -> str:
 
 
 def _funnel(rows: Sequence[FunnelPair]) -> RenderableType:
-    table = text_table(
-        "stage", ">out A", ">out B", ">change", ">dropped A", ">dropped B", ">MB in A", ">MB in B"
-    )
+    table = text_table("stage", ">out A", ">out B", ">change", ">dropped A", ">dropped B")
     for row in rows:
         sides = row.a, row.b
         outs = [None if side is None else side.num_out for side in sides]
-        lost = [None if side is None else side.num_in - side.num_out for side in sides]
-        sizes = [None if side is None else side.text_bytes for side in sides]
-        table.add_row(
-            row.stage, *map(_count, outs), _change_of(*outs), *map(_count, lost), *map(_size, sizes)
-        )
+        lost = [None if side is None else side.num_lost for side in sides]
+        table.add_row(row.stage, *map(_count, outs), _change_of(*outs), *map(_count, lost))
     return table
 
 
-def _sources(rows: Sequence[SourcePair]) -> RenderableType:
+def _sources(rows: Sequence[dict[str, Any]]) -> RenderableType:
     table = text_table(
         "source", ">kept A", ">kept B", ">change", ">read A", ">read B", ">MB read A",
         ">MB read B", ">MB kept A", ">MB kept B",
     )  # fmt: skip
     for row in rows:
-        sizes = row.read_bytes_a, row.read_bytes_b, row.kept_bytes_a, row.kept_bytes_b
+        kept, read = ([row[f"{name}_a"], row[f"{name}_b"]] for name in ("kept", "read"))
+        sizes = [row[f"{name}_{side}"] for name in ("read_bytes", "kept_bytes") for side in "ab"]
         table.add_row(
-            row.source, _count(row.kept_a), _count(row.kept_b), _change_of(row.kept_a, row.kept_b),
-            _count(row.read_a), _count(row.read_b), *map(_size, sizes),
+            row["source"], *map(_count, kept), _change_of(*kept), *map(_count, read),
+            *map(_size, sizes),
         )  # fmt: skip
     return table
 

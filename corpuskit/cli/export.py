@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.integrations.export import ExportProgress, Order, Unit
+    from corpuskit.integrations.export import Order, Unit
 
 
 @click.command("export")
@@ -45,7 +45,7 @@ def command(
     """
     import json
 
-    from corpuskit.cli._streams import echo
+    from corpuskit.cli._streams import Meter, echo
     from corpuskit.integrations.export import Request, export
 
     if to == "jsonl":
@@ -54,8 +54,12 @@ def command(
         _export_documents(directory, out, sources, as_json=as_json)
         return
     request = Request(order, unit, sources, rows)
-    with _Display(is_quiet=as_json) as display:
-        exported = export(directory, out, request, display.show)
+    meter = Meter(is_quiet=as_json)
+    exported = export(
+        directory, out, request,
+        lambda p: meter.show(f"{p.rows:,}/{p.all_rows:,} rows, {p.size_bytes / 1e6:,.1f} MB"),
+    )  # fmt: skip
+    meter.clear()
     if as_json:
         echo(json.dumps(exported, indent=1))
         return
@@ -96,56 +100,3 @@ def _summary(entry: dict[str, Any]) -> str:
     if entry["taken_down"]:
         parts.append(f"{entry['taken_down']:,} tokens taken down")
     return f"{entry['source']}: {', '.join(parts)}"
-
-
-class _Display:
-    """A bar on a terminal, one line a minute in a log."""
-
-    def __init__(self, *, is_quiet: bool) -> None:
-        import time
-
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
-
-        from corpuskit.cli._progress import LINE_SECONDS
-
-        console = Console(stderr=True)
-        self._clock, self._every = time.monotonic, LINE_SECONDS
-        self._began = self._last = self._clock()
-        self._first_bytes: int | None = None
-        self._is_quiet = is_quiet
-        self._bars: Bars | None = None
-        if console.is_terminal and not is_quiet:
-            text = TextColumn("{task.fields[note]}")
-            self._bars = Bars(BarColumn(bar_width=24), text, TimeRemainingColumn(), console=console)
-            self._bar = self._bars.add_task("export", total=None, note="")
-
-    def __enter__(self) -> _Display:
-        if self._bars:
-            self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bars:
-            self._bars.stop()
-
-    def show(self, progress: ExportProgress) -> None:
-        """Show how far the export is."""
-        if self._is_quiet:
-            return
-        now = self._clock()
-        if self._first_bytes is None:  # what an earlier call has written does not count
-            self._first_bytes = progress.size_bytes
-        rate = (progress.size_bytes - self._first_bytes) / 1e6 / max(now - self._began, 1e-9)
-        note = (
-            f"{progress.rows:,}/{progress.all_rows:,} rows, {progress.size_bytes / 1e6:,.1f} MB, "
-            f"{rate:,.1f} MB/s"
-        )
-        if self._bars:
-            self._bars.update(
-                self._bar, completed=progress.rows, total=progress.all_rows, note=note
-            )
-        elif now - self._last >= self._every:
-            self._last = now
-            click.echo(f"  {note}", err=True)

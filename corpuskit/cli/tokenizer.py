@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from corpuskit.cli._streams import Meter
 
 if TYPE_CHECKING:
     from corpuskit.stages.sequences.tokenize.definition import Named
@@ -59,10 +60,7 @@ def train_command(
     """
     from corpuskit.stages.sequences.tokenize.tools import train_tokenizer
 
-    def progress(num_docs: int, text_bytes: int) -> None:
-        click.echo(f"\r{num_docs:,} documents, {text_bytes / 1e6:,.1f} MB", nl=False, err=True)
-
-    is_live = sys.stderr.isatty() and not as_json
+    meter = Meter(is_quiet=as_json)
     trained = train_tokenizer(
         inputs,
         output,
@@ -70,10 +68,11 @@ def train_command(
         special=special,
         text_column=text_column,
         max_bytes=max_mb * 1_000_000,
-        **({"progress": progress} if is_live else {}),
+        progress=lambda documents, size: meter.show(
+            f"{documents:,} documents, {size / 1e6:,.1f} MB"
+        ),
     )
-    if is_live:
-        click.echo(err=True)
+    meter.clear()
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(trained)))
         return

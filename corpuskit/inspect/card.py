@@ -33,62 +33,17 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class SourceFacts:
-    """A source: as declared, as read, as kept.
-
-    Attributes:
-        format: `jsonl`, `parquet`, ...
-        files, file_bytes: input files.
-        kept_bytes, tokens, rows: None = not known, or not made.
-    """
-
-    name: str
-    format: str
-    license: str | None
-    origin: str | None
-    url: str | None
-    description: str | None
-    paths: tuple[str, ...]
-    files: int
-    file_bytes: int
-    read_documents: int
-    read_bytes: int
-    kept_documents: int
-    kept_bytes: int | None
-    tokens: int | None
-    rows: int | None
-
-
-@dataclasses.dataclass(frozen=True)
-class StageFacts:
-    """A stage: what it is, and what it did.
-
-    Attributes:
-        params: those that are no defaults.
-        source: where the method comes from, as its documentation says.
-        dropped, changed: rule -> documents.
-        num_in, num_out: documents before and after; None = it has not run, or sees no documents.
-    """
-
-    label: str
-    name: str
-    kind: str
-    summary: str
-    source: str
-    params: dict[str, Any]
-    dropped: dict[str, int]
-    changed: dict[str, int]
-    num_in: int | None
-    num_out: int | None
-
-
-@dataclasses.dataclass(frozen=True)
 class CardFacts:
     """All that a card says.
 
     Attributes:
         unfinished: phases that have not run.
         languages: ISO 639 codes, declared or those that a stage keeps.
+        sources: as declared, as read and as kept; `kept_bytes`, `tokens`, `rows` are None where
+            they are not known, or not made.
+        stages: what each is and did: `params` that are no defaults, `source` of the method,
+            documents `dropped` and `changed` by rule, and before and after it; None where it has
+            not run, or sees no documents.
         configs: name -> pattern of the files.
         columns: of the documents, name -> type.
         limits: what a reader should know; declared ones first.
@@ -103,9 +58,9 @@ class CardFacts:
     declared: Card
     unfinished: list[str]
     languages: list[str]
-    sources: list[SourceFacts]
+    sources: list[dict[str, Any]]
     rejected: dict[str, int]
-    stages: list[StageFacts]
+    stages: list[dict[str, Any]]
     configs: dict[str, str]
     columns: dict[str, str]
     limits: list[str]
@@ -162,7 +117,7 @@ def card_facts(run: RunDirectory) -> CardFacts:
     plan_hash, taken_down, plan_limits = _edits(run, finished)
     table = mixture(run, finished) if "mix.plan" in done else None
     derived = find_limits(
-        steps, [source.name for source in sources if source.license is None], changed
+        steps, [source["name"] for source in sources if source["license"] is None], changed
     )
     limits = [*declared.limits, *derived, *plan_limits]
     return CardFacts(
@@ -185,40 +140,54 @@ def source_of(stage: str) -> str:
     return " ".join(match[1].split()) if match else ""
 
 
-def _stage(step: Step, row: FunnelRow) -> StageFacts:
-    params = step.stage.model_dump(mode="json", exclude_defaults=True)
+def _stage(step: Step, row: FunnelRow) -> dict[str, Any]:
     kind = registry.kind_of(step.name)
     has_counts = kind not in {"mixing", "sequences"} or bool(row.dropped)
-    return StageFacts(
-        step.label, step.name, kind, registry.summary(step.name), source_of(step.name), params,
-        {rule: sum(by.values()) for rule, by in row.dropped.items()}, dict(row.changed),
-        row.num_in if has_counts else None, row.num_out if has_counts else None,
-    )  # fmt: skip
+    return {
+        "label": step.label,
+        "name": step.name,
+        "kind": kind,
+        "summary": registry.summary(step.name),
+        "source": source_of(step.name),
+        "params": step.stage.model_dump(mode="json", exclude_defaults=True),
+        "dropped": {rule: sum(by.values()) for rule, by in row.dropped.items()},
+        "changed": dict(row.changed),
+        "num_in": row.num_in if has_counts else None,
+        "num_out": row.num_out if has_counts else None,
+    }
 
 
-def _source_facts(run: RunDirectory, finished: Sealed) -> list[SourceFacts]:
+def _source_facts(run: RunDirectory, finished: Sealed) -> list[dict[str, Any]]:
     documents = {one.source: one for one in accounts(run, finished)}
     packed = {row.source: row for row in packing(finished) if row.band is None}
     sizes, read = kept_bytes(run, finished), read_bytes(finished)
+    nothing = 0 if packed else None  # where others are packed, a source may have no documents
     rows = []
     for step in run.plan.file.sources:
         name = step.label
         declared = run.plan.settings.card.sources.get(name)
         files = [file for file in run.inputs.files if file.source == name]
         count, row = documents.get(name), packed.get(name)
-        nothing = 0 if packed else None  # others are packed, so this one has no documents
         rows.append(
-            SourceFacts(
-                name, step.name,
-                declared.license if declared else None, declared.origin if declared else None,
-                declared.url if declared else None, declared.description if declared else None,
-                run.plan.source(name).paths, len(files), sum(file.size_bytes for file in files),
-                count.num_read if count else 0, read.get(name, 0),
-                count.num_kept if count else 0, sizes.get(name, 0) if sizes is not None else None,
-                row.tokens if row else nothing, row.rows if row else nothing,
-            )
-        )  # fmt: skip
+            {
+                "name": name,
+                "format": step.name,
+                **{key: getattr(declared, key, None) for key in _DECLARED},
+                "paths": run.plan.source(name).paths,
+                "files": len(files),
+                "file_bytes": sum(file.size_bytes for file in files),
+                "read_documents": count.num_read if count else 0,
+                "read_bytes": read.get(name, 0),
+                "kept_documents": count.num_kept if count else 0,
+                "kept_bytes": None if sizes is None else sizes.get(name, 0),
+                "tokens": row.tokens if row else nothing,
+                "rows": row.rows if row else nothing,
+            }
+        )
     return rows
+
+
+_DECLARED = ("license", "origin", "url", "description")
 
 
 def _languages(run: RunDirectory) -> list[str]:
@@ -276,24 +245,26 @@ def _edits(run: RunDirectory, finished: Sealed) -> tuple[str | None, int, list[s
 
 
 def _warnings(
-    declared: Card, sources: Sequence[SourceFacts], unfinished: Sequence[str]
+    declared: Card, sources: Sequence[Mapping[str, Any]], unfinished: Sequence[str]
 ) -> list[str]:  # fmt: skip
     warnings = []
     if unfinished:
         warnings.append(f"the run is not finished: {', '.join(unfinished)} have not run.")
-    here = [path for source in sources for path in source.paths if path.startswith(("/", "~"))]
+    here = [path for source in sources for path in source["paths"] if path.startswith(("/", "~"))]
     if here:
         warnings.append(f"the card names paths of this machine, such as {here[0]}.")
     if declared.license is None:
         warnings.append("the licence of the dataset is not declared. Set card.license.")
-    missing = [source.name for source in sources if source.license is None]
+    missing = [source["name"] for source in sources if source["license"] is None]
     if missing:
         many = "licences of sources {} are" if len(missing) > 1 else "licence of source {} is"
         warnings.append(
             f"the {many.format(', '.join(missing))} not declared. Set "
             f"card.sources.{missing[0]}.license."
         )
-    missing = [source.name for source in sources if source.origin is None and source.url is None]
+    missing = [
+        source["name"] for source in sources if source["origin"] is None and source["url"] is None
+    ]
     if missing:
         warnings.append(
             f"nothing says where {', '.join(missing)} came from. Set "
@@ -519,7 +490,7 @@ def metadata(facts: CardFacts) -> dict[str, Any]:
     if facts.languages:
         head["language"] = list(facts.languages)
     head["size_categories"] = [
-        size_category(sum(source.kept_documents for source in facts.sources))
+        size_category(sum(source["kept_documents"] for source in facts.sources))
     ]
     head["task_categories"] = ["text-generation"]
     tags = ["corpuskit", "pretraining", *map(clean, declared.tags)]
@@ -614,11 +585,13 @@ def fenced(text: str, language: str) -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def _source_datasets(sources: Sequence[SourceFacts]) -> list[str]:
+def _source_datasets(sources: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return datasets of the hub that went in, and `original` for everything else."""
     datasets: dict[str, None] = {}
     for source in sources:
-        names = list(source.paths) if source.format == "huggingface" else [source.url or ""]
+        names = (
+            list(source["paths"]) if source["format"] == "huggingface" else [source["url"] or ""]
+        )
         hub = [name.removeprefix("https://huggingface.co/datasets/") for name in names]
         ids = [name for name in hub if re.fullmatch(r"[\w.-]+/[\w.-]+", name)]
         datasets |= dict.fromkeys(ids or ["original"])
@@ -633,26 +606,22 @@ def _notice(facts: CardFacts) -> list[str]:
 
 
 def _counts(facts: CardFacts) -> str:
-    has_tokens = any(source.tokens is not None for source in facts.sources)
-    columns = ["source", "documents read", "MB read", "documents kept", "MB kept"]
-    columns += ["tokens"] if has_tokens else []
+    names = ["read_documents", "read_bytes", "kept_documents", "kept_bytes", "tokens"]
+    columns = ["source", "documents read", "MB read", "documents kept", "MB kept", "tokens"]
+    has_tokens = any(source["tokens"] is not None for source in facts.sources)
+    if not has_tokens:
+        names, columns = names[:-1], columns[:-1]
+    given = [[source[name] for name in names] for source in facts.sources]
+    titles = [cell(source["name"]) for source in facts.sources]
+    if len(given) > 1:
+        titles.append("all")
+        columns_of = zip(*given, strict=True)
+        given.append([None if None in sizes else sum(sizes) for sizes in columns_of])
+    shown = [_megabytes if name.endswith("bytes") else _number for name in names]
     rows = [
-        [
-            cell(source.name), f"{source.read_documents:,}", _megabytes(source.read_bytes),
-            f"{source.kept_documents:,}", _megabytes(source.kept_bytes),
-            *([_number(source.tokens)] if has_tokens else []),
-        ]
-        for source in facts.sources
-    ]  # fmt: skip
-    if len(rows) > 1:
-        kept = [source.kept_bytes for source in facts.sources]
-        rows.append([
-            "all", f"{sum(source.read_documents for source in facts.sources):,}",
-            _megabytes(sum(source.read_bytes for source in facts.sources)),
-            f"{sum(source.kept_documents for source in facts.sources):,}",
-            _megabytes(None if None in kept else sum(size or 0 for size in kept)),
-            *([_number(sum(source.tokens or 0 for source in facts.sources))] if has_tokens else []),
-        ])  # fmt: skip
+        [title, *(show(value) for show, value in zip(shown, values, strict=True))]
+        for title, values in zip(titles, given, strict=True)
+    ]
     blocks = [_table(columns, rows)]
     if facts.languages:
         blocks.append(f"Languages: {', '.join(map(code, facts.languages))}.")
@@ -672,34 +641,36 @@ def _counts(facts: CardFacts) -> str:
     return "\n\n".join(blocks)
 
 
-def _sources(sources: Sequence[SourceFacts]) -> str:
+def _sources(sources: Sequence[Mapping[str, Any]]) -> str:
     blocks = []
     for source in sources:
         lines = [
-            f"Licence: {plain(source.license) if source.license else '**not declared**'}",
-            f"Origin: {plain(source.origin) if source.origin else 'not declared'}",
-            *([f"Where: {plain(source.url)}"] if source.url else []),
-            f"Read from: {', '.join(map(code, source.paths))} ({source.format}), {source.files:,} "
-            f"file{'s' * (source.files != 1)}, {_megabytes(source.file_bytes)} MB on disk",
+            f"Licence: {plain(source['license']) if source['license'] else '**not declared**'}",
+            f"Origin: {plain(source['origin']) if source['origin'] else 'not declared'}",
+            *([f"Where: {plain(source['url'])}"] if source["url"] else []),
+            f"Read from: {', '.join(map(code, source['paths']))} ({source['format']}), "
+            f"{source['files']:,} file{'s' * (source['files'] != 1)}, "
+            f"{_megabytes(source['file_bytes'])} MB on disk",
         ]
-        about = [paragraphs(source.description)] if source.description else []
-        blocks.append("\n\n".join([f"### {plain(source.name)}", *about, _list(lines)]))
+        about = [paragraphs(source["description"])] if source["description"] else []
+        blocks.append("\n\n".join([f"### {plain(source['name'])}", *about, _list(lines)]))
     return "\n\n".join(blocks)
 
 
 def _stages(facts: CardFacts) -> str:
     rows = [
         [
-            cell(stage.label), prose(stage.summary),
-            cell(json.dumps(stage.params)) if stage.params else "",
-            "" if stage.num_in is None else f"{stage.num_in:,}",
-            "" if stage.num_out is None else f"{stage.num_out:,}",
+            cell(stage["label"]), prose(stage["summary"]),
+            cell(json.dumps(stage["params"])) if stage["params"] else "",
+            _number(stage["num_in"], ""), _number(stage["num_out"], ""),
         ]
         for stage in facts.stages
     ]  # fmt: skip
     columns = ["stage", "purpose", "parameters (others have their defaults)", "in", "out"]
     where = [
-        f"{code(stage.label)}: {prose(stage.source)}" for stage in facts.stages if stage.source
+        f"{code(stage['label'])}: {prose(stage['source'])}"
+        for stage in facts.stages
+        if stage["source"]
     ]
     return "\n\n".join([_table(columns, rows), "Sources of the methods:", _list(where)])
 
@@ -708,7 +679,8 @@ def _drops(facts: CardFacts) -> list[str]:
     rows = [[cell(name), f"{num:,}"] for name, num in facts.rejected.items()]
     for stage in facts.stages:
         rows += [
-            [cell(f"{stage.label}: {rule}"), f"{num:,}"] for rule, num in stage.dropped.items()
+            [cell(f"{stage['label']}: {rule}"), f"{num:,}"]
+            for rule, num in stage["dropped"].items()
         ]
     if not rows:
         return ["Nothing was dropped."]
@@ -726,8 +698,8 @@ def _fields(facts: CardFacts) -> list[str]:
 
 
 def _statements(facts: CardFacts, steps: Sequence[Step]) -> list[str]:
-    lost = {stage.label: sum(stage.dropped.values()) for stage in facts.stages}
-    changed = {stage.label: stage.changed for stage in facts.stages}
+    lost = {stage["label"]: sum(stage["dropped"].values()) for stage in facts.stages}
+    changed = {stage["label"]: stage["changed"] for stage in facts.stages}
     return [
         part
         for subject, lines in statements(steps, lost, changed).items()
@@ -778,8 +750,8 @@ def _list(items: Iterable[str]) -> str:
     return "\n".join(f"- {item}" for item in items)
 
 
-def _number(value: int | None) -> str:
-    return "?" if value is None else f"{value:,}"
+def _number(value: int | None, unknown: str = "?") -> str:
+    return unknown if value is None else f"{value:,}"
 
 
 def _megabytes(size: int | None) -> str:

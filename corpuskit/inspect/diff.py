@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 from corpuskit.engine.plan import PLAN
 from corpuskit.engine.status import accounts, funnel, sealed, stage_states
-from corpuskit.errors import UsageError, suggest
+from corpuskit.errors import UsageError
 from corpuskit.inspect.archive import kept_bytes, kept_shards, read_bytes
 from corpuskit.inspect.outcomes import (
     ABSENT,
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from corpuskit.engine.config import Step
     from corpuskit.engine.rundir import RunDirectory
-    from corpuskit.engine.status import Sealed
+    from corpuskit.engine.status import FunnelRow, Sealed
     from corpuskit.inspect.outcomes import Changes, Pairing, SourceCount
 
 
-FORMAT = 2  # of the JSON that `corpuskit diff --json` prints
+FORMAT = 3  # of the JSON that `corpuskit diff --json` prints
 
 TEXT_BYTES = 4 << 30
 """Bytes of both runs up to which texts of kept documents are compared without --texts."""
@@ -83,6 +83,7 @@ class Comparison:
         a, b: addresses.
         notes: what is not finished, taken for granted or was not compared.
         texts_compared: whether the texts of documents that both kept were.
+        sources: see `source_pairs`.
         changes: kind by kind, those of most documents first.
         totals: source -> documents in either run, kept, changed.
     """
@@ -92,7 +93,7 @@ class Comparison:
     notes: tuple[str, ...]
     plan: tuple[PlanChange, ...]
     funnel: tuple[FunnelPair, ...]
-    sources: tuple[SourcePair, ...]
+    sources: tuple[dict[str, Any], ...]
     texts_compared: bool
     changes: tuple[OutcomeChange, ...]
     totals: dict[str, SourceCount]
@@ -117,28 +118,24 @@ class _Scope(NamedTuple):
     notes: list[str]
 
 
-def compare(
-    run_a: RunDirectory, run_b: RunDirectory, *, source: str = "",
-    stage: str = "", rule: str = "", texts: bool | None = None,
-) -> Comparison:  # fmt: skip
+def compare(run_a: RunDirectory, run_b: RunDirectory, *, texts: bool | None = None) -> Comparison:
     """Compare two runs, as far as their phases are finished.
 
     Documents are matched by file and place, or by their ids where files are not the same.
 
     Args:
-        source: compare the documents of one source only.
-        stage, rule: show the changes that one of them decided in either run.
         texts: compare the texts of documents that both kept; None = if they have TEXT_BYTES or
             fewer.
 
     Raises:
-        UsageError: it is one run, they have no documents in common, nothing is finished, or there
-            is no such source, stage or rule.
+        UsageError: it is one run, they have no documents in common, or nothing is finished.
     """
-    _check(run_a, run_b, source, stage)
-    pairing = pair_files(run_a, run_b, source)
+    places = [os.path.realpath(run.store.address) for run in (run_a, run_b)]
+    if run_a.store.address == run_b.store.address or places[0] == places[1]:
+        raise UsageError(f"{run_a.store.address}: is the same run twice. Name two run directories.")
+    pairing = pair_files(run_a, run_b)
     if not pairing.pairs and not pairing.by_id:
-        raise UsageError(_nothing(run_a, run_b, source))
+        raise UsageError(_nothing(run_a, run_b))
     sides = Side(run_a, sealed(run_a)), Side(run_b, sealed(run_b))
     scope = _scope(sides, texts)
     names = OutcomeNames()
@@ -151,43 +148,31 @@ def compare(
     )  # fmt: skip
     counted = find_changes(left, right, pairing)
     if not any(count.in_both for count in counted.sources.values()):
-        raise UsageError(_nothing(run_a, run_b, source))
+        raise UsageError(_nothing(run_a, run_b))
     plan = plan_changes(run_a, run_b)
     plan += library_changes(sides, plan)
-    changes = _chosen(list(_changes(run_a, run_b, counted, names, plan)), stage, rule, names)
-    changes.sort(key=lambda c: (KINDS.index(c.kind), -c.documents, c.a.rule, c.b.rule))
+    changes = sorted(
+        _changes(run_a, run_b, counted, names, plan),
+        key=lambda c: (KINDS.index(c.kind), -c.documents, c.a.rule, c.b.rule),
+    )
     return Comparison(
         run_a.store.address,
         run_b.store.address,
         (*scope.notes, *pairing.notes, *_more_notes(counted, pairing)),
         tuple(plan),
-        tuple(funnels(sides, source)),
-        tuple(source_pairs(sides, source)),
+        tuple(funnels(sides)),
+        tuple(source_pairs(sides)),
         scope.with_texts,
         tuple(changes),
         dict(sorted(counted.sources.items())),
     )
 
 
-def _nothing(run_a: RunDirectory, run_b: RunDirectory, source: str) -> str:
-    where = f" in source {source}" if source else ""
+def _nothing(run_a: RunDirectory, run_b: RunDirectory) -> str:
     return (
-        f"{run_a.store.address} and {run_b.store.address} have no documents in common{where}: "
+        f"{run_a.store.address} and {run_b.store.address} have no documents in common: "
         "neither by source and name of input files, nor by the ids of a source that both have."
     )
-
-
-def _check(run_a: RunDirectory, run_b: RunDirectory, source: str, stage: str) -> None:
-    places = [os.path.realpath(run.store.address) for run in (run_a, run_b)]
-    if run_a.store.address == run_b.store.address or places[0] == places[1]:
-        raise UsageError(f"{run_a.store.address}: is the same run twice. Name two run directories.")
-    labels = {step.label for run in (run_a, run_b) for step in run.plan.file.sources}
-    if source and source not in labels:
-        raise UsageError(f"no source {source!r} in either run. {suggest(source, labels)}")
-    steps = {step.label for run in (run_a, run_b) for step in run.plan.file.steps}
-    steps |= {step.name for run in (run_a, run_b) for step in run.plan.file.sources}
-    if stage and stage not in steps:
-        raise UsageError(f"no stage {stage!r} in either run. {suggest(stage, steps)}")
 
 
 def _scope(sides: Sequence[Side], texts: bool | None) -> _Scope:
@@ -295,30 +280,6 @@ def _because(stage: str, plan: Sequence[PlanChange]) -> str:
     return f"{stage}: {', '.join(words)}" if words else ""
 
 
-def _chosen(
-    changes: list[OutcomeChange], stage: str, rule: str, names: OutcomeNames
-) -> list[OutcomeChange]:
-    """Return the changes that a stage and a rule had to do with.
-
-    Raises:
-        UsageError: neither run dropped anything by this rule.
-    """
-    known = {name for at, name in names.names if name and stage in ("", at)}
-    if rule and rule not in known:
-        where = f" of {stage}" if stage else ""
-        hint = suggest(rule, known) if known else ""
-        raise UsageError(f"no rule {rule!r}{where} dropped anything in either run. {hint}")
-    return [
-        change
-        for change in changes
-        if any(
-            stage in ("", outcome.stage) and rule in ("", outcome.rule)
-            for outcome in (change.a, change.b)
-            if outcome.stage or not (stage or rule)
-        )
-    ]
-
-
 def _more_notes(changes: Changes, pairing: Pairing) -> Iterator[str]:
     for files, name in ((pairing.only_a, "A"), (pairing.only_b, "B")):
         if files:
@@ -369,54 +330,13 @@ class PlanChange:
 
 
 @dataclasses.dataclass(frozen=True)
-class SideCount:
-    """Documents that came to a stage and left it, and bytes that it saw (None: not counted).
-
-    Attributes:
-        sources: source -> (documents in, documents out).
-        rules: rule -> source -> documents dropped.
-    """
-
-    num_in: int
-    num_out: int
-    text_bytes: int | None
-    sources: dict[str, tuple[int, int]]
-    rules: dict[str, dict[str, int]]
-
-
-@dataclasses.dataclass(frozen=True)
 class FunnelPair:
-    """A source or a stage in both runs; None where it is not in a plan, or not finished.
-
-    Attributes:
-        stage: label of the source or the stage.
-        kind: `source`, `filter`, `dedup`, ...
-    """
+    """A source or a stage in both runs; None where it is not in a plan, or not finished."""
 
     stage: str
     kind: str
-    a: SideCount | None
-    b: SideCount | None
-
-
-@dataclasses.dataclass(frozen=True)
-class SourcePair:
-    """A source in both runs: documents and bytes read, and documents kept; None = no such source.
-
-    Attributes:
-        kept_bytes_a, kept_bytes_b: of the documents that are left; None where a later phase masks
-            some of the last shards.
-    """
-
-    source: str
-    read_a: int | None
-    read_b: int | None
-    read_bytes_a: int | None
-    read_bytes_b: int | None
-    kept_a: int | None
-    kept_b: int | None
-    kept_bytes_a: int | None
-    kept_bytes_b: int | None
+    a: FunnelRow | None
+    b: FunnelRow | None
 
 
 def plan_changes(run_a: RunDirectory, run_b: RunDirectory) -> list[PlanChange]:
@@ -551,67 +471,32 @@ def aligned(left: list[Name], right: list[Name]) -> list[Name]:
     return list(dict.fromkeys(merged))
 
 
-def funnels(sides: Sequence[Side], source: str = "") -> list[FunnelPair]:
-    """Return the sources and stages of both runs with what came in and out, where finished.
-
-    Args:
-        source: documents of one source only; how many bytes of it a stage saw is not counted.
-    """
-    left, right = (_counts(side, source) for side in sides)
+def funnels(sides: Sequence[Side]) -> list[FunnelPair]:
+    """Return the sources and stages of both runs with what came in and out, where finished."""
+    left, right = (
+        {(row.kind, row.stage): row for row in funnel(*side) if row.state == "done"}
+        for side in sides
+    )
     keys = aligned(list(left), list(right))
     keys.sort(key=lambda key: key[0] != "source")  # stable: a source that only B has comes before
     return [FunnelPair(key[1], key[0], left.get(key), right.get(key)) for key in keys]
 
 
-def _counts(side: Side, source: str) -> dict[tuple[str, str], SideCount]:
-    """Return (kind, label) -> counts, of the sources and the stages that are finished."""
-    sizes = _seen(side.done)
-    counts = {
-        (row.kind, row.stage): SideCount(
-            row.num_in or 0, row.num_out or 0,
-            None if row.is_source else sizes.get(row.stage), row.sources, row.dropped,
-        )
-        for row in funnel(*side)
-        if row.state == "done" and (not (source and row.is_source) or row.stage == source)
-    }  # fmt: skip
-    return {key: _of_source(one, source) for key, one in counts.items()} if source else counts
+def source_pairs(sides: Sequence[Side]) -> list[dict[str, Any]]:
+    """Return `read`, `read_bytes`, `kept` and `kept_bytes` of each source in runs `_a` and `_b`.
 
-
-def _of_source(count: SideCount, source: str) -> SideCount:
-    before, after = count.sources.get(source, (0, 0))
-    rules = {rule: {source: by[source]} for rule, by in count.rules.items() if source in by}
-    return SideCount(before, after, None, {source: (before, after)}, rules)
-
-
-def _seen(done: Sealed) -> dict[str, int]:
-    """Return bytes of text that came to each stage; passes of a global one read them again."""
-    sizes: dict[str, int] = {}
-    for phase, seal in done:
-        for name, value in seal.timing.items():
-            kind, _, label = name.partition("/")
-            if kind == "text_bytes" and (label or not phase.is_stream):
-                label = label or phase.labels[0]
-                sizes[label] = max(sizes.get(label, 0), int(value))
-    return sizes
-
-
-def source_pairs(sides: Sequence[Side], source: str = "") -> list[SourcePair]:
-    """Return documents and bytes read and kept, source by source, or of one only."""
-    counted = []
-    for run, done in sides:
+    None = no such source; `kept_bytes` also where a later phase masks some of the last shards.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    names = [f"{name}_{side}" for name in _VOLUMES for side in "ab"]
+    for side, (run, done) in zip("ab", sides, strict=True):
         read, kept = read_bytes(done), kept_bytes(run, done)
-        counted.append(
-            {
-                row.source: (
-                    row.num_read, read.get(row.source), row.num_kept,
-                    None if kept is None else kept.get(row.source, 0),
-                )
-                for row in accounts(run, done)
-            }
-        )  # fmt: skip
-    absent = (None, None, None, None)
-    rows = []
-    for label in dict.fromkeys([*counted[0], *counted[1]]):
-        left, right = (known.get(label, absent) for known in counted)
-        rows.append(SourcePair(label, *(v for pair in zip(left, right, strict=True) for v in pair)))
-    return [row for row in rows if source in ("", row.source)]
+        for one in accounts(run, done):
+            size = None if kept is None else kept.get(one.source, 0)
+            values = (one.num_read, read.get(one.source), one.num_kept, size)
+            row = rows.setdefault(one.source, {"source": one.source, **dict.fromkeys(names)})
+            row.update({f"{n}_{side}": v for n, v in zip(_VOLUMES, values, strict=True)})
+    return list(rows.values())
+
+
+_VOLUMES = ("read", "read_bytes", "kept", "kept_bytes")

@@ -421,16 +421,9 @@ class Pairing:
     notes: tuple[str, ...]
 
 
-def pair_files(run_a: RunDirectory, run_b: RunDirectory, source: str = "") -> Pairing:
-    """Return the pairing of the input files of two runs.
-
-    Args:
-        source: of one source only.
-    """
-    files_a, files_b = (
-        {(f.source, f.name): f for f in run.inputs.files if source in ("", f.source)}
-        for run in (run_a, run_b)
-    )
+def pair_files(run_a: RunDirectory, run_b: RunDirectory) -> Pairing:
+    """Return the pairing of the input files of two runs."""
+    files_a, files_b = ({(f.source, f.name): f for f in run.inputs.files} for run in (run_a, run_b))
     pairs: list[tuple[InputFile, InputFile]] = []
     rest_a: dict[str, list[InputFile]] = {}
     rest_b: dict[str, list[InputFile]] = {}

@@ -204,23 +204,6 @@ def test_funnels_stand_beside_each_other_as_status_has_them(variants):
             assert sum(out for _, out in sources) == mine["num_out"]
 
 
-def test_source_and_rule_choose(variants):
-    books = variants.diff("base", "removed", "--source", "books")
-    every = variants.diff("base", "removed")
-    assert set(books["totals"]) == {"books"}
-    expected = {k: {"books": v["books"]} for k, v in counted(every).items() if "books" in v}
-    assert counted(books) == expected
-    shared = [row for row in every["funnel"] if row["stage"] != "web"]
-    for row, one in zip(shared, books["funnel"], strict=True):
-        for side in ("a", "b"):
-            if row[side] is not None:
-                mine = [one[side]["num_in"], one[side]["num_out"]]
-                assert mine == row[side]["sources"]["books"]
-    chosen = variants.diff("base", "removed", "--rule", "near_duplicate")["changes"]
-    assert chosen
-    assert all("near_duplicate" in (one["a"]["rule"], one["b"]["rule"]) for one in chosen)
-
-
 def test_renamed_and_touched_files_are_matched_by_their_ids(variants, tmp_path, tokenizer):
     lab = Lab(tmp_path, tokenizer)
     lab.pipeline |= {"cell_bytes": 40_000, "stages": stages(), "output": variants.place("renamed")}
@@ -265,16 +248,13 @@ def test_of_an_unfinished_run_what_is_finished_counts(variants):
 
 
 def test_wrong_requests_are_told_what_to_do(variants, tmp_path, tokenizer):
-    base, other = variants.place("base"), variants.place("threshold")
+    base = variants.place("base")
 
     def refused(*arguments):
         return variants.lab.cli("diff", *arguments, code=2).stderr
 
     assert "not a run directory" in refused(base, str(tmp_path))
     assert "is the same run twice" in refused(base, f"{base}/../base")
-    assert "Did you mean 'gopher_quality'?" in refused(base, other, "--stage", "gofer_quality")
-    assert "Did you mean 'near_duplicate'?" in refused(base, other, "--rule", "near_dup")
-    assert "Did you mean 'books'?" in refused(base, other, "--source", "book")
     lab = Lab(tmp_path, tokenizer)
     lab.write("web9.jsonl", [{"id": "other", "text": "Something else altogether."}])
     lab.pipeline["sources"].pop("books")
