@@ -109,7 +109,6 @@ def _print(report: AuditReport) -> None:
 
 
 def _most(check: Check) -> str:
-    """Return what there is most of, for the last column."""
     if check.note:
         return check.note
     return ", ".join(f"{what} {num}" for what, num in check.details[:SHOWN])

@@ -86,7 +86,6 @@ def _export_documents(directory: str, out: str, sources: tuple[str, ...], *, as_
 
 
 def _summary(entry: dict[str, Any]) -> str:
-    """Return what one set of files holds."""
     if not entry["files"]:
         return f"{entry['source']}: no rows, no files"
     size = sum(file["size_bytes"] for file in entry["files"].values())

@@ -141,7 +141,6 @@ def convert_command(path: str, output: Path, pattern: str | None, special: tuple
 
 
 def _named(path: str, pattern: str | None, special: tuple[str, ...]) -> Named:
-    """Return the tokenizer that options name."""
     from corpuskit.stages.sequences.tokenize.definition import Named
 
     pairs = []

@@ -120,7 +120,6 @@ def _print_tuning(out: PlainConsole, tuning: Tuning) -> None:
 
 
 def _print_paste(out: PlainConsole, run: RunDirectory, tuning: Tuning) -> None:
-    """Print the change as a line of the pipeline file and as a command."""
     if not tuning.changes:
         return
     out.print()
@@ -131,7 +130,6 @@ def _print_paste(out: PlainConsole, run: RunDirectory, tuning: Tuning) -> None:
 
 
 def _print_shares(out: PlainConsole, tuning: Tuning) -> None:
-    """Print what is kept, by source."""
     rows = dict(sorted(tuning.sources.items()))
     if len(rows) > 1:
         rows["all"] = tuning.total
@@ -171,7 +169,6 @@ def _figures(tuning: Tuning, share: Share) -> tuple[list[str], list[str]]:
 def _print_samples(
     out: PlainConsole, what: str, share: Share, samples: list[MovedDocument]
 ) -> None:
-    """Print how many documents move, and some of them."""
     size = _megabytes(share.text_bytes)
     out.print(f"{what}: {share.documents:,} documents, {size} MB", style="bold")
     for sample in samples:

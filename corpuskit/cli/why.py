@@ -101,7 +101,6 @@ def command(
 
 
 def _query(document: str | None, url: str | None, *, is_key: bool) -> tuple[Kind, str]:
-    """Return what is looked for."""
     from corpuskit.errors import UsageError
 
     given: list[tuple[Kind, str | None]] = [("key" if is_key else "id", document), ("url", url)]
@@ -246,7 +245,6 @@ def _value(entry: dict[str, Any], name: str) -> str:
 
 
 def _measures(measures: Sequence[dict[str, Any]], margin: str) -> Iterator[str | _Para]:
-    """Yield a table: rule, value, parameter and bound."""
     names = [_plain(measure["rule"]) for measure in measures]
     values = [
         "-" if measure["value"] is None else _number(measure["value"]) for measure in measures
@@ -290,7 +288,6 @@ def _cluster(cluster: dict[str, Any] | None, margin: str) -> Iterator[str | _Par
 
 
 def _recomputed(entry: dict[str, Any], margin: str) -> Iterator[str | _Para]:
-    """Yield what the stage does now, where it was applied again."""
     recomputed = entry.get("recomputed")
     if recomputed is None:
         return

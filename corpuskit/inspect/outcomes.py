@@ -350,7 +350,6 @@ class OutcomeReader:
         return Outcomes(keys, self._codes(table), none, survivors, ids)
 
     def _codes(self, table: pa.Table) -> NDArray[np.int32]:
-        """Return the codes of ledger rows."""
         columns = [table.column(name).unify_dictionaries() for name in ("stage", "rule")]
         whole = [column.combine_chunks() for column in columns]
         coded = [

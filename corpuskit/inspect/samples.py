@@ -524,7 +524,6 @@ def _parts_with(run: RunDirectory, parts: Iterable[Part], stage: str) -> list[Pa
 
 
 def _columns(run: RunDirectory, shards: Shards, stage: str) -> Iterator[_Value]:
-    """Yield the columns of numbers that a stage added."""
     parts = _parts_with(run, shards.parts, stage)
     if not parts:
         return
@@ -544,7 +543,6 @@ def _least(stage: Any, name: str) -> float | None:
 
 
 def _measures(run: RunDirectory, finished: Sealed, stage: str) -> Iterator[_Value]:
-    """Yield the rules that a stage measured."""
     configured = run.plan.step(stage).stage
     for phase, seal in finished:
         parts = seal.by_role(MEASURES + stage)

@@ -625,7 +625,6 @@ def _swept(counts: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _entry(stage: StreamingStage, name: str, entry: str) -> float | None:
-    """Return the present value of a threshold."""
     value = getattr(stage, name)
     if isinstance(value, dict):
         entries = {str(key): one for key, one in value.items()}
@@ -640,7 +639,6 @@ def _entry(stage: StreamingStage, name: str, entry: str) -> float | None:
 
 
 def _given(request: str, span: str) -> list[float]:
-    """Return the thresholds that a request names."""
     try:
         if ":" not in span:
             values = [float(piece) for piece in span.split(",")]

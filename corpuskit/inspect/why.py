@@ -180,7 +180,6 @@ class _DocumentHistory:
         self.notes.append(f"{part.path} is gone, so what it says is missing here.")
 
     def _document(self, index: int | None) -> dict[str, Any] | None:
-        """Return the document as a streaming phase wrote it."""
         if index is None:
             return None
         if index not in self._stored:
@@ -241,7 +240,6 @@ class _DocumentHistory:
         return {"text": shown, "text_bytes": size, "text_from": where}
 
     def _columns(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the other columns of the document: those that were declared, and `extra`."""
         usual = {"key", "id", "text", TEXT_HASH, "source", "origin", ROW}
         columns = {k: plain(v) for k, v in document.items() if k not in usual and "." not in k}
         return {name: value for name, value in columns.items() if value is not None}
@@ -249,7 +247,6 @@ class _DocumentHistory:
     # ------------------------------------------------------------ what the stages did
 
     def _stages(self, drop: dict[str, Any] | None) -> list[dict[str, Any]]:
-        """Return what every stage did, in the order of the plan."""
         self.last = self._last_document(drop)
         sources = [s for s in self.run.plan.file.sources if s.label == self.identity.source][:1]
         steps = [(step, step.name, True) for step in sources]
@@ -308,7 +305,6 @@ class _DocumentHistory:
         return True
 
     def _ledger_entry(self, step: Step, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a ledger row with what it means."""
         spans = [(span["start"], span["end"]) for span in row["spans"] or ()]
         text = self._text_seen(step, row) if spans else None
         return {
@@ -473,7 +469,6 @@ class _DocumentHistory:
 
 
 def _recomputed_entry(stage: StreamingStage, view: View, outcome: Outcome) -> dict[str, Any]:
-    """Return what a stage does with a document."""
     code = 0 if outcome.codes is None else int(outcome.codes[0])
     recomputed: dict[str, Any] = {"outcome": "kept"}
     if code:

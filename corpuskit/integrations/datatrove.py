@@ -216,7 +216,6 @@ def _warn_of_missing(stage: str, name: str) -> None:
 
 
 def _reasons(outcome: Outcome, stage: StreamingStage, num_docs: int) -> list[str | None]:
-    """Return why each document was dropped, None for the others."""
     reasons: list[str | None] = [None] * num_docs
     if outcome.codes is not None:
         rows = outcome.codes.nonzero()[0]

@@ -226,7 +226,6 @@ class Audit:
         return self.selection.place(piece, key & MAX_POSITION)
 
     def _add(self, piece: int, batch: SourceBatch) -> None:
-        """Measure the documents of a batch."""
         columns = {"key": pa.array(batch.positions), "text": batch.texts}
         view = View(pa.record_batch(columns))
         hashes, _ = hash_texts(*view.text)
@@ -422,7 +421,6 @@ class Audit:
             check.note = "; ".join(notes)
 
     def _find_lines(self, check: Check) -> None:
-        """Find repeated lines in the texts that were held."""
         high, low, counts = self._lines.totals()
         many = counts >= LINE_COUNT
         high, low, counts, share = high[many], low[many], counts[many], self._lines.share
@@ -529,7 +527,6 @@ def _effect(rows: NDArray[np.int64], marks: NDArray[np.uint64]) -> float:
 
 
 def _why(reject: Reject) -> str:
-    """Return in words why a row is no document."""
     words = {
         "bad_text": "text is missing or not a string", "bad_json": "not a JSON object",
         "invalid_utf8": "not UTF-8", "too_long": "longer than 16 MiB",

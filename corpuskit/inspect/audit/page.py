@@ -56,7 +56,6 @@ def render_audit(report: AuditReport, paths: Sequence[str]) -> str:
 
 
 def _checks(checks: Sequence[Check]) -> str:
-    """Return the table of all checks with bars."""
     done = [one.rate for one in checks if one.rate is not None]
     scale = max([*(rate.high or rate.value for rate in done), 0.001])
     rows = []

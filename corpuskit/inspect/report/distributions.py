@@ -154,7 +154,6 @@ def _measure(
 
 
 def _bound(step: Step, rule: str | None) -> tuple[float | None, str | None]:
-    """Return the threshold of a rule and the side that fails."""
     if rule is None:
         return None, None
     threshold = step.stage.threshold(rule) if rule in step.stage.bounds else 0.0

@@ -101,7 +101,6 @@ def _named(phase: Phase, state: str) -> dict[str, Any]:
 
 
 def _elapsed(run: RunDirectory, names: list[str]) -> float | None:
-    """Return the seconds between the beginning of the first task and the end of the last."""
     if not names or len(names) > MAX_MANIFESTS:
         return None
     begins, ends = [], []

@@ -305,7 +305,6 @@ def kept_documents(
 def _of_part(
     shards: Shards, part: Part, num: int, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
-    """Return documents of one row group of a shard."""
     with opened(shards.run.at(part)) as file:
         group = int(rng.integers(file.num_row_groups))
         keys = numbers(file.read_row_group(group, columns=["key"], use_threads=False).column("key"))
