@@ -38,7 +38,7 @@ COMPILING = "compiling kernels (first run on this machine)"
 LINE_SECONDS = 60.0
 DRAW_SECONDS = 0.5
 LOOK_SECONDS = 2.0  # how often manifests are looked for that are new
-SPARE = 20.0  # so many times as long as a look takes is waited for the next one
+SPARE = 20.0  # a look waits this many times as long as the last one took
 
 
 class QuietObserver(RunCallbacks):

@@ -59,7 +59,7 @@ def command(
 
 # ---------------------------------------------------------------- a comparison for people
 
-MOST_WORDS = 120  # characters of what plans say about a change; all of it stands above
+MOST_WORDS = 120  # characters of a plan's change that are repeated here
 
 _TITLES = {
     "dropped": "Kept in A, not in B",

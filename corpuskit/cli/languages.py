@@ -58,7 +58,7 @@ def derive_command(
 
     name = full_name(language)
     if name is None:
-        raise UsageError(f"{language!r} is no language. {suggest(language, common_codes())}")
+        raise UsageError(f"{language!r} is not a language. {suggest(language, common_codes())}")
     target = output / f"{name}.yml"
     if target.exists():
         raise UsageError(f"{target} is there already. Remove it, or choose another --output.")

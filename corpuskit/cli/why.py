@@ -130,7 +130,7 @@ _CLUSTER = ("cluster_id", "cluster_size", "cluster_rank")
 """Columns of a clustering stage that are shown as a sentence."""
 
 _STEPS = 12  # steps in a list; the rest are counted
-_NARROWEST, _PIPED = 40, 120  # columns at least, and where the output is no terminal
+_NARROWEST, _PIPED = 40, 120  # columns at least, and where the output is not a terminal
 
 
 class _Para(NamedTuple):

@@ -41,7 +41,7 @@ class CardFacts:
         languages: ISO 639 codes, declared or those that a stage keeps.
         sources: as declared, as read and as kept; `kept_bytes`, `tokens`, `rows` are None where
             they are not known, or not made.
-        stages: what each is and did: `params` that are no defaults, `source` of the method,
+        stages: what each is and did: `params` that are not defaults, `source` of the method,
             documents `dropped` and `changed` by rule, and before and after it; None where it has
             not run, or sees no documents.
         configs: name -> pattern of the files.

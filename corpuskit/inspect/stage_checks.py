@@ -444,7 +444,7 @@ def _made_up(name: str, texts: Sequence[str]) -> pa.Array:
 
 
 def _url(text: str) -> str | None:
-    """Return where a document comes from: a text that is a URL stands for a page there."""
+    """Return where a document comes from: a text that is a URL means a page there."""
     if text == "no url":
         return None
     return text if "//" in text else f"https://example.org/{len(text) % 8}"
@@ -509,7 +509,7 @@ def _name(subject: Subject) -> None:
 @_promise(Stage, "the docstring says what it does, and from where it comes")
 def _docstring(subject: Subject) -> None:
     first, _, rest = (inspect.getdoc(subject.cls) or "").partition("\n")
-    _expect(first.endswith("."), f"the first line is no sentence: {first!r}")
+    _expect(first.endswith("."), f"the first line is not a sentence: {first!r}")
     _expect(len(first) <= 100, f"the first line has {len(first)} characters, at most 100 are shown")
     _expect("Source:" in rest, "the docstring has no line `Source:` with the paper or the code")
     _same(registry.summary(subject.cls.stage_name()), first, "the line in `corpuskit stages`")
@@ -521,7 +521,7 @@ def _described(subject: Subject) -> None:
         text = schema.get("description", "").strip()
         _expect(text, f"{name} has no description")
         starts = text[0] in "`0123456789" or text[0].isupper()
-        _expect(starts and text.endswith((".", ")")), f"{name}: no sentence: {text!r}")
+        _expect(starts and text.endswith((".", ")")), f"{name}: not a sentence: {text!r}")
 
 
 @_promise(Stage, "a misspelt parameter is refused")
@@ -559,14 +559,14 @@ def _schema(subject: Subject) -> None:
 def _rules(subject: Subject) -> None:
     names = subject.cls.rules
     _expect(len(set(names)) == len(names) < 256, f"{len(names)} rules: {_short(names)}")
-    _same([rule for rule in names if not rule.isidentifier()], [], "rules that are no words")
+    _same([rule for rule in names if not rule.isidentifier()], [], "rules that are not words")
 
 
 @_promise(Stage, "bounds name rules and numeric parameters")
 def _bounds(subject: Subject) -> None:
     for rule, name in subject.cls.bounds.items():
-        _expect(rule in subject.cls.rules, f"{rule} is no rule")
-        _expect(name in subject.cls.model_fields, f"{name} is no parameter")
+        _expect(rule in subject.cls.rules, f"{rule} is not a rule")
+        _expect(name in subject.cls.model_fields, f"{name} is not a parameter")
         subject.stage.threshold(rule)
 
 
@@ -574,7 +574,7 @@ def _bounds(subject: Subject) -> None:
 def _names(subject: Subject) -> None:
     stage = subject.stage
     names = (*stage.needs(), *stage.adds(), *stage.files(), *stage.libraries())
-    _same([name for name in names if not isinstance(name, str)], [], "what is no name")
+    _same([name for name in names if not isinstance(name, str)], [], "what is not a name")
     _same([name for name in stage.adds() if "." in name], [], "dots in what it adds")
     facts = dict(stage.provides({}))
     _same(json.loads(json.dumps(facts)), facts, "what it provides, after JSON")
@@ -813,7 +813,7 @@ def _reference_random(subject: Subject, stage: Any, texts: list[str], _: random.
 @_promise(Source, "declared columns have types, and names of their own")
 def _columns(subject: Subject) -> None:
     for name, kind in subject.stage.declared().items():
-        _expect(isinstance(kind, pa.DataType), f"{name}: {kind!r} is no type")
+        _expect(isinstance(kind, pa.DataType), f"{name}: {kind!r} is not a type")
         _expect(name not in {*REQUIRED, "extra"} and "." not in name, f"{name} is taken")
 
 
@@ -857,7 +857,7 @@ def _count(source: Any, file: InputFile) -> int:
 def _passes(subject: Subject) -> None:
     names = [step.name for step in subject.stage.passes()]
     _expect(names and len(set(names)) == len(names), f"names of passes: {names}")
-    _same([name for name in names if not name.isidentifier()], [], "names that are no words")
+    _same([name for name in names if not name.isidentifier()], [], "names that are not words")
     _same([step.name for step in reload(subject.stage).passes()], names, "after JSON")
 
 

@@ -42,7 +42,7 @@ class Curve:
     """
 
     def __init__(self) -> None:
-        self.num_missing = 0  # values that are no finite number
+        self.num_missing = 0  # values that are not finite numbers
         self._width = 1
         self._buckets: dict[int, list[float]] = {}  # count, sum of x, sum of y, least, greatest
 
@@ -146,7 +146,7 @@ class TrainingHistory:
     speeds: dict[str, Any] | None = None  # the last comparison of the ranks
     events: list[dict[str, Any]] = field(default_factory=list)  # in order, the last of each kind
     event_counts: Counter[str] = field(default_factory=Counter)
-    broken: Counter[str] = field(default_factory=Counter)  # lines that are no JSON, by file
+    broken: Counter[str] = field(default_factory=Counter)  # lines that are not JSON, by file
     endings: list[str] = field(default_factory=list)  # messages of ranks that failed
     written: float | None = None  # when metrics.jsonl last changed, seconds since 1970
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 import pyarrow.parquet as pq
 import pytest
 
-from corpuskit.inspect import outcomes
+from corpuskit.inspect import diff
 from tests.engine.conftest import Lab, article, corpus, sentence
 
 VARIANTS = ("base", "threshold", "added", "removed", "file", "seed")
@@ -160,7 +160,7 @@ def test_every_kind_of_change_is_in_the_recounts(variants):
 
 def test_small_windows_count_the_same(variants, monkeypatch):
     whole = variants.diff("base", "file")
-    monkeypatch.setattr(outcomes, "WINDOW_ROWS", 7)
+    monkeypatch.setattr(diff, "WINDOW_ROWS", 7)
     assert variants.diff("base", "file") == whole
 
 

@@ -149,7 +149,7 @@ def test_folders_without_data_and_amounts_without_meaning_are_refused(tmp_path):
     with pytest.raises(UsageError, match="no file matches"):
         audit(tmp_path / "nothing")
     for amount in ("1", "0%", "101%", "many", "-1GB", "all of it"):
-        with pytest.raises(UsageError, match="is no amount of data"):
+        with pytest.raises(UsageError, match="is not an amount of data"):
             audit(tmp_path, amount=amount)
 
 

@@ -20,9 +20,15 @@ from loader_runs import PAD, PADDING, expected_order, write_plan, write_shards
 
 from corpuskit.cli.export import command
 from corpuskit.errors import DataError, UsageError
-from corpuskit.integrations import _packed, megatron
-from corpuskit.integrations.export import Export, Request, _check_room, export
-from corpuskit.integrations.megatron import MegatronWriter, stored_type
+from corpuskit.integrations import export as exports
+from corpuskit.integrations.export import (
+    Export,
+    MegatronWriter,
+    Request,
+    _check_room,
+    export,
+    stored_type,
+)
 from corpuskit.loader import read_mix
 from corpuskit.loader.edits import new_edit, write_edit
 from corpuskit.storage import LocalStore
@@ -53,9 +59,9 @@ def run(shards) -> Path:
 def pieces(request, monkeypatch):
     """Everything read at once, and in pieces of a row group, a few rows, a few entries."""
     if request.param == "many":
-        monkeypatch.setattr(_packed, "READ_BYTES", 1)
-        monkeypatch.setattr(_packed, "WINDOW_BYTES", 34 * 100)
-        monkeypatch.setattr(megatron, "CHUNK", 7)
+        monkeypatch.setattr(exports, "READ_BYTES", 1)
+        monkeypatch.setattr(exports, "WINDOW_BYTES", 34 * 100)
+        monkeypatch.setattr(exports, "CHUNK", 7)
 
 
 def stored(shards, name: str) -> list[tuple[str, int]]:

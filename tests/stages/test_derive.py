@@ -192,7 +192,7 @@ def test_a_least_score_is_derived_for_a_model(files):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["hnu", "--web", "hu"], "'hnu' is no language. Did you mean"),
+        (["hnu", "--web", "hu"], "'hnu' is not a language. Did you mean"),
         (["hu", "--web", "nowhere"], "nowhere: no such file or folder"),
         (["hu", "--web", "hu", "--text-column", "content"], "content"),
         (["hu", "--web", "hu", "--stop-word-share", "0.9"], "Set a smaller --stop-word-share"),

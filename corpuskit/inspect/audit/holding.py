@@ -63,7 +63,7 @@ class HashSample:
 class FirstSeen:
     """Tells the first of equal hashes from the others; takes 16 MB.
 
-    One bit stands for each hash: of a million different ones, 1 in 270 counts as seen before.
+    One bit marks each hash: of a million different ones, 1 in 270 counts as seen before.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from corpuskit.storage import FoundFile
 
 SAMPLE_BYTES, DOCUMENT_BYTES = 1_000_000_000, 500
-"""Text that is analysed by default: 32 CPU s; less of short texts, of which each costs as much as
+"""Text that is analysed by default: 32 CPU s; less of short texts, since each costs as much as
 500 bytes."""
 
 READ_FACTOR = 2
@@ -192,7 +192,7 @@ def _wanted(sample: str, total: int) -> int:
     form = re.fullmatch(r"(\d+(?:\.\d+)?) ?(KB|MB|GB|TB|%)", sample.strip().upper())
     number, unit = (float(form[1]), form[2]) if form else (0.0, "")
     if number <= 0 or (unit == "%" and number > 100):
-        raise UsageError(f"--sample {sample!r}: is no amount of data. Write 500MB, 10% or all.")
+        raise UsageError(f"--sample {sample!r}: is not an amount of data. Write 500MB, 10% or all.")
     return int(number / 100 * total if unit == "%" else min(number * _UNITS[unit], total))
 
 
@@ -286,7 +286,7 @@ def _sources(
         if kind not in KINDS or seen[kind] <= LOOKED_AT:
             try:
                 look, names = string_columns(address)
-            except UsageError:  # its first line is no document; others may be
+            except UsageError:  # its first line is not a document; others may be
                 look, names = "", None
             except BROKEN as error:
                 unreadable.append(Unreadable(address, _reason(error, address)))

@@ -1,4 +1,4 @@
-"""Clusters of duplicates: how many of which size, the largest ones, and survivors by key."""
+"""Clusters of duplicates: counts by size, the largest ones, and survivors by key."""
 
 from __future__ import annotations
 
