@@ -202,28 +202,24 @@ def _place(run: RunDirectory, stage: str, rule: str, source: str, action: str) -
         why = "dropped and cut nothing." if is_known else f"is not a stage. {suggest(stage, known)}"
         raise UsageError(f"{stage!r} {why} Stages with ledger rows: {', '.join(labels)}.")
     places = [place for place in places if stage in ("", place.stage)]
-    name = rule_of(rule)
-    steps = (  # what is asked for, its place in the keys of `counts`, what to say without it
-        (action, 0, f"no ledger rows with action {action!r}"),
-        (name, 1, f"no ledger rows of rule {rule!r}"),
-        (source, 2, f"no ledger rows of source {source!r}"),
-    )
-    where = f"{stage}: " if stage else f"{run.store.address}: "
-    for at, (value, column, message) in enumerate(steps):
+    where = stage or run.store.address
+    for column, (words, value) in enumerate(
+        (("with action", action), ("of rule", rule_of(rule)), ("of source", source))
+    ):
         if not value:
             continue
         known = sorted({key[column] for place in places for key in place.counts})
-        asked = [(one, i) for one, i, _ in steps[: at + 1] if one]
-        places = [
-            place
-            for place in places
-            if any(all(key[i] == one for one, i in asked) for key in place.counts)
-        ]
-        if not places:
-            also = f" and {', '.join(one for one, _ in asked[:-1])}" if len(asked) > 1 else ""
+        chosen = []
+        for place in places:
+            mine = {key: num for key, num in place.counts.items() if key[column] == value}
+            chosen += [place._replace(counts=mine)] if mine else []
+        if not chosen:
             hint = suggest(value, known)
-            hint = f"{hint} " if hint.startswith("Did") and value not in known else ""
-            raise UsageError(f"{where}{message}{also}. {hint}There are: {', '.join(known)}.")
+            hint = f"{hint} " if hint.startswith("Did") else ""
+            raise UsageError(
+                f"{where}: no ledger rows {words} {value!r}. {hint}There are: {', '.join(known)}."
+            )
+        places = chosen
     return places[-1]
 
 

@@ -338,7 +338,7 @@ def check_apart(run_dir: str, out: str) -> None:
         raise UsageError(f"{out}: is inside the run directory. Give a folder outside of it.")
 
 
-# ---------------------------------------------------------------- packed rows, as stored or by steps
+# ---------------------------------------------------------------- packed rows, as stored or by step
 
 READ_BYTES = 4 << 20  # read of a part at a time
 

@@ -1,7 +1,6 @@
 """The report of a run: one HTML file that needs nothing beside itself.
 
-facts.py          gathers everything that is shown, as JSON values, from
-resources.py      what phases and stages cost
+facts.py          gathers everything that is shown, as JSON values: what phases and stages cost, and
 funnel.py         documents, bytes and tokens before each stage, drops and changes by rule
 distributions.py  what was measured, domains, lengths
 ledger.py         rows of the ledger: samples, and spans by rule
