@@ -100,16 +100,6 @@ def test_changes_are_rows_of_the_ledger_and_spans_are_theirs(facts, ledger):
         assert (row["spans"], row["span_bytes"], row["how"]) == (spans[key], sizes[key], "exact")
 
 
-def test_counters_of_the_seals_say_the_same(facts, run):
-    found: Counter = Counter()
-    for _, seal in sealed(run):
-        for name, value in seal.counters.items():
-            kind, _, rest = name.partition("/")
-            if kind == "dropped":
-                found[tuple(rest.split("/"))] += value
-    assert by_rule(facts["drops"]) == found
-
-
 def test_profile_parts_say_the_same(facts, profile):
     found: Counter = Counter()
     for row in profile:

@@ -165,16 +165,6 @@ def test_a_document_that_the_mixture_never_takes_says_so(whys):
     assert "which no step takes" in whys.cli("why", str(whys.out), name).stdout
 
 
-@pytest.mark.parametrize("name", ["short", "mail", "copy-2", "quoting"])
-def test_the_fate_is_that_of_ledger_and_documents(whys, name):
-    told = whys.told(name)
-    assert (name in {row["id"] for row in whys.rows("documents")}) == told["kept"]
-    rows = [row for row in whys.rows("ledger") if row["doc_id"] == name]
-    assert sorted((row["stage"], row["rule"]) for row in rows) == sorted(
-        (row["stage"], row["rule"]) for row in told["ledger"]
-    )
-
-
 @pytest.mark.parametrize("name", ["doc1", "short", "mail", "quoting", "edited", "surrogate"])
 def test_recomputed_every_stage_decides_as_it_did(whys, name):
     told = whys.told(name, "--recompute")
