@@ -132,7 +132,7 @@ def _has_moved(text: str, spans: Sequence[tuple[int, int]]) -> bool:
 def _sample(
     run: RunDirectory, row: LedgerRow, text: str | None, other: str | None
 ) -> dict[str, Any]:
-    survivor = None
+    survivor: dict[str, Any] | None = None
     if row.survivor_id is not None:
         survivor = {"id": row.survivor_id, "text": None, "jaccard": None}
         if text is not None and other is not None:
