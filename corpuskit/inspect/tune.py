@@ -649,7 +649,8 @@ def _given(request: str, span: str) -> list[float]:
             first, last = float(low), float(high)
             [count] = [int(number) for number in rest] or [POINTS]
             if -np.inf < first < last < np.inf and 2 <= count <= MOST_POINTS:
-                return np.linspace(first, last, count).tolist()
+                values = np.linspace(first, last, count).tolist()
+                return values
     except ValueError:
         pass
     raise UsageError(
