@@ -649,8 +649,7 @@ def _given(request: str, span: str) -> list[float]:
             first, last = float(low), float(high)
             [count] = [int(number) for number in rest] or [POINTS]
             if -np.inf < first < last < np.inf and 2 <= count <= MOST_POINTS:
-                values = np.linspace(first, last, count).tolist()
-                return values
+                return [float(value) for value in np.linspace(first, last, count)]
     except ValueError:
         pass
     raise UsageError(
