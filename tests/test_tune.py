@@ -456,13 +456,27 @@ def test_ties_and_what_is_no_number_are_kept_on_the_line(tmp_path):
     assert swept.total["newly_dropped"] == [2, 0, 0]
 
 
-def test_thresholds_are_quantiles_of_the_rules_of_an_entry(tmp_path):
-    grams = [0.1, 0.2, 0.3, 0.4]
-    tunable = stored(tmp_path, Between(), code=[0, 0, 5, 5], ngrams=grams, small=[3] * 4)
+class Grams(Between):
+    """Two rules, whose thresholds are entries of one mapping.
+
+    Source: none.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = ("pairs", "triples")
+    bounds: ClassVar[dict[str, str]] = {"pairs": "top_n_grams", "triples": "top_n_grams"}
+    top_n_grams: dict[int, float | None] = Field({2: 0.2, 3: 0.9})
+
+    def threshold(self, rule):
+        return self.top_n_grams[2 if rule == "pairs" else 3]
+
+
+def test_thresholds_are_quantiles_of_the_rule_of_an_entry(tmp_path):
+    pairs = [0.1, 0.2, 0.3, 0.4]
+    tunable = stored(tmp_path, Grams(), code=[0, 0, 1, 1], pairs=pairs, triples=[0.7] * 4)
     swept = sweep(tunable, [], "top_n_grams.2")
     assert (swept.values[0], swept.values[-1], swept.now) == (0.1, 0.4, 0.2)
     assert swept.total["kept_documents"] == [
-        sum(g <= value for g in grams) for value in swept.values
+        sum(pair <= value for pair in pairs) for value in swept.values
     ]
 
 
