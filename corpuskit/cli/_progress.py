@@ -38,7 +38,7 @@ COMPILING = "compiling kernels (first run on this machine)"
 LINE_SECONDS = 60.0
 DRAW_SECONDS = 0.5
 LOOK_SECONDS = 2.0  # how often manifests are looked for that are new
-SPARE = 20.0  # a look waits this many times as long as the last one took
+SPARE = 20.0  # pause between two looks, as a multiple of what a look takes
 
 
 class QuietObserver(RunCallbacks):

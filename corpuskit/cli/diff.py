@@ -59,7 +59,7 @@ def command(
 
 # ---------------------------------------------------------------- a comparison for people
 
-MOST_WORDS = 120  # characters of a plan's change that are repeated here
+MOST_WORDS = 120  # characters of what plans say about a change; the whole is printed above
 
 _TITLES = {
     "dropped": "Kept in A, not in B",
