@@ -263,6 +263,8 @@ def _ways_to_fit(settings: TrainSettings, result: Estimate) -> list[str]:
         ways.append("parallel.recompute: full keeps the inputs of blocks only.")
     if result.work.kernel == "sdpa" and result.work.is_cuda:
         ways.append("attention: varlen (in bfloat16) has no mask.")
+    if result.work.rows == 1 and largest in ("activations", "logits", "working"):
+        ways.append(f"parallel.context: {2 * parallel.context} halves the tokens of a rank.")
     if largest == "logits" and parallel.tensor == 1:
         ways.append("parallel.tensor: 2 halves the logits.")
     if largest in ("weights", "optimizer", "gathered weights", "gradients"):
