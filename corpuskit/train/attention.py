@@ -155,10 +155,11 @@ def document_blocks(positions: torch.Tensor, places: torch.Tensor) -> BlockMask:
     def is_seen(
         row: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
     ) -> torch.Tensor:
-        place = places[query]
+        place = places[query] if is_shared else query  # the kernel loads no more than it needs
         return (documents[row, place] == documents[row, key]) & (key <= place)
 
     rows, length = positions.shape
+    is_shared = len(places) < length
     # Compiled it makes no (R, L, L) on the way.
     build = _compiled(create_block_mask) if positions.is_cuda else create_block_mask
     return build(is_seen, rows, None, len(places), length, positions.device)
