@@ -224,9 +224,10 @@ def ranks(place: Place) -> Iterator[Row]:
     if count < 2:
         raise Skipped("one GPU; NCCL ran with one rank in the other parts")
     meshes = [("zero 3", {}), ("zero 1", {"zero": 1}), ("tensor 2", {"tensor": 2})]
+    meshes.append(("context 2", {"context": 2}))
     for dtype, preset in (("float32", "15m"), ("bfloat16", "150m"))[: 1 if place.dry else 2]:
         alone: list[float] = []
-        for name, mesh in [("one rank", {}), *meshes[: 1 if place.dry else 3]]:
+        for name, mesh in [("one rank", {}), *meshes[: 1 if place.dry else 4]]:
             number = count if alone else 1
             batch = {"global_rows": 8, "micro_rows": 1}
             settings = place.settings(

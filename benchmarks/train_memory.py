@@ -36,9 +36,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from corpuskit.train.attention import lay_out
 from corpuskit.train.estimate import FLOAT, plan_work, step_moments
-from corpuskit.train.model import token_losses
+from corpuskit.train.model import micro_batch, token_losses
 from corpuskit.train.optim import build_optimizer, clip_gradients
 from corpuskit.train.parallel import begin_micro_batch, build_model, join
 from corpuskit.train.settings import TrainSettings
@@ -57,6 +56,7 @@ class Case:
     ranks: int = 1
     zero: int = 3
     tensor: int = 1
+    context: int = 1
     replicas: int = 1
     micro_batches: int = 1
     rows: int = 2
@@ -69,13 +69,14 @@ class Case:
         if self.ranks > 1:
             words.append(f"{self.ranks} ranks zero {self.zero}")
         words += [f"tensor {self.tensor}"] * (self.tensor > 1)
+        words += [f"context {self.context}"] * (self.context > 1)
         words += [f"replicas {self.replicas}"] * (self.replicas > 1)
         words += [f"{self.micro_batches} micro-batches"] * (self.micro_batches > 1)
         return " ".join(words)
 
     def settings(self) -> TrainSettings:
         """Return it as a training file would say it."""
-        rows = self.rows * self.micro_batches * self.ranks // self.tensor
+        rows = self.rows * self.micro_batches * self.ranks // self.tensor // self.context
         return TrainSettings.model_validate(
             {
                 "data": "none",
@@ -85,7 +86,7 @@ class Case:
                 "steps": 2,
                 "parallel": {
                     "zero": self.zero, "recompute": self.recompute,
-                    "tensor": self.tensor, "replicas": self.replicas,
+                    "tensor": self.tensor, "context": self.context, "replicas": self.replicas,
                 },
                 "checkpoint": {"background": False},
                 "dtype": self.dtype,
@@ -113,6 +114,8 @@ CASES = [
     Case("15m", ranks=2, replicas=2, rows=1, seq_len=256),
     *(Case("15m", dtype, ranks=2, tensor=2, rows=1, seq_len=256) for dtype in DTYPES),
     Case("15m", recompute="full", ranks=2, tensor=2, rows=1, seq_len=256),
+    *(Case("15m", dtype, ranks=2, context=2, rows=1) for dtype in DTYPES),
+    Case("15m", recompute="full", ranks=2, context=2, rows=1),
 ]  # fmt: skip
 
 
@@ -210,26 +213,27 @@ def _take_steps(case: Case, parallel: Any, living: Living | None) -> dict[str, f
     # The hooks are shown DTensors, too, which have no storage of their own.
     watching: Any = torch.autograd.graph.saved_tensors_hooks if is_plain else _no_hooks
     positions = np.tile(np.arange(case.seq_len), (case.rows, 1))
+    random = np.random.default_rng(0)
     for _ in range(2):
         if living:
             living.most = living.now
-        for micro_batch in range(case.micro_batches):
-            begin_micro_batch(model, settings, is_last=micro_batch == case.micro_batches - 1)
+        for number in range(case.micro_batches):
+            begin_micro_batch(model, settings, is_last=number == case.micro_batches - 1)
             before, saved = living.now if living else 0, dict[int, int]()
-            layout = lay_out(
-                positions, head_dim=shape.head_dim, rope_theta=shape.rope_theta, kernel="sdpa",
-                device=parallel.device,
+            tokens = random.integers(case.vocab_size, size=(case.rows, case.seq_len))
+            part = micro_batch(
+                shape, tokens, tokens.copy(), positions, kernel="sdpa", device=parallel.device,
+                context=parallel.context,
             )  # fmt: skip
-            tokens = torch.randint(case.vocab_size, (case.rows, case.seq_len))
             with watching(_note(saved), lambda tensor: tensor):
-                losses, objective = token_losses(model(tokens, layout), tokens.clone())
-            if living and micro_batch == 0:
+                losses, objective = token_losses(model(part.tokens, part.layout), part.labels)
+            if living and number == 0:
                 found["kept"] = living.now - before
                 if is_plain:
                     weights = sum(parameter.nbytes for parameter in model.parameters())
                     found["saved"] = sum(saved.values()) - weights
             objective.backward()
-            del losses, objective, layout
+            del losses, objective, part
         if living:
             found["grads"] = _bytes(p.grad for p in model.parameters())
         clip_gradients(model.parameters(), 1.0)

@@ -148,6 +148,7 @@ def _explain(part: str, figures: Estimate) -> str:
         cut += f", matrices over {work.tensor}"
     dtype = "bfloat16" if work.item_bytes == 2 else "float32"
     rows = f"{work.rows} row{'s' * (work.rows > 1)} of {work.seq_len:,} tokens"
+    rows += f", shared by {work.context} ranks" * (work.context > 1)
     average = ", average weights" if work.keeps_average else ""
     keeps_whole = work.accumulates and work.zero == 1 and work.is_wrapped
     return {
@@ -157,7 +158,8 @@ def _explain(part: str, figures: Estimate) -> str:
         "gathered weights": f"{dtype}, zero: {work.zero}",
         "reduction": "gradients as made and as sent over the ranks",
         "activations": f"{rows}, {dtype}, recompute: {work.recompute}",
-        "mask": f"rows x {work.seq_len:,} x {work.seq_len:,}; as numbers again in each block",
+        "mask": f"rows x {work.tokens // work.rows:,} x {work.seq_len:,}; "
+        "as numbers again in each block",
         "logits": f"x {shape.vocab_size:,}, float32, with what the loss makes of them",
         "working": "inside the backward pass of a block",
         "checkpoint": "copy while it is written in the background",

@@ -1,7 +1,7 @@
 """Attention that stays inside documents, and the layout of a micro-batch that it reads.
 
 Shapes: R rows, L tokens per row, H query heads, G key/value heads (G divides H), D head size, N
-documents.
+documents. With context parallelism a rank has M of the L tokens of each row, else M is L.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch.nn.attention.flex_attention import BlockMask
 
+    from corpuskit.train.context import Context
     from corpuskit.train.settings import RopeScaling
 
 Kernel = Literal["sdpa", "varlen", "flex"]
@@ -34,12 +35,25 @@ Kernel = Literal["sdpa", "varlen", "flex"]
 class Layout:
     """Documents and positions of one micro-batch, computed once and used by every block."""
 
-    cos: torch.Tensor  # (R, L, 1, D/2) float32, of the rotary angles
-    sin: torch.Tensor  # (R, L, 1, D/2) float32
-    mask: torch.Tensor | None  # sdpa: (R, 1, L, L) bool, True where a query may see a key
-    offsets: torch.Tensor | None  # varlen: (N+1,) int32 into R*L, a document between each two
-    longest: int  # varlen: tokens of the longest document
-    blocks: BlockMask | None  # flex: which blocks of the mask are empty, full, or between
+    cos: torch.Tensor  # (R, M, 1, D/2) float32, of the rotary angles
+    sin: torch.Tensor  # (R, M, 1, D/2) float32
+    mask: torch.Tensor | None = None  # sdpa: (R, 1, M, L) bool, True where a query may see a key
+    blocks: BlockMask | None = None  # flex: which blocks of the mask are empty, full, or between
+    packed: Packed | None = None  # varlen
+    context: Context | None = None  # the ranks that share these rows, if any do
+
+
+class Packed(NamedTuple):
+    """Documents one after the other, as varlen takes them.
+
+    With context parallelism, N counts the parts of documents whose tokens follow each other on this
+    rank. Its queries are the last of the keys that they may see.
+    """
+
+    queries: torch.Tensor  # (N+1,) int32 into R*M, a document between each two
+    keys: torch.Tensor  # (N+1,) int32 likewise into keys and values
+    longest: tuple[int, int]  # most queries, and most keys, of a document
+    places: torch.Tensor | None  # (K,) int64 of these keys in R*L; None for all of them
 
 
 def choose_kernel(
@@ -77,6 +91,7 @@ def lay_out(
     kernel: Kernel,
     device: torch.device,
     rope_scaling: RopeScaling | None = None,
+    context: Context | None = None,
 ) -> Layout:
     """Build the layout of a micro-batch.
 
@@ -88,26 +103,25 @@ def lay_out(
         kernel: what will read it.
         device: where its tensors go.
         rope_scaling: what stretches the frequencies, if anything does.
+        context: the ranks that share the rows, if any do; `position_ids` are of whole rows.
     """
+    length = position_ids.shape[1]
+    mine = np.arange(length) if context is None else context.places(length)
     positions = torch.from_numpy(np.ascontiguousarray(position_ids, np.int64)).to(device)
     halves = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
     frequencies = rope_theta ** (-halves / head_dim)
     if rope_scaling:
         frequencies = stretch(frequencies, rope_scaling)
-    angles = positions[..., None].float() * frequencies
-    mask = offsets = blocks = None
-    longest = 0
-    if kernel == "sdpa":
-        mask = document_mask(positions)
-    elif kernel == "flex":
-        blocks = document_blocks(positions)
-    else:
-        starts = np.flatnonzero(position_ids.reshape(-1) == 0)
-        bounds = np.append(starts, position_ids.size).astype(np.int32)
-        longest = int(np.diff(bounds).max())
-        offsets = torch.from_numpy(bounds).to(device)
-    cos, sin = angles.cos()[:, :, None], angles.sin()[:, :, None]
-    return Layout(cos, sin, mask, offsets, longest, blocks)
+    places = torch.from_numpy(mine).to(device)
+    angles = positions[:, places, None].float() * frequencies
+    return Layout(
+        angles.cos()[:, :, None],
+        angles.sin()[:, :, None],
+        mask=document_mask(positions, places) if kernel == "sdpa" else None,
+        blocks=document_blocks(positions, places) if kernel == "flex" else None,
+        packed=pack_documents(position_ids, mine, device) if kernel == "varlen" else None,
+        context=context,
+    )
 
 
 def stretch(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
@@ -121,46 +135,82 @@ def stretch(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
     return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
-def document_mask(positions: torch.Tensor) -> torch.Tensor:
-    """Return (R, 1, L, L) bool: causal, and True only inside a document. Costs R*L*L bytes."""
+def document_mask(positions: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return (R, 1, M, L) bool: causal, and True only inside a document. Costs R*M*L bytes.
+
+    Args:
+        positions: (R, L), of whole rows.
+        places: (M,) of the queries in a row.
+    """
     documents = (positions == 0).cumsum(1)
-    causal = torch.ones(positions.shape[1], positions.shape[1], device=positions.device).tril()
-    return ((documents[:, :, None] == documents[:, None, :]) & causal.bool())[:, None]
+    keys = torch.arange(positions.shape[1], device=positions.device)
+    causal = keys <= places[:, None]
+    return ((documents[:, places, None] == documents[:, None, :]) & causal)[:, None]
 
 
-def document_blocks(positions: torch.Tensor) -> BlockMask:
+def document_blocks(positions: torch.Tensor, places: torch.Tensor) -> BlockMask:
     """Return the mask of `document_mask` for flex_attention, in blocks of 128 x 128 tokens."""
     documents = (positions == 0).cumsum(1)
 
     def is_seen(
         row: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
     ) -> torch.Tensor:
-        return (documents[row, query] == documents[row, key]) & (key <= query)
+        place = places[query] if is_shared else query  # the kernel loads no more than it needs
+        return (documents[row, place] == documents[row, key]) & (key <= place)
 
     rows, length = positions.shape
+    is_shared = len(places) < length
     # Compiled it makes no (R, L, L) on the way.
     build = _compiled(create_block_mask) if positions.is_cuda else create_block_mask
-    return build(is_seen, rows, None, length, length, positions.device)
+    return build(is_seen, rows, None, len(places), length, positions.device)
+
+
+def pack_documents(
+    position_ids: NDArray[np.integer], places: NDArray[np.int64], device: torch.device
+) -> Packed:
+    """Return the documents of (R, L) `position_ids`, or what (M,) `places` of each row have."""
+    length = position_ids.shape[1]
+    is_first = position_ids[:, places] == 0
+    is_first[:, 0] = True
+    is_first[:, 1:] |= np.diff(places) != 1
+    starts = np.flatnonzero(is_first)
+    queries = np.append(starts, is_first.size)
+    row, column = np.divmod(starts, len(places))
+    before = position_ids[row, places[column]].astype(np.int64)  # keys that others have queries of
+    sizes = before + np.diff(queries)
+    keys = np.append(0, sizes.cumsum())
+    of_keys = None
+    if len(places) < length:
+        begins = row * length + places[column] - before
+        of_keys = np.arange(keys[-1]) + np.repeat(begins - keys[:-1], sizes)
+    return Packed(
+        torch.from_numpy(queries.astype(np.int32)).to(device),
+        torch.from_numpy(keys.astype(np.int32)).to(device),
+        (int(np.diff(queries).max()), int(sizes.max())),
+        None if of_keys is None else torch.from_numpy(of_keys).to(device),
+    )
 
 
 def rotate(x: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Turn (R, L, H, D) by its positions, pairing the halves of D as published Llama weights do."""
+    """Turn (R, M, H, D) by its positions, pairing the halves of D as published Llama weights do."""
     a, b = x.float().chunk(2, dim=-1)
     turned = (a * layout.cos - b * layout.sin, b * layout.cos + a * layout.sin)
     return torch.cat(turned, dim=-1).to(x.dtype)
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Return (R, L, H, D): each token attends to itself and to what precedes it in its document.
+    """Return (R, M, H, D): each token attends to itself and to what precedes it in its document.
 
     Args:
-        q: (R, L, H, D).
-        k: (R, L, G, D).
-        v: (R, L, G, D).
+        q: (R, M, H, D).
+        k: (R, M, G, D).
+        v: (R, M, G, D).
         layout: of this micro-batch.
     """
     grouped = q.shape[2] != k.shape[2]
-    if layout.offsets is None:
+    if layout.context is not None:
+        k, v = layout.context.gather(torch.cat((k, v))).chunk(2)  # (R, L, G, D) each
+    if layout.packed is None:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         if layout.blocks is not None:
             flex: Callable[..., torch.Tensor] = flex_attention
@@ -168,19 +218,23 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: Layout) ->
             return flex(q, k, v, block_mask=layout.blocks, enable_gqa=grouped).transpose(1, 2)
         seen = scaled_dot_product_attention(q, k, v, attn_mask=layout.mask, enable_gqa=grouped)
         return seen.transpose(1, 2)
-    packed = varlen_attn(
+    packed = layout.packed
+    k, v = k.flatten(0, 1), v.flatten(0, 1)
+    if packed.places is not None:
+        k, v = k[packed.places], v[packed.places]
+    found = varlen_attn(
         query=q.flatten(0, 1),
-        key=k.flatten(0, 1),
-        value=v.flatten(0, 1),
-        cu_seq_q=layout.offsets,
-        cu_seq_k=layout.offsets,
-        max_q=layout.longest,
-        max_k=layout.longest,
-        window_size=(-1, 0),  # causal: everything before, nothing after
+        key=k,
+        value=v,
+        cu_seq_q=packed.queries,
+        cu_seq_k=packed.keys,
+        max_q=packed.longest[0],
+        max_k=packed.longest[1],
+        window_size=(-1, 0),  # causal, counted from the last key: all before, nothing after
         enable_gqa=grouped,
     )
-    assert isinstance(packed, torch.Tensor), "a pair only if auxiliary outputs are asked for"
-    return packed.view(q.shape)
+    assert isinstance(found, torch.Tensor), "a pair only if auxiliary outputs are asked for"
+    return found.view(q.shape)
 
 
 @functools.cache

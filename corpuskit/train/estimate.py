@@ -31,6 +31,7 @@ import numpy as np
 from corpuskit.errors import UsageError
 from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
 from corpuskit.train.settings import (
+    require_context,
     require_even_shares,
     require_pipeline,
     require_ranks,
@@ -212,13 +213,14 @@ def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_c
     """
     parallel, rows = settings.parallel, settings.batch.global_rows
     require_ranks(parallel, ranks)
-    data_ranks = ranks // (parallel.tensor * parallel.pipeline)
+    data_ranks = parallel.data_ranks(ranks)
     if rows % data_ranks:
         raise UsageError(
             f"batch.global_rows: {rows} rows are not shared out evenly by {data_ranks} ranks. "
             "Change it, or --ranks."
         )
     require_even_shares(length.shape, length.seq_len, parallel.tensor)
+    require_context(length.seq_len, parallel)
     require_pipeline(length.shape, settings, ranks)
     if settings.attention in ("varlen", "flex") and not is_cuda:
         raise UsageError(
@@ -261,6 +263,8 @@ def _ways_to_fit(settings: TrainSettings, result: Estimate) -> list[str]:
         ways.append("parallel.recompute: full keeps the inputs of blocks only.")
     if result.work.kernel == "sdpa" and result.work.is_cuda:
         ways.append("attention: varlen (in bfloat16) has no mask.")
+    if result.work.rows == 1 and largest in ("activations", "logits", "working"):
+        ways.append(f"parallel.context: {2 * parallel.context} halves the tokens of a rank.")
     if largest == "logits" and parallel.tensor == 1:
         ways.append("parallel.tensor: 2 halves the logits.")
     if largest in ("weights", "optimizer", "gathered weights", "gradients"):
@@ -496,6 +500,7 @@ class Work:
     keeps_average: bool  # of the weights
     copies_state: bool  # for checkpoints written in the background, in the same memory
     expert: int = 1  # ranks that share the experts of a layer
+    context: int = 1  # ranks that share the tokens of a row
     layers: int | None = None  # that it has of a pipeline's; None for all, and the two below
     has_embedding: bool = True
     has_head: bool = True
@@ -505,7 +510,7 @@ class Work:
     @property
     def tokens(self) -> int:
         """Of a micro-batch; ranks that share matrices have the same ones."""
-        return self.rows * self.seq_len
+        return self.rows * self.seq_len // self.context
 
 
 def plan_work(
@@ -513,7 +518,7 @@ def plan_work(
 ) -> Work:
     """Return what each of `ranks` ranks does; the settings must fit them."""
     parallel = settings.parallel
-    data_ranks = ranks // (parallel.tensor * parallel.pipeline)
+    data_ranks = parallel.data_ranks(ranks)
     rank_rows = settings.batch.global_rows // data_ranks
     rows = min(settings.batch.micro_rows, rank_rows)
     kernel = settings.attention
@@ -522,8 +527,9 @@ def plan_work(
     return Work(
         rows=rows,
         seq_len=seq_len,
-        shards=data_ranks // parallel.replicas,
+        shards=data_ranks * parallel.context // parallel.replicas,
         tensor=parallel.tensor,
+        context=parallel.context,
         expert=parallel.expert,
         zero=parallel.zero,
         recompute=parallel.recompute,
@@ -564,7 +570,7 @@ def plan_pipeline(
     size, chunks, kind = parallel.pipeline, parallel.chunks, parallel.pipeline_schedule
     if size == 1:
         return [], 0.0
-    num = settings.batch.global_rows * size * parallel.tensor // ranks // work.rows
+    num = settings.batch.global_rows // parallel.data_ranks(ranks) // work.rows
     waits = (size - 1) / chunks / (3 if parallel.splits_backward else 1)
     places = []
     for place in range(size):
@@ -748,7 +754,8 @@ def _block_bytes(shape: ModelShape, work: Work, recompute: str) -> float:
         norms += _norm_bytes(work, a, heads) + _norm_bytes(work, k, kv_heads)
     # What products read: of attention and feed-forward all tokens, gathered.
     mask = b * work.seq_len if work.kernel == "sdpa" else 0  # as numbers, in each block
-    return norms + b * (2 * shape.dim + a + 2 * k + 4 * f) + attended + mask + routed
+    keys = 2 * k * work.context  # and values, of whole rows
+    return norms + b * (2 * shape.dim + a + keys + 4 * f) + attended + mask + routed
 
 
 def _routed_bytes(dim: int, experts: ExpertShape, item_bytes: int) -> float:
@@ -785,9 +792,13 @@ def _logit_bytes(shape: ModelShape, work: Work) -> tuple[float, float]:
 def _working_bytes(shape: ModelShape, work: Work) -> float:
     """Return what the backward pass of a block makes of each token and drops again, at its most.
 
-    The gradients of gate and up are made while what they came from is still there.
+    The gradients of gate and up are made while what they came from is still there; later those of
+    keys and values, of whole rows, twice where these are shared.
     """
+    of_keys = 4 * shape.kv_heads * shape.head_dim * work.context if work.context > 1 else 0
     if experts := shape.experts:
         inner = (experts.per_token + experts.shared) * experts.ffn_dim
-        return work.item_bytes * (2 * inner + (1 + experts.per_token) * shape.dim)
-    return work.item_bytes * (2 * shape.ffn_dim / work.tensor + shape.dim)
+        return work.item_bytes * (
+            max(2 * inner + experts.per_token * shape.dim, of_keys) + shape.dim
+        )
+    return work.item_bytes * (max(2 * shape.ffn_dim, of_keys) / work.tensor + shape.dim)

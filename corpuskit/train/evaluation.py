@@ -234,6 +234,7 @@ def losses_of(
             *(fill(each, first, none) for each, none in zip(values, masked, strict=True)),
             kernel=kernel,
             device=device,
+            context=parallel.context,
         )
 
     firsts = range(0, num_passes * micro_rows, micro_rows)
@@ -249,6 +250,6 @@ def losses_of(
             of_tokens = forward_only(model, settings, parallel, parts)
         else:
             of_tokens, _ = token_losses(model(parts[0].tokens, parts[0].layout), parts[0].labels)
-        losses.append(of_tokens.double().cpu())
+        losses.append(parallel.whole_rows(of_tokens).double().cpu())
     of_rows: NDArray[np.float64] = torch.cat(losses).numpy()
     return of_rows[: len(rows.sources)]

@@ -296,7 +296,7 @@ def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Ten
     np.add.at(by_source[1], batch["source_ids"], batch["text_bytes"])
     counts = run.parallel.sum(torch.from_numpy(by_source).to(device))
 
-    losses = accumulate_gradients(run, batch, counts[0].sum())
+    losses = run.parallel.whole_rows(accumulate_gradients(run, batch, counts[0].sum()))
 
     totals = torch.zeros(num_sources + 1, dtype=torch.float64, device=device)
     sources = torch.from_numpy(batch["source_ids"]).to(device)
@@ -308,10 +308,8 @@ def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Ten
         dist.all_reduce(totals[-1:])
     experts = None
     if run.model.shape.experts:
-        mine = take_loads(run.model.blocks, run.model.shape, sources, num_sources)
-        experts = run.parallel.sum(mine)
-        if run.pipeline:
-            dist.all_reduce(experts, group=run.parallel.pipeline_group)
+        experts = take_loads(run.model.blocks, run.model.shape, sources, num_sources)
+        dist.all_reduce(experts)  # no two ranks have the same tokens of the same layer
     group = run.parallel.pipeline_group if run.pipeline else None
     norm = clip_gradients(run.model.parameters(), run.settings.optimizer.clip_norm, group)
     # The one wait for the device: nothing is applied before it is known to be sound.
@@ -331,7 +329,7 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
             labels are spread.
 
     Returns:
-        (S, L) each token's cross-entropy, in nats.
+        (S, L) each token's cross-entropy, in nats; if ranks share rows, of this one's tokens.
     """
     model, settings = run.model, run.settings
     num_rows, micro_rows = len(batch["tokens"]), settings.batch.micro_rows
@@ -339,7 +337,10 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
     def take(number: int) -> MicroBatch:
         rows = slice(number * micro_rows, (number + 1) * micro_rows)
         arrays = (batch[name][rows] for name in ("tokens", "labels", "position_ids"))
-        return micro_batch(model.shape, *arrays, kernel=run.kernel, device=run.parallel.device)
+        return micro_batch(
+            model.shape, *arrays, kernel=run.kernel, device=run.parallel.device,
+            context=run.parallel.context,
+        )  # fmt: skip
 
     if run.pipeline:
         return run.pipeline.step(take, num_labels)
@@ -362,8 +363,7 @@ def model_flops_utilisation(run: Run, batch: Batch, seconds: float) -> float | N
     if run.peak_flops is None:
         return None
     flops = step_flops(run.model.shape, np.diff(batch["cu_seqlens"]))
-    sizes = run.settings.parallel
-    return flops / (sizes.tensor * sizes.pipeline) / seconds / run.peak_flops
+    return flops * run.parallel.data_ranks / run.parallel.world_size / seconds / run.peak_flops
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """A Llama-style decoder.
 
-Shapes: R rows, L tokens per row, C model width, H query heads, G key/value heads, D head size, V
-vocabulary, P = V / ranks that share matrices.
+Shapes: R rows, L tokens per row (or this rank's of them, if ranks share rows), C model width, H
+query heads, G key/value heads, D head size, V vocabulary, P = V / ranks that share matrices.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from corpuskit.train.attention import Kernel, Layout
+    from corpuskit.train.context import Context
     from corpuskit.train.settings import ModelShape, StageSpan
 
 
@@ -189,8 +190,9 @@ def micro_batch(
     *,
     kernel: Kernel,
     device: torch.device,
+    context: Context | None = None,
 ) -> MicroBatch:
-    """Make a micro-batch of (R, L) arrays as the loader gives them."""
+    """Make a micro-batch of (R, L) arrays as the loader gives them: of this rank's tokens."""
     layout = lay_out(
         position_ids,
         head_dim=shape.head_dim,
@@ -198,7 +200,11 @@ def micro_batch(
         rope_scaling=shape.rope_scaling,
         kernel=kernel,
         device=device,
+        context=context,
     )
+    if context is not None:
+        places = context.places(tokens.shape[1])
+        tokens, labels = tokens[:, places], labels[:, places]
     tokens, labels = (ids.astype(np.int64, copy=False) for ids in (tokens, labels))
     return MicroBatch(
         torch.from_numpy(tokens).to(device, non_blocking=True),

@@ -30,6 +30,7 @@ from torch.distributed.tensor.parallel import (
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
 from corpuskit.train.adapters import add_adapters
+from corpuskit.train.context import Context
 from corpuskit.train.model import Decoder, init_weights
 from corpuskit.train.moe import expert_layers
 from corpuskit.train.settings import require_ranks, stage_spans
@@ -54,6 +55,7 @@ class Parallel:
     data_rank: int  # which slice of the rows; ranks that share matrices or layers share it
     data_ranks: int  # slices
     data_group: dist.ProcessGroup  # one rank of each slice, this one among them
+    context: Context | None  # the ranks that share the tokens of these rows, if any do
     pipeline_group: dist.ProcessGroup  # the ranks that have the other layers, this one among them
     save_group: dist.ProcessGroup  # gloo, for checkpoints only
     talk_group: dist.ProcessGroup  # gloo, for what ranks tell each other
@@ -62,6 +64,10 @@ class Parallel:
         """Add `values` up over the slices of the rows, in place; on every rank."""
         dist.all_reduce(values, group=self.data_group)
         return values
+
+    def whole_rows(self, mine: torch.Tensor) -> torch.Tensor:
+        """Return (S, L) of what this rank has of its rows' tokens; collective."""
+        return mine if self.context is None else self.context.gather(mine)
 
     def gather(self, mine: Any) -> list[Any]:
         """Return what every rank gives, by rank, on every rank."""
@@ -92,13 +98,15 @@ def join(settings: TrainSettings) -> Parallel:
     require_ranks(settings.parallel, world_size)
     replicas, tensor = settings.parallel.replicas, settings.parallel.tensor
     pipeline = settings.parallel.pipeline
-    expert = settings.parallel.expert
-    # A context dimension would be one more name here.
+    expert, context = settings.parallel.expert, settings.parallel.context
     names = ("pipeline", "replica", "shard", "expert", "tensor")
     shards = world_size // (pipeline * replicas * expert * tensor)
     sizes = (pipeline, replicas, shards, expert, tensor)
     mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
-    data = mesh["replica", "shard", "expert"]._flatten("data")
+    # Ranks that share rows have gradients of different tokens, so they shard the model, too.
+    by_row = mesh._unflatten(2, (shards // context, context), ("slice", "context"))
+    data = by_row["replica", "slice", "expert"]._flatten("data")
+    rows = by_row["context"]
     dense = mesh
     if expert > 1:  # what is not experts is sharded over all ranks of a replica
         dense = init_device_mesh(
@@ -115,6 +123,7 @@ def join(settings: TrainSettings) -> Parallel:
         data_rank=data.get_local_rank(),
         data_ranks=data.size(),
         data_group=data.get_group(),
+        context=Context(rows.get_local_rank(), context, rows.get_group()) if context > 1 else None,
         pipeline_group=mesh["pipeline"].get_group(),
         # A save's collectives run in a thread beside the training step's. Sharing a group mixes
         # them up: 6 of 6 runs on gloo's default group died or hung, 3 of 3 with a group of their

@@ -49,7 +49,7 @@ class Pipeline:
         model: as `build_model` returns it, with stages.
         settings: of the run.
         parallel: this rank.
-        seq_len: L.
+        seq_len: L, of which a rank has M tokens: all, unless ranks share rows.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Pipeline:
         self._last_rank = spans[-1].rank
         micro_rows = settings.batch.micro_rows
         self._num = settings.batch.global_rows // parallel.data_ranks // micro_rows
-        self._shape = micro_rows, seq_len
+        self._shape = micro_rows, seq_len // settings.parallel.context
         stream = _stream_like(model, settings, self._shape)
         self._stages = [
             _ScheduledStage(stage, len(spans), settings, parallel, stream) for stage in model.stages
@@ -81,7 +81,7 @@ class Pipeline:
             num_labels: labelled tokens of the whole step, by which the objective is divided.
 
         Returns:
-            (S, L) each token's cross-entropy, in nats, on every rank.
+            (S, M) each token's cross-entropy, in nats, on every rank.
         """
         losses: list[torch.Tensor] = [torch.empty(0)] * self._num
         for stage in self._stages:
@@ -159,7 +159,7 @@ class _Unsharded(nn.Module):
 def forward_only(
     model: Decoder, settings: TrainSettings, parallel: Parallel, parts: Sequence[MicroBatch]
 ) -> torch.Tensor:
-    """Return the (R * parts, L) loss of each token, in nats, on every rank of the pipeline.
+    """Return the (R * parts, M) loss of each token, in nats, on every rank of the pipeline.
 
     Stage by stage, each over all micro-batches: so stages of different ranks work at once.
     Collective.
@@ -199,7 +199,7 @@ def _from_last(
 
 
 def _stream_like(model: Decoder, settings: TrainSettings, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a tensor as what one stage sends to the next: (R, L / t, C) of t tensor ranks."""
+    """Return a tensor as what one stage sends to the next: (R, M / t, C) of t tensor ranks."""
     sizes = (shape[0], shape[1] // settings.parallel.tensor, model.shape.dim)
     dtype = DTYPES[settings.dtype]
     return torch.empty(sizes, dtype=dtype, device="meta", requires_grad=True)

@@ -276,6 +276,8 @@ class ParallelSettings(Section):
     """Whole copies of the model (HSDP); 1 is one copy sharded over all ranks (FSDP)."""
     tensor: int = Field(1, ge=1)
     """Ranks that share each matrix (tensor parallel), and the rows between them; within a node."""
+    context: int = Field(1, ge=1)
+    """Ranks that share the tokens of each row (context parallel), and shard the model."""
     pipeline: int = Field(1, ge=1)
     """Groups of ranks that have consecutive layers each (pipeline parallel); across nodes."""
     pipeline_schedule: Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "zbv"] = "1f1b"
@@ -290,6 +292,10 @@ class ParallelSettings(Section):
     """Activation checkpointing: keep all, keep matrix products and attention, or block inputs."""
     cpu_threads: int = Field(1, ge=1)
     """Threads per process on CPU; more than one pays off for large models on idle cores."""
+
+    def data_ranks(self, ranks: int) -> int:
+        """Return how many of `ranks` have rows of their own."""
+        return ranks // (self.context * self.tensor * self.pipeline)
 
     @property
     def chunks(self) -> int:
@@ -580,7 +586,8 @@ def require_ranks(settings: ParallelSettings, ranks: int) -> None:
     Raises:
         UsageError: names the product.
     """
-    sizes = {name: getattr(settings, name) for name in ("replicas", "tensor", "pipeline", "expert")}
+    names = ("replicas", "context", "tensor", "pipeline", "expert")
+    sizes = {name: getattr(settings, name) for name in names}
     factors = [f"parallel.{name}: {size}" for name, size in sizes.items() if size > 1]
     together = math.prod(sizes.values())
     if ranks % together:
@@ -611,7 +618,7 @@ def require_pipeline(shape: ModelShape, settings: TrainSettings, ranks: int) -> 
             f"parallel.pipeline: {size} puts embedding and head on different ranks, and "
             "model.tied makes them one. Set model.tied: false, or parallel.pipeline: 1."
         )
-    data_ranks = ranks // (size * parallel.tensor)
+    data_ranks = parallel.data_ranks(ranks)
     rows = batch.global_rows // data_ranks
     is_looped = parallel.pipeline_schedule in ("interleaved", "zero_bubble")
 
@@ -685,6 +692,26 @@ def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:
             f"parallel.tensor: {tensor} does not divide "
             f"{', '.join(f'{key} {size}' for key, (size, _) in uneven.items())}. Change it, or set "
             f"{', '.join(f'{key} {good}' for key, (_, good) in uneven.items())}."
+        )
+
+
+def require_context(seq_len: int, parallel: ParallelSettings) -> None:
+    """Refuse rows that `context` ranks, and `tensor` ranks of each, cannot share evenly.
+
+    Raises:
+        UsageError: with the largest size that would do, and the next length of rows.
+    """
+
+    def unit(size: int) -> int:
+        return 1 if size == 1 else size * math.lcm(2, parallel.tensor)
+
+    size, needed = parallel.context, unit(parallel.context)
+    if seq_len % needed:
+        good = next(n for n in range(size - 1, 0, -1) if not (size % n or seq_len % unit(n)))
+        raise UsageError(
+            f"parallel.context: {size} needs packed rows of a multiple of {needed} tokens (two "
+            f"pieces for each rank), and they have {seq_len}. Set parallel.context: {good}, or "
+            f"pack rows of {_next(seq_len, needed)}."
         )
 
 

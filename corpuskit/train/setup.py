@@ -18,7 +18,7 @@ from corpuskit.train.guard import SpikeGuard
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
 from corpuskit.train.record import CheckpointRecord, read_skips, spans_of
-from corpuskit.train.settings import require_even_shares, require_pipeline
+from corpuskit.train.settings import require_context, require_even_shares, require_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -103,6 +103,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     steps = count_steps(settings, loader)
     shape = choose_shape(settings, plan.tokenizer)
     require_even_shares(shape, plan.seq_len, settings.parallel.tensor)
+    require_context(plan.seq_len, settings.parallel)
     require_pipeline(shape, settings, parallel.world_size)
     kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
     checkpoints = Checkpoints(Path(settings.output, "checkpoints"), parallel, settings.checkpoint)

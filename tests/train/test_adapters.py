@@ -153,17 +153,19 @@ def train_rank(settings: TrainSettings) -> None:
 def test_ranks_and_a_stop_in_between_change_nothing(
     llama: Path, tmp_path: Path, settings_for: Any, run_ranks: Any
 ) -> None:
-    def losses(name: str, ranks: int, *stops: int) -> list[float]:
+    def losses(name: str, ranks: int, *stops: int, **parallel: int) -> list[float]:
         for steps in stops:
             settings = settings_of(
-                llama, tmp_path / name, settings_for, adapter=ADAPTERS[1], steps=steps
-            )
+                llama, tmp_path / name, settings_for, adapter=ADAPTERS[1], steps=steps,
+                parallel=parallel,
+            )  # fmt: skip
             run_ranks(ranks, train_rank, settings)
         return _losses(settings)
 
     calm = losses("calm", 1, STEPS)
     assert losses("stopped", 1, 2, STEPS) == calm
     assert losses("two", 2, STEPS) == pytest.approx(calm, abs=1e-5)
+    assert losses("context", 2, STEPS, context=2) == pytest.approx(calm, abs=1e-5)
 
 
 def test_other_adapters_than_the_checkpoint_has_are_refused(

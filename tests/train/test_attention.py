@@ -35,7 +35,7 @@ def random_heads(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 
 
 def test_the_mask_is_causal_and_block_diagonal() -> None:
-    mask = document_mask(torch.from_numpy(POSITIONS))
+    mask = document_mask(torch.from_numpy(POSITIONS), torch.arange(12))
     for row in range(2):
         for query in range(12):
             for key in range(12):
@@ -88,9 +88,10 @@ def test_rotation_follows_the_published_formula() -> None:
 
 def test_the_packed_layout_counts_documents_over_rows() -> None:
     layout = lay(kernel="varlen")
-    assert layout.offsets is not None
-    assert layout.offsets.tolist() == [0, 5, 6, 12, 24]
-    assert (layout.longest, layout.mask) == (12, None)
+    assert layout.packed is not None
+    queries, keys, longest, places = layout.packed
+    assert queries.tolist() == keys.tolist() == [0, 5, 6, 12, 24]
+    assert (longest, places, layout.mask) == ((12, 12), None, None)
 
 
 def test_cpu_takes_the_masked_kernel() -> None:

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from corpuskit.cli.train import command
 from corpuskit.errors import UsageError
 from corpuskit.train.attention import lay_out
+from corpuskit.train.context import Context
 from corpuskit.train.estimate import (
     FLOAT,
     Work,
@@ -80,7 +81,14 @@ def test_presets_are_named_by_their_blocks(preset: str) -> None:
     assert count_parameters(shape).non_embedding == pytest.approx(number, rel=0.25)
 
 
-def saved_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
+class Repeated(Context):
+    """Ranks that all have the same tokens."""
+
+    def gather(self, mine: torch.Tensor) -> torch.Tensor:
+        return mine.repeat(1, self.size, 1, 1)
+
+
+def saved_bytes(shape: ModelShape, dtype: torch.dtype, context: int) -> int:
     """Return what autograd saves in a forward pass, each storage once, weights apart."""
     model = Decoder(shape).to(dtype)
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -95,8 +103,9 @@ def saved_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
     layout = lay_out(
         np.tile(np.arange(LENGTH), (ROWS, 1)), head_dim=shape.head_dim, rope_theta=1e4,
         kernel="sdpa", device=torch.device("cpu"),
+        context=Repeated(0, context, None) if context > 1 else None,  # type: ignore[arg-type]
     )  # fmt: skip
-    tokens = torch.randint(shape.vocab_size, (ROWS, LENGTH))
+    tokens = torch.randint(shape.vocab_size, (ROWS, LENGTH // context))
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         token_losses(model(tokens, layout), tokens.clone())
     return sum(storage.nbytes() for storage in saved.values())
@@ -106,12 +115,15 @@ def saved_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
 @pytest.mark.parametrize(
     "changes", [{}, {"qk_norm": False}, {"kv_heads": 6, "head_dim": 12}, EXPERTS]
 )
-def test_activations_are_within_one_percent(dtype: torch.dtype, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("context", [1, 4])
+def test_activations_are_within_one_percent(
+    context: int, dtype: torch.dtype, changes: dict[str, Any]
+) -> None:
     shape = ModelSettings.model_validate(TINY | changes).shape(VOCAB)
-    work = work_of(item_bytes=dtype.itemsize)
+    work = work_of(item_bytes=dtype.itemsize, context=context)
     forward = step_moments(shape, work)[0].parts
     log_softmax = FLOAT * work.tokens * VOCAB
-    expected = saved_bytes(shape, dtype)
+    expected = saved_bytes(shape, dtype, context)
     assert forward["activations"] + log_softmax == pytest.approx(expected, rel=0.01)
 
 
@@ -139,6 +151,7 @@ def test_optimizer_and_gradients_are_counted_exactly(kind: Any, average: float) 
         ({"shards": 8, "is_wrapped": True}, {"shards": 2, "is_wrapped": True}),
         ({"shards": 8, "is_wrapped": True}, {"shards": 8, "is_wrapped": True, "zero": 2}),
         ({"tensor": 2, "is_wrapped": True}, {"is_wrapped": True}),
+        ({"context": 2, "is_wrapped": True}, {"is_wrapped": True}),
         ({"kernel": "varlen", "is_cuda": True}, {"kernel": "sdpa", "is_cuda": True}),
         ({"rows": 1}, {"rows": 2}),
         ({}, {"accumulates": True}),
@@ -170,6 +183,9 @@ def test_the_work_of_a_rank_follows_from_the_settings(settings: Callable[..., An
     work = plan_work(shape, told, seq_len=LENGTH, ranks=16, is_cuda=True)
     assert (work.shards, work.tensor, work.rows, work.item_bytes) == (4, 2, 4, 2)
     assert (work.kernel, work.accumulates, work.zero) == ("varlen", True, 2)
+    shared = settings(parallel={"context": 4, "replicas": 2}, batch={"global_rows": 64})
+    work = plan_work(shape, shared, seq_len=LENGTH, ranks=16, is_cuda=True)
+    assert (work.shards, work.context, work.rows, work.tokens) == (8, 4, 1, LENGTH // 4)
     alone = plan_work(shape, settings(), seq_len=LENGTH, ranks=1, is_cuda=False)
     assert (alone.is_wrapped, alone.accumulates, alone.kernel) == (False, False, "sdpa")
 
@@ -242,6 +258,11 @@ def test_writing_does_not_begin_before_the_last_one_is_through() -> None:
         ),
         ({}, 3, r"batch.global_rows: 8 rows are not shared out evenly by 3 ranks\."),
         ({"parallel": {"tensor": 4}}, 4, r"parallel.tensor: 4 does not divide model.kv_heads 2\."),
+        (
+            {"parallel": {"context": 3}},
+            3,
+            r"parallel.context: 3 needs packed rows of a multiple of 6 tokens .* Set .*: 1, or",
+        ),
         ({"steps": 1000}, 1, r"1000 steps of 8 rows: .* has rows for 80\."),
         ({"attention": "varlen"}, 1, "attention: 'varlen' needs CUDA"),
     ],

@@ -154,8 +154,10 @@ def test_it_is_the_loss_of_each_document_alone_on_any_ranks(
     assert {name: one[2] for name, one in alone.items()} == {
         name: sum(size - 1 for size in sizes) for name, sizes in SIZES.items() if name != "empty"
     }
-    shared = ours.model_copy(update={"parallel": ParallelSettings(tensor=2)})
-    for ranks, window, given in ((1, 40, ours), (2, 40, shared), (3, 1 << 20, ours)):
+    tensor = ours.model_copy(update={"parallel": ParallelSettings(tensor=2)})
+    context = ours.model_copy(update={"parallel": ParallelSettings(context=2)})
+    cases = ((1, 40, ours), (2, 40, tensor), (3, 1 << 20, ours), (4, 40, context))
+    for ranks, window, given in cases:
         monkeypatch.setattr(evaluation, "WINDOW_TOKENS", window)
         for first, again, is_as_before in run_ranks(ranks, judge, given):
             assert is_as_before

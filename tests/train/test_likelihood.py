@@ -83,8 +83,9 @@ def test_choices_have_the_likelihood_that_each_has_alone_on_any_ranks(
 ) -> None:
     ours = settings(batch={"global_rows": 8, "micro_rows": 3})
     (alone,) = run_ranks(1, judge_alone, ours)
-    shared = ours.model_copy(update={"parallel": ParallelSettings(tensor=2)})
-    for ranks, given in ((1, ours), (2, shared)):
+    tensor = ours.model_copy(update={"parallel": ParallelSettings(tensor=2)})
+    context = ours.model_copy(update={"parallel": ParallelSettings(context=2)})
+    for ranks, given in ((1, ours), (2, tensor), (4, context)):
         for scores, of_items in run_ranks(ranks, judge, given):
             assert [item.id for item in of_items] == ["q0", "q1", "q2", "q4", "q5"]
             for item in of_items:

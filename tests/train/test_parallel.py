@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from corpuskit.errors import UsageError
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.attention import lay_out
-from corpuskit.train.model import Decoder, init_weights, token_losses
+from corpuskit.train.model import Decoder, init_weights, micro_batch, token_losses
 from corpuskit.train.optim import build_optimizer, clip_gradients
 from corpuskit.train.parallel import (
     Parallel,
@@ -83,16 +83,16 @@ def take_step(
     num_labels = int((labels != IGNORED).sum())
     total = torch.zeros(())
     for rows in np.array_split(mine, 1 if settings.parallel.zero == 3 else 2):
-        layout = lay_out(
-            positions[rows], head_dim=model.shape.head_dim, rope_theta=1e4, kernel="sdpa",
-            device=torch.device("cpu"),
+        part = micro_batch(
+            model.shape, tokens[rows], labels[rows], positions[rows], kernel="sdpa",
+            device=torch.device("cpu"), context=parallel.context if parallel else None,
         )  # fmt: skip
         begin_micro_batch(model, settings, is_last=bool(rows[-1] == mine[-1]))
-        logits = model(torch.from_numpy(tokens[rows]), layout)
-        labelled = torch.from_numpy(labels[rows])
-        losses, objective = token_losses(logits, labelled, settings.model.z_loss)
+        logits = model(part.tokens, part.layout)
+        losses, objective = token_losses(logits, part.labels, settings.model.z_loss)
         (objective / num_labels).backward()
-        total += losses.detach().sum()
+        losses = losses.detach()
+        total += (parallel.whole_rows(losses) if parallel else losses).sum()
     if parallel:
         parallel.sum(total)
     compared = model.named_parameters() if step == 0 else ()
@@ -203,6 +203,9 @@ def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_pa
         (check, settings_of(tensor=2, zero=1, recompute="selective"), four),
         (check, settings_of(EXPERTS, expert=2, zero=1), None, 3),
         (check, settings_of(EXPERTS, expert=2, replicas=2), None, 3),
+        (check, settings_of(context=4), None, 3),
+        (check, settings_of(context=2, tensor=2, zero=2), None, 3),
+        (check, settings_of(EXPERTS, context=2, expert=2, recompute="full"), None, 3),
         (check, settings_of(untied, "muon", tensor=2, replicas=2), muon),
     )
     run_ranks(
@@ -210,6 +213,7 @@ def test_any_ranks_compute_as_one_and_continue_each_other(run_ranks: Any, tmp_pa
         in_turn,
         (check_continued, settings_of(tensor=2), four),
         (check_continued, settings_of(zero=2, recompute="full"), four),
+        (check_continued, settings_of(context=2, zero=1, recompute="selective"), four),
         (check, settings_of(zero=1), two),
         (check, settings_of({"experts": {"count": 3, "per_token": 2}}), None, 3),
         (check, settings_of(EXPERTS, expert=2, recompute="full"), experts),

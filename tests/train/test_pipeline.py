@@ -36,9 +36,11 @@ def test_pipelines_compute_as_one_rank_and_continue_each_other(
     run_ranks(2, work, two)
     there = go_on_from(two, build("there", pipeline=2, pipeline_schedule="zbv", zero=1, replicas=2))
     run_ranks(4, work, four, there)
-    back = go_on_from(four, build("back"))
+    shared = go_on_from(there, build("shared", pipeline=2, context=2))
+    run_ranks(4, work, shared)
+    back = go_on_from(shared, build("back"))
     run_ranks(1, work, back)
-    for ours in (two, four, there, back):
+    for ours in (two, four, there, shared, back):
         assert max(difference(ours, one)) < TOLERANCE, ours.output
     assert min(difference(four, one)) > 0, "compared with itself"
 

@@ -192,11 +192,11 @@ def test_a_checkpoint_knows_the_next_rows(settings: Any, run_ranks: Any) -> None
     assert record.settings_hash == ours.digest()
 
 
-@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("parallel", [{}, {"tensor": 2}, {"context": 2}])
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(
-    tensor: int, settings_for: Any, tmp_path: Path, run_ranks: Any
+    parallel: dict[str, int], settings_for: Any, tmp_path: Path, run_ranks: Any
 ) -> None:
-    shared = {"parallel": {"tensor": tensor}}
+    shared = {"parallel": parallel}
     calm = settings_for(tmp_path / "calm", **shared)
     stopped = settings_for(tmp_path / "stopped", log_every_steps=3, **shared)
     run_ranks(2, work, calm)
@@ -215,8 +215,12 @@ def _stop_at_the_third_step(settings: TrainSettings) -> TrainResult:
     return train(settings, join(settings), stop)
 
 
-def test_a_non_finite_step_is_not_applied_and_names_rows(settings: Any, run_ranks: Any) -> None:
+@pytest.mark.parametrize("context", [1, 2])
+def test_a_non_finite_step_is_not_applied_and_names_rows(
+    context: int, settings: Any, run_ranks: Any
+) -> None:
     ours = settings(
+        parallel={"context": context},
         optimizer={"lr": 1e30, "clip_norm": 0},
         checkpoint={"every_steps": 1},
         guard={"tolerate": 1},
@@ -310,8 +314,9 @@ def test_the_loss_falls_below_the_unigram_entropy(settings: Any, run_ranks: Any)
     assert np.mean(losses_of(ours)[-5:]) < entropy - 1
 
 
-def test_metrics_add_up(settings: Any, run_ranks: Any) -> None:
-    ours = settings(steps=3)
+@pytest.mark.parametrize("context", [1, 2])
+def test_metrics_add_up(context: int, settings: Any, run_ranks: Any) -> None:
+    ours = settings(steps=3, parallel={"context": context})
     run_ranks(2, work, ours)
     lines = Path(ours.output, "metrics.jsonl").read_text().splitlines()
     for line, batch in zip(map(json.loads, lines), StreamingLoader(ours.data, 8), strict=False):

@@ -41,6 +41,8 @@ CASES: dict[int, list[dict[str, Any]]] = {
         {"tensor": 2},
         {"zero": 2},
         {"replicas": 2},
+        {"context": 2},
+        {"context": 2, "zero": 1, "recompute": "full"},
     ],
     4: [
         {"pipeline": 4},
@@ -53,6 +55,12 @@ CASES: dict[int, list[dict[str, Any]]] = {
         {"pipeline": 2, "zero": 1, "replicas": 2, "pipeline_schedule": "zbv"},
         {"pipeline": 2, "zero": 1, "tensor": 2, "pipeline_schedule": "zbv"},
         {"replicas": 2, "tensor": 2},
+        {"context": 4},
+        {"context": 2, "zero": 2, "recompute": "selective"},
+        {"context": 2, "replicas": 2},
+        {"context": 2, "tensor": 2},
+        {"context": 2, "pipeline": 2},
+        {"context": 2, "pipeline": 2, "zero": 1, "pipeline_schedule": "zbv"},
     ],
     8: [
         {"pipeline": 4},
@@ -61,21 +69,30 @@ CASES: dict[int, list[dict[str, Any]]] = {
         {"pipeline": 2, "replicas": 2, "tensor": 2, "zero": 1},
         {"pipeline": 4, "tensor": 2, "pipeline_schedule": "gpipe"},
         {"pipeline": 2, "zero": 1, "tensor": 2, "pipeline_schedule": "zbv"},
+        {"context": 8},
+        {"context": 4, "tensor": 2, "recompute": "selective"},
+        {"context": 2, "replicas": 2, "zero": 1},
+        {"context": 2, "pipeline": 2, "tensor": 2, "pipeline_schedule": "interleaved"},
+        {"context": 4, "pipeline": 2, "zero": 1, "pipeline_schedule": "zbv"},
     ],
 }
 EXPERT_CASES: dict[int, list[dict[str, Any]]] = {
-    2: [{"expert": 2}, {"zero": 1, "recompute": "full"}, {"pipeline": 2}],
+    2: [{"expert": 2}, {"zero": 1, "recompute": "full"}, {"pipeline": 2}, {"context": 2}],
     4: [
         {"expert": 4},
         {"expert": 2, "zero": 2},
         {"expert": 2, "replicas": 2, "recompute": "full"},
         {"expert": 2, "pipeline": 2},
         {"expert": 2, "pipeline": 2, "zero": 1, "pipeline_schedule": "zbv"},
+        {"expert": 2, "context": 2},
+        {"context": 2, "pipeline": 2},
     ],
     8: [
         {"expert": 2, "pipeline": 2, "pipeline_schedule": "interleaved"},
         {"expert": 2, "pipeline": 2, "replicas": 2},
         {"expert": 4, "replicas": 2, "zero": 1},
+        {"expert": 2, "context": 2, "replicas": 2},
+        {"expert": 2, "context": 2, "pipeline": 2, "zero": 1, "pipeline_schedule": "zbv"},
     ],
 }
 # With seed 0 two of these runs differ by 5e-4 after the third step: where two experts score alike
@@ -183,6 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], choices=CASES)
     parser.add_argument("--experts", action="store_true", help="a mixture of experts")
+    parser.add_argument("--only", metavar="KEY", help="cases that set this key of parallel")
     args = parser.parse_args()
     cases, experts = (EXPERT_CASES, EXPERTS) if args.experts else (CASES, None)
     with tempfile.TemporaryDirectory() as name:
@@ -204,6 +222,8 @@ def main() -> None:
         )
         for ranks in args.ranks:
             for parallel in cases[ranks]:
+                if args.only and args.only not in parallel:
+                    continue
                 place = folder / f"case-{next(numbers)}"
                 ours, killed = (
                     build(place / "straight", parallel),

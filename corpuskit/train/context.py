@@ -1,0 +1,65 @@
+"""Context parallelism: the tokens of each row on several ranks.
+
+With N ranks a row is cut into 2 N equal pieces, and rank i has pieces i and 2 N - 1 - i: a late
+token sees more than an early one, and so all ranks have about equal work. A rank computes all of
+its own tokens. Only attention needs others': before it, keys and values of all ranks are gathered,
+and after it, on the way back, their gradients are added up. Masks are those of whole rows, of which
+a rank has the lines of its own queries, so documents may span any border.
+
+Source: The Llama 3 Herd of Models (arXiv 2407.21783), section 3.3.2, for gathering rather than
+sending keys around a ring, and for the pieces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Context:
+    """This rank's place among the ranks that share rows."""
+
+    rank: int
+    size: int
+    group: dist.ProcessGroup
+
+    def places(self, length: int) -> NDArray[np.int64]:
+        """Return (length / size,) where in a row of `length` tokens this rank's are."""
+        pieces = np.arange(length).reshape(2 * self.size, -1)
+        return pieces[[self.rank, -1 - self.rank]].reshape(-1)
+
+    def gather(self, mine: torch.Tensor) -> torch.Tensor:
+        """Return (R, L, ...) whole rows, of this rank's (R, L / size, ...); collective."""
+        whole: torch.Tensor = _Gather.apply(mine.contiguous(), self.group)  # type: ignore[no-untyped-call]
+        return whole
+
+
+class _Gather(torch.autograd.Function):
+    """The tokens of all ranks in the order of the rows; to each rank the sums of its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, mine: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        ctx.group = group
+        each = [torch.empty_like(mine) for _ in range(group.size())]
+        dist.all_gather(each, mine, group)
+        halves = [part.chunk(2, 1) for part in each]
+        early, late = [early for early, _ in halves], [late for _, late in reversed(halves)]
+        return torch.cat((*early, *late), 1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        size = ctx.group.size()
+        pieces = gradients[0].chunk(2 * size, 1)
+        to_each = torch.stack([torch.cat((pieces[i], pieces[-1 - i]), 1) for i in range(size)])
+        from_each = torch.empty_like(to_each)
+        # What a reduce_scatter sends, but added up in float32, and in a fixed order.
+        dist.all_to_all_single(from_each, to_each, group=ctx.group)
+        return from_each.sum(0, dtype=torch.float32).to(to_each.dtype), None
