@@ -306,6 +306,8 @@ class Checkpoints:
                 f"checkpoint.upload: {problem} All checkpoints are in {self._folder}: run the same "
                 "command again to copy them."
             )
+        if self._uploads:
+            self._forget()
 
     def upload_reports(self) -> list[tuple[str, str]]:
         """Return kind and text of what happened to copies since the last call."""
@@ -375,13 +377,17 @@ class Checkpoints:
         write_record(partial, replace(record, files=every))  # syncs the folder, too
         partial.rename(final)
         sync_folder(self._folder)
+        self._forget()
+        if self._uploads:
+            self._uploads.request()
+
+    def _forget(self) -> None:
+        """Delete the checkpoints that no rule keeps, but for one that is being copied."""
         own = {_step(path): path for path in _complete(self._folder)}
         held = self._uploads.held if self._uploads else None
         for step in forgettable(own, self._settings, self._folder.parent) - {held}:
-            with contextlib.suppress(OSError):  # the new one is complete; the next save tries
+            with contextlib.suppress(OSError):  # the newest is complete; the next save tries
                 _delete(own[step])
-        if self._uploads:
-            self._uploads.request()
 
 
 class DigestedFiles(FileSystem):
