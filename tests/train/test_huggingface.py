@@ -180,6 +180,68 @@ def test_an_exported_model_computes_the_same_in_transformers(
     assert not list(tmp_path.glob(".*"))
 
 
+PLAIN_TORCH = """
+import itertools, json, re, sys, torch
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+checkpoint, whole, exported, table, layers, experts = sys.argv[1:]
+dcp_to_torch_save(checkpoint, whole)
+model = torch.load(whole, weights_only=True)["model"]
+there, compared = load_file(exported), set()
+for pair in json.loads(table):
+    numbers = itertools.product(range(int(layers)), range(int(experts)))
+    for layer, expert in numbers:
+        ours, theirs = (re.sub(r"\\bN\\b", str(layer), name) for name in pair)
+        theirs = re.sub(r"\\bM\\b", str(expert), theirs)
+        name, _, is_stacked = ours.partition("[")
+        name = name if is_stacked or name.endswith(".bias") else f"{name}.weight"
+        theirs = theirs if theirs.endswith("_bias") else f"{theirs}.weight"
+        if name not in model:
+            continue
+        tensor = model[name][expert] if is_stacked else model[name]
+        assert torch.equal(tensor, there[theirs]), (name, theirs)
+        compared |= {name, theirs}
+assert compared == model.keys() | there.keys(), (model.keys() | there.keys()) - compared
+assert not any(name.startswith("corpuskit") for name in sys.modules)
+"""
+
+
+def names_on_the_page() -> list[list[str]]:
+    """Return our name and Hugging Face's of every tensor, from the table of docs/formats.md."""
+    page = Path("docs/formats.md").read_text().partition("| here | Hugging Face |")[2]
+    pairs = []
+    for row in page.strip().splitlines()[1:]:
+        if not row.startswith("|"):
+            break
+        sides = [
+            [expanded for cell in re.findall("`(.*?)`", side) for expanded in expand(cell)]
+            for side in row.strip("|").split("|")
+        ]
+        pairs += [list(pair) for pair in zip(*sides, strict=True)]
+    return pairs
+
+
+def expand(name: str) -> list[str]:
+    begin, brace, rest = name.partition("{")
+    inside, _, end = rest.partition("}")
+    return [begin + one + end for one in inside.split(",")] if brace else [name]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_plain_torch_reads_a_checkpoint_by_the_names_on_the_page(
+    name: str, saved: dict[str, Path], tmp_path: Path
+) -> None:
+    done = export(saved[name], tmp_path / "out", seq_len=24, ids=IDS, dtype="float32")
+    shape = SHAPES[name]
+    given = [saved[name], tmp_path / "all.pt", done.folder / "model.safetensors",
+             json.dumps(names_on_the_page()), shape.layers,
+             shape.experts.count if shape.experts else 1]  # fmt: skip
+    command = [sys.executable, "-I", "-c", PLAIN_TORCH, *map(str, given)]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+
+
 def test_several_files_have_an_index(saved: dict[str, Path], tmp_path: Path) -> None:
     options: Any = {"seq_len": 24, "ids": IDS, "file_bytes": 9_000}
     done = export(saved["untied"], tmp_path / "out", **options)
