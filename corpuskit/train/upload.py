@@ -165,8 +165,9 @@ class Uploads:
         [content] = self.store.read_each(["run.json"])
         self._require_own(content)
         copies, own = self._copies(), self._own()
-        self._delete(step for step in copies if step > self.last)
-        copies = {step for step in copies if step in own and self._is_same(step)} | (copies - own)
+        undone = {step for step in copies if step > max(own, default=-1)}  # by a rollback
+        self._delete(undone)
+        copies -= undone | {step for step in own & copies if not self._is_same(step)}
         while True:
             own = self._own()
             doomed = forgettable(copies | own, self._settings, self._output)
