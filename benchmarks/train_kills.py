@@ -1,17 +1,22 @@
 """Kill a training run in every way, then let it finish: one loss curve, every row once?
 
-    python benchmarks/train_kills.py [--kills 60] [--steps 60] [--seed N]
+    python benchmarks/train_kills.py [--kills 60] [--steps 60] [--seed N] [--forms FORM ...]
 
-First two ranks under torchrun (--max-restarts) with three kills: rank 1 alone, the whole job
+`torchrun`: first two ranks under torchrun (--max-restarts) with three kills: rank 1 alone, the whole job
 (torchrun and its ranks) while it trains, and the whole job in the midst of a save, as soon as there
 is a file in a `step-*.tmp`. Every row that the loaders gave is written down by each rank of each start.
 Compared with a run of as many ranks that nobody disturbs: losses bit for bit, metrics.jsonl without
 gap or repeat, rows of every step those of the plan, in its order.
 
-Then `--kills` kills of one rank at random moments around a save, half of them with a save after
-every step, half after every other one. After each of them every complete checkpoint is loaded and
+`alone` (one rank), `pipeline` (two ranks with half of the layers each) and `experts` (two ranks with
+half of the experts each): `--kills` kills of a rank at random moments around a save, half of them
+with a save after every step, half after every other one. After each of them every complete checkpoint is loaded and
 compared, tensor by tensor, with the undisturbed run's of that step, and the losses so far; then the
 run goes on. Prints where the kills fell.
+
+`uploads`: `--kills` kills while checkpoints are copied to an S3 server of the tests, every second
+one with the loss of the output folder. After each the complete copies are read and compared with
+their digests, and the losses so far; then the run goes on, on an empty folder from the copy.
 
 The data is that of the tests: 240 rows of 32 tokens from two sources.
 """
@@ -39,14 +44,17 @@ sys.path.insert(0, str(ROOT))
 from corpuskit.loader import StreamingLoader  # noqa: E402
 from corpuskit.train.heartbeat import LEFT, read_heartbeats  # noqa: E402
 from corpuskit.train.settings import TrainSettings  # noqa: E402
-from tests.train import conftest  # noqa: E402 - lies beside, not installed
+from tests.s3_server import S3Server  # noqa: E402 - lies beside, not installed
+from tests.train import conftest  # noqa: E402
 from tests.train.test_kills import (  # noqa: E402
+    FORMS,
     WHERE,
     Calm,
     build_tiny,
     kill_around_saves,
     losses_of,
 )
+from tests.train.test_upload import Machine, kill_uploads  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +87,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--steps", type=int, default=60, help="of the run under torchrun")
+    parser.add_argument("--forms", nargs="+", default=["torchrun", "alone"],
+                        choices=["torchrun", *FORMS, "uploads"])  # fmt: skip
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     asked = parser.parse_args()
     print(f"seed {asked.seed}")
@@ -86,8 +96,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="train-kills-") as name:
         folder = Path(name)
         build = settings_in(folder)
-        three_kills(folder, build, asked.steps, rng)
-        random_kills(folder, build, asked.kills, rng)
+        for form in asked.forms:
+            begun = sum(os.times()[:4])
+            if form == "torchrun":
+                three_kills(folder, build, asked.steps, rng)
+            elif form == "uploads":
+                upload_kills(folder, build, asked.kills, rng)
+            else:
+                random_kills(folder, build, asked.kills, rng, form)
+            print(f"{form}: {sum(os.times()[:4]) - begun:.0f} CPU s")
 
 
 def settings_in(folder: Path) -> Callable[..., TrainSettings]:
@@ -110,15 +127,43 @@ def settings_in(folder: Path) -> Callable[..., TrainSettings]:
 
 
 def random_kills(
-    folder: Path, build: Callable[..., TrainSettings], kills: int, rng: random.Random
+    folder: Path,
+    build: Callable[..., TrainSettings],
+    kills: int,
+    rng: random.Random,
+    form: str,
 ) -> None:
+    import corpuskit.train.pipeline  # noqa: F401 - 2 s, once instead of in each rank
+
     for every_steps, number in ((1, kills - kills // 2), (2, kills // 2)):
-        place = folder / f"every-{every_steps}"
+        place = folder / f"{form}-every-{every_steps}"
         place.mkdir()
-        tiny = functools.partial(build_tiny, build, every_steps)
+        tiny = functools.partial(build_tiny, build, every_steps, form)
         found = kill_around_saves(Calm(tiny(place / "calm", keep=99)), tiny, place, number, rng)
         where = ", ".join(f"{found[name]} {name}" for name in WHERE)
-        print(f"a save after every {every_steps} steps: {found.total()} kills: {where}: same run")
+        print(
+            f"{form}, a save after every {every_steps} steps: {found.total()} kills: {where}: same run"
+        )
+
+
+def upload_kills(
+    folder: Path, build: Callable[..., TrainSettings], kills: int, rng: random.Random
+) -> None:
+    server = S3Server().start()
+    os.environ.update(server.env)
+    checkpoint = {"every_steps": 1, "keep": 2}
+    fields = {"steps": 12, "model": FORMS["alone"]["model"]}
+    calm = build(folder / "calm-uploads", checkpoint=checkpoint, **fields)
+    told, error = Machine(calm).finish()
+    assert not error, told
+    upload = {"upload": f"{server.make_bucket('kills')}/one"}
+    settings = build(folder / "uploads", checkpoint=checkpoint | upload, **fields)
+    where = kill_uploads(server, settings, losses_of(calm), kills, rng)
+    told, error = Machine(settings).finish()
+    assert not error, told
+    assert losses_of(settings) == losses_of(calm)
+    server.stop()
+    print(f"copies: {where.total()} kills: {dict(where)}: complete or absent, same losses")
 
 
 class Job:

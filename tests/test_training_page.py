@@ -130,6 +130,19 @@ def test_the_page_asks_for_nothing_beside_itself(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
 
 
+def test_loads_of_experts_are_shown_by_layer_and_source(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    with MetricsWriter(tmp_path, 40) as journal:
+        journal.experts(20, {"web": [[9, 9], [9, 9]], "books": [[9, 9], [9, 9]]})
+        journal.experts(40, {"web": [[30, 10], [0, 40]], "books": [[0, 0], [20, 20]]})
+    words = page_of(tmp_path).words
+    start = words.index("layer")
+    cells = [word for word in words[start:] if word.strip()][:12]
+    assert cells[1:4] == ["all sources", "books", "web"]
+    assert cells[4:8] == ["0", "1.50 (#0)", "-", "1.50 (#0)"]
+    assert cells[8:12] == ["1", "1.50 (#1)", "1.00 (#0)", "2.00 (#1), 1 idle"]
+
+
 def test_curves_are_those_of_the_files(tmp_path: Path) -> None:
     write_run(tmp_path)
     charts = {

@@ -1,7 +1,7 @@
 """What a training run wrote, thinned to what a page can show.
 
-Read from `metrics.jsonl`, `evaluations.jsonl`, `mixture.jsonl` and `events.jsonl`, line by line: a
-run of a million steps needs no more memory than one of a thousand.
+Read from `metrics.jsonl`, `evaluations.jsonl`, `mixture.jsonl`, `experts.jsonl` and
+`events.jsonl`, line by line: a run of a million steps needs no more memory than one of a thousand.
 
 `page` makes one HTML file of it, which makes no request: Python writes figures, tables and events,
 `web/training.js` draws the curves from the JSON in the page. Every word from a run is escaped:
@@ -124,6 +124,7 @@ class SourceHistory:
     held_out_tokens: int = 0
 
 
+EXPERTS = ("imbalance", "idle")
 FIGURES = ("loss", "lr", "grad_norm", "tokens_per_second", "mfu")
 
 
@@ -141,6 +142,8 @@ class TrainingHistory:
     last: dict[str, Any] | None = None  # the last line of metrics.jsonl
     seconds: float = 0.0  # of all steps
     not_applied: int = 0
+    experts: dict[str, list[list[int]]] = field(default_factory=dict)
+    """Source -> tokens of each layer's experts, between the last two checkpoints."""
     start: dict[str, Any] | None = None  # the last event of this kind
     ending: dict[str, Any] | None = None  # the end or failure after it
     speeds: dict[str, Any] | None = None  # the last comparison of the ranks
@@ -176,13 +179,14 @@ def read_history(output: str | os.PathLike[str]) -> TrainingHistory:
             f"{folder}: no metrics.jsonl, so no training run has begun here. "
             "Run `corpuskit train` first, or name its output folder."
         )
-    names = (*FIGURES, "data_wait_ms", "data_wait_p50_ms", "data_wait_p99_ms")
+    names = (*FIGURES, "data_wait_ms", "data_wait_p50_ms", "data_wait_p99_ms", *EXPERTS)
     history = TrainingHistory(str(folder), {name: Curve() for name in names})
     history.written = metrics.stat().st_mtime
     for path, add in (
         (metrics, _add_step),
         (folder / "evaluations.jsonl", _add_evaluation),
         (folder / "mixture.jsonl", _add_mixture),
+        (folder / "experts.jsonl", _add_experts),
     ):
         for line in _lines(path, history):
             try:
@@ -233,6 +237,8 @@ def _add_step(history: TrainingHistory, line: dict[str, Any]) -> None:
     curves["data_wait_ms"].add(done, None if wait is None else 1000 * wait)
     for name in ("data_wait_p50_ms", "data_wait_p99_ms"):
         curves[name].add(done, line.get(name))
+    for name in EXPERTS if line.get("experts") else ():
+        curves[name].add(done, line["experts"][name])
     for name, one in line["sources"].items():
         source = history.source(name)
         if is_applied:
@@ -255,6 +261,13 @@ def _add_mixture(history: TrainingHistory, line: dict[str, Any]) -> None:
         source.realised.add(line["step"], one["realised_ratio"])
         source.planned.add(line["step"], one["planned_ratio"])
         source.mixture = one
+
+
+def _add_experts(history: TrainingHistory, line: dict[str, Any]) -> None:
+    sizes = {tuple(map(len, layers)) for layers in line["sources"].values()}
+    if len(sizes) != 1:
+        raise ValueError("each source has the tokens of the same experts")
+    history.experts = line["sources"]
 
 
 def _read_events(history: TrainingHistory, path: Path) -> None:
@@ -355,6 +368,7 @@ def section(history: TrainingHistory, others: Mapping[str, Curve]) -> str:
         CONTROLS,
         '<div class="charts"><noscript>The curves need JavaScript.</noscript></div>',
         _sources(history),
+        _experts(history),
         _events(history),
         _settings(history),
         f'<script type="application/json">{to_json(_drawn(history, others))}</script>',
@@ -449,6 +463,9 @@ def _drawn(history: TrainingHistory, others: Mapping[str, Curve]) -> dict[str, A
                is_smoothed=True, is_log=True, marks=True),
         _chart("Tokens per second", [("all ranks", curves["tokens_per_second"])], is_smoothed=True),
         _chart("MFU, %", [("MFU", curves["mfu"])], is_smoothed=True, scale=100),
+        _chart("Fullest expert of the most uneven layer, tokens / mean",
+               [("imbalance", curves["imbalance"])], is_smoothed=True),
+        _chart("Experts without a token, all layers", [("idle", curves["idle"])]),
         _chart("Wait for rows, ms (rank 0; p50 and p99 of 1,000 steps)", waits, is_log=True),
         _chart(f"Share of the tokens so far, %; planned: dashed{more}",
                [(n, of[n].realised) for n in shown], scale=100,
@@ -519,6 +536,28 @@ def _sources(history: TrainingHistory) -> str:
         '<p class="note">Planned is a share of rows, realised one of labelled tokens: they part '
         "where a source's rows hold more padding, or where steps were not applied.</p>"
     )
+
+
+def _experts(history: TrainingHistory) -> str:
+    shown = [name for name in history.largest_sources if name in history.experts][:MOST_SOURCES]
+    rows = [
+        (layer, _fullest([sum(tokens) for tokens in zip(*loads, strict=True)]),
+         *(_fullest(history.experts[name][layer]) for name in shown))
+        for layer, loads in enumerate(zip(*history.experts.values(), strict=True))
+    ]  # fmt: skip
+    if not rows:
+        return ""
+    return html_table(
+        "Experts", ("layer", "all sources", *shown), rows,
+        "Tokens of the fullest expert as a multiple of the mean, between the last two checkpoints; "
+        "#: its number.",
+    )  # fmt: skip
+
+
+def _fullest(loads: Sequence[int]) -> str:
+    total, most = sum(loads), max(loads, default=0)
+    idle = f", {loads.count(0)} idle" if 0 in loads else ""
+    return f"{most * len(loads) / total:.2f} (#{loads.index(most)}){idle}" if total else "-"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -24,8 +24,9 @@ from corpuskit.errors import DataError, UsageError
 from corpuskit.storage.client import RetryPolicy, open_bucket, split
 from corpuskit.storage.faults import cleaning, reach
 from corpuskit.storage.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, lease_retries
+from corpuskit.storage.local import LocalStore
 from corpuskit.storage.search import find, to_found
-from corpuskit.storage.store import SCRATCH, Store
+from corpuskit.storage.store import SCRATCH, DamagedError, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from corpuskit.storage.client import Bucket, Entry
-    from corpuskit.storage.store import FoundFile
+    from corpuskit.storage.store import FoundFile, Stored
 
 __all__ = ["RemoteStore", "find", "look_at_object", "open_object"]
 
@@ -158,6 +159,19 @@ class RemoteStore(Store):
         self._bucket.put_file(scratch, key)
         reach("publish:after", name)
         scratch.unlink()
+
+    def adopt(self, place: Stored, name: str) -> None:
+        if not isinstance(place.store, LocalStore):
+            super().adopt(place, name)
+            return
+        key = self._key(name)  # without a second copy on this machine
+        reach("adopt:before", name)
+        if place.store.digest(place.name) != place.digest:
+            raise DamagedError(place)
+        if self._lease:
+            self._lease.check()
+        self._bucket.put_file(place.store.path(place.name), key)
+        reach("adopt:after", name)
 
     def sizes(self, folder: str) -> dict[str, int]:
         reach("list:before", folder)

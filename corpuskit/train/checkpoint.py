@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import time
@@ -37,6 +36,8 @@ from corpuskit.train.record import (
     CheckpointRecord,
     DamagedCheckpointError,
     find_damage,
+    folder_name,
+    forgettable,
     read_record,
     step_of,
     write_record,
@@ -44,11 +45,12 @@ from corpuskit.train.record import (
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from corpuskit.train.model import Decoder
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import CheckpointSettings, ModelShape, TrainSettings
+    from corpuskit.train.upload import Uploads
 
 
 def require_same_run(
@@ -129,10 +131,18 @@ class Checkpoints:
         folder: holds the `step-*` folders, beside `evaluations.jsonl`.
         parallel: this rank.
         settings: how often to save, and which to keep.
+        uploads: what copies them elsewhere, on rank 0.
     """
 
-    def __init__(self, folder: Path, parallel: Parallel, settings: CheckpointSettings) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        parallel: Parallel,
+        settings: CheckpointSettings,
+        uploads: Uploads | None = None,
+    ) -> None:
         self._folder, self._parallel, self._settings = folder, parallel, settings
+        self._uploads = uploads
         self._saved_at = time.monotonic()
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._pending: tuple[Path, Future[None]] | None = None
@@ -217,6 +227,8 @@ class Checkpoints:
             for checkpoint in reversed(_complete(self._folder)):
                 if _step(checkpoint) > step:
                     _delete(checkpoint)
+            if self._uploads:
+                self._uploads.forget_after()
         self._parallel.gather(None)
 
     def is_time(self) -> bool:
@@ -237,7 +249,7 @@ class Checkpoints:
         """Begin to save; wait first for the save before."""
         self.wait()
         self._saved_at = time.monotonic()
-        final = self._folder / f"step-{record.step:08d}"
+        final = self._folder / folder_name(record.step)
         partial = final.with_suffix(".tmp")
         if self._parallel.rank == 0:
             partial.mkdir()
@@ -279,6 +291,27 @@ class Checkpoints:
                 "Free space or repair the folder, then run again."
             ) from error
         return final
+
+    def finish_uploads(self, beat: Callable[[], None]) -> None:
+        """Wait until the newest checkpoint is copied.
+
+        Args:
+            beat: called every second.
+
+        Raises:
+            CorpuskitError: it could not be copied.
+        """
+        if self._uploads and (problem := self._uploads.wait(beat)):
+            raise CorpuskitError(
+                f"checkpoint.upload: {problem} All checkpoints are in {self._folder}: run the same "
+                "command again to copy them."
+            )
+        if self._uploads:
+            self._forget()
+
+    def upload_reports(self) -> list[tuple[str, str]]:
+        """Return kind and text of what happened to copies since the last call."""
+        return list(self._uploads.reports()) if self._uploads else []
 
     def load(self, folder: Path, model: Decoder, optimizer: torch.optim.Optimizer) -> None:
         """Load a checkpoint into model and optimizer, whatever number of ranks wrote it.
@@ -344,31 +377,17 @@ class Checkpoints:
         write_record(partial, replace(record, files=every))  # syncs the folder, too
         partial.rename(final)
         sync_folder(self._folder)
-        for old in self._to_forget():
-            with contextlib.suppress(OSError):  # the new one is complete; the next save tries
-                _delete(old)
+        self._forget()
+        if self._uploads:
+            self._uploads.request()
 
-    def _to_forget(self) -> list[Path]:
-        """Return the checkpoints that no rule keeps."""
-        settings, every = self._settings, self._settings.keep_every_steps
-        old = _complete(self._folder)[: -settings.keep]
-        losses = held_out_losses(self._folder.parent) if settings.keep_best else {}
-        best = sorted((losses[_step(path)], path) for path in old if _step(path) in losses)
-        keep = {path for _, path in best[: settings.keep_best]}
-        return [p for p in old if p not in keep and (not every or _step(p) % every)]
-
-
-def held_out_losses(output: Path) -> dict[int, float]:
-    """Return the nats per held-out token after steps that were evaluated."""
-    losses = {}
-    path = output / "evaluations.jsonl"
-    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
-        fields = json.loads(line)
-        sources = [source for source in fields["sources"].values() if source["tokens"]]
-        if sources and None not in (source["loss"] for source in sources):
-            nats = sum(source["loss"] * source["tokens"] for source in sources)
-            losses[fields["step"]] = nats / sum(source["tokens"] for source in sources)
-    return losses
+    def _forget(self) -> None:
+        """Delete the checkpoints that no rule keeps, but for one that is being copied."""
+        own = {_step(path): path for path in _complete(self._folder)}
+        held = self._uploads.held if self._uploads else None
+        for step in forgettable(own, self._settings, self._folder.parent) - {held}:
+            with contextlib.suppress(OSError):  # the newest is complete; the next save tries
+                _delete(own[step])
 
 
 class DigestedFiles(FileSystem):

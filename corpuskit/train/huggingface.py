@@ -151,6 +151,7 @@ def make_config(
             "use_qk_norm": shape.qk_norm,
             "partial_rotary_factor": 1.0,
             "first_k_dense_replace": 0,
+            "num_nextn_predict_layers": 0,  # transformers reads 1 where it is absent
             "n_routed_experts": experts.count,
             "num_experts_per_tok": experts.per_token,
             "n_shared_experts": experts.shared,

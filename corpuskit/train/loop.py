@@ -39,6 +39,7 @@ from corpuskit.train.profile import profiled
 from corpuskit.train.record import lock_output
 from corpuskit.train.recovery import BadStep, go_back, report_bad_step
 from corpuskit.train.setup import Run, set_up
+from corpuskit.train.upload import Uploads, fetch_newest
 from corpuskit.train.watch import StopSignals, Watch
 
 if TYPE_CHECKING:
@@ -113,16 +114,19 @@ def train(
     if settings.evaluate and not evaluated:
         raise UsageError("evaluate: there is nothing to evaluate. Pass held_out or tasks.")
     health = settings.health
-    output = Path(settings.output)
+    output, address = Path(settings.output), settings.checkpoint.upload
+    uploads = Uploads(output, settings.checkpoint) if address and not parallel.rank else None
     with (
-        lock_output(output, parallel, settings.branch_from) as identity,
+        lock_output(output, parallel, settings.branch_from, uploads) as identity,
         StopSignals(health.stop_after_seconds) as stop,
         HeartbeatWriter(output, parallel.rank, health.hang_seconds) as heartbeat,
         _rare_collections(),
     ):
+        if address:
+            fetch_newest(output, address, uploads, parallel, lambda: heartbeat.beat(0, "fetch"))
         while True:
             heartbeat.beat(0, "set up")
-            run = set_up(settings, parallel, identity)
+            run = set_up(settings, parallel, identity, uploads)
             with Watch(run, observer, heartbeat, stop, evaluated) as watch:
                 result = take_steps(run, watch, begun)
                 if result:
@@ -162,6 +166,8 @@ def take_steps(run: Run, watch: Watch, begun: float) -> TrainResult | None:
             watch.evaluate(done)
         if done % COLLECT_EVERY_STEPS == 0:
             gc.collect()
+    run.checkpoints.finish_uploads(lambda: watch.heartbeat.beat(done, "upload"))
+    watch.saved(None)
     result = TrainResult(
         steps_done=done,
         steps=run.steps,

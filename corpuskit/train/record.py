@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from corpuskit.train.parallel import Parallel
+    from corpuskit.train.settings import CheckpointSettings
+    from corpuskit.train.upload import Uploads
 
 FORMAT = 2
 FILE = "train.json"
@@ -70,6 +72,33 @@ def step_of(name: str) -> int | None:
     """Return the step in the name of a complete checkpoint; None for other names."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def folder_name(step: int) -> str:
+    """Return the name of the checkpoint of so many steps."""
+    return f"step-{step:08d}"
+
+
+def forgettable(steps: Iterable[int], settings: CheckpointSettings, output: Path) -> set[int]:
+    """Return the checkpoints, by their steps, that no rule keeps."""
+    every, old = settings.keep_every_steps, sorted(steps)[: -settings.keep]
+    losses = held_out_losses(output) if settings.keep_best else {}
+    best = sorted((losses[step], step) for step in old if step in losses)
+    keep = {step for _, step in best[: settings.keep_best]}
+    return {step for step in old if step not in keep and (not every or step % every)}
+
+
+def held_out_losses(output: Path) -> dict[int, float]:
+    """Return the nats per held-out token after steps that were evaluated."""
+    losses = {}
+    path = output / "evaluations.jsonl"
+    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
+        fields = json.loads(line)
+        sources = [source for source in fields["sources"].values() if source["tokens"]]
+        if sources and None not in (source["loss"] for source in sources):
+            nats = sum(source["loss"] * source["tokens"] for source in sources)
+            losses[fields["step"]] = nats / sum(source["tokens"] for source in sources)
+    return losses
 
 
 def write_record(folder: Path, record: CheckpointRecord) -> None:
@@ -198,7 +227,9 @@ def _digest(content: bytes) -> str:
 
 
 @contextlib.contextmanager
-def lock_output(output: Path, parallel: Parallel, trunk: str | None = None) -> Iterator[str]:
+def lock_output(
+    output: Path, parallel: Parallel, trunk: str | None = None, uploads: Uploads | None = None
+) -> Iterator[str]:
     """Hold the folder while entered, and yield the id that its training got at its first start.
 
     Rank 0 locks `lock`; the lock ends with the process, however that ends. Where the file system
@@ -208,9 +239,10 @@ def lock_output(output: Path, parallel: Parallel, trunk: str | None = None) -> I
         output: the folder.
         parallel: this rank.
         trunk: the checkpoint that a new training branches from; it skips what that one skipped.
+        uploads: copies of the checkpoints, from which the folder gets its id on a new machine.
 
     Raises:
-        UsageError: another process trains into this folder.
+        UsageError: another process trains into this folder, or another training has the copies.
         DataError: `run.json` is damaged.
     """
     with contextlib.ExitStack() as stack:
@@ -218,6 +250,8 @@ def lock_output(output: Path, parallel: Parallel, trunk: str | None = None) -> I
         if parallel.rank == 0:
             output.mkdir(parents=True, exist_ok=True)
             _lock(stack.enter_context((output / "lock").open("a")), output)
+            if uploads:
+                uploads.restore()
             identity = _identity(output, trunk)
         yield parallel.gather(identity)[0]
 
@@ -248,10 +282,19 @@ def _identity(output: Path, trunk: str | None = None) -> str:
         if trunk and not known and Path(trunk, "train.json").is_file():
             skips = read_record(Path(trunk)).skips
         _write_run(output, known.run if known else uuid.uuid4().hex, skips)
+    return id_in(path.read_bytes(), str(path))
+
+
+def id_in(content: bytes, place: str) -> str:
+    """Return the id of a training in its `run.json`.
+
+    Raises:
+        DataError: it is damaged.
+    """
     try:
-        return str(json.loads(path.read_bytes())["id"])
+        return str(json.loads(content)["id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: has no id: {error}. Restore it, or delete it.") from None
+        raise DataError(f"{place}: has no id: {error}. Restore it, or delete it.") from None
 
 
 def _newest_record(output: Path) -> CheckpointRecord | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -13,11 +14,13 @@ from pydantic import (
     Field,
     NonNegativeInt,
     PositiveInt,
+    field_validator,
     model_validator,
 )
 
 from corpuskit.errors import UsageError
 from corpuskit.paths import PathText
+from corpuskit.storage import is_remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +327,18 @@ class CheckpointSettings(Section):
     """Also keep this many with the lowest held-out loss; each evaluation then saves one."""
     background: bool = True
     """Write while training continues."""
+    upload: PathText | None = None
+    """Copy complete checkpoints to this folder or address, too, while training continues."""
+
+    @field_validator("upload")
+    @classmethod
+    def _is_a_place(cls, place: str | None) -> str | None:
+        try:
+            if place is not None:
+                is_remote(place)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return place
 
 
 class GuardSettings(Section):
@@ -573,6 +588,22 @@ class TrainSettings(Section):
                 "checkpoint.keep_best: no held-out documents are evaluated. Set evaluate, with "
                 "max_documents above 0, or leave it out."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _copies_lie_elsewhere(self) -> TrainSettings:
+        if "://" in self.output:
+            raise ValueError(
+                f"output: {self.output} is an address, and ranks write to a folder that all of them"
+                " see. Set a folder, and checkpoint.upload to the address."
+            )
+        place = self.checkpoint.upload
+        if (
+            place
+            and not is_remote(place)
+            and Path(place).absolute() == Path(self.output).absolute()
+        ):
+            raise ValueError(f"checkpoint.upload: {place} is the output itself. Name another.")
         return self
 
     def digest(self) -> str:

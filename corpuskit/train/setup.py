@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.pipeline import Pipeline
     from corpuskit.train.settings import ModelShape, TrainSettings
+    from corpuskit.train.upload import Uploads
 
 BATCH_FIELDS = (
     "tokens",
@@ -82,13 +83,16 @@ class Run:
         )
 
 
-def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> Run:
+def set_up(
+    settings: TrainSettings, parallel: Parallel, identity: str = "", uploads: Uploads | None = None
+) -> Run:
     """Build everything, and load the newest checkpoint.
 
     Args:
         settings: the same on every rank.
         parallel: this rank.
         identity: of the training, as `lock_output` gives it.
+        uploads: what copies checkpoints elsewhere, on rank 0.
 
     Raises:
         UsageError: the settings don't fit the plan or the checkpoint.
@@ -106,7 +110,8 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     require_context(plan.seq_len, settings.parallel)
     require_pipeline(shape, settings, parallel.world_size)
     kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
-    checkpoints = Checkpoints(Path(settings.output, "checkpoints"), parallel, settings.checkpoint)
+    folder = Path(settings.output, "checkpoints")
+    checkpoints = Checkpoints(folder, parallel, settings.checkpoint, uploads)
     newest = find_beginning(checkpoints, settings, identity)
     if newest:
         require_same_run(newest.folder, newest.record, shape, settings)

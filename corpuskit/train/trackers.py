@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -90,6 +91,8 @@ def figures_of(update: Update) -> tuple[dict[str, float], int]:
     if isinstance(update, StepMetrics):
         step = update.step + 1
         values = {name: getattr(update, name) for name in STEP_FIGURES}
+        if update.experts:
+            values |= {f"experts/{name}": one for name, one in asdict(update.experts).items()}
         for name, source in update.sources.items():
             # Not below loss/, which MLflow would keep as a file.
             values[f"loss_of/{name}"] = source.loss

@@ -309,9 +309,11 @@ class Watch:
         return bool(self._run.parallel.gather(known)[0])
 
     def saved(self, checkpoint: Path | None) -> None:
-        """Report that a checkpoint is complete, if there is one."""
+        """Report that a checkpoint is complete, if there is one, and what was copied."""
         if checkpoint:
             self.event("checkpoint", f"{checkpoint.name} saved", checkpoint=str(checkpoint))
+        for kind, text in self._run.checkpoints.upload_reports():
+            self.event(kind, text)
 
     def report_damage(self, newest: VerifiedCheckpoint | None) -> None:
         """Report which checkpoints are damaged, then set them aside."""

@@ -19,12 +19,12 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from corpuskit.errors import CorpuskitError
 from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.attention import lay_out
-from corpuskit.train.checkpoint import Checkpoints, DigestedFiles, held_out_losses
+from corpuskit.train.checkpoint import Checkpoints, DigestedFiles
 from corpuskit.train.loop import main, train
 from corpuskit.train.metrics import Event
 from corpuskit.train.model import Decoder, token_losses
 from corpuskit.train.parallel import join
-from corpuskit.train.record import read_record
+from corpuskit.train.record import held_out_losses, read_record
 from corpuskit.train.settings import ModelShape
 from tests.train.test_evaluation import Fixed
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import dataclasses
 import hashlib
 import itertools
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,11 +138,11 @@ def loaded(folder: Path) -> Decoder:
     return model
 
 
-def save(outputs: dict[str, TrainSettings]) -> None:
-    """Write a checkpoint of each of SHAPES, of three steps."""
+def save(outputs: dict[str, TrainSettings], shapes: dict[str, ModelShape] = SHAPES) -> None:
+    """Write a checkpoint of each of some shapes, of three steps."""
     for name, settings in outputs.items():
         parallel = join(settings)
-        model = fill(build_model(SHAPES[name], settings, parallel))
+        model = fill(build_model(shapes[name], settings, parallel))
         checkpoints = Checkpoints(
             Path(settings.output, "checkpoints"), parallel, settings.checkpoint
         )
@@ -145,7 +150,7 @@ def save(outputs: dict[str, TrainSettings]) -> None:
             "settings": settings.model_dump(mode="json"),
             "settings_hash": settings.digest(),
         }
-        shape = dataclasses.asdict(SHAPES[name])
+        shape = dataclasses.asdict(shapes[name])
         record = CheckpointRecord(3, shape, plan_hash="p", loader={}, world_size=2, **facts)
         checkpoints.save(model, build_optimizer(model, settings.optimizer), record)  # type: ignore[arg-type]
         checkpoints.wait()
@@ -173,6 +178,68 @@ def test_an_exported_model_computes_the_same_in_transformers(
     origin = json.loads((done.folder / "corpuskit.json").read_text())
     assert (origin["step"], origin["plan_hash"]) == (3, "p")
     assert not list(tmp_path.glob(".*"))
+
+
+PLAIN_TORCH = """
+import itertools, json, re, sys, torch
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+checkpoint, whole, exported, table, layers, experts = sys.argv[1:]
+dcp_to_torch_save(checkpoint, whole)
+model = torch.load(whole, weights_only=True)["model"]
+there, compared = load_file(exported), set()
+for pair in json.loads(table):
+    numbers = itertools.product(range(int(layers)), range(int(experts)))
+    for layer, expert in numbers:
+        ours, theirs = (re.sub(r"\\bN\\b", str(layer), name) for name in pair)
+        theirs = re.sub(r"\\bM\\b", str(expert), theirs)
+        name, _, is_stacked = ours.partition("[")
+        name = name if is_stacked or name.endswith(".bias") else f"{name}.weight"
+        theirs = theirs if theirs.endswith("_bias") else f"{theirs}.weight"
+        if name not in model:
+            continue
+        tensor = model[name][expert] if is_stacked else model[name]
+        assert torch.equal(tensor, there[theirs]), (name, theirs)
+        compared |= {name, theirs}
+assert compared == model.keys() | there.keys(), (model.keys() | there.keys()) - compared
+assert not any(name.startswith("corpuskit") for name in sys.modules)
+"""
+
+
+def names_on_the_page() -> list[list[str]]:
+    """Return our name and Hugging Face's of every tensor, from the table of docs/formats.md."""
+    page = Path("docs/formats.md").read_text().partition("| here | Hugging Face |")[2]
+    pairs = []
+    for row in page.strip().splitlines()[1:]:
+        if not row.startswith("|"):
+            break
+        sides = [
+            [expanded for cell in re.findall("`(.*?)`", side) for expanded in expand(cell)]
+            for side in row.strip("|").split("|")
+        ]
+        pairs += [list(pair) for pair in zip(*sides, strict=True)]
+    return pairs
+
+
+def expand(name: str) -> list[str]:
+    begin, brace, rest = name.partition("{")
+    inside, _, end = rest.partition("}")
+    return [begin + one + end for one in inside.split(",")] if brace else [name]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_plain_torch_reads_a_checkpoint_by_the_names_on_the_page(
+    name: str, saved: dict[str, Path], tmp_path: Path
+) -> None:
+    done = export(saved[name], tmp_path / "out", seq_len=24, ids=IDS, dtype="float32")
+    shape = SHAPES[name]
+    given = [saved[name], tmp_path / "all.pt", done.folder / "model.safetensors",
+             json.dumps(names_on_the_page()), shape.layers,
+             shape.experts.count if shape.experts else 1]  # fmt: skip
+    command = [sys.executable, "-I", "-c", PLAIN_TORCH, *map(str, given)]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
 
 
 def test_several_files_have_an_index(saved: dict[str, Path], tmp_path: Path) -> None:
@@ -599,3 +666,83 @@ def test_tensor_files_are_those_of_safetensors(dtype: torch.dtype, tmp_path: Pat
             expected = tensors["a"][row : row + rows, column : column + columns]
             assert torch.equal(read_slice(stored["a"], offsets, sizes), expected)
         assert torch.equal(read_slice(stored["b"], (1,), (2,)), tensors["b"][1:])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_gguf_has_a_name_for_every_tensor(
+    name: str, saved: dict[str, Path], tmp_path: Path
+) -> None:
+    gguf = pytest.importorskip("gguf")
+    folder = export(saved[name], tmp_path / "out", seq_len=24, ids=IDS).folder
+    config = json.loads((folder / "config.json").read_text())
+    kind = {"llama": "LLAMA", "qwen3": "QWEN3", "glm4_moe": "GLM4_MOE"}[config["model_type"]]
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, kind), config["num_hidden_layers"])
+    for tensor in safetensors.load_file(folder / "model.safetensors"):
+        # As the converter does: the experts of a layer are one tensor.
+        whole = re.sub(r"\.experts\.\d+\.", ".experts.", tensor)
+        whole = whole.replace("e_score_correction_bias", "e_score_correction.bias")
+        assert names.get_name(whole, try_suffixes=(".weight", ".bias")), tensor
+    # Else the converter takes transformers' value for it, and expects a layer that is not there.
+    assert config.get("num_nextn_predict_layers", 0) == 0
+
+
+CONVERTED = {
+    "tied, QK-norm": {"qwen3.block_count": 2, "qwen3.rope.freq_base": 500.0},
+    "experts": {"glm4moe.block_count": 2, "glm4moe.rope.dimension_count": 8,
+                "glm4moe.expert_used_count": 2, "glm4moe.expert_weights_scale": 1.5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_llama_cpp_converts_an_export_as_the_page_says(
+    name: str, tmp_path: Path, settings_for: Any, run_ranks: Any
+) -> None:
+    """Runs where LLAMA_CPP names its source; the source of llama-cpp-python has it, too."""
+    gguf, source = pytest.importorskip("gguf"), os.environ.get("LLAMA_CPP")
+    if not source:
+        pytest.skip("LLAMA_CPP is not set")
+    stage = Tokenize(tokenizer="sample_data/tokenizer.json")
+    facts = stage.provides({})["tokenizer"]
+    shape = dataclasses.replace(SHAPES[name], vocab_size=facts["vocab_size"])
+    settings = settings_for(tmp_path)
+    run_ranks(1, save, {name: settings}, {name: shape})
+    folder = export(
+        find_checkpoint(settings.output), tmp_path / "out", seq_len=24, dtype="float32",
+        ids={"bos": None, "eos": 0, "pad": 0}, files=make_tokenizer(stage, facts, 24).files,
+    ).folder  # fmt: skip
+    shutil.copytree(source, tmp_path / "llama.cpp")
+    base, glm = (tmp_path / "llama.cpp" / "conversion" / f"{file}.py" for file in ("base", "glm"))
+
+    def convert() -> str:
+        command = [sys.executable, base.parents[1] / "convert_hf_to_gguf.py", folder]
+        options = ["--outtype", "f32", "--outfile", tmp_path / "m.gguf"]
+        return subprocess.run(command + options, capture_output=True, text=True).stderr  # noqa: PLW1510
+
+    glm_text = glm.read_text()
+    start = glm_text.index("class Glm4MoeModel")
+    fitted = glm_text[start:].replace("_set_vocab_glm()", "_set_vocab_gpt2()", 1)
+    glm.write_text(glm_text[:start] + fitted)
+    hashed = re.search(r"chkhsh: +([0-9a-f]{64})", convert())
+    assert hashed
+    text = base.read_text()
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("chktxt = "))
+    batch = pa.record_batch(
+        {"text": pa.array([ast.literal_eval(line.partition("= ")[2])], pa.large_string())}
+    )
+    stored = Tokenize(tokenizer="sample_data/tokenizer.json", add_eos=False).apply(View(batch))
+    ids = stored.columns["tokens"].to_pylist()[0]
+    assert hashlib.sha256(str(ids).encode()).hexdigest() == hashed[1], "as the run has tokenized"
+    known = f'        res = "gpt-2" if chkhsh == "{hashed[1]}" else None\n'
+    base.write_text(text.replace("        res = None\n", known, 1))
+    assert "successfully exported" in convert()
+    written = gguf.GGUFReader(tmp_path / "m.gguf")
+    assert written.fields["tokenizer.ggml.pre"].contents() == "gpt-2"
+    for key, value in CONVERTED[name].items():
+        assert written.fields[key].contents() == value
+    tensors = {tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in written.tensors}
+    ours = safetensors.load_file(folder / "model.safetensors")
+    query = "model.layers.1.self_attn.q_proj.weight"
+    assert torch.equal(tensors["blk.1.attn_q.weight"], ours[query])
+    if shape.experts:
+        up = [ours[f"model.layers.1.mlp.experts.{n}.up_proj.weight"] for n in range(5)]
+        assert torch.equal(tensors["blk.1.ffn_up_exps.weight"], torch.stack(up))

@@ -10,6 +10,7 @@ import functools
 import json
 import multiprocessing
 import random
+import secrets
 import time
 import warnings
 from collections import Counter
@@ -40,32 +41,51 @@ WHERE = (
     "before its new name", "in a deletion", "after the save",
 )  # fmt: skip
 IN = WHERE[2:6]
-KILLS = 8  # of each kind of run; the benchmark has more
+MODEL = {"dim": 32, "layers": 1, "heads": 4, "kv_heads": 2, "ffn_dim": 64}
+EXPERTS = {"count": 4, "per_token": 2, "bias_rate": 0.01}
+FORMS: dict[str, dict[str, Any]] = {
+    "alone": {"model": MODEL},
+    "pipeline": {"model": MODEL | {"layers": 2, "tied": False}, "parallel": {"pipeline": 2}},
+    "experts": {"model": MODEL | {"experts": EXPERTS}, "parallel": {"expert": 2}},
+}
+"""How a model is trained: by one rank, or shared by two."""
 
 
-@pytest.mark.parametrize("every_steps", [1, 2])
+@pytest.mark.parametrize(
+    ("form", "every_steps", "kills"),
+    [("alone", 1, 8), ("alone", 2, 8), ("pipeline", 1, 3), ("experts", 1, 3)],  # benchmark: more
+)
 def test_a_kill_at_any_moment_leaves_a_checkpoint_that_goes_on(
-    every_steps: int, settings_for: Callable[..., TrainSettings], tmp_path: Path
+    form: str,
+    every_steps: int,
+    kills: int,
+    settings_for: Callable[..., TrainSettings],
+    tmp_path: Path,
 ) -> None:
-    build = functools.partial(build_tiny, settings_for, every_steps)
+    build = functools.partial(build_tiny, settings_for, every_steps, form)
     calm = Calm(build(tmp_path / "calm", keep=99))
     seed = random.randrange(1 << 32)
-    found = kill_around_saves(calm, build, tmp_path, KILLS, random.Random(seed))
-    assert found.total() == KILLS, f"seed {seed}"
-    assert sum(found[name] for name in IN), f"no kill hit a save; seed {seed}: {found}"
+    found = kill_around_saves(calm, build, tmp_path, kills, random.Random(seed))
+    assert found.total() == kills, f"seed {seed}"
+    if form == "alone":
+        assert sum(found[name] for name in IN), f"no kill hit a save; seed {seed}: {found}"
 
 
 def build_tiny(
-    settings_for: Callable[..., TrainSettings], every_steps: int, output: Path, keep: int = 2
+    settings_for: Callable[..., TrainSettings],
+    every_steps: int,
+    form: str,
+    output: Path,
+    keep: int = 2,
 ) -> TrainSettings:
     """Return settings of a run of 24 steps that saves in the background."""
     return settings_for(
         output,
         steps=24,
         batch={"global_rows": 8, "micro_rows": 1},  # so that a step takes longer than a save
-        model={"dim": 32, "layers": 1, "heads": 4, "kv_heads": 2, "ffn_dim": 64},
         checkpoint={"every_steps": every_steps, "keep": keep},
         log_every_steps=1,
+        **FORMS[form],
     )
 
 
@@ -87,11 +107,14 @@ class Calm:
 
 
 class Child:
-    """A forked run of one rank that tells each step just before it may begin to save."""
+    """Forked ranks of which the first tells each step just before it may begin to save."""
 
     def __init__(self, settings: TrainSettings) -> None:
         self._hear, say = multiprocessing.Pipe(duplex=False)
-        self._ranks = Ranks(1, None, _train, (settings, say))
+        sizes = settings.parallel
+        ranks = sizes.pipeline * sizes.expert
+        meeting = Path(f"{settings.output}-ranks-{secrets.token_hex(4)}")
+        self._ranks = Ranks(ranks, meeting if ranks > 1 else None, _train, (settings, say))
         say.close()  # so that its end is heard
 
     def told(self) -> int | None:
@@ -104,8 +127,12 @@ class Child:
         """Wait for the end of the run."""
         return self._ranks.answers()[0]  # type: ignore[no-any-return]
 
-    def kill(self) -> int | None:
-        """Kill it; return the last step that it told and nobody heard."""
+    def kill(self, rng: random.Random) -> int | None:
+        """Kill a rank, and the others if that does not end them; return the last step unheard."""
+        first = rng.choice(self._ranks.processes)
+        first.kill()
+        for process in self._ranks.processes:
+            process.join(20)
         self._ranks.kill()
         last = None
         while (step := self.told()) is not None:
@@ -157,7 +184,7 @@ def kill_once(settings: TrainSettings, calm: Calm, rng: random.Random) -> str | 
             return None
         heard = step
     time.sleep(rng.uniform(0, 1.5) * calm.step_seconds)
-    later = child.kill()
+    later = child.kill(rng)
     return where_of(settings, 1 + (heard if later is None else later))
 
 

@@ -12,7 +12,14 @@ import pytest
 
 from corpuskit.errors import UsageError
 from corpuskit.train.loop import main
-from corpuskit.train.metrics import EvaluationMetrics, SourceLoss, TaskScores, TrainResult
+from corpuskit.train.metrics import (
+    EvaluationMetrics,
+    ExpertLoads,
+    SourceLoss,
+    StepMetrics,
+    TaskScores,
+    TrainResult,
+)
 from corpuskit.train.trackers import OPENERS, Trackers, figures_of
 
 if TYPE_CHECKING:
@@ -111,6 +118,16 @@ def test_evaluations_are_figures_too() -> None:
     assert figures_of(EvaluationMetrics(40, {"web": loss}, {"arc": task})) == (
         {"held_out/web": 0.7, "task/arc/accuracy": 0.5, "task/arc/bits_per_byte": 0.9}, 40,
     )  # fmt: skip
+
+
+def test_loads_of_experts_are_figures_too() -> None:
+    step = StepMetrics(
+        step=4, steps=9, tokens=5, loss=2.0, lr=1.0, grad_norm=1.0, tokens_per_second=1.0,
+        step_seconds=1.0, data_wait_seconds=1.0, sources={}, mfu=None, data_wait_p50_ms=1.0,
+        data_wait_p99_ms=1.0, is_applied=True, experts=ExpertLoads(1.5, 2),
+    )  # fmt: skip
+    values, done = figures_of(step)
+    assert (done, values["experts/imbalance"], values["experts/idle"]) == (5, 1.5, 2)
 
 
 def test_chosen_steps_are_traced_and_compute_the_same(
