@@ -8,6 +8,8 @@ judged on the same held-out tokens: a model that has learnt anything from contex
 bigram.
 
     python benchmarks/learning.py [--output runs/learning] [--vocab 512] [--steps 1600] [--lr 0.01]
+    python benchmarks/learning.py --optimizers adamw muon --steps 400    # rates tuned, then judged
+    python benchmarks/learning.py --widths --steps 400                   # muP: one rate for all widths
 
 Real texts: the folder that CORPUSKIT_SHARED_DATA names. The output folder gets `curves.csv`,
 `held_out.csv` and `learning.json`. What is finished is not done again: delete the folder to start
@@ -36,6 +38,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
+from benchmarks.learning_rates import (
+    OPTIMIZERS,
+    Study,
+    compare_optimizers,
+    compare_widths,
+    sizes,
+)
 from corpuskit.loader import StreamingLoader
 from corpuskit.stages.sequences._heldout import open_held_out
 
@@ -71,10 +80,19 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-2)
     parser.add_argument("--evaluations", type=int, default=5, help="over the run")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
+    parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, help="compare these instead")
+    parser.add_argument("--widths", action="store_true", help="sweep rates with and without muP instead")
     options = parser.parse_args()
     out = options.output.resolve()
     out.mkdir(parents=True, exist_ok=True)
     prepare(out, options)
+    if options.optimizers or options.widths:
+        study = Study(out / "run", out / "rates", options.rows, MAX_DOCUMENTS)
+        if options.optimizers:
+            compare_optimizers(study, options.optimizers, options.steps, sizes(64))
+        if options.widths:
+            compare_widths(study, options.steps // 2)
+        return
     for dtype in options.dtypes:
         train(out, options, dtype)
     baselines = judge_baselines(str(out / "run"), options)

@@ -31,6 +31,7 @@ import numpy as np
 from corpuskit.errors import UsageError
 from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
 from corpuskit.train.settings import (
+    moment_block,
     require_even_shares,
     require_pipeline,
     require_ranks,
@@ -665,7 +666,7 @@ class _RankCounts(NamedTuple):
     """Numbers of parameters on a rank."""
 
     local: int  # cut over shards and over ranks that share matrices
-    moments: int  # of the optimizer, cut likewise
+    moments: float  # of the optimizer, cut likewise
     root: int  # embedding, norm and head; and a block: cut over the latter only
     block: int
     layers: int
@@ -701,7 +702,8 @@ class _RankCounts(NamedTuple):
 
 
 def _count(shape: ModelShape, work: Work) -> _RankCounts:
-    local = moments = root = block = 0
+    local = root = block = 0
+    moments = 0.0
     layers = shape.layers if work.layers is None else work.layers
     absent = {"embedding": not work.has_embedding, "head": not work.has_head}
     for matrix in matrices(shape):
@@ -711,14 +713,22 @@ def _count(shape: ModelShape, work: Work) -> _RankCounts:
         share = matrix.local(work.tensor, work.shards, work.expert)
         times = layers if matrix.where == "block" else 1
         local += times * share
-        is_hidden = matrix.where == "block" and matrix.cut in ("rows", "columns")
-        has_one = work.optimizer == "lion" or (work.optimizer == "muon" and is_hidden)
-        moments += times * share * ((1 if has_one else 2) + work.keeps_average)
+        moments += times * share * (_moments_of(matrix, work.optimizer) + work.keeps_average)
         if matrix.where == "block":
             block += here
         else:
             root += here
     return _RankCounts(local, moments, root, block, layers)
+
+
+def _moments_of(matrix: Matrix, optimizer: str) -> float:
+    """Return how many float32 numbers an optimizer keeps of each number of a parameter."""
+    is_hidden = matrix.where == "block" and matrix.cut in ("rows", "columns")
+    if optimizer == "lion" or (optimizer == "muon" and is_hidden):
+        return 1.0
+    if optimizer == "adamw8bit" and (block := moment_block((matrix.rows, matrix.columns))):
+        return 2 * (1 / FLOAT + 1 / block)
+    return 2.0
 
 
 def _norm_bytes(work: Work, width: float, vectors: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -18,6 +18,9 @@ from pydantic import (
 
 from corpuskit.errors import UsageError
 from corpuskit.paths import PathText
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +224,8 @@ class BatchSettings(Section):
 class OptimizerSettings(Section):
     """The update of the weights. Norms and embeddings are not decayed."""
 
-    kind: Literal["adamw", "muon", "lion"] = "adamw"
-    """`muon`: orthogonal steps for the matrices of blocks, AdamW for the rest; `lion`: signs."""
+    kind: Literal["adamw", "adamw8bit", "muon", "lion", "schedule_free"] = "adamw"
+    """`muon`: orthogonal steps for blocks' matrices, AdamW for the rest; `adamw8bit`: moments of one byte; `lion`: signs; `schedule_free`: AdamW that averages its steps, with `schedule.kind: constant`."""
     lr: float = Field(3e-4, gt=0)
     """Peak learning rate."""
     beta1: float = Field(0.9, ge=0, lt=1)
@@ -239,6 +242,18 @@ class OptimizerSettings(Section):
     """Keep an exponential average of the weights, for evaluation: share left per step; 0: none."""
     clip_norm: float = Field(1.0, ge=0)
     """Largest norm of the whole gradient; 0 is no clipping."""
+
+
+    @property
+    def averages(self) -> bool:
+        """Whether an average of the weights is kept, which is what to judge and to export."""
+        return self.average_decay > 0 or self.kind == "schedule_free"
+
+
+def moment_block(shape: Sequence[int]) -> int:
+    """Return how many numbers of a row share a scale in `adamw8bit`; 0 for moments in float32."""
+    block = math.gcd(shape[-1], 256) if len(shape) > 1 else 0
+    return block if block >= 16 else 0
 
 
 class ScheduleSettings(Section):
@@ -521,10 +536,32 @@ class TrainSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _optimizer_fits(self) -> TrainSettings:
+        ours, kind = self.optimizer, self.schedule.kind
+        if ours.kind == "schedule_free" and kind != "constant":
+            raise ValueError(
+                f"schedule.kind {kind}: optimizer.kind schedule_free averages its steps instead of "
+                "letting the rate fall. Set schedule.kind to constant."
+            )
+        if ours.kind == "schedule_free" and ours.average_decay:
+            raise ValueError(
+                f"optimizer.average_decay {ours.average_decay}: schedule_free keeps an average of "
+                "its own. Leave average_decay out."
+            )
+        if ours.kind == "adamw8bit" and self.parallel.tensor > 1:
+            raise ValueError(
+                f"optimizer.kind adamw8bit does not work with parallel.tensor "
+                f"{self.parallel.tensor}: its scales are of whole rows. Set parallel.tensor to 1, "
+                "or optimizer.kind to adamw."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _adapters_fit(self) -> TrainSettings:
         others = {"float8": self.float8, "parallel.tensor": self.parallel.tensor > 1}
         others["parallel.pipeline"] = self.parallel.pipeline > 1
         others["optimizer.average_decay"] = self.optimizer.average_decay > 0
+        others["optimizer.kind schedule_free"] = self.optimizer.kind == "schedule_free"
         if self.adapter and self.init_from is None:
             raise ValueError("adapter: there is no model to adapt. Name one in init_from.")
         if self.adapter and (names := [name for name, is_set in others.items() if is_set]):
