@@ -38,6 +38,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
+from corpuskit.loader import StreamingLoader
+from corpuskit.stages.sequences._heldout import open_held_out
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
 from benchmarks.learning_rates import (
     OPTIMIZERS,
     Study,
@@ -45,8 +51,6 @@ from benchmarks.learning_rates import (
     compare_widths,
     sizes,
 )
-from corpuskit.loader import StreamingLoader
-from corpuskit.stages.sequences._heldout import open_held_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +60,6 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Model = Callable[[Numbers, Numbers], NDArray[np.float64]]
 
-ROOT = Path(__file__).resolve().parents[1]
 DTYPES = ("float32", "bfloat16")
 SOURCES = {
     "microsoft": ("MicrosoftDocs/win32", "MicrosoftDocs/cpp-docs", "MicrosoftDocs/PowerShell-Docs"),

@@ -32,6 +32,7 @@ from corpuskit.errors import UsageError
 from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
 from corpuskit.train.settings import (
     moment_block,
+    require_blocks,
     require_even_shares,
     require_pipeline,
     require_ranks,
@@ -62,6 +63,8 @@ Part = Literal[
     "weights", "optimizer", "gradients", "gathered weights", "reduction", "activations", "mask",
     "logits", "working", "checkpoint", "waiting", "received",
 ]  # fmt: skip
+
+OFFLOADED: tuple[Part, ...] = ("weights", "optimizer", "gradients")
 
 FLOAT = 4
 """Bytes of a number of what is kept: weights, moments and gradients are float32."""
@@ -147,6 +150,7 @@ def estimate(
     _require_fit(settings, length, ranks, is_cuda=is_cuda)
     shape, parameters = length.shape, count_parameters(length.shape)
     work = plan_work(shape, settings, seq_len=length.seq_len, ranks=ranks, is_cuda=is_cuda)
+    saved = FLOAT * (parameters.total + _count(shape, replace(work, shards=1, tensor=1)).moments)
     stages, bubble = plan_pipeline(shape, settings, work, ranks)
     if stages:
         work = max(stages, key=lambda stage: stage.peak.total).work
@@ -161,7 +165,7 @@ def estimate(
         step_seconds = of_token * length.tokens / length.steps / at_work
     seconds = step_seconds * length.steps if step_seconds else None
     saving = checkpoint_cost(
-        parameters.total, ranks, mtbf_hours, step_seconds,
+        round(saved), ranks, mtbf_hours, step_seconds,
         in_background=settings.checkpoint.background,
     )  # fmt: skip
     result = Estimate(
@@ -180,20 +184,19 @@ def measured_step_seconds(output: Path) -> float | None:
 
 
 def checkpoint_cost(
-    parameters: int,
+    size: int,
     ranks: int,
     mtbf_hours: float,
     step_seconds: float | None,
     *,
     in_background: bool,
 ) -> CheckpointCost:
-    """Return what checkpoints of a model cost, and how often to write them.
+    """Return what checkpoints of `size` bytes cost, and how often to write them.
 
     Source: J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps
     (FGCS 22, 2006), equation 37; its first term is J. W. Young's (CACM 17, 1974). What is lost to
     writing is the time in which training waits; the interval is at least as long as a write.
     """
-    size = 3 * FLOAT * parameters
     writing, failure = size / WRITE_RATE, mtbf_hours * 3600 / ranks
     stall = size / ranks / COPY_RATE if in_background else writing
     every = failure
@@ -221,6 +224,9 @@ def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_c
         )
     require_even_shares(length.shape, length.seq_len, parallel.tensor)
     require_pipeline(length.shape, settings, ranks)
+    require_blocks(length.shape, settings.adapter)
+    if parallel.offload and not is_cuda:
+        raise UsageError("parallel.offload: true needs CUDA. Leave it out, or give --device.")
     if settings.attention in ("varlen", "flex") and not is_cuda:
         raise UsageError(
             f"attention: {settings.attention!r} needs CUDA. Set auto or sdpa, or give --device."
@@ -245,6 +251,12 @@ def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
         f"{name}: memory is that without it." for name in ("compile", "float8", "adapter")
         if getattr(settings, name)
     ]  # fmt: skip
+    if settings.parallel.offload:
+        on_host = step_moments(result.length.shape, replace(result.work, offload=False))[-1].parts
+        size = sum(on_host[name] for name in OFFLOADED) / 1e9
+        lines.append(f"parallel.offload: a rank has {size:,.1f} GB in host memory.")
+    if settings.distill:
+        lines.append("distill: time and memory are those without the teacher.")
     if settings.branch_from:
         lines.append("branch_from: steps, time and cost count those of the trunk, too.")
     if result.device and result.peak_flops is None:
@@ -496,6 +508,7 @@ class Work:
     optimizer: str
     keeps_average: bool  # of the weights
     copies_state: bool  # for checkpoints written in the background, in the same memory
+    offload: bool = False  # weights, gradients and optimizer are in host memory
     expert: int = 1  # ranks that share the experts of a layer
     layers: int | None = None  # that it has of a pipeline's; None for all, and the two below
     has_embedding: bool = True
@@ -537,6 +550,7 @@ def plan_work(
         optimizer=settings.optimizer.kind,
         keeps_average=settings.optimizer.average_decay > 0,
         copies_state=settings.checkpoint.background and not is_cuda,
+        offload=parallel.offload,
     )
 
 
@@ -659,6 +673,9 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     root: dict[Part, float] = {"reduction": sizes.reduction(work, sizes.root)}
     moments.append(moment("embedding's gradients", 0, layers, over | root))
     moments.append(moment("update", 0, layers, {**over, "gradients": local}))
+    for name in OFFLOADED if work.offload else ():
+        for each in moments:
+            each.parts[name] = 0.0
     return moments
 
 

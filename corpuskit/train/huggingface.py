@@ -301,11 +301,18 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     import torch
     from torch.distributed.tensor import DTensor
 
+    from corpuskit.train.four_bit import FourBitLinear
+
     place = Path(folder)
     stored = find_tensors(place)
     experts = model.shape.experts
     with torch.device("meta"):
         whole = type(model)(model.shape) if model.stages else model
+    quantised = {
+        f"{name}.weight": module
+        for name, module in model.named_modules()
+        if isinstance(module, FourBitLinear)
+    }
     tensors = _without_adapters(model)
     shapes = {
         foreign: tuple(each.shape[-2:])
@@ -314,6 +321,10 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     }
     _require_match(place, stored, shapes)
     for name, parameter in tensors.items():
+        if name in quantised:  # of which each rank has the whole
+            (foreign,) = foreign_names(name, experts)
+            quantised[name].fill(read_slice(stored[foreign], [0, 0], stored[foreign].shape))
+            continue
         target, offsets = parameter.data, [0] * parameter.ndim
         if isinstance(parameter, DTensor):
             # What checkpoints ask: the box of the tensor that this rank holds.
@@ -330,6 +341,12 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
 
 def _without_adapters(model: Decoder) -> dict[str, torch.Tensor]:
     tensors = dict((*model.named_parameters(), *model.named_buffers()))
+    for name in [name for name in tensors if name.endswith(".base_layer.scale")]:
+        # In four bits: the matrix that the buffers are made of.
+        del tensors[name], tensors[f"{name.removesuffix('scale')}codes"]
+        module: Any = model.get_submodule(name.removesuffix(".scale"))
+        size = module.out_features, module.in_features
+        tensors[f"{name.removesuffix('scale')}weight"] = module.scale.new_empty(size, device="meta")
     return {name: tensor for name, tensor in tensors.items() if ".lora_" not in name}
 
 
@@ -442,6 +459,33 @@ def choose_model(settings: TrainSettings, tokenizer: Mapping[str, Any]) -> Model
     is_trusted = settings.init_tokenizer == "trusted"
     require_tokenizer(settings.init_from, tokenizer, shape, is_trusted=is_trusted)
     return shape
+
+
+def choose_teacher(
+    settings: TrainSettings, shape: ModelShape, tokenizer: Mapping[str, Any]
+) -> ModelShape | None:
+    """Return the shape of the model that `distill` names, having checked that its ids are ours.
+
+    Args:
+        settings: of the run.
+        shape: of the model that learns.
+        tokenizer: what the mix plan says of the tokenizer of its tokens.
+
+    Raises:
+        UsageError: our decoder does not compute the teacher, or its tokens are, or may be, others.
+    """
+    if settings.distill is None:
+        return None
+    folder = settings.distill.teacher
+    teacher = read_shape(folder)
+    if teacher.vocab_size != shape.vocab_size:
+        raise UsageError(
+            f"distill.teacher: {folder} has {teacher.vocab_size:,} tokens, and the model has "
+            f"{shape.vocab_size:,}. Set model.vocab_size: {teacher.vocab_size}."
+        )
+    is_trusted = settings.init_tokenizer == "trusted"
+    require_tokenizer(folder, tokenizer, teacher, is_trusted=is_trusted)
+    return teacher
 
 
 def require_same_model(settings: TrainSettings, shape: ModelShape) -> None:

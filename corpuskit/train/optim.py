@@ -299,7 +299,7 @@ def _precision(matrix: torch.Tensor) -> torch.dtype:
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return what this rank has of a tensor."""
-    return tensor.tolocal() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -76,6 +76,8 @@ PRESETS = {
     "7b": (4096, 32, 32, 8, 14336),
 }
 UNTIED = ("1b", "7b")
+NF4_BLOCK = 64
+"""Numbers of a row that share a scale in a matrix of four bits."""
 
 
 class Section(BaseModel):
@@ -303,6 +305,8 @@ class ParallelSettings(Section):
     """What is sharded: 1 optimizer, 2 and gradients, 3 and weights, between a block's uses."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activation checkpointing: keep all, keep matrix products and attention, or block inputs."""
+    offload: bool = False
+    """Keep weights, gradients and optimizer in host memory, and step there (CUDA)."""
     cpu_threads: int = Field(1, ge=1)
     """Threads per process on CPU; more than one pays off for large models on idle cores."""
 
@@ -409,6 +413,19 @@ class AdapterSettings(Section):
     """Matrices of each block that get some."""
     dora: bool = False
     """Train the length of each row as well (DoRA)."""
+    quantize: Literal["nf4"] | None = None
+    """Keep the frozen matrices of `targets` in four bits a number (QLoRA)."""
+
+
+class DistillSettings(Section):
+    """Learn from a teacher: loss = (1 - weight) cross-entropy + weight temperature^2 KL."""
+
+    teacher: PathText
+    """Folder of a Hugging Face model with the same tokenizer."""
+    weight: float = Field(0.5, gt=0, le=1)
+    """Share of the divergence of the model's chances from the teacher's."""
+    temperature: float = Field(1.0, gt=0)
+    """Both logits are divided by it, in the divergence."""
 
 
 class ProfileSettings(Section):
@@ -462,6 +479,8 @@ class TrainSettings(Section):
     """`trusted`: you know that ids of `init_from` and of the packed tokens mean the same."""
     adapter: AdapterSettings | None = None
     """Train low-rank adapters instead of all weights; none when absent."""
+    distill: DistillSettings | None = None
+    """Learn from a teacher's logits, too; none when absent."""
     batch: BatchSettings
     """Rows per step and per forward pass."""
     steps: int | None = Field(None, ge=1)
@@ -568,6 +587,23 @@ class TrainSettings(Section):
             raise ValueError(
                 f"adapter: not fitted to {' and '.join(names)}. Leave one of them out."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _few_devices_fit(self) -> TrainSettings:
+        """Refuse what offloading and distillation have not been fitted to."""
+        ours = self.parallel
+        both = {"parallel.tensor": ours.tensor > 1, "parallel.pipeline": ours.pipeline > 1}
+        alone = {
+            **both, "model.experts": self.model.experts is not None,
+            "optimizer.kind muon": self.optimizer.kind == "muon", "parallel.zero below 3": ours.zero < 3,
+        }  # fmt: skip
+        cases = {"parallel.offload": (ours.offload, alone), "distill": (bool(self.distill), both)}
+        for name, (is_set, others) in cases.items():
+            if is_set and (found := [other for other, is_on in others.items() if is_on]):
+                raise ValueError(
+                    f"{name}: not fitted to {' and '.join(found)}. Leave one of them out."
+                )
         return self
 
     @model_validator(mode="after")
@@ -700,6 +736,25 @@ def stage_spans(layers: int, parallel: ParallelSettings) -> list[StageSpan]:
         of_stage = range(first, first + base + (index < more))
         spans.append(StageSpan(index, of_stage, rank, index == 0, index == num - 1))
     return spans
+
+
+def require_blocks(shape: ModelShape, adapter: AdapterSettings | None) -> None:
+    """Refuse four bits for matrices whose rows are not whole blocks.
+
+    Raises:
+        UsageError: names each of them.
+    """
+    if adapter is None or adapter.quantize is None:
+        return
+    widths = {"out": shape.heads * shape.head_dim, "down": shape.ffn_dim}
+    odd = {name: widths.get(name, shape.dim) for name in adapter.targets}
+    odd = {name: width for name, width in odd.items() if width % NF4_BLOCK}
+    if odd:
+        raise UsageError(
+            f"adapter.quantize: nf4 takes rows of multiples of {NF4_BLOCK} numbers, not "
+            f"{', '.join(f'{width} ({name})' for name, width in odd.items())}. Leave these out of "
+            "adapter.targets, or leave quantize out."
+        )
 
 
 def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:

@@ -13,12 +13,14 @@ from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.adapters import init_adapters, require_same_adapter
 from corpuskit.train.attention import choose_kernel
 from corpuskit.train.checkpoint import Checkpoints, require_same_run, require_same_training
+from corpuskit.train.distill import Teacher, open_teacher
 from corpuskit.train.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
+from corpuskit.train.huggingface import choose_teacher
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
 from corpuskit.train.record import CheckpointRecord, read_skips, spans_of
-from corpuskit.train.settings import require_even_shares, require_pipeline
+from corpuskit.train.settings import require_blocks, require_even_shares, require_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,6 +54,7 @@ class Run:
     parallel: Parallel
     loader: StreamingLoader
     model: Decoder
+    teacher: Teacher | None
     pipeline: Pipeline | None
     optimizer: torch.optim.Optimizer
     checkpoints: Checkpoints
@@ -104,6 +107,8 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
     shape = choose_shape(settings, plan.tokenizer)
     require_even_shares(shape, plan.seq_len, settings.parallel.tensor)
     require_pipeline(shape, settings, parallel.world_size)
+    require_blocks(shape, settings.adapter)
+    teacher = choose_teacher(settings, shape, plan.tokenizer)
     kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
     checkpoints = Checkpoints(Path(settings.output, "checkpoints"), parallel, settings.checkpoint)
     newest = find_beginning(checkpoints, settings, identity)
@@ -127,6 +132,7 @@ def set_up(settings: TrainSettings, parallel: Parallel, identity: str = "") -> R
         parallel=parallel,
         loader=loader,
         model=model,
+        teacher=open_teacher(teacher, settings, parallel) if teacher else None,
         pipeline=build_pipeline(model, settings, parallel, plan.seq_len),
         optimizer=optimizer,
         checkpoints=checkpoints,

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from corpuskit.errors import UsageError
+from corpuskit.train import parallel
 from corpuskit.train.huggingface_export import find_checkpoint, is_of_average, read_weights
 from corpuskit.train.loop import train
 from corpuskit.train.model import Decoder, init_weights
@@ -245,3 +247,24 @@ def test_what_is_exported_of_schedule_free_is_its_average(
     )
     assert is_of_average(read_record(checkpoint), None)
     assert not torch.equal(average, weights)
+
+
+@pytest.mark.slow
+def test_offloaded_steps_are_those_of_the_device(
+    run_ranks: Any, settings_for: Any, tmp_path: Path
+) -> None:
+    # On CPU the policy has nothing to move: the composition is what is tested.
+    there, here = (
+        settings_for(tmp_path / str(offload), parallel={"offload": offload}, steps=4)
+        for offload in (True, False)
+    )
+    run_ranks(2, _offload, there, here)
+    assert losses_of(there) == losses_of(here)
+    with pytest.raises(UsageError, match=r"parallel.offload: true needs CUDA: .* Leave it out\."):
+        parallel.require_offload(torch.device("cpu"))
+
+
+def _offload(there: TrainSettings, here: TrainSettings) -> None:
+    parallel.require_offload = lambda _device: None  # type: ignore[assignment]
+    half = there.model_copy(update={"steps": 2})
+    work(half, there, here)  # a resumption among them
