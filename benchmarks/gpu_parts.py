@@ -350,7 +350,10 @@ def _steps(settings: TrainSettings, parallel: Any) -> Row:
 
 def optimizers(place: Place) -> Iterator[Row]:
     """AdamW, with moments of one byte, and with all of it in host memory: losses and memory."""
-    cases: list[tuple[str, Row, Row]] = [("adamw", {}, {}), ("adamw8bit", {"kind": "adamw8bit"}, {})]
+    cases: list[tuple[str, Row, Row]] = [
+        ("adamw", {}, {}),
+        ("adamw8bit", {"kind": "adamw8bit"}, {}),
+    ]
     cases += [] if place.dry else [("adamw, offload", {}, {"offload": True})]
     parallel = None
     for name, optimizer, shared in cases:

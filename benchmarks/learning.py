@@ -44,7 +44,7 @@ from corpuskit.stages.sequences._heldout import open_held_out
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.learning_rates import (
+from benchmarks.learning_rates import (  # noqa: E402
     OPTIMIZERS,
     Study,
     compare_optimizers,
@@ -84,7 +84,9 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=5, help="over the run")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, help="compare these instead")
-    parser.add_argument("--widths", action="store_true", help="sweep rates with and without muP instead")
+    parser.add_argument(
+        "--widths", action="store_true", help="sweep rates with and without muP instead"
+    )
     options = parser.parse_args()
     out = options.output.resolve()
     out.mkdir(parents=True, exist_ok=True)

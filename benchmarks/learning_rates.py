@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpuskit.stages.sequences._heldout import open_held_out
@@ -19,6 +18,7 @@ from corpuskit.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 OPTIMIZERS: dict[str, tuple[int, dict[str, Any]]] = {
     # The exponents of two around which the rate is tuned.
@@ -30,8 +30,8 @@ OPTIMIZERS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 TUNING = 0.5
 """Steps of a tuning run, as a share of a judged one's."""
-WIDTHS = (64, 128, 256)
-EXPONENTS = range(-10, -3)
+WIDTHS = (32, 64, 128)
+EXPONENTS = range(-9, -2)
 
 Row = dict[str, Any]
 
@@ -94,11 +94,17 @@ def compare_optimizers(study: Study, names: list[str], steps: int, model: Row) -
         middle, fields = OPTIMIZERS[name]
         tuned: dict[int, Row] = {}
 
-        def loss_at(exponent: int, tuned: Any = tuned, fields: Row = fields, name: str = name) -> float:
+        def loss_at(
+            exponent: int, tuned: Any = tuned, fields: Row = fields, name: str = name
+        ) -> float:
             if exponent not in tuned:
                 optimizer = {**fields, "lr": 2.0**exponent}
                 tuned[exponent] = study.train(
-                    f"{name}{exponent}", round(TUNING * steps), model=model, optimizer=optimizer, seed=1
+                    f"{name}{exponent}",
+                    round(TUNING * steps),
+                    model=model,
+                    optimizer=optimizer,
+                    seed=1,
                 )
             return float(tuned[exponent]["loss"])
 
@@ -107,7 +113,9 @@ def compare_optimizers(study: Study, names: list[str], steps: int, model: Row) -
         found[name] = (best, seconds, fields)
         tried = ", ".join(f"2^{e} {tuned[e]['loss']:.3f}" for e in sorted(tuned))
         print(f"{name}: tuned to 2^{best} = {2.0**best:.2g} of {tried}", flush=True)
-    print(f"\n{'optimizer':14s}{'rate':>9s}{'ms/step':>9s}{'steps':>7s}{'seed 0':>8s}{'seed 1':>8s}")
+    print(
+        f"\n{'optimizer':14s}{'rate':>9s}{'ms/step':>9s}{'steps':>7s}{'seed 0':>8s}{'seed 1':>8s}"
+    )
     for name, (best, seconds, fields) in found.items():
         equal = round(steps * found[names[0]][1] / seconds)
         for number in dict.fromkeys((steps, equal if abs(equal / steps - 1) > 0.03 else steps)):
@@ -140,9 +148,10 @@ def compare_widths(study: Study, steps: int) -> None:
         for width in WIDTHS:
             losses = {}
             for exponent in EXPONENTS:
-                model = sizes(width) | {"mup_base_dim": base}
+                own = None if width == base else base  # there muP changes nothing
                 losses[exponent] = study.train(
-                    f"width{width}-{base}-{exponent}", steps, model=model, seed=1,
+                    f"width{width}-{own}-{exponent}", steps, seed=1,
+                    model=sizes(width) | {"mup_base_dim": own},
                     optimizer={"kind": "adamw", "lr": 2.0**exponent},
                 )["loss"]  # fmt: skip
             shown = "".join(f"{loss:8.3f}" for loss in losses.values())

@@ -38,9 +38,7 @@ class AdamW8bit(Elementwise):
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "steps": 0})
         self.register_load_state_dict_post_hook(_restore_codes)
 
-    def update(
-        self, parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Step in float32, then quantise the moments again."""
         block = moment_block(parameter.shape)
         if not state:

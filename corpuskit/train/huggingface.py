@@ -481,7 +481,12 @@ def choose_teacher(
     if teacher.vocab_size != shape.vocab_size:
         raise UsageError(
             f"distill.teacher: {folder} has {teacher.vocab_size:,} tokens, and the model has "
-            f"{shape.vocab_size:,}. Set model.vocab_size: {teacher.vocab_size}."
+            f"{shape.vocab_size:,}. "
+            + (
+                "Choose another."
+                if settings.init_from
+                else f"Set model.vocab_size: {teacher.vocab_size}."
+            )
         )
     is_trusted = settings.init_tokenizer == "trusted"
     require_tokenizer(folder, tokenizer, teacher, is_trusted=is_trusted)

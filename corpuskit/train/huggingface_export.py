@@ -159,7 +159,9 @@ def export(
     config, generation = make_config(shape, seq_len, ids, dtype), _generation(ids)
     with _whole_folder(folder, size) as partial:
         own = {name: foreign_names(name, shape.experts) for name in tensors}
-        read = functools.partial(read_weights, checkpoints, of_average=is_of_average(record, average))
+        read = functools.partial(
+            read_weights, checkpoints, of_average=is_of_average(record, average)
+        )
         names = _write_weights(read, partial, tensors, own, DTYPES[dtype], file_bytes)
         _write(partial / CONFIG, _json(config))
         _write(partial / "generation_config.json", _json(generation))

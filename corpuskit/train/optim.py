@@ -126,9 +126,7 @@ class Elementwise(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     self.update(parameter, self.state[parameter], group)
 
-    def update(
-        self, parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Update one parameter and its state, which is empty at first."""
         raise NotImplementedError
 
@@ -145,9 +143,7 @@ class Lion(Elementwise):
     ) -> None:
         super().__init__(groups, {"lr": lr, "betas": betas})
 
-    def update(
-        self, parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Step by the sign of what the average and the gradient say."""
         if not state:
             state["exp_avg"] = torch.zeros_like(parameter)
@@ -184,9 +180,7 @@ class ScheduleFree(Elementwise):
             group["weights"] += group["lr"] ** 2
         super().step()
 
-    def update(
-        self, parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Step z, move x towards it, and y between them."""
         if not state:
             state["average"] = parameter.detach().clone()

@@ -82,10 +82,12 @@ def join(settings: TrainSettings) -> Parallel:
     with a group of its own.
 
     Raises:
-        UsageError: CUDA was asked for and is absent, or the sizes of `parallel` do not divide the
-            ranks.
+        UsageError: CUDA was asked for or is needed, and is absent, or the sizes of `parallel` do
+            not divide the ranks.
     """
     device = _choose_device(settings)
+    if settings.parallel.offload:
+        require_offload(device)
     if device.type == "cpu":
         # Two threads a rank on two shared cores took 7 times the CPU of one.
         torch.set_num_threads(settings.parallel.cpu_threads)
@@ -145,8 +147,6 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
         )
         if settings.adapter:
             add_adapters(model, settings.adapter)
-    if settings.parallel.offload:
-        require_offload(parallel.device)
     if settings.float8:
         use_float8(model, parallel.device, settings.parallel.tensor)
     if settings.parallel.tensor > 1:

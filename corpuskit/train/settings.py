@@ -227,7 +227,8 @@ class OptimizerSettings(Section):
     """The update of the weights. Norms and embeddings are not decayed."""
 
     kind: Literal["adamw", "adamw8bit", "muon", "lion", "schedule_free"] = "adamw"
-    """`muon`: orthogonal steps for blocks' matrices, AdamW for the rest; `adamw8bit`: moments of one byte; `lion`: signs; `schedule_free`: AdamW that averages its steps, with `schedule.kind: constant`."""
+    """`muon`: orthogonal steps for blocks; `adamw8bit`: moments of one byte; `schedule_free`: AdamW
+    that averages its steps; `lion`: signs."""
     lr: float = Field(3e-4, gt=0)
     """Peak learning rate."""
     beta1: float = Field(0.9, ge=0, lt=1)
@@ -244,7 +245,6 @@ class OptimizerSettings(Section):
     """Keep an exponential average of the weights, for evaluation: share left per step; 0: none."""
     clip_norm: float = Field(1.0, ge=0)
     """Largest norm of the whole gradient; 0 is no clipping."""
-
 
     @property
     def averages(self) -> bool:
@@ -595,9 +595,11 @@ class TrainSettings(Section):
         ours = self.parallel
         both = {"parallel.tensor": ours.tensor > 1, "parallel.pipeline": ours.pipeline > 1}
         alone = {
-            **both, "model.experts": self.model.experts is not None,
-            "optimizer.kind muon": self.optimizer.kind == "muon", "parallel.zero below 3": ours.zero < 3,
-        }  # fmt: skip
+            **both,
+            "model.experts": self.model.experts is not None,
+            "optimizer.kind muon": self.optimizer.kind == "muon",
+            "parallel.zero below 3": ours.zero < 3,
+        }
         cases = {"parallel.offload": (ours.offload, alone), "distill": (bool(self.distill), both)}
         for name, (is_set, others) in cases.items():
             if is_set and (found := [other for other, is_on in others.items() if is_on]):

@@ -255,5 +255,7 @@ def test_rows_that_are_not_whole_blocks_are_refused(
     llama: Path, tmp_path: Path, settings_for: Any
 ) -> None:
     settings = settings_of(llama, tmp_path, settings_for, adapter={"quantize": "nf4"})
-    with pytest.raises(UsageError, match=r"multiples of 64 numbers, not 32 \(query\), .*48 \(down\)"):
+    with pytest.raises(
+        UsageError, match=r"multiples of 64 numbers, not 32 \(query\), .*48 \(down\)"
+    ):
         main(settings)

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from corpuskit.errors import UsageError
 from corpuskit.loader import StreamingLoader
 from corpuskit.loader.assemble import IGNORED
-from corpuskit.train.loop import main, train
+from corpuskit.train.loop import train
 from corpuskit.train.parallel import join
 from tests.train.test_adapters import settings_of
 from tests.train.test_huggingface import ORIGIN, TOKENIZER, _losses, foreign, transformers
@@ -94,6 +94,12 @@ def train_rank(settings: TrainSettings) -> None:
     train(settings, join(settings))
 
 
+def fail(settings: TrainSettings) -> str:
+    with pytest.raises(UsageError) as error:
+        train_rank(settings)
+    return str(error.value)
+
+
 def test_losses_are_those_of_a_plain_loop_on_any_ranks(
     student: Path, teacher: Path, tmp_path: Path, settings_for: Any, run_ranks: Any
 ) -> None:
@@ -115,20 +121,18 @@ def test_losses_are_those_of_a_plain_loop_on_any_ranks(
 
 
 def test_a_teacher_of_other_tokens_is_refused(
-    student: Path, tmp_path: Path, settings_for: Any
+    student: Path, tmp_path: Path, settings_for: Any, run_ranks: Any
 ) -> None:
     other = model_of(tmp_path / "other", vocab_size=64)
-    settings = settings_of(
-        student, tmp_path / "run", settings_for, distill={"teacher": str(other)}
-    )
-    with pytest.raises(UsageError, match=r"has 64 tokens, and the model has 48\. Set model.vocab_size: 64"):
-        main(settings)
+    settings = settings_of(student, tmp_path / "run", settings_for, distill={"teacher": str(other)})
+    (refusal,) = run_ranks(1, fail, settings)
+    assert refusal.endswith("has 64 tokens, and the model has 61. Choose another.")
     unknown = model_of(tmp_path / "unknown")
     (unknown / "corpuskit.json").unlink()
     settings = settings_of(
         student, tmp_path / "run", settings_for, distill={"teacher": str(unknown)}
     )
-    with pytest.raises(UsageError, match="may not be that of the packed tokens"):
-        main(settings)
+    (refusal,) = run_ranks(1, fail, settings)
+    assert "may not be that of the packed tokens" in refusal
     with pytest.raises(ValidationError, match=r"distill: not fitted to parallel\.tensor\. Leave"):
         settings_for("out", distill={"teacher": "t"}, parallel={"tensor": 2})

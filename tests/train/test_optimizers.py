@@ -143,7 +143,7 @@ def rounded(values: np.ndarray, is_signed: bool) -> np.ndarray:
 
 
 def dynamic_values(is_signed: bool) -> list[float]:
-    """Section 2.2 of arXiv 2110.02861: 0, 1, and in each of 7 decades twice as many, evenly spaced."""
+    """Section 2.2 of arXiv 2110.02861: 0, 1, and in each of 7 decades twice as many, even ones."""
     found = [0.0, 1.0]
     for decade in range(7):
         number = 2**decade if is_signed else 2 ** (decade + 1)
@@ -243,7 +243,8 @@ def test_what_is_exported_of_schedule_free_is_its_average(
     checkpoint = find_checkpoint(settings.output)
     shapes = {"norm.weight": (32,)}
     average, weights = (
-        next(read_weights([checkpoint], shapes, of_average=is_average)) for is_average in (True, False)
+        next(read_weights([checkpoint], shapes, of_average=is_average))
+        for is_average in (True, False)
     )
     assert is_of_average(read_record(checkpoint), None)
     assert not torch.equal(average, weights)

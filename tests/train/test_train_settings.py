@@ -86,7 +86,7 @@ def test_every_field_is_described() -> None:
         ),
         (
             {"optimizer": {"kind": "muon"}, "parallel": {"offload": True, "zero": 1}},
-            r"parallel.offload: not fitted to optimizer.kind muon and parallel.zero below 3\. Leave",
+            r"parallel.offload: not fitted to optimizer.kind muon and parallel.zero below 3\.",
         ),
     ],
 )
