@@ -31,7 +31,7 @@ OPTIMIZERS: dict[str, tuple[int, dict[str, Any]]] = {
 TUNING = 0.5
 """Steps of a tuning run, as a share of a judged one's."""
 WIDTHS = (32, 64, 128)
-EXPONENTS = range(-9, -2)
+EXPONENTS = range(-8, -3)
 
 Row = dict[str, Any]
 

@@ -13,7 +13,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from corpuskit.train.optim import Elementwise, local
 from corpuskit.train.settings import moment_block
@@ -45,7 +44,7 @@ class AdamW8bit(Elementwise):
             for name in ("exp_avg", "exp_avg_sq"):
                 state[name] = torch.zeros_like(parameter, dtype=torch.uint8 if block else None)
                 if block:
-                    state[f"{name}_scale"] = _scales_like(parameter, block)
+                    state[f"{name}_scale"] = torch.zeros_like(parameter[..., ::block])
         assert parameter.grad is not None
         weight, gradient = local(parameter), local(parameter.grad)
         (beta1, beta2), steps = group["betas"], group["steps"]
@@ -94,19 +93,6 @@ def _map(device: torch.device, *, is_signed: bool) -> torch.Tensor:
         means = (10.0 ** (decade - 6) * (edges[:-1] + edges[1:]) / 2).tolist()
         values += means + [-mean for mean in means if is_signed]
     return torch.tensor(sorted(values), device=device)
-
-
-def _scales_like(parameter: torch.Tensor, block: int) -> torch.Tensor:
-    """Return zeros for a scale per block of each row, shared out as the parameter is."""
-    whole, mine = list(parameter.shape), list(local(parameter).shape)
-    whole[-1], mine[-1] = whole[-1] // block, mine[-1] // block
-    scales = torch.zeros(mine, device=parameter.device)
-    if not isinstance(parameter, DTensor):
-        return scales
-    return DTensor.from_local(
-        scales, parameter.device_mesh, parameter.placements, run_check=False,
-        shape=torch.Size(whole), stride=torch.empty(whole, device="meta").stride(),
-    )  # fmt: skip
 
 
 def _restore_codes(optimizer: torch.optim.Optimizer) -> None:

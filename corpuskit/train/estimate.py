@@ -332,6 +332,11 @@ def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLengt
             f"{possible}. Ask for fewer, lower batch.global_rows, or mix more epochs."
         )
     sources = _shares(plan, steps * global_rows)
+    shape = _shape(settings, cast("int", plan.tokenizer["vocab_size"]))
+    if settings.distill:
+        from corpuskit.train.huggingface import choose_teacher
+
+        choose_teacher(settings, shape, plan.tokenizer)
     rows = sum(source.rows for source in sources)
     lengths = [(source.rows / rows, source.document_tokens) for source in sources if source.rows]
     visible, known = (plan.seq_len + 1) / 2, "whole rows"
@@ -339,7 +344,7 @@ def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLengt
         visible = sum(share * ((tokens or 0) + 1) / 2 for share, tokens in lengths)
         known = "documents of mean length"
     return RunLength(
-        shape=_shape(settings, cast("int", plan.tokenizer["vocab_size"])),
+        shape=shape,
         seq_len=plan.seq_len,
         steps=steps,
         tokens=steps * global_rows * plan.seq_len,

@@ -49,6 +49,11 @@ class FourBitLinear(nn.Linear):
         self.register_buffer("scale", torch.empty(rows, columns // NF4_BLOCK))
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Of the matrix."""
+        return self.out_features, self.in_features
+
+    @property
     def weight(self) -> torch.Tensor:  # type: ignore[override]
         """(rows, columns) float32."""
         return dequantise(self.codes, self.scale)

@@ -308,11 +308,6 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     experts = model.shape.experts
     with torch.device("meta"):
         whole = type(model)(model.shape) if model.stages else model
-    quantised = {
-        f"{name}.weight": module
-        for name, module in model.named_modules()
-        if isinstance(module, FourBitLinear)
-    }
     tensors = _without_adapters(model)
     shapes = {
         foreign: tuple(each.shape[-2:])
@@ -321,9 +316,9 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     }
     _require_match(place, stored, shapes)
     for name, parameter in tensors.items():
-        if name in quantised:  # of which each rank has the whole
+        if isinstance(parameter, FourBitLinear):  # of which each rank has the whole
             (foreign,) = foreign_names(name, experts)
-            quantised[name].fill(read_slice(stored[foreign], [0, 0], stored[foreign].shape))
+            parameter.fill(read_slice(stored[foreign], [0, 0], parameter.shape))
             continue
         target, offsets = parameter.data, [0] * parameter.ndim
         if isinstance(parameter, DTensor):
@@ -339,15 +334,16 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
                 box.copy_(read_slice(stored[foreign], offsets, box.shape))
 
 
-def _without_adapters(model: Decoder) -> dict[str, torch.Tensor]:
-    tensors = dict((*model.named_parameters(), *model.named_buffers()))
-    for name in [name for name in tensors if name.endswith(".base_layer.scale")]:
-        # In four bits: the matrix that the buffers are made of.
-        del tensors[name], tensors[f"{name.removesuffix('scale')}codes"]
-        module: Any = model.get_submodule(name.removesuffix(".scale"))
-        size = module.out_features, module.in_features
-        tensors[f"{name.removesuffix('scale')}weight"] = module.scale.new_empty(size, device="meta")
-    return {name: tensor for name, tensor in tensors.items() if ".lora_" not in name}
+def _without_adapters(model: Decoder) -> dict[str, Any]:
+    """Return the tensors of a model, and what stands for those that are in four bits."""
+    from corpuskit.train.four_bit import FourBitLinear
+
+    found: dict[str, Any] = dict((*model.named_parameters(), *model.named_buffers()))
+    for name, module in model.named_modules():
+        if isinstance(module, FourBitLinear):
+            del found[f"{name}.codes"], found[f"{name}.scale"]
+            found[f"{name}.weight"] = module
+    return {name: tensor for name, tensor in found.items() if ".lora_" not in name}
 
 
 def find_tensors(folder: Path) -> dict[str, StoredTensor]:
@@ -481,12 +477,7 @@ def choose_teacher(
     if teacher.vocab_size != shape.vocab_size:
         raise UsageError(
             f"distill.teacher: {folder} has {teacher.vocab_size:,} tokens, and the model has "
-            f"{shape.vocab_size:,}. "
-            + (
-                "Choose another."
-                if settings.init_from
-                else f"Set model.vocab_size: {teacher.vocab_size}."
-            )
+            f"{shape.vocab_size:,}. Choose another, or set model.vocab_size."
         )
     is_trusted = settings.init_tokenizer == "trusted"
     require_tokenizer(folder, tokenizer, teacher, is_trusted=is_trusted)

@@ -126,7 +126,9 @@ def test_a_teacher_of_other_tokens_is_refused(
     other = model_of(tmp_path / "other", vocab_size=64)
     settings = settings_of(student, tmp_path / "run", settings_for, distill={"teacher": str(other)})
     (refusal,) = run_ranks(1, fail, settings)
-    assert refusal.endswith("has 64 tokens, and the model has 61. Choose another.")
+    assert refusal.endswith(
+        "has 64 tokens, and the model has 61. Choose another, or set model.vocab_size."
+    )
     unknown = model_of(tmp_path / "unknown")
     (unknown / "corpuskit.json").unlink()
     settings = settings_of(
