@@ -14,11 +14,11 @@ from torch.nn.functional import kl_div, log_softmax
 
 from corpuskit.loader.assemble import IGNORED
 from corpuskit.train.parallel import build_model
-from corpuskit.train.settings import DistillSettings, ModelSettings, ModelShape, TrainSettings
 
 if TYPE_CHECKING:
     from corpuskit.train.model import Decoder, MicroBatch
     from corpuskit.train.parallel import Parallel
+    from corpuskit.train.settings import DistillSettings, ModelShape, TrainSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def open_teacher(shape: ModelShape, settings: TrainSettings, parallel: Parallel)
     from corpuskit.train.setup import load_initial_weights
 
     assert settings.distill is not None, "asked of runs that have it"
-    frozen = settings.model_copy(update={"adapter": None, "model": ModelSettings(preset="0.5m")})
+    frozen = settings.model_copy(update={"adapter": None, "float8": False})
     model = build_model(shape, frozen, parallel).requires_grad_(False)
     load_initial_weights(Path(settings.distill.teacher), model, parallel)
     return Teacher(model.eval(), settings.distill)

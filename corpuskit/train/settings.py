@@ -748,7 +748,8 @@ def require_blocks(shape: ModelShape, adapter: AdapterSettings | None) -> None:
     """
     if adapter is None or adapter.quantize is None:
         return
-    widths = {"out": shape.heads * shape.head_dim, "down": shape.ffn_dim}
+    inner = shape.experts.shared * shape.experts.ffn_dim if shape.experts else shape.ffn_dim
+    widths = {"out": shape.heads * shape.head_dim, "down": inner}
     odd = {name: widths.get(name, shape.dim) for name in adapter.targets}
     odd = {name: width for name, width in odd.items() if width % NF4_BLOCK}
     if odd:
