@@ -87,7 +87,7 @@ def _pooled(sources: Any) -> float:
     return sum(nats) / sum(each / source["bits_per_byte"] for each, source in pairs)
 
 
-def compare_optimizers(study: Study, names: list[str], steps: int, model: Row) -> None:
+def compare_optimizers(study: Study, names: list[str], steps: int, model: Row, seeds: int) -> None:
     """Tune each optimizer's rate; judge it after as many tokens, and as many CPU seconds as AdamW's."""
     found = {}
     for name in names:
@@ -113,9 +113,7 @@ def compare_optimizers(study: Study, names: list[str], steps: int, model: Row) -
         found[name] = (best, seconds, fields)
         tried = ", ".join(f"2^{e} {tuned[e]['loss']:.3f}" for e in sorted(tuned))
         print(f"{name}: tuned to 2^{best} = {2.0**best:.2g} of {tried}", flush=True)
-    print(
-        f"\n{'optimizer':14s}{'rate':>9s}{'ms/step':>9s}{'steps':>7s}{'seed 0':>8s}{'seed 1':>8s}"
-    )
+    print(f"\n{'optimizer':14s}{'rate':>9s}{'ms/step':>9s}{'steps':>7s}  bits per byte")
     for name, (best, seconds, fields) in found.items():
         equal = round(steps * found[names[0]][1] / seconds)
         for number in dict.fromkeys((steps, equal if abs(equal / steps - 1) > 0.03 else steps)):
@@ -125,7 +123,7 @@ def compare_optimizers(study: Study, names: list[str], steps: int, model: Row) -
                     f"{name}-{number}-{seed}", number, judge=True, model=model,
                     optimizer=optimizer, seed=seed,
                 )["bits_per_byte"]
-                for seed in (0, 1)
+                for seed in range(seeds)
             ]  # fmt: skip
             shown = "".join(f"{each:8.4f}" for each in bits)
             print(f"{name:14s}{2.0**best:9.2g}{1e3 * seconds:9.1f}{number:7d}{shown}", flush=True)
