@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=5, help="over the run")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, help="compare these instead")
+    parser.add_argument("--seeds", type=int, default=2, help="of the judged runs of --optimizers")
     parser.add_argument(
         "--widths", action="store_true", help="sweep rates with and without muP instead"
     )
@@ -94,7 +95,7 @@ def main() -> None:
     if options.optimizers or options.widths:
         study = Study(out / "run", out / "rates", options.rows, MAX_DOCUMENTS)
         if options.optimizers:
-            compare_optimizers(study, options.optimizers, options.steps, sizes(64))
+            compare_optimizers(study, options.optimizers, options.steps, sizes(64), options.seeds)
         if options.widths:
             compare_widths(study, options.steps // 2)
         return
