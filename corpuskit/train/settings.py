@@ -432,7 +432,7 @@ class ProfileSettings(Section):
     """Traces by torch.profiler, in OUTPUT/profile. A traced step takes longer."""
 
     steps: list[int]
-    """Steps to trace, as metrics.jsonl counts them; those behind the first few are warm."""
+    """Steps to trace, as metrics.jsonl counts them; those after the first few are warm."""
     ranks: list[int] = [0]
     """Ranks that trace."""
     memory: bool = False
@@ -761,7 +761,7 @@ def require_blocks(shape: ModelShape, adapter: AdapterSettings | None) -> None:
 
 
 def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:
-    """Refuse sizes of which `tensor` ranks cannot have equal shares.
+    """Refuse sizes that `tensor` ranks cannot divide equally.
 
     Raises:
         UsageError: names each, and the next size that would do.
