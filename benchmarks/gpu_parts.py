@@ -349,10 +349,33 @@ def _steps(settings: TrainSettings, parallel: Any) -> Row:
     }
 
 
+def optimizers(place: Place) -> Iterator[Row]:
+    """AdamW, with moments of one byte, and with all of it in host memory: losses and memory."""
+    cases: list[tuple[str, Row, Row]] = [
+        ("adamw", {}, {}),
+        ("adamw8bit", {"kind": "adamw8bit"}, {}),
+    ]
+    cases += [] if place.dry else [("adamw, offload", {}, {"offload": True})]
+    parallel = None
+    for name, optimizer, shared in cases:
+        settings = place.settings(
+            "150m", "short", steps=4 if place.dry else 10, parallel=shared,
+            batch={"global_rows": 8, "micro_rows": 8}, optimizer={"lr": 1e-4, **optimizer},
+        )  # fmt: skip
+        parallel = parallel or join(settings)
+        row = {"optimizer": name, **_steps(settings, parallel)}
+        yield row if place.dry else row | {"peak_gb": torch.cuda.max_memory_allocated() / 1e9}
+        if not place.dry:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+    if place.dry:
+        yield {"optimizer": "adamw, offload", "skipped": "CUDA only"}
+
+
 # Name -> its time limit in seconds, and what it does; the most important first.
 PARTS: dict[str, tuple[float, Work]] = {
     "machine": (60, machine), "attention": (150, attention), "resume": (120, resume),
-    "ranks": (120, ranks), "pinned": (30, pinned),
+    "ranks": (120, ranks), "pinned": (30, pinned), "optimizers": (60, optimizers),
 }  # fmt: skip
 for words in ("compile", "", "compile whole", "compile float8"):
     for size in ("1b",) if "whole" in words else ("1b", "530m", "150m"):

@@ -8,6 +8,8 @@ judged on the same held-out tokens: a model that has learnt anything from contex
 bigram.
 
     python benchmarks/learning.py [--output runs/learning] [--vocab 512] [--steps 1600] [--lr 0.01]
+    python benchmarks/learning.py --optimizers adamw muon --steps 400    # rates tuned, then judged
+    python benchmarks/learning.py --widths --steps 400                   # muP: one rate for all widths
 
 Real texts: the folder that CORPUSKIT_SHARED_DATA names. The output folder gets `curves.csv`,
 `held_out.csv` and `learning.json`. What is finished is not done again: delete the folder to start
@@ -39,6 +41,17 @@ import yaml
 from corpuskit.loader import StreamingLoader
 from corpuskit.stages.sequences._heldout import open_held_out
 
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.learning_rates import (  # noqa: E402
+    OPTIMIZERS,
+    Study,
+    compare_optimizers,
+    compare_widths,
+    sizes,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -47,7 +60,6 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Model = Callable[[Numbers, Numbers], NDArray[np.float64]]
 
-ROOT = Path(__file__).resolve().parents[1]
 DTYPES = ("float32", "bfloat16")
 SOURCES = {
     "microsoft": ("MicrosoftDocs/win32", "MicrosoftDocs/cpp-docs", "MicrosoftDocs/PowerShell-Docs"),
@@ -71,10 +83,22 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-2)
     parser.add_argument("--evaluations", type=int, default=5, help="over the run")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
+    parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, help="compare these instead")
+    parser.add_argument("--seeds", type=int, default=2, help="of the judged runs of --optimizers")
+    parser.add_argument(
+        "--widths", action="store_true", help="sweep rates with and without muP instead"
+    )
     options = parser.parse_args()
     out = options.output.resolve()
     out.mkdir(parents=True, exist_ok=True)
     prepare(out, options)
+    if options.optimizers or options.widths:
+        study = Study(out / "run", out / "rates", options.rows, MAX_DOCUMENTS)
+        if options.optimizers:
+            compare_optimizers(study, options.optimizers, options.steps, sizes(64), options.seeds)
+        if options.widths:
+            compare_widths(study, options.steps // 2)
+        return
     for dtype in options.dtypes:
         train(out, options, dtype)
     baselines = judge_baselines(str(out / "run"), options)

@@ -135,9 +135,11 @@ def _pipeline(figures: Estimate) -> Table:
 
 
 _MOMENTS = {
-    "adamw": "two moments",
-    "lion": "one moment",
-    "muon": "one moment of blocks' matrices, two of others",
+    "adamw": "two moments, float32",
+    "adamw8bit": "two moments, a byte each and scales",
+    "lion": "one moment, float32",
+    "muon": "one moment of blocks' matrices, two of others, float32",
+    "schedule_free": "a moment and average weights, float32",
 }
 
 
@@ -153,7 +155,7 @@ def _explain(part: str, figures: Estimate) -> str:
     keeps_whole = work.accumulates and work.zero == 1 and work.is_wrapped
     return {
         "weights": f"float32, {cut}",
-        "optimizer": f"{_MOMENTS[work.optimizer]}{average}, float32, {cut}",
+        "optimizer": f"{_MOMENTS[work.optimizer]}{average}, {cut}",
         "gradients": "float32" + (", whole until the last micro-batch" * keeps_whole),
         "gathered weights": f"{dtype}, zero: {work.zero}",
         "reduction": "gradients as made and as sent over the ranks",

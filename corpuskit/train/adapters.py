@@ -1,5 +1,7 @@
 """Low-rank adapters on a frozen model: LoRA and DoRA by peft, merged where a checkpoint is read.
 
+With `quantize` the frozen matrices are those of four_bit.py (QLoRA).
+
 Source: E. Hu et al., LoRA (arXiv 2106.09685); S. Liu et al., DoRA (arXiv 2402.09353).
 """
 
@@ -14,6 +16,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from corpuskit.distribution import install_command
 from corpuskit.errors import UsageError
+from corpuskit.train.four_bit import dequantise, use_four_bits
+from corpuskit.train.settings import NF4_BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +40,8 @@ def add_adapters(model: Decoder, settings: AdapterSettings) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise UsageError(f"adapter: needs peft: {error}. Run: {install_command('lora')}") from None
+    if settings.quantize:
+        use_four_bits(model, settings.targets)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=cast("int", settings.alpha),  # any number does
@@ -51,13 +57,12 @@ def init_adapters(model: Decoder, seed: int) -> None:
 
     The values are the same on any number of ranks: each matrix has a generator of its own.
     """
-    parameters = dict(model.named_parameters())
-    for name, parameter in parameters.items():
-        base = parameters.get(f"{name.partition('.lora_')[0]}.base_layer.weight")
+    for name, parameter in model.named_parameters():
         if ".lora_B." in name:
             parameter.zero_()
-        elif ".lora_magnitude_vector." in name and base is not None:
-            parameter.copy_(torch.linalg.vector_norm(base, dim=1))
+        elif ".lora_magnitude_vector." in name:
+            base = cast("Any", model.get_submodule(f"{name.partition('.lora_')[0]}.base_layer"))
+            parameter.copy_(_like(parameter, torch.linalg.vector_norm(base.weight, dim=1)))
         elif ".lora_A." in name:
             digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()
             generator = torch.Generator(parameter.device)
@@ -65,10 +70,15 @@ def init_adapters(model: Decoder, seed: int) -> None:
             whole = torch.empty(parameter.shape, device=parameter.device)
             bound = 1 / math.sqrt(parameter.shape[1])
             whole.uniform_(-bound, bound, generator=generator)
-            if isinstance(parameter, DTensor):
-                mesh, placements = parameter.device_mesh, parameter.placements
-                whole = distribute_tensor(whole, mesh, placements, src_data_rank=None)
-            parameter.copy_(whole)
+            parameter.copy_(_like(parameter, whole))
+
+
+def _like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """Share a whole tensor out as a parameter is."""
+    if not isinstance(parameter, DTensor) or isinstance(whole, DTensor):
+        return whole
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
 
 
 def require_same_adapter(there: Adapter | None, settings: TrainSettings) -> None:
@@ -81,6 +91,7 @@ def require_same_adapter(there: Adapter | None, settings: TrainSettings) -> None
         UsageError: names both.
     """
     here = settings.adapter and settings.adapter.model_dump(mode="json")
+    there = there and {"quantize": None, **there}  # which older checkpoints do not have
     if there != here:
         raise UsageError(
             f"adapter: {here} here, {there} in the newest checkpoint. Restore it, or set another "
@@ -96,8 +107,11 @@ def stored_shapes(
     if adapter is None or module.rpartition(".")[2] not in adapter["targets"]:
         return {name: tuple(shape)}
     (rows, columns), rank = shape, adapter["rank"]
-    parts: dict[str, tuple[int, ...]] = {
-        f"{module}.base_layer.weight": (rows, columns),
+    parts: dict[str, tuple[int, ...]] = {f"{module}.base_layer.weight": (rows, columns)}
+    if adapter.get("quantize"):
+        codes, scale = (rows, columns // 2), (rows, columns // NF4_BLOCK)
+        parts = {f"{module}.base_layer.codes": codes, f"{module}.base_layer.scale": scale}
+    parts |= {
         f"{module}.lora_A.default.weight": (rank, columns),
         f"{module}.lora_B.default.weight": (rows, rank),
     }
@@ -110,6 +124,9 @@ def merge(parts: Sequence[torch.Tensor], adapter: Adapter | None) -> torch.Tenso
     """Return the weight that the tensors of `stored_shapes` make."""
     if len(parts) == 1 or adapter is None:
         return parts[0]
+    if adapter.get("quantize"):  # read as float32, as everything is
+        codes, scale, *parts = parts
+        parts = [dequantise(codes.round().to(torch.uint8), scale), *parts]
     base, down, up, *magnitude = parts
     weight = base + adapter["alpha"] / adapter["rank"] * (up @ down)
     if magnitude:

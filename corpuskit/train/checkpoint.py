@@ -424,6 +424,8 @@ def _state(model: Decoder, optimizer: torch.optim.Optimizer, parallel: Parallel)
         for state in optimizer.state.values():
             if "step" in state:
                 state["step"].zero_()
+        for group in (*optimizer.param_groups, *optimizer_state["param_groups"]):
+            group.update({"steps": 0} if "steps" in group else {})
     return {"model": model_state, "optimizer": optimizer_state}
 
 

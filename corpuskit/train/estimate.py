@@ -31,6 +31,8 @@ import numpy as np
 from corpuskit.errors import UsageError
 from corpuskit.train.flops import pair_flops, rate, require_device, token_flops
 from corpuskit.train.settings import (
+    moment_block,
+    require_blocks,
     require_context,
     require_even_shares,
     require_pipeline,
@@ -62,6 +64,8 @@ Part = Literal[
     "weights", "optimizer", "gradients", "gathered weights", "reduction", "activations", "mask",
     "logits", "working", "checkpoint", "waiting", "received",
 ]  # fmt: skip
+
+OFFLOADED: tuple[Part, ...] = ("weights", "optimizer", "gradients")
 
 FLOAT = 4
 """Bytes of a number of what is kept: weights, moments and gradients are float32."""
@@ -147,6 +151,7 @@ def estimate(
     _require_fit(settings, length, ranks, is_cuda=is_cuda)
     shape, parameters = length.shape, count_parameters(length.shape)
     work = plan_work(shape, settings, seq_len=length.seq_len, ranks=ranks, is_cuda=is_cuda)
+    saved = FLOAT * (parameters.total + _count(shape, replace(work, shards=1, tensor=1)).moments)
     stages, bubble = plan_pipeline(shape, settings, work, ranks)
     if stages:
         work = max(stages, key=lambda stage: stage.peak.total).work
@@ -161,7 +166,7 @@ def estimate(
         step_seconds = of_token * length.tokens / length.steps / at_work
     seconds = step_seconds * length.steps if step_seconds else None
     saving = checkpoint_cost(
-        parameters.total, ranks, mtbf_hours, step_seconds,
+        round(saved), ranks, mtbf_hours, step_seconds,
         in_background=settings.checkpoint.background,
     )  # fmt: skip
     result = Estimate(
@@ -180,20 +185,19 @@ def measured_step_seconds(output: Path) -> float | None:
 
 
 def checkpoint_cost(
-    parameters: int,
+    size: int,
     ranks: int,
     mtbf_hours: float,
     step_seconds: float | None,
     *,
     in_background: bool,
 ) -> CheckpointCost:
-    """Return what checkpoints of a model cost, and how often to write them.
+    """Return what checkpoints of `size` bytes cost, and how often to write them.
 
     Source: J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps
     (FGCS 22, 2006), equation 37; its first term is J. W. Young's (CACM 17, 1974). What is lost to
     writing is the time in which training waits; the interval is at least as long as a write.
     """
-    size = 3 * FLOAT * parameters
     writing, failure = size / WRITE_RATE, mtbf_hours * 3600 / ranks
     stall = size / ranks / COPY_RATE if in_background else writing
     every = failure
@@ -222,6 +226,9 @@ def _require_fit(settings: TrainSettings, length: RunLength, ranks: int, *, is_c
     require_even_shares(length.shape, length.seq_len, parallel.tensor)
     require_context(length.seq_len, parallel)
     require_pipeline(length.shape, settings, ranks)
+    require_blocks(length.shape, settings.adapter)
+    if parallel.offload and not is_cuda:
+        raise UsageError("parallel.offload: true needs CUDA. Leave it out, or give --device.")
     if settings.attention in ("varlen", "flex") and not is_cuda:
         raise UsageError(
             f"attention: {settings.attention!r} needs CUDA. Set auto or sdpa, or give --device."
@@ -246,6 +253,12 @@ def _advice(settings: TrainSettings, result: Estimate) -> list[str]:
         f"{name}: memory is that without it." for name in ("compile", "float8", "adapter")
         if getattr(settings, name)
     ]  # fmt: skip
+    if settings.parallel.offload:
+        on_host = step_moments(result.length.shape, replace(result.work, offload=False))[-1].parts
+        size = sum(on_host[name] for name in OFFLOADED) / 1e9
+        lines.append(f"parallel.offload: a rank has {size:,.1f} GB in host memory.")
+    if settings.distill:
+        lines.append("distill: time and memory are those without the teacher.")
     if settings.branch_from:
         lines.append("branch_from: steps, time and cost count those of the trunk, too.")
     if result.device and result.peak_flops is None:
@@ -323,6 +336,11 @@ def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLengt
             f"{possible}. Ask for fewer, lower batch.global_rows, or mix more epochs."
         )
     sources = _shares(plan, steps * global_rows)
+    shape = _shape(settings, cast("int", plan.tokenizer["vocab_size"]))
+    if settings.distill:
+        from corpuskit.train.huggingface import choose_teacher
+
+        choose_teacher(settings, shape, plan.tokenizer)
     rows = sum(source.rows for source in sources)
     lengths = [(source.rows / rows, source.document_tokens) for source in sources if source.rows]
     visible, known = (plan.seq_len + 1) / 2, "whole rows"
@@ -330,7 +348,7 @@ def read_length(settings: TrainSettings, seq_len: int | None = None) -> RunLengt
         visible = sum(share * ((tokens or 0) + 1) / 2 for share, tokens in lengths)
         known = "documents of mean length"
     return RunLength(
-        shape=_shape(settings, cast("int", plan.tokenizer["vocab_size"])),
+        shape=shape,
         seq_len=plan.seq_len,
         steps=steps,
         tokens=steps * global_rows * plan.seq_len,
@@ -499,6 +517,7 @@ class Work:
     optimizer: str
     keeps_average: bool  # of the weights
     copies_state: bool  # for checkpoints written in the background, in the same memory
+    offload: bool = False  # weights, gradients and optimizer are in host memory
     expert: int = 1  # ranks that share the experts of a layer
     context: int = 1  # ranks that share the tokens of a row
     layers: int | None = None  # that it has of a pipeline's; None for all, and the two below
@@ -542,6 +561,7 @@ def plan_work(
         optimizer=settings.optimizer.kind,
         keeps_average=settings.optimizer.average_decay > 0,
         copies_state=settings.checkpoint.background and not is_cuda,
+        offload=parallel.offload,
     )
 
 
@@ -664,6 +684,9 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     root: dict[Part, float] = {"reduction": sizes.reduction(work, sizes.root)}
     moments.append(moment("embedding's gradients", 0, layers, over | root))
     moments.append(moment("update", 0, layers, {**over, "gradients": local}))
+    for name in OFFLOADED if work.offload else ():
+        for each in moments:
+            each.parts[name] = 0.0
     return moments
 
 
@@ -671,7 +694,7 @@ class _RankCounts(NamedTuple):
     """Numbers of parameters on a rank."""
 
     local: int  # cut over shards and over ranks that share matrices
-    moments: int  # of the optimizer, cut likewise
+    moments: float  # of the optimizer, cut likewise
     root: int  # embedding, norm and head; and a block: cut over the latter only
     block: int
     layers: int
@@ -707,7 +730,8 @@ class _RankCounts(NamedTuple):
 
 
 def _count(shape: ModelShape, work: Work) -> _RankCounts:
-    local = moments = root = block = 0
+    local = root = block = 0
+    moments = 0.0
     layers = shape.layers if work.layers is None else work.layers
     absent = {"embedding": not work.has_embedding, "head": not work.has_head}
     for matrix in matrices(shape):
@@ -717,14 +741,22 @@ def _count(shape: ModelShape, work: Work) -> _RankCounts:
         share = matrix.local(work.tensor, work.shards, work.expert)
         times = layers if matrix.where == "block" else 1
         local += times * share
-        is_hidden = matrix.where == "block" and matrix.cut in ("rows", "columns")
-        has_one = work.optimizer == "lion" or (work.optimizer == "muon" and is_hidden)
-        moments += times * share * ((1 if has_one else 2) + work.keeps_average)
+        moments += times * share * (_moments_of(matrix, work.optimizer) + work.keeps_average)
         if matrix.where == "block":
             block += here
         else:
             root += here
     return _RankCounts(local, moments, root, block, layers)
+
+
+def _moments_of(matrix: Matrix, optimizer: str) -> float:
+    """Return how many float32 numbers an optimizer keeps of each number of a parameter."""
+    is_hidden = matrix.where == "block" and matrix.cut in ("rows", "columns")
+    if optimizer == "lion" or (optimizer == "muon" and is_hidden):
+        return 1.0
+    if optimizer == "adamw8bit" and (block := moment_block((matrix.rows, matrix.columns))):
+        return 2 * (1 / FLOAT + 1 / block)
+    return 2.0
 
 
 def _norm_bytes(work: Work, width: float, vectors: float) -> float:

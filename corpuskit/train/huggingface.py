@@ -302,6 +302,8 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     import torch
     from torch.distributed.tensor import DTensor
 
+    from corpuskit.train.four_bit import FourBitLinear
+
     place = Path(folder)
     stored = find_tensors(place)
     experts = model.shape.experts
@@ -315,6 +317,10 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
     }
     _require_match(place, stored, shapes)
     for name, parameter in tensors.items():
+        if isinstance(parameter, FourBitLinear):  # of which each rank has the whole
+            (foreign,) = foreign_names(name, experts)
+            parameter.fill(read_slice(stored[foreign], [0, 0], parameter.shape))
+            continue
         target, offsets = parameter.data, [0] * parameter.ndim
         if isinstance(parameter, DTensor):
             # What checkpoints ask: the box of the tensor that this rank holds.
@@ -329,9 +335,16 @@ def load_weights(folder: str | Path, model: Decoder) -> None:
                 box.copy_(read_slice(stored[foreign], offsets, box.shape))
 
 
-def _without_adapters(model: Decoder) -> dict[str, torch.Tensor]:
-    tensors = dict((*model.named_parameters(), *model.named_buffers()))
-    return {name: tensor for name, tensor in tensors.items() if ".lora_" not in name}
+def _without_adapters(model: Decoder) -> dict[str, Any]:
+    """Return the tensors of a model, and what stands for those that are in four bits."""
+    from corpuskit.train.four_bit import FourBitLinear
+
+    found: dict[str, Any] = dict((*model.named_parameters(), *model.named_buffers()))
+    for name, module in model.named_modules():
+        if isinstance(module, FourBitLinear):
+            del found[f"{name}.codes"], found[f"{name}.scale"]
+            found[f"{name}.weight"] = module
+    return {name: tensor for name, tensor in found.items() if ".lora_" not in name}
 
 
 def find_tensors(folder: Path) -> dict[str, StoredTensor]:
@@ -443,6 +456,33 @@ def choose_model(settings: TrainSettings, tokenizer: Mapping[str, Any]) -> Model
     is_trusted = settings.init_tokenizer == "trusted"
     require_tokenizer(settings.init_from, tokenizer, shape, is_trusted=is_trusted)
     return shape
+
+
+def choose_teacher(
+    settings: TrainSettings, shape: ModelShape, tokenizer: Mapping[str, Any]
+) -> ModelShape | None:
+    """Return the shape of the model that `distill` names, having checked that its ids are ours.
+
+    Args:
+        settings: of the run.
+        shape: of the model that learns.
+        tokenizer: what the mix plan says of the tokenizer of its tokens.
+
+    Raises:
+        UsageError: our decoder does not compute the teacher, or its tokens are, or may be, others.
+    """
+    if settings.distill is None:
+        return None
+    folder = settings.distill.teacher
+    teacher = read_shape(folder)
+    if teacher.vocab_size != shape.vocab_size:
+        raise UsageError(
+            f"distill.teacher: {folder} has {teacher.vocab_size:,} tokens, and the model has "
+            f"{shape.vocab_size:,}. Choose another, or set model.vocab_size."
+        )
+    is_trusted = settings.init_tokenizer == "trusted"
+    require_tokenizer(folder, tokenizer, teacher, is_trusted=is_trusted)
+    return teacher
 
 
 def require_same_model(settings: TrainSettings, shape: ModelShape) -> None:

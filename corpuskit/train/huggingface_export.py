@@ -107,6 +107,16 @@ def find_averaged(checkpoint: Path, average: str | None) -> list[Path]:
     return [find_checkpoint(checkpoint.parent.parent, step) for step in steps[-number:]]
 
 
+def is_of_average(record: CheckpointRecord, average: str | None) -> bool:
+    """Return whether the average that the run keeps is what to read: its answer, if schedule-free.
+
+    Args:
+        record: of the checkpoint.
+        average: see `find_averaged`.
+    """
+    return average == "ema" or record.settings["optimizer"].get("kind") == "schedule_free"
+
+
 def export(
     checkpoint: Path,
     folder: Path,
@@ -149,7 +159,9 @@ def export(
     config, generation = make_config(shape, seq_len, ids, dtype), _generation(ids)
     with _whole_folder(folder, size) as partial:
         own = {name: foreign_names(name, shape.experts) for name in tensors}
-        read = functools.partial(read_weights, checkpoints, of_average=average == "ema")
+        read = functools.partial(
+            read_weights, checkpoints, of_average=is_of_average(record, average)
+        )
         names = _write_weights(read, partial, tensors, own, DTYPES[dtype], file_bytes)
         _write(partial / CONFIG, _json(config))
         _write(partial / "generation_config.json", _json(generation))

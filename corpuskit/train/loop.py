@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from corpuskit.train.metrics import Observer
     from corpuskit.train.model import MicroBatch
     from corpuskit.train.parallel import Parallel
-    from corpuskit.train.settings import TrainSettings
+    from corpuskit.train.settings import ModelShape, TrainSettings
 
     Batch = dict[str, Any]
 
@@ -318,6 +318,7 @@ def compute_gradients(run: Run, batch: Batch, *, stops: bool) -> tuple[torch.Ten
         dist.all_reduce(experts)  # no two ranks have the same tokens of the same layer
     group = run.parallel.pipeline_group if run.pipeline else None
     norm = clip_gradients(run.model.parameters(), run.settings.optimizer.clip_norm, group)
+    norm = norm.to(device)  # from the host, if offloaded
     # The one wait for the device: nothing is applied before it is known to be sound.
     *nats, stopping, grad_norm = torch.cat((totals, norm.double()[None])).tolist()
     tokens, text_bytes = counts.tolist()
@@ -340,11 +341,11 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
     model, settings = run.model, run.settings
     num_rows, micro_rows = len(batch["tokens"]), settings.batch.micro_rows
 
-    def take(number: int) -> MicroBatch:
+    def take(number: int, shape: ModelShape = model.shape) -> MicroBatch:
         rows = slice(number * micro_rows, (number + 1) * micro_rows)
         arrays = (batch[name][rows] for name in ("tokens", "labels", "position_ids"))
         return micro_batch(
-            model.shape, *arrays, kernel=run.kernel, device=run.parallel.device,
+            shape, *arrays, kernel=run.kernel, device=run.parallel.device,
             context=run.parallel.context,
         )  # fmt: skip
 
@@ -356,6 +357,9 @@ def accumulate_gradients(run: Run, batch: Batch, num_labels: torch.Tensor) -> to
         part = take(number)
         logits = model(part.tokens, part.layout)
         loss, objective = token_losses(logits, part.labels, settings.model.z_loss)
+        if teacher := run.teacher:
+            laid_out = take(number, teacher.model.shape)
+            objective = teacher.blend(objective, loss, logits, laid_out)
         (objective / num_labels).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     return torch.cat(losses)

@@ -48,6 +48,12 @@ def build_optimizer(model: Decoder, settings: OptimizerSettings) -> torch.optim.
     optimizer: torch.optim.Optimizer
     if settings.kind == "lion":
         optimizer = Lion(made[False], settings.lr, betas)
+    elif settings.kind == "schedule_free":
+        optimizer = ScheduleFree(made[False], settings.lr, betas, settings.eps)
+    elif settings.kind == "adamw8bit":
+        from corpuskit.train.eight_bit import AdamW8bit
+
+        optimizer = AdamW8bit(made[False], settings.lr, betas, settings.eps)
     else:
         # The fused kernel exists for CPU and CUDA, the two devices that a run can have.
         adamw = torch.optim.AdamW(made[False], settings.lr, betas, settings.eps, fused=True)
@@ -85,7 +91,7 @@ def keep_average(optimizer: torch.optim.Optimizer, decay: float) -> None:
             state = optimizer.state[parameter]
             if "average" not in state:
                 state["average"] = parameter.detach().clone()
-            _local(state["average"]).lerp_(_local(parameter), 1 - decay)
+            local(state["average"]).lerp_(local(parameter), 1 - decay)
 
 
 @contextlib.contextmanager
@@ -107,7 +113,25 @@ def _exchange(optimizer: torch.optim.Optimizer) -> None:
             state["average"].copy_(weights)
 
 
-class Lion(torch.optim.Optimizer):
+class Elementwise(torch.optim.Optimizer):
+    """What steps each number by itself: each rank does so with its own."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            if "steps" in group:
+                group["steps"] += 1
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.update(parameter, self.state[parameter], group)
+
+    def update(self, parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """Update one parameter and its state, which is empty at first."""
+        raise NotImplementedError
+
+
+class Lion(Elementwise):
     """Steps of equal size, whose direction is the sign of an average gradient.
 
     Source: X. Chen et al., Symbolic Discovery of Optimization Algorithms (arXiv 2302.06675),
@@ -119,25 +143,58 @@ class Lion(torch.optim.Optimizer):
     ) -> None:
         super().__init__(groups, {"lr": lr, "betas": betas})
 
+    def update(self, parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """Step by the sign of what the average and the gradient say."""
+        if not state:
+            state["exp_avg"] = torch.zeros_like(parameter)
+        assert parameter.grad is not None
+        weight, gradient, average = map(local, (parameter, parameter.grad, state["exp_avg"]))
+        beta1, beta2 = group["betas"]
+        weight.mul_(1 - group["lr"] * group["weight_decay"])
+        weight.add_(average.lerp(gradient, 1 - beta1).sign_(), alpha=-group["lr"])
+        average.lerp_(gradient, 1 - beta2)
+
+
+class ScheduleFree(Elementwise):
+    """AdamW without a decay of the rate: it answers with an average of all its steps.
+
+    Gradients are taken at the weights y, between the average x and the point z that steps. State
+    holds x as `average`, as `keep_average` does, so evaluations, exports and checkpoints know it;
+    z is (y - beta1 x) / (1 - beta1). Steps weigh by the square of their rate: the sum is in the
+    groups.
+
+    Source: A. Defazio et al., The Road Less Scheduled (arXiv 2405.15682); facebookresearch's
+    `AdamWScheduleFree`, which keeps z instead of x.
+    """
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float
+    ) -> None:
+        fields = {"lr": lr, "betas": betas, "eps": eps, "steps": 0, "weights": 0.0}
+        super().__init__(groups, fields)
+
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if "exp_avg" not in state:
-                    state["exp_avg"] = torch.zeros_like(parameter)
-                # Element by element: each rank updates its own.
-                weight, gradient, average = map(
-                    _local, (parameter, parameter.grad, state["exp_avg"])
-                )
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-                direction = average.lerp(gradient, 1 - beta1).sign_()
-                weight.add_(direction, alpha=-group["lr"])
-                average.lerp_(gradient, 1 - beta2)
+            group["weights"] += group["lr"] ** 2
+        super().step()
+
+    def update(self, parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """Step z, move x towards it, and y between them."""
+        if not state:
+            state["average"] = parameter.detach().clone()
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        assert parameter.grad is not None
+        y, gradient, x = map(local, (parameter, parameter.grad, state["average"]))
+        (beta1, beta2), lr = group["betas"], group["lr"]
+        second = local(state["exp_avg_sq"]).mul_(beta2)
+        second.addcmul_(gradient, gradient, value=1 - beta2)
+        root = (second / (1 - beta2 ** group["steps"])).sqrt_().add_(group["eps"])
+        z = y.lerp(x, -beta1 / (1 - beta1))
+        z.sub_((gradient / root).add_(y, alpha=group["weight_decay"]), alpha=lr)
+        x.lerp_(z, lr**2 / group["weights"] if group["weights"] else 0.0)
+        y.copy_(z.lerp_(x, beta1))
 
 
 class Muon(torch.optim.Optimizer):
@@ -234,7 +291,8 @@ def _precision(matrix: torch.Tensor) -> torch.dtype:
     return torch.bfloat16 if matrix.is_cuda else torch.float32
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank has of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

@@ -15,7 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -83,10 +88,12 @@ def join(settings: TrainSettings) -> Parallel:
     with a group of its own.
 
     Raises:
-        UsageError: CUDA was asked for and is absent, or the sizes of `parallel` do not divide the
-            ranks.
+        UsageError: CUDA was asked for or is needed, and is absent, or the sizes of `parallel` do
+            not divide the ranks.
     """
     device = _choose_device(settings)
+    if settings.parallel.offload:
+        require_offload(device)
     if device.type == "cpu":
         # Two threads a rank on two shared cores took 7 times the CPU of one.
         torch.set_num_threads(settings.parallel.cpu_threads)
@@ -161,10 +168,11 @@ def build_model(shape: ModelShape, settings: TrainSettings, parallel: Parallel) 
             block.compile()
     # A rank alone in float32 has nothing to shard or cast: FSDP would copy weights and gradients, 3
     # to 7 % of a step of 2,000 tokens on a CPU core. State dicts have the same names without.
-    if parallel.world_size > settings.parallel.pipeline or settings.dtype != "float32":
+    is_alone = parallel.world_size == settings.parallel.pipeline and settings.dtype == "float32"
+    if not is_alone or settings.parallel.offload:
         _shard(model, settings, parallel)
     for root in model.stages or (model,):
-        root.to_empty(device=parallel.device)
+        root.to_empty(device="cpu" if settings.parallel.offload else parallel.device)
     init_weights(model, settings.seed, settings.model.embedding_std)
     return model
 
@@ -230,16 +238,19 @@ def _shard(model: Decoder, settings: TrainSettings, parallel: Parallel) -> None:
     dtype = DTYPES[settings.dtype]
     policy = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
     reshard = settings.parallel.zero == 3
+    more: dict[str, Any] = {}
+    if settings.parallel.offload:
+        more["offload_policy"] = CPUOffloadPolicy(pin_memory=parallel.device.type == "cuda")
     is_shared = settings.parallel.expert > 1
     apart = [layer.experts for layer in expert_layers(model.blocks)] if is_shared else []
     for experts in apart:
         other = parallel.mesh[dimensions]
         fully_shard(experts, mesh=other, mp_policy=policy, reshard_after_forward=reshard)
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, **more)
     roots = model.stages or (model,)
     for root in roots:
-        fully_shard(root, mesh=mesh, mp_policy=policy)
+        fully_shard(root, mesh=mesh, mp_policy=policy, **more)
     for module in (*roots, *model.blocks, *apart):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
@@ -256,6 +267,18 @@ def begin_micro_batch(model: nn.Module, settings: TrainSettings, *, is_last: boo
         model.set_requires_gradient_sync(is_last or settings.parallel.zero > 1)
         model.set_requires_all_reduce(is_last)  # second: the line above sets it, too
         model.set_reshard_after_backward(is_last or settings.parallel.zero > 2)
+
+
+def require_offload(device: torch.device) -> None:
+    """Refuse to offload to where everything is.
+
+    Raises:
+        UsageError: the device is the CPU.
+    """
+    if device.type == "cpu":
+        raise UsageError(
+            "parallel.offload: true needs CUDA: on cpu all of it is in host memory. Leave it out."
+        )
 
 
 def use_float8(model: Decoder, device: torch.device, tensor: int) -> None:

@@ -17,6 +17,7 @@ from corpuskit.train.huggingface import CONFIG, read_json, read_shape
 from corpuskit.train.huggingface_export import (
     find_averaged,
     find_checkpoint,
+    is_of_average,
     read_weights,
     shape_of,
 )
@@ -112,7 +113,7 @@ def open_pretrained(
         parallel = join(settings)
         model = build_model(shape_of(record), settings, parallel)
         shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-        _load(read_weights(checkpoints, shapes, of_average=average == "ema"), model)
+        _load(read_weights(checkpoints, shapes, of_average=is_of_average(record, average)), model)
     else:
         raise UsageError(
             f"{folder}: has neither config.json (a Hugging Face model) nor checkpoints/ (the "

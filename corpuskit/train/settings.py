@@ -6,7 +6,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -21,6 +21,9 @@ from pydantic import (
 from corpuskit.errors import UsageError
 from corpuskit.paths import PathText
 from corpuskit.storage import is_remote
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ PRESETS = {
     "7b": (4096, 32, 32, 8, 14336),
 }
 UNTIED = ("1b", "7b")
+NF4_BLOCK = 64
+"""Numbers of a row that share a scale in a matrix of four bits."""
 
 
 class Section(BaseModel):
@@ -224,8 +229,9 @@ class BatchSettings(Section):
 class OptimizerSettings(Section):
     """The update of the weights. Norms and embeddings are not decayed."""
 
-    kind: Literal["adamw", "muon", "lion"] = "adamw"
-    """`muon`: orthogonal steps for the matrices of blocks, AdamW for the rest; `lion`: signs."""
+    kind: Literal["adamw", "adamw8bit", "muon", "lion", "schedule_free"] = "adamw"
+    """`muon`: orthogonal steps for blocks; `adamw8bit`: moments of one byte; `schedule_free`: AdamW
+    that averages its steps; `lion`: signs."""
     lr: float = Field(3e-4, gt=0)
     """Peak learning rate."""
     beta1: float = Field(0.9, ge=0, lt=1)
@@ -242,6 +248,17 @@ class OptimizerSettings(Section):
     """Keep an exponential average of the weights, for evaluation: share left per step; 0: none."""
     clip_norm: float = Field(1.0, ge=0)
     """Largest norm of the whole gradient; 0 is no clipping."""
+
+    @property
+    def averages(self) -> bool:
+        """Whether an average of the weights is kept, which is what to judge and to export."""
+        return self.average_decay > 0 or self.kind == "schedule_free"
+
+
+def moment_block(shape: Sequence[int]) -> int:
+    """Return how many numbers of a row share a scale in `adamw8bit`; 0 for moments in float32."""
+    block = math.gcd(shape[-1], 256) if len(shape) > 1 else 0
+    return block if block >= 16 else 0
 
 
 class ScheduleSettings(Section):
@@ -293,6 +310,8 @@ class ParallelSettings(Section):
     """What is sharded: 1 optimizer, 2 and gradients, 3 and weights, between a block's uses."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activation checkpointing: keep all, keep matrix products and attention, or block inputs."""
+    offload: bool = False
+    """Keep weights, gradients and optimizer in host memory, and step there (CUDA)."""
     cpu_threads: int = Field(1, ge=1)
     """Threads per process on CPU; more than one pays off for large models on idle cores."""
 
@@ -415,6 +434,19 @@ class AdapterSettings(Section):
     """Matrices of each block that get some."""
     dora: bool = False
     """Train the length of each row as well (DoRA)."""
+    quantize: Literal["nf4"] | None = None
+    """Keep the frozen matrices of `targets` in four bits a number (QLoRA)."""
+
+
+class DistillSettings(Section):
+    """Learn from a teacher: loss = (1 - weight) cross-entropy + weight temperature^2 KL."""
+
+    teacher: PathText
+    """Folder of a Hugging Face model with the same tokenizer."""
+    weight: float = Field(0.5, gt=0, le=1)
+    """Share of the divergence of the model's chances from the teacher's."""
+    temperature: float = Field(1.0, gt=0)
+    """Both logits are divided by it, in the divergence."""
 
 
 class ProfileSettings(Section):
@@ -468,6 +500,8 @@ class TrainSettings(Section):
     """`trusted`: you know that ids of `init_from` and of the packed tokens mean the same."""
     adapter: AdapterSettings | None = None
     """Train low-rank adapters instead of all weights; none when absent."""
+    distill: DistillSettings | None = None
+    """Learn from a teacher's logits, too; none when absent."""
     batch: BatchSettings
     """Rows per step and per forward pass."""
     steps: int | None = Field(None, ge=1)
@@ -542,16 +576,57 @@ class TrainSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _optimizer_fits(self) -> TrainSettings:
+        ours, kind = self.optimizer, self.schedule.kind
+        if ours.kind == "schedule_free" and kind != "constant":
+            raise ValueError(
+                f"schedule.kind {kind}: optimizer.kind schedule_free averages its steps instead of "
+                "letting the rate fall. Set schedule.kind to constant."
+            )
+        if ours.kind == "schedule_free" and ours.average_decay:
+            raise ValueError(
+                f"optimizer.average_decay {ours.average_decay}: schedule_free keeps an average of "
+                "its own. Leave average_decay out."
+            )
+        if ours.kind == "adamw8bit" and self.parallel.tensor > 1:
+            raise ValueError(
+                f"optimizer.kind adamw8bit does not work with parallel.tensor "
+                f"{self.parallel.tensor}: its scales are of whole rows. Set parallel.tensor to 1, "
+                "or optimizer.kind to adamw."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _adapters_fit(self) -> TrainSettings:
         others = {"float8": self.float8, "parallel.tensor": self.parallel.tensor > 1}
         others["parallel.pipeline"] = self.parallel.pipeline > 1
         others["optimizer.average_decay"] = self.optimizer.average_decay > 0
+        others["optimizer.kind schedule_free"] = self.optimizer.kind == "schedule_free"
         if self.adapter and self.init_from is None:
             raise ValueError("adapter: there is no model to adapt. Name one in init_from.")
         if self.adapter and (names := [name for name, is_set in others.items() if is_set]):
             raise ValueError(
                 f"adapter: not fitted to {' and '.join(names)}. Leave one of them out."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _few_devices_fit(self) -> TrainSettings:
+        """Refuse what offloading and distillation have not been fitted to."""
+        ours = self.parallel
+        both = {"parallel.tensor": ours.tensor > 1, "parallel.pipeline": ours.pipeline > 1}
+        alone = {
+            **both,
+            "model.experts": self.model.experts is not None,
+            "optimizer.kind muon": self.optimizer.kind == "muon",
+            "parallel.zero below 3": ours.zero < 3,
+        }
+        cases = {"parallel.offload": (ours.offload, alone), "distill": (bool(self.distill), both)}
+        for name, (is_set, others) in cases.items():
+            if is_set and (found := [other for other, is_on in others.items() if is_on]):
+                raise ValueError(
+                    f"{name}: not fitted to {' and '.join(found)}. Leave one of them out."
+                )
         return self
 
     @model_validator(mode="after")
@@ -701,6 +776,26 @@ def stage_spans(layers: int, parallel: ParallelSettings) -> list[StageSpan]:
         of_stage = range(first, first + base + (index < more))
         spans.append(StageSpan(index, of_stage, rank, index == 0, index == num - 1))
     return spans
+
+
+def require_blocks(shape: ModelShape, adapter: AdapterSettings | None) -> None:
+    """Refuse four bits for matrices whose rows are not whole blocks.
+
+    Raises:
+        UsageError: names each of them.
+    """
+    if adapter is None or adapter.quantize is None:
+        return
+    inner = shape.experts.shared * shape.experts.ffn_dim if shape.experts else shape.ffn_dim
+    widths = {"out": shape.heads * shape.head_dim, "down": inner}
+    odd = {name: widths.get(name, shape.dim) for name in adapter.targets}
+    odd = {name: width for name, width in odd.items() if width % NF4_BLOCK}
+    if odd:
+        raise UsageError(
+            f"adapter.quantize: nf4 takes rows of multiples of {NF4_BLOCK} numbers, not "
+            f"{', '.join(f'{width} ({name})' for name, width in odd.items())}. Leave these out of "
+            "adapter.targets, or leave quantize out."
+        )
 
 
 def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:

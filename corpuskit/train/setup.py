@@ -13,12 +13,19 @@ from corpuskit.loader.stream import StreamingLoader
 from corpuskit.train.adapters import init_adapters, require_same_adapter
 from corpuskit.train.attention import choose_kernel
 from corpuskit.train.checkpoint import Checkpoints, require_same_run, require_same_training
+from corpuskit.train.distill import Teacher, open_teacher
 from corpuskit.train.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
+from corpuskit.train.huggingface import choose_teacher
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
 from corpuskit.train.record import CheckpointRecord, read_skips, spans_of
-from corpuskit.train.settings import require_context, require_even_shares, require_pipeline
+from corpuskit.train.settings import (
+    require_blocks,
+    require_context,
+    require_even_shares,
+    require_pipeline,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,6 +60,7 @@ class Run:
     parallel: Parallel
     loader: StreamingLoader
     model: Decoder
+    teacher: Teacher | None
     pipeline: Pipeline | None
     optimizer: torch.optim.Optimizer
     checkpoints: Checkpoints
@@ -109,6 +117,8 @@ def set_up(
     require_even_shares(shape, plan.seq_len, settings.parallel.tensor)
     require_context(plan.seq_len, settings.parallel)
     require_pipeline(shape, settings, parallel.world_size)
+    require_blocks(shape, settings.adapter)
+    teacher = choose_teacher(settings, shape, plan.tokenizer)
     kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
     folder = Path(settings.output, "checkpoints")
     checkpoints = Checkpoints(folder, parallel, settings.checkpoint, uploads)
@@ -133,6 +143,7 @@ def set_up(
         parallel=parallel,
         loader=loader,
         model=model,
+        teacher=open_teacher(teacher, settings, parallel) if teacher else None,
         pipeline=build_pipeline(model, settings, parallel, plan.seq_len),
         optimizer=optimizer,
         checkpoints=checkpoints,

@@ -298,7 +298,7 @@ class Watch:
             if self._writer:
                 self._writer.items(done, name, [asdict(item) for item in scores])
         if self._writer:
-            of_average = run.settings.optimizer.average_decay > 0
+            of_average = run.settings.optimizer.averages
             evaluation = EvaluationMetrics(done, losses, tasks, of_average)
             self._writer.evaluation(evaluation)
             self._notify(evaluation)

@@ -69,6 +69,25 @@ def test_every_field_is_described() -> None:
             {"model": {"preset": "15m", "mup_base_dim": 128}, "init_from": "b"},
             r"model.mup_base_dim is of new weights, and init_from names others\. Keep one",
         ),
+        (
+            {"optimizer": {"kind": "schedule_free"}},
+            r"schedule.kind cosine: .*\. Set schedule.kind to constant",
+        ),
+        (
+            {
+                "optimizer": {"kind": "schedule_free", "average_decay": 0.9},
+                "schedule": {"kind": "constant"},
+            },
+            r"average_decay 0\.9: .*\. Leave average_decay out",
+        ),
+        (
+            {"optimizer": {"kind": "adamw8bit"}, "parallel": {"tensor": 2}},
+            r"adamw8bit does not work with parallel.tensor 2: .* Set parallel.tensor to 1",
+        ),
+        (
+            {"optimizer": {"kind": "muon"}, "parallel": {"offload": True, "zero": 1}},
+            r"parallel.offload: not fitted to optimizer.kind muon and parallel.zero below 3\.",
+        ),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(fields: dict[str, Any], message: str) -> None:
