@@ -15,7 +15,7 @@ from corpuskit.inspect.archive import select
 from corpuskit.stages.dedup.decontaminate import SEPARATOR, Decontaminate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     import pyarrow as pa
 
@@ -101,28 +101,31 @@ def contamination_report(
         for label in (name for name in phase.labels if name in labels):
             is_finished = True
             for hit, items in _hits(run, phase, seal, label):
-                if hit.action == "report":
-                    for item in items:
-                        _count(phrases.setdefault(item, ItemHits(item)), hit, examples)
-                    continue
-                documents += 1
-                benchmarks.update({item.partition("/")[0] for item in items})
+                is_phrase = hit.action == "report"
                 for item in items:
-                    _count(by_item.setdefault(item, ItemHits(item)), hit, examples)
+                    found = phrases if is_phrase else by_item
+                    _count(found.setdefault(item, ItemHits(item)), hit, examples)
+                documents += not is_phrase
+                names = () if is_phrase else {item.partition("/")[0] for item in items}
+                benchmarks.update(names)
     if not is_finished:
         raise UsageError(f"{labels[0]}: its phase is not finished. Run the pipeline first.")
     if benchmark is not None:
-        names = {*benchmarks, *(item.partition("/")[0] for item in phrases)}
-        if benchmark not in names:
-            known = suggest(benchmark, names) if names else "Nothing was found at all."
-            raise UsageError(f"nothing was found of a benchmark {benchmark!r}. {known}")
-        by_item = {k: v for k, v in by_item.items() if k.partition("/")[0] == benchmark}
-        phrases = {k: v for k, v in phrases.items() if k.partition("/")[0] == benchmark}
-    items, common = (
-        sorted(found.values(), key=lambda one: (-one.documents, one.item))
-        for found in (by_item, phrases)
-    )
+        _check_benchmark(benchmark, {item.partition("/")[0] for item in (*by_item, *phrases)})
+    items, common = _ordered(by_item, benchmark), _ordered(phrases, benchmark)
     return Contamination(documents, dict(sorted(benchmarks.items())), items, common)
+
+
+def _check_benchmark(name: str, found: Collection[str]) -> None:
+    if name not in found:
+        known = suggest(name, found) if found else "Nothing was found at all."
+        raise UsageError(f"nothing was found of a benchmark {name!r}. {known}")
+
+
+def _ordered(found: Mapping[str, ItemHits], benchmark: str | None) -> list[ItemHits]:
+    """Return the items of a benchmark, or of all, those with most documents first."""
+    chosen = [hits for name, hits in found.items() if benchmark in (None, name.partition("/")[0])]
+    return sorted(chosen, key=lambda hits: (-hits.documents, hits.item))
 
 
 def _count(item: ItemHits, hit: Hit, examples: int) -> None:

@@ -30,10 +30,10 @@ from corpuskit.stages.dedup.decontaminate import (
     Decontaminate,
     index,
     merge_spans,
+    search,
     widen_spans,
 )
 from corpuskit.stages.dedup.decontaminate import index as item_index
-from corpuskit.stages.dedup.decontaminate import search
 from corpuskit.stages.dedup.decontaminate.index import Recipe, open_index
 from corpuskit.stages.dedup.decontaminate.items import (
     BenchmarkColumns,
