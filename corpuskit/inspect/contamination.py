@@ -101,7 +101,7 @@ def contamination_report(
         for label in (name for name in phase.labels if name in labels):
             is_finished = True
             for hit, items in _hits(run, phase, seal, label):
-                is_phrase = hit.action == "report"
+                is_phrase = hit.action == "report"  # never beside other rules in a document
                 for item in items:
                     found = phrases if is_phrase else by_item
                     _count(found.setdefault(item, ItemHits(item)), hit, examples)
@@ -112,8 +112,10 @@ def contamination_report(
         raise UsageError(f"{labels[0]}: its phase is not finished. Run the pipeline first.")
     if benchmark is not None:
         _check_benchmark(benchmark, {item.partition("/")[0] for item in (*by_item, *phrases)})
-    items, common = _ordered(by_item, benchmark), _ordered(phrases, benchmark)
-    return Contamination(documents, dict(sorted(benchmarks.items())), items, common)
+    return Contamination(
+        documents, dict(sorted(benchmarks.items())), _ordered(by_item, benchmark),
+        _ordered(phrases, benchmark),
+    )  # fmt: skip
 
 
 def _check_benchmark(name: str, found: Collection[str]) -> None:
