@@ -12,7 +12,8 @@ clean but for what it shares with benchmarks by itself: its hits are counted, an
     python benchmarks/decontamination.py --chunks 300
 
 plants runs of 8 and 13 words of a question, at a random place of a random item (seed 0), into documents of bench_en
-in which nothing is found, 300 of each benchmark and length, and prints the share found.
+in which nothing is found, 300 of each benchmark and length, and prints the share dropped (`chunk`) and reported
+(`phrase`). `--clean` counts both in documents without planted items of five sets on which nothing was chosen.
 
 Reads decontam, benchmarks and bench_en from CORPUSKIT_SHARED_DATA. Speed: CPU seconds on one core, start apart.
 """
@@ -61,12 +62,16 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, help="hits of bench_en to print")
     parser.add_argument("--mb", type=float, default=1000, help="text of bench_en")
     parser.add_argument("--without-datatrove", action="store_true")
+    parser.add_argument("--clean", action="store_true", help="count flags in other clean documents")
     parser.add_argument("--chunks", type=int, help="plant so many runs of words of each benchmark")
     options = parser.parse_args()
     if not (DATA / "decontam").exists():
         sys.exit(f"no real data at {DATA}: set CORPUSKIT_SHARED_DATA")
     rows = pq.read_table(DATA / "decontam" / "planted.parquet").to_pylist()
     stage = Decontaminate(benchmarks=(str(DATA / "benchmarks" / "*.parquet"),))
+    if options.clean:
+        clean(stage)
+        return
     if options.chunks:
         chunks(stage, options.chunks, {row["benchmark"] for row in rows if row["benchmark"]})
         return
@@ -324,10 +329,11 @@ def chunks(stage: Decontaminate, num: int, known: set[str]) -> None:
     draw = random.Random(0)
     file = min((DATA / "bench_en").glob("*.parquet"))
     texts = [t for t in pq.read_table(file)["text"].to_pylist() if 1000 < len(t) < 20_000]
-    hosts = [text for text, (hit, _) in zip(texts, ours(stage, texts), strict=True) if not hit]
-    totals: defaultdict[tuple[bool, int], list[float]] = defaultdict(list)
+    hosts = [text for text, label in zip(texts, labels(stage, texts), strict=True) if not label]
+    totals: defaultdict[tuple[bool, int], list[list[float]]] = defaultdict(list)
     print(
-        f"{len(hosts):,} documents\n{'':18}{'in decontam/':>14}{'items':>8}{'8 words':>10}{'13 words':>10}"
+        f"{len(hosts):,} documents; dropped and reported\n"
+        f"{'':18}{'in decontam/':>14}{'items':>8}{'8 words':>10}{'':10}{'13 words':>10}"
     )
     for name, path in benchmark_files(stage.benchmarks):
         questions = [item.question.split() for item in read_items(name, path, BenchmarkColumns())]
@@ -340,14 +346,56 @@ def chunks(stage: Decontaminate, num: int, known: set[str]) -> None:
                 place = draw.randrange(len(host) + 1)
                 host[place:place] = words[at : at + length]
                 planted.append(" ".join(host))
-            shares.append(float(np.mean([hit for hit, _ in ours(stage, planted)])))
-            totals[name in known, length].append(shares[-1])
-        print(
-            f"{name:18}{'yes' if name in known else 'no':>14}{len(long):8,}{shares[0]:10.2f}{shares[1]:10.2f}"
-        )
+            verdicts = labels(stage, planted)
+            shares += [verdicts.count(label) / num for label in ("dropped", "reported")]
+            totals[name in known, length].append(shares[-2:])
+        cells = "".join(f"{share:10.2f}" for share in shares)
+        print(f"{name:18}{'yes' if name in known else 'no':>14}{len(long):8,}{cells}")
     for is_known, label in ((True, "mean of those"), (False, "mean of others")):
-        means = [float(np.mean(totals[is_known, length])) for length in (8, 13)]
-        print(f"{label:40}{means[0]:10.2f}{means[1]:10.2f}")
+        means = [mean for length in (8, 13) for mean in np.mean(totals[is_known, length], axis=0)]
+        print(f"{label:40}" + "".join(f"{mean:10.3f}" for mean in means))
+
+
+def labels(stage: Decontaminate, texts: list[str]) -> list[str]:
+    """Return of each text `dropped`, `reported` or an empty string."""
+    found = []
+    for view in batches(texts):
+        outcome = stage.apply(view)
+        reported = [bool(phrases) for phrases in outcome.columns["phrases"].to_pylist()]
+        for code, is_reported in zip(outcome.codes.tolist(), reported, strict=True):
+            found.append("dropped" if code else "reported" if is_reported else "")
+    return found
+
+
+CLEAN = (
+    "bench_en/*", "bench_multi/*", "neardup/plagiarism_articles*", "toxicity/davidson_tweets*",
+    "toxicity/wiki_toxicity*", "code/*",
+)  # fmt: skip
+"""Sets of clean documents; bounds were chosen on the first half of bench_en, nothing on the others."""
+
+
+def clean(stage: Decontaminate) -> None:
+    """Print how many clean documents of each set are dropped and reported, with 95 % intervals."""
+    for pattern in CLEAN:
+        texts = []
+        for file in sorted(DATA.glob(f"{pattern}.parquet")):
+            texts += pq.read_table(file, columns=["text"])["text"].to_pylist()
+        verdicts = labels(stage, texts)
+        cells = []
+        for label in ("dropped", "reported"):
+            low, high = interval(verdicts.count(label), len(texts))
+            cells.append(
+                f"{label} {verdicts.count(label):4} ({5000 * low:.2f} to {5000 * high:.2f} in 5,000)"
+            )
+        print(f"{pattern:30}{len(texts):8,}  " + "  ".join(cells), flush=True)
+
+
+def interval(hits: int, num: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share."""
+    share, wide = hits / num, 1.96**2 / num
+    middle = (share + wide / 2) / (1 + wide)
+    half = 1.96 * (share * (1 - share) / num + wide / num / 4) ** 0.5 / (1 + wide)
+    return max(middle - half, 0.0), middle + half
 
 
 def choose(stage: Decontaminate, rows: list[dict[str, Any]]) -> None:

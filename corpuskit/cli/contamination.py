@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from corpuskit.inspect.contamination import Contamination
+    from corpuskit.inspect.contamination import Contamination, ItemHits
 
 
 @click.command("contamination")
@@ -37,26 +37,46 @@ def command(
     report = contamination_report(run, benchmark=benchmark, examples=examples)
     if as_json:
         facts = dataclasses.asdict(report)
-        facts["items"] = facts["items"][:items]
+        for name in ("items", "phrases"):
+            facts[name] = facts[name][:items]
         echo(json.dumps(facts, indent=1, ensure_ascii=False))
         return
     _print(report, items)
 
 
 def _print(report: Contamination, most: int) -> None:
-    from corpuskit.cli._render import console, text_table
+    from corpuskit.cli._render import console
 
     out = console()
     out.print(f"{report.documents:,} documents hold something of {len(report.items):,} items")
-    if not report.documents:
-        return
+    if report.documents:
+        _print_benchmarks(report)
+    _print_items(report.items, most)
+    if report.phrases:
+        out.print()
+        out.print(
+            f"Runs of words that may be common phrases, not counted above, of "
+            f"{len(report.phrases):,} items"
+        )
+        _print_items(report.phrases, most)
+
+
+def _print_benchmarks(report: Contamination) -> None:
+    from corpuskit.cli._render import console, text_table
+
     table = text_table("benchmark", ">items", ">documents")
     for name, documents in sorted(report.benchmarks.items(), key=lambda pair: (-pair[1], pair[0])):
         num = sum(item.item.partition("/")[0] == name for item in report.items)
         if num:
             table.add_row(name, f"{num:,}", f"{documents:,}")
-    out.print(table)
-    for item in report.items[:most]:
+    console().print(table)
+
+
+def _print_items(items: list[ItemHits], most: int) -> None:
+    from corpuskit.cli._render import console
+
+    out = console()
+    for item in items[:most]:
         order = sorted(item.rules.items(), key=lambda pair: (-pair[1], pair[0]))
         rules = ", ".join(f"{rule} {num:,}" for rule, num in order)
         out.print()
@@ -66,6 +86,6 @@ def _print(report: Contamination, most: int) -> None:
             spans = ", ".join(f"{start}-{end}" for start, end in hit.spans)
             rule = hit.rule or ""
             out.print(f"  {hit.id}  {hit.action} {rule}{value}  bytes {spans or 'not noted'}")
-    if len(report.items) > most:
+    if len(items) > most:
         out.print()
-        out.print(f"{len(report.items) - most:,} more items; -n {len(report.items)} shows all")
+        out.print(f"{len(items) - most:,} more items; -n {len(items)} shows all")

@@ -15,7 +15,9 @@ from corpuskit.inspect.archive import select
 from corpuskit.stages.dedup.decontaminate import SEPARATOR, Decontaminate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
+
+    import pyarrow as pa
 
     from corpuskit.engine.plan import Phase
     from corpuskit.engine.rundir import RunDirectory
@@ -27,7 +29,7 @@ class Hit:
     """A document that holds something of an item.
 
     Attributes:
-        action: `drop`, `cut` or `annotate`.
+        action: `drop`, `cut`, `annotate`, or `report` of what may be a common phrase.
         rule: that found it; of documents that stay, that which the spans were cut for.
         value: what the rule measured in a dropped document; of others the largest score.
         spans: bytes of the text that the stage saw.
@@ -61,11 +63,13 @@ class Contamination:
         documents: that hold something of any item, of those that `contamination_report` counts.
         benchmarks: name -> documents that hold something of its items.
         items: those with most documents first.
+        phrases: the same of runs of words that may be common phrases, which are counted here only.
     """
 
     documents: int
     benchmarks: dict[str, int]
     items: list[ItemHits]
+    phrases: list[ItemHits]
 
 
 def contamination_report(
@@ -89,6 +93,7 @@ def contamination_report(
     if not labels:
         raise UsageError(f"{run.store.address} has no stage `decontaminate`.")
     by_item: dict[str, ItemHits] = {}
+    phrases: dict[str, ItemHits] = {}
     benchmarks: Counter[str] = Counter()
     documents = 0
     is_finished = False
@@ -96,19 +101,33 @@ def contamination_report(
         for label in (name for name in phase.labels if name in labels):
             is_finished = True
             for hit, items in _hits(run, phase, seal, label):
-                documents += 1
-                benchmarks.update({item.partition("/")[0] for item in items})
+                is_phrase = hit.action == "report"  # never beside other rules in a document
                 for item in items:
-                    _count(by_item.setdefault(item, ItemHits(item)), hit, examples)
+                    found = phrases if is_phrase else by_item
+                    _count(found.setdefault(item, ItemHits(item)), hit, examples)
+                documents += not is_phrase
+                names = () if is_phrase else {item.partition("/")[0] for item in items}
+                benchmarks.update(names)
     if not is_finished:
         raise UsageError(f"{labels[0]}: its phase is not finished. Run the pipeline first.")
     if benchmark is not None:
-        if benchmark not in benchmarks:
-            known = suggest(benchmark, benchmarks) if benchmarks else "Nothing was found at all."
-            raise UsageError(f"nothing was found of a benchmark {benchmark!r}. {known}")
-        by_item = {k: v for k, v in by_item.items() if k.partition("/")[0] == benchmark}
-    order = sorted(by_item.values(), key=lambda one: (-one.documents, one.item))
-    return Contamination(documents, dict(sorted(benchmarks.items())), order)
+        _check_benchmark(benchmark, {item.partition("/")[0] for item in (*by_item, *phrases)})
+    return Contamination(
+        documents, dict(sorted(benchmarks.items())), _ordered(by_item, benchmark),
+        _ordered(phrases, benchmark),
+    )  # fmt: skip
+
+
+def _check_benchmark(name: str, found: Collection[str]) -> None:
+    if name not in found:
+        known = suggest(name, found) if found else "Nothing was found at all."
+        raise UsageError(f"nothing was found of a benchmark {name!r}. {known}")
+
+
+def _ordered(found: Mapping[str, ItemHits], benchmark: str | None) -> list[ItemHits]:
+    """Return the items of a benchmark, or of all, those with most documents first."""
+    chosen = [hits for name, hits in found.items() if benchmark in (None, name.partition("/")[0])]
+    return sorted(chosen, key=lambda hits: (-hits.documents, hits.item))
 
 
 def _count(item: ItemHits, hit: Hit, examples: int) -> None:
@@ -138,13 +157,14 @@ def _hits(
             yield hit, names.split(SEPARATOR)
     stage = run.plan.step(label).stage
     assert isinstance(stage, Decontaminate), "the caller looked"
-    if stage.action == "drop":
+    if stage.action == "drop" and stage.phrases != "report":
         return
     action = stage.action
     names = [f"{label}.{name}" for name in stage.adds()]
     for part in seal.by_role("documents"):
         columns = ["key", "id", "source", *names]
         for batch in read_documents(run.at(part), columns):
+            yield from _phrase_hits(batch, label)
             held = batch.filter(pc.greater(pc.list_value_length(batch.column(f"{label}.items")), 0))
             for row in held.to_pylist():
                 rows = sorted(cuts[row["key"]], key=lambda cut: stage.rules.index(cut["rule"]))
@@ -154,6 +174,21 @@ def _hits(
                     rows[0]["rule"] if rows else None, row[f"{label}.score"], _spans(spans),
                 )  # fmt: skip
                 yield hit, row[f"{label}.items"]
+
+
+def _phrase_hits(batch: pa.RecordBatch, label: str) -> Iterator[tuple[Hit, list[str]]]:
+    """Yield the documents that hold runs of words that may be common phrases, by item."""
+    name = f"{label}.phrases"
+    if name not in batch.schema.names:
+        return
+    held = batch.filter(pc.greater(pc.list_value_length(batch.column(name)), 0))
+    for row in held.to_pylist():
+        by_item: defaultdict[str, list[dict[str, int]]] = defaultdict(list)
+        for phrase in row[name]:
+            by_item[phrase["item"]].append(phrase)
+        for item, spans in by_item.items():
+            where = (row["id"], row["key"], row["source"], label)
+            yield Hit(*where, "report", "phrase", None, _spans(spans)), [item]
 
 
 def _spans(rows: list[dict[str, int]] | None) -> tuple[tuple[int, int], ...]:

@@ -1,7 +1,7 @@
 """How much of a short known text a document holds: its words in order, as an alignment.
 
-`gather` joins n-grams that a document shares with known texts (`wordgrams.scan`) into stretches
-that resemble one of them; `align` says which of its words a stretch holds.
+`gather` joins n-grams that a document shares with known texts (`scan`) into stretches that resemble
+one of them; `align` says which of its words a stretch holds; `shared_runs` finds words in a row.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def gather(
         most_gap: most words between the beginnings of two n-grams of a stretch.
 
     Returns:
-        (n, 4): of each stretch the first n-gram and how many; its end in the text; the longest run
-        of words. (n, 2): weight of the words of the part that n-grams cover, and of the part.
+        (n, 2): of each stretch the first n-gram and how many. (n, 2): weight of the words of the
+        part that n-grams cover, and of the part.
     """
-    groups, sums = np.zeros((len(keys), 4), np.int64), np.zeros((len(keys), 2))
+    groups, sums = np.zeros((len(keys), 2), np.int64), np.zeros((len(keys), 2))
     num = -1
-    covered_to = run = length = begin = 0
+    covered_to = length = begin = 0
     for at in range(len(keys)):
         text, first = texts[at], starts[parts[at]]
         if (
@@ -81,19 +81,16 @@ def gather(
             or text - begin > length + most_gap
         ):
             num += 1
-            begin, covered_to, run = text, first, 0
+            begin, covered_to = text, first
             length = starts[parts[at] + 1] - first
             groups[num, 0] = at
             for word in range(first, first + length):
                 sums[num, 1] += weights[word]
         place = first + places[at]
-        is_next = run > 0 and text == texts[at - 1] + 1 and places[at] == places[at - 1] + 1
-        run = run + 1 if is_next else ngram
         for word in range(max(place, covered_to), place + ngram):
             sums[num, 0] += weights[word]
         covered_to = max(covered_to, place + ngram)
         groups[num, 1] += 1
-        groups[num, 2], groups[num, 3] = text + ngram, max(groups[num, 3], run)
     return groups[: num + 1], sums[: num + 1]
 
 
@@ -125,9 +122,8 @@ def align(
         skip: at least 0.
 
     Returns:
-        (n, 8): of each alignment the first word and the end in the text, the same in bytes; words
-        of the part found; and of the longest run without a gap: words, first byte and end.
-        (n, 2): weight of what was found, and of the longest run.
+        (n, 4): of each alignment the first word and the end in the text, the same in bytes. (n,):
+        weight of what was found.
     """
     longest = widest = 1
     for at in range(len(windows)):
@@ -138,7 +134,7 @@ def align(
     places = np.empty(longest, np.int32)
     texts, joins = np.empty(widest, np.uint64), np.empty(widest, np.uint64)
     begins, ends = np.empty(widest, np.int32), np.empty(widest, np.int32)
-    spans, sums = np.zeros((len(windows), 8), np.int64), np.zeros((len(windows), 2))
+    spans, sums = np.zeros((len(windows), 4), np.int64), np.zeros(len(windows))
     known = -1
     for at in range(len(windows)):
         row, part, low = windows[at, 0], windows[at, 1], windows[at, 2]
@@ -159,7 +155,6 @@ def align(
             for place in range(2):
                 spans[at, place] += low
                 spans[at, 2 + place] += places[low]
-                spans[at, 6 + place] += places[low]
     return spans, sums
 
 
@@ -227,26 +222,17 @@ def _trace(
     number: int,
 ) -> None:
     """Walk back along an alignment and fill in a row of what `align` returns."""
-    stop = run_stop = at
-    run, run_sum = 0, 0.0
+    stop = at
     while moves[row, at] != _EDGE:
         move = moves[row, at]
         if move in (_PART, _TEXT):
             row -= move == _PART
             at -= move == _TEXT
-            run, run_sum, run_stop = 0, 0.0, at
             continue
-        num = 2 if move == _PART_JOIN else 1
-        for _ in range(num):
+        for _ in range(2 if move == _PART_JOIN else 1):
             row -= 1
-            sums[number, 0] += weights[begin + row]
-            run_sum += weights[begin + row]
+            sums[number] += weights[begin + row]
         at -= 2 if move == _TEXT_JOIN else 1
-        run += num
-        spans[number, 4] += num
-        if run > spans[number, 5]:
-            spans[number, 5], sums[number, 1] = run, run_sum
-            spans[number, 6], spans[number, 7] = begins[at], ends[run_stop - 1]
     spans[number, 0], spans[number, 1] = at, stop
     if stop > at:
         spans[number, 2], spans[number, 3] = begins[at], ends[stop - 1]
@@ -387,6 +373,67 @@ def scan(
             hits[num], hits[num + 1], hits[num + 2] = doc, at - ngram + 1, gram
             num += 3
     return counts, hits[:num]
+
+
+@kernel
+def shared_runs(
+    offsets: Offsets,
+    data: Bytes,
+    table: Hashes,
+    spots: Offsets,
+    size: int,
+    hashes: Hashes,
+    places: Offsets,
+    weights: Floats,
+) -> tuple[Offsets, Floats]:
+    """Find runs of words of which any `size` in a row are in a row in a known text, too.
+
+    O(B) of the texts to look at, and O(log G) at each place.
+
+    Args:
+        offsets, data: the texts.
+        table: `folded_characters()`.
+        spots: (S, 2) where to look, in order: text and first word.
+        size: words of the n-grams.
+        hashes, places: (G,) of all n-grams of the known texts, ascending; a word where each begins.
+        weights: of `ItemParts`.
+
+    Returns:
+        (n, 5): of each run, in order, the text, its words, first byte and end, and where its first
+        n-gram is in a known text. (n,): weight of its words.
+    """
+    longest = 0
+    for spot in range(len(spots)):
+        longest = max(longest, offsets[spots[spot, 0] + 1] - offsets[spots[spot, 0]])
+    words, joined = np.empty(longest, np.uint64), np.empty(longest, np.uint64)
+    begins, ends = np.empty(longest, np.int32), np.empty(longest, np.int32)
+    runs, sums = [np.zeros(5, np.int64)], [0.0]  # typed by their first entry
+    known = following = -1
+    for spot in range(len(spots)):
+        doc, word = spots[spot]
+        if doc != known:
+            first, last = offsets[doc], offsets[doc + 1]
+            fold_words(data, first, last, table, words, joined, begins, ends, 0, last - first)
+            known, following = doc, -1
+        value = np.uint64(0)
+        for at in range(word, word + size):
+            value = value * GRAM_FACTOR + words[at]
+        mixed = mix64(value) | np.uint64(1)
+        number = np.searchsorted(hashes, mixed)
+        if number == len(hashes) or hashes[number] != mixed:
+            continue
+        place = places[number]
+        if word != following:
+            runs.append(np.array([doc, size - 1, begins[word], 0, place], np.int64))
+            sums.append(np.sum(weights[place : place + size - 1]))
+        runs[-1][1] += 1
+        runs[-1][3] = ends[word + size - 1]
+        sums[-1] += weights[place + size - 1]
+        following = word + 1
+    spans, totals = np.empty((len(runs) - 1, 5), np.int64), np.empty(len(runs) - 1)
+    for number in range(1, len(runs)):
+        spans[number - 1], totals[number - 1] = runs[number], sums[number]
+    return spans, totals
 
 
 @kernel

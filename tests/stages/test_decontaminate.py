@@ -30,6 +30,7 @@ from corpuskit.stages.dedup.decontaminate import (
     Decontaminate,
     index,
     merge_spans,
+    search,
     widen_spans,
 )
 from corpuskit.stages.dedup.decontaminate import index as item_index
@@ -40,7 +41,7 @@ from corpuskit.stages.dedup.decontaminate.items import (
     read_benchmarks,
     read_items,
 )
-from corpuskit.stages.dedup.decontaminate.search import MAX_REPEATS, SKIP, find_stretches, measure
+from corpuskit.stages.dedup.decontaminate.search import MAX_REPEATS, SKIP, find_items, measure
 from tests.conftest import ROOT
 from tests.contract.strategies import plain, view
 from tests.engine.conftest import Lab
@@ -188,6 +189,64 @@ def test_words_that_are_common_in_the_reference_weigh_less(tmp_path):
     assert weights[0][0] > 2 * weights[1][0] > 0
 
 
+RUN = "beekeepers blow cool smoke into a hive before"
+
+
+@pytest.mark.parametrize(
+    ("phrases", "rule"), [("report", None), ("drop", "phrase"), ("ignore", None)]
+)
+def test_a_run_of_words_that_weighs_little_may_be_a_phrase(phrases, rule):
+    stage = Decontaminate(benchmarks=SAMPLE, chunk_weight=20, phrases=phrases)
+    outcome = stage.apply(view([f"\u00dcber {RUN} now.", FERRY, f"{FERRY} {RUN}"], stage))
+    rules = [stage.rules[code - 1] if code else None for code in outcome.codes.tolist()]
+    assert rules == [rule, "question", "question"]
+    start = len("\u00dcber ".encode())
+    where = {"item": "benchmark/bees-4", "start": start, "end": start + len(RUN)}
+    if phrases == "report":  # only where nothing else is found
+        assert outcome.columns["phrases"].to_pylist() == [[where], [], []]
+    else:
+        assert set(outcome.columns) == {"score", "items"}
+    assert outcome.columns["items"].to_pylist()[0] == ([where["item"]] if rule else [])
+
+
+def plain_runs(text, items, size):
+    """Return the runs of words of which any `size` in a row are in a row in an item: first, end."""
+    known = {tuple(item[at : at + size]) for item in items for at in range(len(item) - size + 1)}
+    hits = [at for at in range(len(text)) if tuple(text[at : at + size]) in known]
+    runs = []
+    for at in hits:
+        if at - 1 in hits:
+            runs[-1] = (runs[-1][0], at + size)
+        else:
+            runs.append((at, at + size))
+    return runs
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abcd"), min_size=6, max_size=12), min_size=1, max_size=4),
+    st.lists(st.sampled_from("abcd"), max_size=30),
+)
+@settings(max_examples=40, deadline=None)
+def test_runs_of_words_are_those_of_plain_python(tmp_path_factory, questions, text):
+    unique = list(dict.fromkeys(map(tuple, questions)))
+    path = write(
+        tmp_path_factory.mktemp("b") / "b.jsonl", [{"question": " ".join(one)} for one in unique]
+    )
+    made = Decontaminate(
+        benchmarks=path, ngram=3, min_words=6, chunk_words=6, chunk_weight=0, min_weight=1e9
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "_LEAST_PHRASE", 0.0)
+        found = find_items(
+            utf8(pa.array([" ".join(text)], pa.large_string())),
+            open_index(made._recipe()), 3, made._bounds(),
+        )  # fmt: skip
+    places = sorted(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
+    expected = plain_runs(text, unique, 6)
+    assert places == [(2 * first, 2 * end - 1) for first, end in expected]
+    assert sorted(found.values.tolist()) == sorted(end - first for first, end in expected)
+
+
 def test_texts_of_a_reference_are_in_a_column_text(tmp_path):
     wrong = write(tmp_path / "c.jsonl", [{"body": "words"}])
     with pytest.raises(UsageError, match="has no texts in a column 'text'"):
@@ -228,8 +287,8 @@ def test_documents_alone_and_slices_decide_as_the_whole(action):
 def test_endless_repeats_are_bounded():
     index = open_index(Decontaminate(benchmarks=SAMPLE)._recipe())
     text = utf8(pa.array([f"{FERRY} {FILLER * 4}" * (MAX_REPEATS + 9)], pa.large_string()))
-    found, _ = find_stretches(text, index, 5, min_share=0.5, min_run=99)
-    assert len(found) == MAX_REPEATS
+    bounds = Decontaminate(benchmarks=SAMPLE, chunk_words=0)._bounds()
+    assert len(find_items(text, index, 5, bounds)) == MAX_REPEATS
 
 
 def test_only_the_beginning_of_a_long_part_is_looked_for(tmp_path, monkeypatch):
@@ -645,14 +704,16 @@ def decontaminated(tmp_path_factory):
     """A run of three stages that annotate, cut and drop an item each."""
     folder = tmp_path_factory.mktemp("decontaminated")
     lab = Lab(folder, Path("no tokenizer"))
-    documents = [("one", FERRY), ("clean", ""), ("all", f"{BEES} {FERRY}"), ("gone", CHESS)]
+    phrase = "crates of pears and loses a third of"
+    documents = [("one", FERRY), ("clean", phrase), ("all", f"{BEES} {FERRY}"), ("gone", CHESS)]
     texts = [{"id": name, "text": f"{FILLER * 4} {text} {FILLER}"} for name, text in documents]
     lab.write("web0.jsonl", texts)
     lab.write("books.jsonl", [{"id": "two", "text": f"{CHESS} {BEES}"}])
     stages = []
     for action, text in (("annotate", FERRY), ("cut", BEES), ("drop", CHESS)):
         path = write(folder / f"{action}s.jsonl", [{"id": "x", "question": text}])
-        stages.append({"decontaminate": {"benchmarks": path, "action": action}})
+        params = {"benchmarks": path, "action": action, "chunk_weight": 20}
+        stages.append({"decontaminate": params})
     lab.pipeline |= {"stages": stages, "documents": True}
     lab.run()
     return lab
@@ -669,6 +730,9 @@ def test_a_run_says_which_documents_hold_which_item(decontaminated):
         "drops/x": {"gone"},
     }
     assert found.benchmarks == {"annotates": 2, "cuts": 2, "drops": 1}
+    (phrase,) = found.phrases
+    assert (phrase.item, phrase.documents, phrase.rules) == ("annotates/x", 1, {"phrase": 1})
+    assert [(hit.id, hit.action) for hit in phrase.examples] == [("clean", "report")]
     kinds = {(h.stage, h.action, h.rule) for one in hits.values() for h in one.values()}
     assert kinds == {
         ("decontaminate", "annotate", None),
@@ -711,7 +775,7 @@ def test_the_command_shows_benchmarks_items_and_documents(decontaminated):
 def test_planted_items_are_found_and_clean_documents_are_not(shared_data):
     names = ("gsm8k_test", "humaneval", "arc_challenge", "truthfulqa")
     paths = tuple(str(shared_data / "benchmarks" / f"{name}.parquet") for name in names)
-    stage = Decontaminate(benchmarks=paths)
+    stage = Decontaminate(benchmarks=paths, phrases="drop")
     rows = pq.read_table(shared_data / "decontam" / "planted.parquet").to_pylist()
     rows = [row for row in rows if not row["contaminated"] or row["benchmark"] in names]
     rows = random.Random(5).sample(rows, 300)

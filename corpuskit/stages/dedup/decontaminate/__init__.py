@@ -26,7 +26,7 @@ from corpuskit.paths import PathText
 from corpuskit.stage import Cost, Example, Outcome, Spans, StreamingStage
 from corpuskit.stages.dedup.decontaminate.index import Recipe, check_files, open_index
 from corpuskit.stages.dedup.decontaminate.items import BenchmarkColumns, benchmark_files
-from corpuskit.stages.dedup.decontaminate.search import RULES, Thresholds, find_items
+from corpuskit.stages.dedup.decontaminate.search import PHRASE, RULES, Thresholds, find_items
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,6 +43,9 @@ MAX_NAMED = 20
 
 SEPARATOR = "; "
 """Between the items that a ledger row names."""
+
+FOUND_PHRASE = pa.struct([("item", pa.string()), ("start", pa.int64()), ("end", pa.int64())])
+"""A run of words that may be a common phrase: an item that has it, and bytes of the text."""
 
 _OWN: dict[str, Any] = {"benchmarks": ("sample_data/benchmark.jsonl",)}
 _QUESTION = (
@@ -69,7 +72,9 @@ class Decontaminate(StreamingStage):
     that are found: a word of a single item weighs 1, a word of all items almost nothing. Short
     parts must be complete, longer ones reach `min_score`; a question below `min_words` counts only
     with its answer. The rule names what was found: the question with its answer after it, the
-    question, a long answer, a passage, or a run of words (`chunk`).
+    question, a long answer, a passage, or a run of words (`chunk`). Runs of words that weigh too
+    little to be told from common phrases are reported in the column `phrases`, of documents in
+    which nothing else is found.
 
     Dropped documents name the items in the ledger (`question: mmlu/virology_test/12`), with the
     spans; `corpuskit contamination` lists them by benchmark and item. It sees one document at a
@@ -85,7 +90,7 @@ class Decontaminate(StreamingStage):
     rules: ClassVar[tuple[str, ...]] = RULES
     bounds: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(RULES[:4], "min_score"),
-        "chunk": "chunk_words",
+        **dict.fromkeys(RULES[4:], "chunk_words"),
     }
     examples: ClassVar[tuple[Example, ...]] = (
         Example("A ferry carries pears to the island, and storms are rare.", None, _OWN),
@@ -97,6 +102,11 @@ class Decontaminate(StreamingStage):
         Example(_PASSAGE, None, {**_OWN, "chunk_words": 0}),
         Example(_PASSAGE, "passage", {**_OWN, "passages": True}),
         Example("At noon with 48 crates of pears and loses a third.", "chunk", _OWN),
+        Example(
+            "Noon with 48 crates of pears and loses.",
+            "phrase",
+            {**_OWN, "phrases": "drop", "chunk_weight": 9},
+        ),
         Example(
             f"Before. {_QUESTION} After.\n" + "The rest of it stays as it is. " * 8,
             "question",
@@ -135,9 +145,13 @@ class Decontaminate(StreamingStage):
     min_weight: float = Field(1.5, ge=0)
     """Least weight of the matched words: items of common words alone are not found."""
     chunk_words: int = Field(8, ge=0, le=1024)
-    """Words in a row that suffice as a match (`chunk`); 0 is off."""
-    chunk_weight: float = Field(2.0, ge=0)
-    """Least weight of such a run."""
+    """Words in a row that suffice as a match (`chunk`, `phrase`); 0 is off."""
+    chunk_weight: float = Field(3.25, ge=0)
+    """Least weight of a `chunk` of `chunk_words` words; a longer one needs less in proportion.
+    Runs that weigh less are `phrase`."""
+    phrases: Literal["report", "drop", "ignore"] = "report"
+    """Runs of words that may be common phrases: `report` them in the column `phrases` only, `drop`
+    them as other matches (or cut, as `action` says), or `ignore` them."""
     passages: bool = False
     """Count a passage alone as a match; passages are often from texts that many documents have."""
     action: Literal["drop", "cut", "annotate"] = "drop"
@@ -191,7 +205,8 @@ class Decontaminate(StreamingStage):
 
     def adds(self) -> Mapping[str, pa.DataType]:
         spans = {"spans": pa.list_(SPAN)} if self.action == "annotate" else {}
-        return {"score": pa.float64(), "items": pa.list_(pa.string()), **spans}
+        phrases = {"phrases": pa.list_(FOUND_PHRASE)} if self.phrases == "report" else {}
+        return {"score": pa.float64(), "items": pa.list_(pa.string()), **phrases, **spans}
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         size = sum(os.path.getsize(path) for path in self.files() if os.path.exists(path))
@@ -203,8 +218,14 @@ class Decontaminate(StreamingStage):
     def apply(self, view: View) -> Outcome:
         index = open_index(self._recipe())
         findings = find_items(view.text, index, self.ngram, self._bounds())
+        phrases = findings.take(findings.codes == PHRASE)
+        if self.phrases != "drop":
+            findings = findings.take(findings.codes != PHRASE)
         codes, values, bounds = _verdicts(findings, view.num_docs)
         columns = _columns(findings, index, view.num_docs)
+        if self.phrases == "report":
+            phrases = phrases.take(codes[phrases.rows] == 0)
+            columns["phrases"] = _phrases(phrases, index, view.num_docs)
         reasons = _reasons(findings, codes, columns["items"])
         rows, starts, ends, kinds = merge_spans(
             findings.rows, findings.starts, findings.ends, findings.codes
@@ -233,7 +254,10 @@ class Decontaminate(StreamingStage):
         )  # fmt: skip
         files = benchmark_files(self.benchmarks)
         reference = tuple(path for _, path in benchmark_files(self.reference, unique=False))
-        return Recipe(tuple(files), columns, self.ngram, self.min_words, reference)
+        return Recipe(
+            tuple(files), columns, self.ngram, self.min_words, reference, self.chunk_words,
+            self.passages,
+        )  # fmt: skip
 
     def _bounds(self) -> Thresholds:
         return Thresholds(
@@ -271,6 +295,19 @@ def _columns(findings: Findings, index: ItemIndex, num_docs: int) -> dict[str, p
         "score": pa.array(np.round(scores, 4)),
         "items": pa.ListArray.from_arrays(offsets, names),
     }
+
+
+def _phrases(phrases: Findings, index: ItemIndex, num_docs: int) -> pa.Array:
+    """Return where each document has runs of words that may be common, the first `MAX_NAMED`."""
+    order = np.lexsort((phrases.starts, phrases.rows))
+    rows = phrases.rows[order]
+    first = np.searchsorted(rows, np.arange(num_docs + 1))
+    order = order[np.arange(len(rows)) - first[rows] < MAX_NAMED]
+    names = index.names.take(pa.array(phrases.items[order])).cast(pa.string())
+    arrays = [names, pa.array(phrases.starts[order]), pa.array(phrases.ends[order])]
+    offsets = np.searchsorted(phrases.rows[order], np.arange(num_docs + 1)).astype(np.int32)
+    values = pa.StructArray.from_arrays(arrays, fields=list(FOUND_PHRASE))
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
 def _reasons(findings: Findings, codes: NDArray[np.uint8], items: pa.ListArray) -> pa.Array:

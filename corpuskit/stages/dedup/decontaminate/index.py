@@ -54,7 +54,7 @@ MAX_WORDS = 1024
 
 MAX_SHARED = 100
 """An n-gram that more parts share does not lead to them; a part that has no other keeps its
-rarest."""
+rarest. Runs of words are found by such n-grams, too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +66,8 @@ class Recipe:
         ngram: words of an n-gram.
         short: a question of fewer words is searched for only with its answer.
         reference: files of ordinary texts, to learn from which words are common.
+        run: least words of a run that is found by itself; 0: none are.
+        passages: whether runs of passages are.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -73,6 +75,8 @@ class Recipe:
     ngram: int
     short: int
     reference: tuple[str, ...] = ()
+    run: int = 8
+    passages: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +91,8 @@ class ItemIndex:
         parts_of: (I, KINDS) int64: part of an item, -1 where it has none.
         lengths, totals: (P,) words of a part, and the sum of their weights.
         names: I names.
+        runs, run_places: (R,) hashes of all runs of `Recipe.run` words, ascending; the first word
+            where each begins.
         num_read: items read; equal ones are one here.
         num_short: items too short to be searched for.
     """
@@ -101,6 +107,8 @@ class ItemIndex:
     lengths: NDArray[np.int64]
     totals: NDArray[np.float64]
     names: pa.Array
+    runs: NDArray[np.uint64]
+    run_places: NDArray[np.int64]
     num_read: int
     num_short: int
 
@@ -109,7 +117,7 @@ class ItemIndex:
         """Memory of all arrays."""
         arrays: list[NDArray[Any]] = [
             *self.grams, self.gram_parts, self.gram_places, *self.parts, self.kinds, self.items,
-            self.parts_of, self.lengths, self.totals,
+            self.parts_of, self.lengths, self.totals, self.runs, self.run_places,
         ]  # fmt: skip
         return sum(array.nbytes for array in arrays) + int(self.names.nbytes)
 
@@ -211,6 +219,8 @@ def _index(arrays: Mapping[str, NDArray[Any]]) -> ItemIndex:
         arrays["lengths"],
         arrays["totals"],
         large_strings(arrays["name_offsets"], arrays["name_data"]),
+        arrays["runs"],
+        arrays["run_places"],
         num_read,
         num_short,
     )
@@ -230,6 +240,9 @@ def _build(recipe: Recipe) -> dict[str, NDArray[Any]]:
     arrays["totals"] = sums[arrays["starts"][1:]] - sums[arrays["starts"][:-1]]
     leads = (arrays["kinds"] != ANSWER) | (arrays["lengths"] >= LONE_ANSWER)
     arrays |= _grams(arrays, recipe.ngram, leads)
+    if not recipe.passages:
+        leads &= arrays["kinds"] != PASSAGE
+    arrays["runs"], arrays["run_places"] = _runs(arrays, recipe.run, leads)
     has_part = np.bincount(arrays["items"], minlength=num_items) > 0
     names = utf8(pa.array([item.name for item in items], pa.large_string()))
     arrays |= {"name_offsets": names.offsets, "name_data": names.data}
@@ -318,6 +331,19 @@ def _documents_with(
     return np.bincount(pairs[is_new] // num_docs, minlength=num_words)
 
 
+def _runs(
+    arrays: dict[str, NDArray[Any]], size: int, leads: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the hashes of all runs of `size` words, ascending, and where each is first."""
+    if size == 0:
+        return np.empty(0, np.uint64), np.empty(0, np.int64)
+    parts = np.empty(len(arrays["words"]), np.int32)
+    hashes = gram_hashes(arrays["starts"].astype(np.int64), arrays["words"], size, parts)
+    places = np.flatnonzero((hashes != 0) & leads[parts])
+    values, firsts = np.unique(hashes[places], return_index=True)
+    return values, places[firsts]
+
+
 def _grams(
     arrays: dict[str, NDArray[Any]], ngram: int, leads: NDArray[np.bool_]
 ) -> dict[str, NDArray[Any]]:
@@ -333,8 +359,6 @@ def _grams(
     np.minimum.at(rarest, parts[places], shared)
     kept = shared <= np.maximum(rarest[parts[places]], MAX_SHARED)
     places, numbers = places[kept], numbers[kept]
-    is_left = np.bincount(numbers, minlength=len(values)) > 0
-    values, numbers = values[is_left], (np.cumsum(is_left) - 1)[numbers]
     order = np.argsort(numbers, kind="stable")
     places = places[order]
     size = 1 << max(2 * len(values), 64).bit_length()
