@@ -146,7 +146,7 @@ class Decontaminate(StreamingStage):
     """Least weight of the matched words: items of common words alone are not found."""
     chunk_words: int = Field(8, ge=0, le=1024)
     """Words in a row that suffice as a match (`chunk`, `phrase`); 0 is off."""
-    chunk_weight: float = Field(3.25, ge=0)
+    chunk_weight: float = Field(2.0, ge=0)
     """Least weight of a `chunk` of `chunk_words` words; a longer one needs less in proportion.
     Runs that weigh less are `phrase`."""
     phrases: Literal["report", "drop", "ignore"] = "report"
