@@ -56,7 +56,7 @@ def ours(
 
     given = {
         "extractor": extractor, "main_content": main_content, "comments": comments,
-        "favour": "balanced", "fast": False,
+        "favour": "balanced", "fast": False, "structure": (),
     }  # fmt: skip
     extract = open_extractor(given)
     return lambda page: extract(page)[0]

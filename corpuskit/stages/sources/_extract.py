@@ -29,6 +29,8 @@ from corpuskit.stages.sources._extract_worker import (
     REPAIRED,
 )
 
+from corpuskit.stages.sources._structure import Part
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -68,6 +70,7 @@ class ExtractorSettings(NamedTuple):
     comments: bool = False
     page_seconds: float = 10.0
     page_memory_mb: int = 1024
+    structure: tuple[Part, ...] = ()
 
 
 class HtmlPage(NamedTuple):
