@@ -104,7 +104,7 @@ def sure_text(page: str, comments: bool) -> str | None:
         matches = tree.body.query_selector_all(selector)
         if not len(matches):
             continue
-        text = text_of(matches[0].html, left_out)
+        text = text_of(f"<div><div><div>{matches[0].html}", left_out)
         is_only = len(matches) == 1
         if is_only and len(text) >= ENOUGH_CHARACTERS:
             return _without_tail(text)

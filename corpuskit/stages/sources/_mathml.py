@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 MAX_DEPTH = 60
@@ -75,13 +75,21 @@ def to_latex(math: Any) -> str:
     return " ".join(text.split())
 
 
+def children(node: Any) -> Iterator[Any]:
+    """Yield the nodes in a node; its `child_nodes` takes quadratic time."""
+    child = node.first_child
+    while child is not None:
+        yield child
+        child = child.next_sibling
+
+
 def _elements(node: Any) -> list[Any]:
-    return [child for child in node.child_nodes if not child.tag.startswith("#")]
+    return [child for child in children(node) if not child.tag.startswith("#")]
 
 
 def _row(node: Any, depth: int) -> str:
     """Return the children one after another; a table between fences is a matrix."""
-    nodes = [child for child in node.child_nodes if child.tag != "#comment"]
+    nodes = [child for child in children(node) if child.tag != "#comment"]
     nodes = [child for child in nodes if child.tag != "#text" or child.text.strip()]
     parts: list[str] = []
     while nodes:

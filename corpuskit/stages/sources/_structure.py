@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
-from corpuskit.stages.sources._mathml import to_latex
+from corpuskit.stages.sources._mathml import children, to_latex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ LAYOUT = "table,pre,form,h1,h2,h3,h4,h5,h6,iframe,[role=presentation]"
 """A table that holds one of these is no table of data."""
 LONG_CELL = 1000
 """Nor is one without a header cell and with a cell of more characters."""
-MAX_SPAN = 100
+MAX_SPAN, MAX_DEPTH = 100, 20
 UNSEEN = "script,style,template,[hidden],[style*='display:none' i],[style*='display: none' i]"
 
 
@@ -90,11 +90,12 @@ class Marks:
 
     def _mark(self, node: Any, text: str, pair: bool = True) -> None:
         """Put a mark before the first text in a node, if any, and after the last."""
-        first, last = _edge(node, False), _edge(node, True)
-        if first is not None and last is not None:
+        first = _edge(node, False)
+        last = _edge(node, True) if pair else None
+        if first is not None:
             word = f"{self._stem}{len(self._texts)}"
             first.before(self._new(f"{word}{'a' if pair else 'i'} "))
-            if pair:
+            if last is not None:
                 last.after(self._new(f" {word}z"))
             self._texts.append(text)
 
@@ -132,12 +133,12 @@ class Marks:
 
     def _mark_lists(self, body: Any) -> None:
         for node in body.query_selector_all("ul,ol"):
-            depth, outer = 0, node.parent
-            while depth < 20 and (outer := outer and outer.closest("ul,ol")):
-                depth, outer = depth + 1, outer.parent
+            depth, outer = 0, _list_around(node)
+            while outer is not None and depth < MAX_DEPTH:
+                depth, outer = depth + 1, _list_around(outer)
             start = node.getattr("start") or ""
             num = int(start) if re.fullmatch(r"\d{1,9}", start) else 1
-            for item in node.child_nodes:
+            for item in children(node):
                 if item.tag == "li":
                     sign = "-" if node.tag == "ul" else f"{num}."
                     self._mark(item, f"{' ' * 4 * depth}{sign} ", pair=False)
@@ -158,7 +159,7 @@ class Marks:
         longest = 0
         for row in table.query_selector_all("tr"):
             cells: list[str] = []
-            for cell in (child for child in row.child_nodes if child.tag in {"td", "th"}):
+            for cell in (child for child in children(row) if child.tag in {"td", "th"}):
                 while below.get(len(cells), 0):
                     below[len(cells)] -= 1
                     cells.append("")
@@ -186,15 +187,23 @@ class Marks:
 PARTS = ("formulas", "code", "tables", "lists", "headings")
 
 
+def _list_around(node: Any) -> Any | None:
+    outer = node.parent.parent if node.parent.tag == "div" else node.parent
+    return outer.parent if outer is not None and outer.tag == "li" else None
+
+
 def _edge(node: Any, is_last: bool) -> Any | None:
     """Return the first or last text in a node that shows."""
-    nodes = [node]
+    nodes = [node.last_child if is_last else node.first_child]
     while nodes:
         node = nodes.pop()
+        if node is None:
+            continue
         if node.tag == "#text" and node.text.strip():
             return node
+        nodes.append(node.previous_sibling if is_last else node.next_sibling)
         if node.tag not in {"#text", "#comment", "script", "style"}:
-            nodes += node.child_nodes if is_last else reversed(node.child_nodes)
+            nodes.append(node.last_child if is_last else node.first_child)
     return None
 
 
