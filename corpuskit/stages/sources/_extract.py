@@ -29,10 +29,10 @@ from corpuskit.stages.sources._extract_worker import (
     REPAIRED,
 )
 
-from corpuskit.stages.sources._structure import Part
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from corpuskit.stages.sources._structure import Part
 
 RULES = (
     "extraction_failed",

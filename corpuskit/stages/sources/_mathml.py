@@ -1,11 +1,14 @@
 """Presentation MathML to LaTeX."""
+# ruff: noqa: RUF001 - its symbols look like other letters
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 MAX_DEPTH = 60
 """What is nested deeper becomes its text, without structure."""
@@ -121,7 +124,11 @@ def _latex(node: Any, depth: int) -> str:
     if write and len(elements) == num:
         written = write(*(_latex(child, depth + 1) for child in elements))
         is_binomial = node.tag == "mfrac" and (node.getattr("linethickness") or "")[:1] == "0"
-        return re.sub(r"\\frac\{(.*)\}\{(.*)\}", r"{\1 \\atop \2}", written) if is_binomial else written
+        return (
+            re.sub(r"\\frac\{(.*)\}\{(.*)\}", r"{\1 \\atop \2}", written)
+            if is_binomial
+            else written
+        )
     if node.tag == "mtable":
         return _table(node, depth, "matrix")
     if node.tag == "msqrt":
@@ -175,10 +182,12 @@ def _text(node: Any) -> str:
 
 
 def _scripts(base: str, below: str = "", above: str = "") -> str:
-    is_one = re.fullmatch(r"\\?[A-Za-z]+|.|\d+|\\[a-z]+\{[^{}]*\}|", base)
+    is_one = re.fullmatch(r"\\?[A-Za-z]+|.|\d+|\\[a-z]+\{[^{}]*\}|\{\}|", base)
     up = "'" * above.count("prime") if re.fullmatch(r"(\\prime ?)+", above) else f"^{{{above}}}"
-    return (base if is_one else f"{{{base}}}") + (f"_{{{below}}}" if below else "") + (
-        up if above else ""
+    return (
+        (base if is_one else f"{{{base}}}")
+        + (f"_{{{below}}}" if below else "")
+        + (up if above else "")
     )
 
 

@@ -60,16 +60,17 @@ class Marks:
         for part in PARTS:  # formulas are text in the other parts, tables are read before lists
             if part in parts and body is not None:
                 getattr(self, f"_mark_{part}")(body)
-        self.page = page if body is None else self._tree.document.html
+        document = self._tree.document
+        self.page = page if document is None else document.html
 
     def restored(self, text: str) -> str:
         """Return the text of an extractor with Markdown in the place of the marks."""
-        marks = re.compile(rf"{self._stem}(\d+)([aiz]) ?")
+        marks = re.compile(rf"{self._stem}([0-9]{{1,9}})([aiz]) ?")
         ends = {mark[1]: mark.end() for mark in marks.finditer(text) if mark[2] == "z"}
         pieces: list[str] = []
         at = 0
         for mark in marks.finditer(text):
-            if mark.start() < at:
+            if mark.start() < at or int(mark[1]) >= len(self._texts):
                 continue
             before, at = text[at : mark.start()], mark.end()
             end = ends.get(mark[1], 0) if mark[2] == "a" else 0
@@ -110,7 +111,9 @@ class Marks:
                 names = ("class", "display", "mode", "type")
                 facts = " ".join(f"{name}={node.getattr(name) or ''}" for name in names)
                 inner = node.query_selector("math[display=block],img")
-                facts += f" display=block {inner.class_name}" if inner and inner.tag == "math" else ""
+                facts += (
+                    f" display=block {inner.class_name}" if inner and inner.tag == "math" else ""
+                )
                 sign = "$$" if any(word in facts for word in DISPLAY) else "$"
                 node.replace_with(self._new(f"{sign}{latex}{sign}"))
 
@@ -123,8 +126,9 @@ class Marks:
                     line.append_child(self._new("\n"))
             text = node.text.strip("\n").rstrip()
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+            code = f"{fence}{_language(node)}\n{text}\n{fence}"
             node.replace_children(self._new(text))
-            self._mark(node, f"{fence}{_language(node)}\n{text}\n{fence}")
+            self._mark(node, code)
 
     def _mark_tables(self, body: Any) -> None:
         for node in body.query_selector_all("table:not([role=presentation])"):
@@ -149,7 +153,7 @@ class Marks:
             self._mark(node, f"{'#' * int(node.tag[1])} ", pair=False)
 
     def _markdown_table(self, table: Any) -> str:
-        """Return a table of data as Markdown, empty if it is none: fewer than two rows and columns."""
+        """Return a table of data as Markdown; empty if it has fewer than two rows or columns."""
         for node in table.query_selector_all(UNSEEN):
             node.remove()
         for node in table.query_selector_all("br,p,div,li,dt,dd"):
