@@ -21,6 +21,7 @@ import collections
 import hashlib
 import json
 import os
+import random
 import re
 import resource
 import subprocess
@@ -56,7 +57,7 @@ def ours(
 
     given = {
         "extractor": extractor, "main_content": main_content, "comments": comments,
-        "favour": "balanced", "fast": False,
+        "favour": "balanced", "fast": False, "structure": (),
     }  # fmt: skip
     extract = open_extractor(given)
     return lambda page: extract(page)[0]
@@ -144,8 +145,11 @@ MANUAL_PAGES = 15
 
 def is_judged(name: str) -> bool:
     """Return whether a page's site is of the quarter that judges."""
-    host = (urlsplit(name).hostname or "").removeprefix("www.") if "://" in name else name
-    return hashlib.sha256(host.encode()).digest()[0] & 3 == 3
+    return hashlib.sha256(site_of(name).encode()).digest()[0] & 3 == 3
+
+
+def site_of(name: str) -> str:
+    return (urlsplit(name).hostname or "").removeprefix("www.") if "://" in name else name
 
 
 def score_manuals(folder: Path) -> None:
@@ -207,15 +211,36 @@ def resident() -> float:
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 
 
+def counts_of(text: str, row: dict) -> collections.Counter[str]:
+    """Count the segments that must and must not be in a text, and are or are not."""
+    counts, text = collections.Counter[str](), spaced(text)
+    for segment in row["with_"]:
+        counts["tp" if spaced(segment) in text else "fn"] += 1
+    for segment in row["without"]:
+        counts["fp" if spaced(segment) in text else "tn"] += 1
+    return counts
+
+
+def f1_interval(texts: list[str], rows: list[dict]) -> tuple[float, float]:
+    """Return the 95 % interval of F1 by 2,000 bootstrap draws of sites."""
+    by_site = collections.defaultdict(collections.Counter)
+    for text, row in zip(texts, rows, strict=True):
+        by_site[site_of(row["url"])] += counts_of(text, row)
+    sites, draw = list(by_site.values()), random.Random(0)
+    scores = []
+    for _ in range(2000):
+        drawn = draw.choices(sites, k=len(sites))
+        tp, wrong = (sum(c[a] + c[b] for c in drawn) for a, b in (("tp", ""), ("fp", "fn")))
+        scores.append(2 * tp / max(2 * tp + wrong, 1))
+    scores.sort()
+    return scores[50], scores[-51]
+
+
 def segments(texts: list[str], rows: list[dict]) -> dict[str, float]:
     """Judge texts by segments that must and must not be there."""
     counts = collections.Counter[str]()
     for text, row in zip(texts, rows, strict=True):
-        text = spaced(text)
-        for segment in row["with_"]:
-            counts["tp" if spaced(segment) in text else "fn"] += 1
-        for segment in row["without"]:
-            counts["fp" if spaced(segment) in text else "tn"] += 1
+        counts += counts_of(text, row)
     tp, fp, tn, fn = (counts[name] for name in ("tp", "fp", "tn", "fn"))
     precision, recall = tp / max(tp + fp, 1), tp / max(tp + fn, 1)
     return {
@@ -260,7 +285,7 @@ def main() -> None:
     pages = [decode_page(row["html"], "") for row in [*rows, *reader]]
     gold_of = resiliparse(main_content=False, alt_texts=False)
     gold = [gold_of(decode_page(row["expected_html"], "")) or "" for row in reader]
-    names = "extractor, precision, recall, F1, accuracy, reader view (word F1), CPU ms per page"
+    names = "extractor, precision, recall, F1 (95 % interval), accuracy, reader view (word F1), CPU ms per page"
     columns = f"{names}, grown by MB, failed".split(", ")
     print("| " + " | ".join(columns) + " |\n|---" + "|---:" * (len(columns) - 1) + "|")
     with tempfile.TemporaryDirectory() as scratch:
@@ -276,8 +301,10 @@ def main() -> None:
             found = json.loads(done.stdout.splitlines()[-1])
             texts = found["texts"]
             score = segments(texts[: len(rows)], rows)
+            low, high = f1_interval(texts[: len(rows)], rows)
             print(
                 f"| {name} | {score['precision']:.3f} | {score['recall']:.3f} | {score['f1']:.3f} "
+                f"({low:.3f}-{high:.3f}) "
                 f"| {score['accuracy']:.3f} | {words(texts[len(rows) :], gold):.3f} "
                 f"| {1000 * found['seconds'] / len(pages):.1f} "
                 f"| {found['grown_mb']:.0f} | {found['failed']} |",

@@ -79,6 +79,11 @@ def test_mixed_takes_the_container_alone_and_cuts_its_tail(page):
     assert not {"Offer", "Subscribe", "Related"} & set(text.split())
 
 
+def test_mixed_keeps_the_lists_of_a_container():
+    page = ARTICLE.replace("<h4>", f"<ul><li>It bends.</li></ul>{PROSE}<h4>")
+    assert "\u2022 It bends." in sure_text(page, False)
+
+
 def test_mixed_asks_trafilatura_where_nothing_is_plain():
     pytest.importorskip("trafilatura")
     page = f"<html><body>{TEASERS}<div><h1>Rivers</h1>{PROSE * 6}</div>{TEASERS}</body></html>"

@@ -21,6 +21,7 @@ from corpuskit.stages.sources._extract import (
     extract_pages,
     libraries,
 )
+from corpuskit.stages.sources._structure import Part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,6 +65,9 @@ class Html(StreamingStage):
     """Of trafilatura: do not compare with other methods where the text seems short."""
     comments: bool = False
     """Keep what readers wrote below an article."""
+    structure: tuple[Part, ...] = ()
+    """Parts that keep their form, as Markdown: `headings`, `lists`, `tables`, `code` (blocks, with
+    their language), `formulas` (LaTeX between `$` or `$$`)."""
     page_seconds: float = Field(10.0, ge=0.01, le=3600)
     """CPU seconds that a page may take; a usual one takes 0.002 (resiliparse) or 0.03."""
     page_memory_mb: int = Field(1024, ge=64)
@@ -89,7 +93,7 @@ class Html(StreamingStage):
         rows = np.flatnonzero(sizes <= self.max_page_bytes)
         settings = ExtractorSettings(
             self.extractor, self.main_content, self.favour, self.fast, self.comments,
-            self.page_seconds, self.page_memory_mb,
+            self.page_seconds, self.page_memory_mb, self.structure,
         )  # fmt: skip
         pages = [HtmlPage(view.text.row(row), "utf-8") for row in rows.tolist()]
         pages_by_row = dict(zip(rows.tolist(), extract_pages(pages, settings), strict=True))

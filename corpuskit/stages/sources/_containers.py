@@ -68,6 +68,9 @@ CONTAINERS = (
 
 MANUAL = "meta[name=generator i]:is(" + ",".join(f"[content*={x} i]" for x in MANUALS) + ")"
 
+DEEP = "<div><div><div>"
+"""Around a container: resiliparse leaves out every <ul> less than three elements below <body>."""
+
 PARTS = ":is(div,section,aside,ul,ol,p,span,dl,nav,header,footer,form,figure)"
 
 
@@ -104,7 +107,7 @@ def sure_text(page: str, comments: bool) -> str | None:
         matches = tree.body.query_selector_all(selector)
         if not len(matches):
             continue
-        text = text_of(matches[0].html, left_out)
+        text = text_of(f"{DEEP}{matches[0].html}", left_out)
         is_only = len(matches) == 1
         if is_only and len(text) >= ENOUGH_CHARACTERS:
             return _without_tail(text)

@@ -32,6 +32,8 @@ from corpuskit.stages.sources._extract_worker import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from corpuskit.stages.sources._structure import Part
+
 RULES = (
     "extraction_failed",
     "extraction_timeout",
@@ -68,6 +70,7 @@ class ExtractorSettings(NamedTuple):
     comments: bool = False
     page_seconds: float = 10.0
     page_memory_mb: int = 1024
+    structure: tuple[Part, ...] = ()
 
 
 class HtmlPage(NamedTuple):

@@ -58,6 +58,8 @@ EXPECTED = (
 LEXBOR_NO_MEMORY = "(Error 2)"
 """How resiliparse says that its parser, lexbor, got no memory."""
 
+PRE_TAG = re.compile(r"<(/?)pre\b")
+
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -99,11 +101,22 @@ def open_extractor(settings: dict[str, Any]) -> Extract:
     Raises:
         ImportError: it is not installed.
     """
-    if settings["extractor"] == "trafilatura":
-        return _trafilatura(settings)
-    if settings["extractor"] == "mixed" and settings["main_content"]:
-        return _mixed(settings)
-    return _resiliparse(settings)
+    extractor = settings["extractor"]
+    if extractor == "mixed" and not settings["main_content"]:
+        extractor = "resiliparse"
+    opener = {"mixed": _mixed, "trafilatura": _trafilatura, "resiliparse": _resiliparse}[extractor]
+    return _structured(opener(settings), settings) if settings["structure"] else opener(settings)
+
+
+def _structured(extract: Extract, settings: dict[str, Any]) -> Extract:
+    from corpuskit.stages.sources._structure import Marks
+
+    def extract_structured(page: str) -> tuple[str, bool]:
+        marks = Marks(page, settings["structure"])
+        text, is_all = extract(marks.page)
+        return _stripped(marks.restored(text)), is_all
+
+    return extract_structured
 
 
 def _mixed(settings: dict[str, Any]) -> Extract:
@@ -149,6 +162,8 @@ def _trafilatura(settings: dict[str, Any]) -> Extract:
     favour, is_fast = settings["favour"], settings["fast"]
 
     def extract(page: str) -> tuple[str, bool]:
+        if "code" in settings["structure"]:  # it leaves out much of <pre>; marks restore its lines
+            page = PRE_TAG.sub(r"<\1p", page)
         text: str | None = trafilatura.extract(
             page,
             fast=is_fast,

@@ -24,6 +24,7 @@ from corpuskit.stages.sources._extract import (
     libraries,
 )
 from corpuskit.stages.sources._stream import compression
+from corpuskit.stages.sources._structure import Part
 from corpuskit.stages.sources._web import Finished, PageDraft, WebSource, describe
 from corpuskit.stages.sources._web.archive import is_wacz, read_parts
 from corpuskit.stages.sources._web.http import (
@@ -111,6 +112,9 @@ class Warc(WebSource):
     """Of trafilatura: do not compare with other methods where the text seems short."""
     comments: bool = False
     """Keep what readers wrote below an article."""
+    structure: tuple[Part, ...] = ()
+    """Parts that keep their form, as Markdown: `headings`, `lists`, `tables`, `code` (blocks, with
+    their language), `formulas` (LaTeX between `$` or `$$`)."""
     records: tuple[Literal["response", "resource"], ...] = Field(("response",), min_length=1)
     """Types of records that are pages; `resource` records come without HTTP."""
     statuses: tuple[int, ...] = Field((200,), min_length=1)
@@ -209,7 +213,7 @@ class Warc(WebSource):
     def finish(self, drafts: Sequence[PageDraft], max_document_bytes: int) -> list[Finished]:
         settings = ExtractorSettings(
             self.extractor, self.main_content, self.favour, self.fast, self.comments,
-            self.page_seconds, self.page_memory_mb,
+            self.page_seconds, self.page_memory_mb, self.structure,
         )  # fmt: skip
         pages = [HtmlPage(draft.content, draft.label) for draft in drafts]
         return [self._finished(page, max_document_bytes) for page in extract_pages(pages, settings)]

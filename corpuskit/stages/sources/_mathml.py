@@ -1,0 +1,262 @@
+"""Presentation MathML to LaTeX."""
+# ruff: noqa: RUF001 - its symbols look like other letters
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MAX_DEPTH = 60
+"""What is nested deeper becomes its text, without structure."""
+
+_NAMES = (
+    "α alpha β beta γ gamma δ delta ϵ epsilon ε varepsilon ζ zeta η eta θ theta ϑ vartheta ι iota "
+    "κ kappa λ lambda μ mu ν nu ξ xi π pi ϖ varpi ρ rho ϱ varrho σ sigma ς varsigma τ tau "
+    "υ upsilon ϕ phi φ varphi χ chi ψ psi ω omega Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi "
+    "Σ Sigma Υ Upsilon Φ Phi Ψ Psi Ω Omega ∂ partial ∇ nabla ∞ infty ℏ hbar ℓ ell ℜ Re ℑ Im "
+    "ℵ aleph ∅ emptyset ∀ forall ∃ exists ¬ neg ∧ wedge ∨ vee ∩ cap ∪ cup ⊕ oplus ⊗ otimes "
+    "± pm ∓ mp × times ÷ div ⋅ cdot · cdot ∘ circ ∗ ast ⋆ star • bullet † dagger ∖ setminus "
+    "≤ leq ≥ geq ≪ ll ≫ gg ≠ neq ≡ equiv ≈ approx ≃ simeq ≅ cong ∼ sim ∝ propto ≺ prec ≻ succ "
+    "∈ in ∉ notin ∋ ni ⊂ subset ⊃ supset ⊆ subseteq ⊇ supseteq ⊢ vdash ⊨ models ⊥ perp ∣ mid "
+    "∥ parallel → to ← leftarrow ↔ leftrightarrow ⇒ Rightarrow ⇐ Leftarrow ⇔ Leftrightarrow "
+    "↦ mapsto ⟶ longrightarrow ↑ uparrow ↓ downarrow … ldots ⋯ cdots ⋮ vdots ⋱ ddots ′ prime "
+    "∑ sum ∏ prod ∐ coprod ∫ int ∬ iint ∭ iiint ∮ oint ⋂ bigcap ⋃ bigcup ⨁ bigoplus "
+    "⟨ langle ⟩ rangle ‖ Vert ⌊ lfloor ⌋ rfloor ⌈ lceil ⌉ rceil √ surd ∠ angle △ triangle"
+).split()
+SYMBOLS = {symbol: f"\\{name}" for symbol, name in zip(_NAMES[::2], _NAMES[1::2], strict=True)} | {
+    "\u2212": "-", "\u2061": "", "\u2062": "", "\u2063": "", "\u2064": "", "\u200b": "",
+    "\u00a0": "~", "\\": r"\backslash", "{": r"\{", "}": r"\}", "%": r"\%", "#": r"\#",
+    "&": r"\&", "$": r"\$", "_": r"\_",
+}  # fmt: skip
+FUNCTIONS = frozenset(
+    "arccos arcsin arctan arg cos cosh cot coth csc deg det dim exp gcd hom inf ker lg lim liminf "
+    "limsup ln log max min Pr sec sin sinh sup tan tanh".split()
+)
+ALPHABETS = {
+    "DOUBLE-STRUCK": "mathbb", "SCRIPT": "mathcal", "FRAKTUR": "mathfrak",
+    "BLACK-LETTER": "mathfrak", "MONOSPACE": "mathtt", "SANS-SERIF": "mathsf", "BOLD": "mathbf",
+}  # fmt: skip
+"""Words in Unicode's names of letters and, in small letters, in values of mathvariant."""
+_ACCENTS = {
+    "hat": "^\u02c6\u0302", "tilde": "~\u02dc\u0303", "overline": "\u00af\u203e\u2015\u0304_",
+    "vec": "\u2192\u20d7", "dot": "\u02d9\u0307.", "ddot": "\u00a8\u0308", "check": "\u02c7",
+    "breve": "\u02d8", "overbrace": "\u23de",
+}  # fmt: skip
+OVER = {_: name for name, signs in _ACCENTS.items() for _ in signs}
+UNDER = {"\u23df": "underbrace"} | dict.fromkeys("_\u00af\u203e\u2015\u0332", "underline")
+LIMITS = re.compile(
+    r"\\(?:sum|(co)?prod|i{0,2}int|oint|big\w+|lim(inf|sup)?|max|min|sup|inf|det|gcd|Pr"
+    r"|(over|under)brace\{.*\})"
+)
+"""What has its limits below and above by itself; other bases get \\underset and \\overset."""
+MATRICES = {
+    "(": ("pmatrix", ")"), "[": ("bmatrix", "]"), "|": ("vmatrix", "|"), "{": ("cases", ""),
+}  # fmt: skip
+"""Opening fence -> environment, closing fence."""
+
+
+def to_latex(math: Any) -> str:
+    """Return a formula as LaTeX: its annotation in TeX if it has one, else made from its elements.
+
+    Elements that are unknown or have other children than they should keep their text, and so do
+    letters for which LaTeX has no command.
+
+    Args:
+        math: a `<math>` element of resiliparse's tree.
+
+    Source: MathML 3, chapter 3 (presentation markup); LaTeXML for `alttext`.
+    """
+    for note in math.query_selector_all("annotation"):
+        if (note.getattr("encoding") or "").lower() in {"application/x-tex", "tex", "latex"}:
+            return " ".join(note.text.split())
+    is_from_tex = "ltx_Math" in (math.class_name or "")
+    text = (is_from_tex and math.getattr("alttext")) or _row(math, 0)
+    return " ".join(text.split())
+
+
+def children(node: Any) -> Iterator[Any]:
+    """Yield the nodes in a node; its `child_nodes` takes quadratic time."""
+    child = node.first_child
+    while child is not None:
+        yield child
+        child = child.next_sibling
+
+
+def _elements(node: Any) -> list[Any]:
+    return [child for child in children(node) if not child.tag.startswith("#")]
+
+
+def _row(node: Any, depth: int) -> str:
+    """Return the children one after another; a table between fences is a matrix."""
+    nodes = [child for child in children(node) if child.tag != "#comment"]
+    nodes = [child for child in nodes if child.tag != "#text" or child.text.strip()]
+    parts: list[str] = []
+    while nodes:
+        first = nodes.pop(0)
+        name, end = MATRICES.get(first.text.strip() if first.tag == "mo" else "", ("", ""))
+        table = _only_table(nodes[0]) if name and nodes else None
+        is_closed = len(nodes) > 1 and nodes[1].tag == "mo"
+        if table and (nodes[1].text.strip() if is_closed else "") == end:
+            parts.append(_table(table, depth, name))
+            del nodes[: 1 + is_closed]
+        else:
+            parts.append(_latex(first, depth))
+    return " ".join(part for part in parts if part)
+
+
+def _only_table(node: Any) -> Any | None:
+    while node.tag in {"mrow", "mstyle"} and len(elements := _elements(node)) == 1:
+        node = elements[0]
+    return node if node.tag == "mtable" else None
+
+
+def _latex(node: Any, depth: int) -> str:
+    if node.tag == "#text" or depth > MAX_DEPTH:
+        return _symbols(node.text.strip())
+    if node.tag in LEAVES:
+        return LEAVES[node.tag](node)
+    elements = _elements(node)
+    num, write = SHAPES.get(node.tag, (0, None))
+    if write and len(elements) == num:
+        written = write(*(_latex(child, depth + 1) for child in elements))
+        is_binomial = node.tag == "mfrac" and (node.getattr("linethickness") or "")[:1] == "0"
+        return (
+            re.sub(r"\\frac\{(.*)\}\{(.*)\}", r"{\1 \\atop \2}", written)
+            if is_binomial
+            else written
+        )
+    if node.tag == "mtable":
+        return _table(node, depth, "matrix")
+    if node.tag == "msqrt":
+        return rf"\sqrt{{{_row(node, depth + 1)}}}"
+    if node.tag == "mfenced":
+        return _fenced(node, elements, depth)
+    if node.tag == "mmultiscripts" and elements:
+        return _multiscripts(elements, depth)
+    if node.tag == "semantics" and elements:  # the others say the first one in other ways
+        return _latex(elements[0], depth + 1)
+    return _row(node, depth + 1)
+
+
+def _symbols(text: str) -> str:
+    """Return text with LaTeX's names of its symbols; a space ends a command."""
+    names = (_symbol(letter) for letter in text)
+    return "".join(f"{name} " if name[:1] == "\\" else name for name in names).strip()
+
+
+def _symbol(letter: str) -> str:
+    if letter in SYMBOLS or letter.isascii():
+        return SYMBOLS.get(letter, letter)
+    plain = unicodedata.normalize("NFKC", letter)
+    if plain == letter or not plain.isalnum():
+        return letter
+    return _styled(SYMBOLS.get(plain, plain), unicodedata.name(letter, ""))
+
+
+def _styled(written: str, style: str) -> str:
+    command = next((command for word, command in ALPHABETS.items() if word in style), "")
+    return rf"\{command}{{{written}}}" if command else written
+
+
+def _identifier(node: Any) -> str:
+    text = node.text.strip().strip("\u2061")
+    variant = node.getattr("mathvariant") or ""
+    is_word = text.isalpha() and text.isascii()
+    if text in FUNCTIONS:
+        return f"\\{text}"
+    if is_word and len(text) > 1 and variant in {"", "normal"}:
+        return rf"\operatorname{{{text}}}"
+    if is_word and variant == "normal":
+        return rf"\mathrm{{{text}}}"
+    return _styled(_symbols(text), variant.upper())
+
+
+def _text(node: Any) -> str:
+    text = re.sub(r"\s+", " ", node.text).replace("\\", r"\textbackslash ")
+    escaped = re.sub(r"([{}%#&$_])", r"\\\1", text)
+    return rf"\text{{{escaped}}}" if text.strip() else "~" if text else ""
+
+
+def _scripts(base: str, below: str = "", above: str = "") -> str:
+    is_one = re.fullmatch(r"\\?[A-Za-z]+|.|\d+|\\[a-z]+\{[^{}]*\}|\{\}|", base)
+    up = "'" * above.count("prime") if re.fullmatch(r"(\\prime ?)+", above) else f"^{{{above}}}"
+    return (
+        (base if is_one else f"{{{base}}}")
+        + (f"_{{{below}}}" if below else "")
+        + (up if above else "")
+    )
+
+
+def _over(base: str, above: str) -> str:
+    if name := OVER_NAMES.get(above):
+        return rf"\{name}{{{base}}}"
+    is_limit = LIMITS.fullmatch(base)
+    return _scripts(base, "", above) if is_limit else rf"\overset{{{above}}}{{{base}}}"
+
+
+def _under(base: str, below: str) -> str:
+    if name := UNDER_NAMES.get(below):
+        return rf"\{name}{{{base}}}"
+    return _scripts(base, below) if LIMITS.fullmatch(base) else rf"\underset{{{below}}}{{{base}}}"
+
+
+def _underover(base: str, below: str, above: str) -> str:
+    is_limit = LIMITS.fullmatch(base)
+    return _scripts(base, below, above) if is_limit else _over(_under(base, below), above)
+
+
+OVER_NAMES = {_symbol(sign): name for sign, name in OVER.items()}
+UNDER_NAMES = {_symbol(sign): name for sign, name in UNDER.items()}
+
+
+def _multiscripts(elements: list[Any], depth: int) -> str:
+    """Return a base with the scripts after it, and those after <mprescripts/> before it."""
+    scripts: dict[bool, list[str]] = {False: [], True: []}
+    is_before = False
+    for element in elements[1:]:
+        is_before |= element.tag == "mprescripts"
+        if element.tag != "mprescripts":
+            scripts[is_before].append(_latex(element, depth + 1))
+    after, before = (
+        (" ".join(scripts[place][::2]).strip(), " ".join(scripts[place][1::2]).strip())
+        for place in (False, True)
+    )
+    return _scripts("{}", *before) * any(before) + _scripts(_latex(elements[0], depth + 1), *after)
+
+
+def _fenced(node: Any, elements: list[Any], depth: int) -> str:
+    opening, closing, mark = (
+        default if (value := node.getattr(name)) is None else value
+        for name, default in (("open", "("), ("close", ")"), ("separators", ","))
+    )
+    name, end = MATRICES.get(opening, ("", ""))
+    if len(elements) == 1 and name and end == closing and (table := _only_table(elements[0])):
+        return _table(table, depth, name)
+    inner = f" {_symbols(mark.strip()[:1])} ".join(_latex(one, depth + 1) for one in elements)
+    return rf"\left{_symbols(opening) or '.'} {inner} \right{_symbols(closing) or '.'}"
+
+
+def _table(node: Any, depth: int, environment: str) -> str:
+    rows = [" & ".join(_row(cell, depth + 1) for cell in _elements(row)) for row in _elements(node)]
+    return rf"\begin{{{environment}}} " + r" \\ ".join(rows) + rf" \end{{{environment}}}"
+
+
+LEAVES: dict[str, Callable[[Any], str]] = {
+    "mi": _identifier, "mo": _identifier, "mn": lambda node: _symbols(node.text.strip()),
+    "mtext": _text, "ms": _text,
+}  # fmt: skip
+SHAPES: dict[str, tuple[int, Callable[..., str]]] = {
+    "mfrac": (2, lambda top, bottom: rf"\frac{{{top}}}{{{bottom}}}"),
+    "mroot": (2, lambda base, index: rf"\sqrt[{index}]{{{base}}}"),
+    "msub": (2, _scripts),
+    "msup": (2, lambda base, above: _scripts(base, "", above)),
+    "msubsup": (3, _scripts),
+    "mover": (2, _over),
+    "munder": (2, _under),
+    "munderover": (3, _underover),
+}
+"""How many children an element has, and how it is written; with another number they are a row."""
