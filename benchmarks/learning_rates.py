@@ -1,13 +1,14 @@
 """Optimizers at learning rates of their own, and muP at several widths; see benchmarks/learning.py.
 
 Rates are tuned on the mean training loss of the last fifth of shorter runs: rows that are seen once.
-What judges is other text: bits per byte of documents that were set aside. CPU seconds of a step,
-the whole loop included, are those of the tuning runs, so that a busy machine changes them little.
+What judges is other text: bits per byte of documents that were set aside. CPU seconds of a step are
+those of the whole loop, the least of three short runs.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,7 @@ def _pooled(sources: Any) -> float:
 
 
 def compare_optimizers(study: Study, names: list[str], steps: int, model: Row, seeds: int) -> None:
-    """Tune each optimizer's rate; judge it after as many tokens, and as many CPU seconds as AdamW's."""
+    """Tune each optimizer's rate; judge it after as many tokens, and as many CPU seconds as the fastest's."""
     found = {}
     for name in names:
         middle, fields = OPTIMIZERS[name]
@@ -109,15 +110,19 @@ def compare_optimizers(study: Study, names: list[str], steps: int, model: Row, s
             return float(tuned[exponent]["loss"])
 
         best = _descend(loss_at, middle)
-        seconds = statistics.median(row["cpu_seconds"] for row in tuned.values())
-        found[name] = (best, seconds, fields)
+        found[name] = (best, fields | {"lr": 2.0**best})
         tried = ", ".join(f"2^{e} {tuned[e]['loss']:.3f}" for e in sorted(tuned))
         print(f"{name}: tuned to 2^{best} = {2.0**best:.2g} of {tried}", flush=True)
     print(f"\n{'optimizer':14s}{'rate':>9s}{'ms/step':>9s}{'steps':>7s}  bits per byte")
-    for name, (best, seconds, fields) in found.items():
-        equal = round(steps * found[names[0]][1] / seconds)
+    # In turns, so that a busy machine slows all of them.
+    timed = [(name, number) for number in range(3) for name in names]
+    seconds = dict.fromkeys(names, math.inf)
+    for name, number in timed:
+        row = study.train(f"time-{name}-{number}", 40, model=model, optimizer=found[name][1])
+        seconds[name] = min(seconds[name], row["cpu_seconds"])
+    for name, (best, optimizer) in found.items():
+        equal = round(steps * min(seconds.values()) / seconds[name])
         for number in dict.fromkeys((steps, equal if abs(equal / steps - 1) > 0.03 else steps)):
-            optimizer = {**fields, "lr": 2.0**best}
             bits = [
                 study.train(
                     f"{name}-{number}-{seed}", number, judge=True, model=model,
@@ -126,7 +131,10 @@ def compare_optimizers(study: Study, names: list[str], steps: int, model: Row, s
                 for seed in range(seeds)
             ]  # fmt: skip
             shown = "".join(f"{each:8.4f}" for each in bits)
-            print(f"{name:14s}{2.0**best:9.2g}{1e3 * seconds:9.1f}{number:7d}{shown}", flush=True)
+            print(
+                f"{name:14s}{2.0**best:9.2g}{1e3 * seconds[name]:9.1f}{number:7d}{shown}",
+                flush=True,
+            )
 
 
 def _descend(loss_at: Callable[[int], float], middle: int) -> int:
