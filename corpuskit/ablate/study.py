@@ -192,6 +192,7 @@ class Study:
                     "data": corpus.data,
                     "tokens": corpus.tokens,
                     "same_as": corpus.twin(corpora),
+                    "same_inputs": corpus.inputs == corpora[0].inputs,
                 }
                 for corpus in corpora
             ],
@@ -303,6 +304,11 @@ class Corpus:
     def tokens(self) -> int:
         """Tokens of all its rows, once."""
         return sum(source.rows for source in self.plan.sources) * self.plan.seq_len
+
+    @property
+    def inputs(self) -> list[Any]:
+        """What the documents are read from, as written in the pipeline."""
+        return [step.stage for step in self.variant.file.sources]
 
     def epochs(self, rows: int) -> dict[str, float]:
         """Return how often the first `rows` rows of the run repeat each source."""

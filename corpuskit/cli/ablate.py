@@ -45,7 +45,7 @@ if TYPE_CHECKING:
               help="Also judge by the items of a file, as `corpuskit evaluate`.")  # fmt: skip
 @click.option("--documents", type=click.IntRange(0), default=200, show_default=True,
               help="Held-out documents of each source to judge by.")  # fmt: skip
-@click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True,
+@click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.99, show_default=True,
               help="Of all verdicts together.")  # fmt: skip
 @click.option("--canaries", metavar="N,N", help="Also plant secrets this many times, in further "
               "trainings of the first variant, and say which it has memorised.")  # fmt: skip
@@ -320,7 +320,7 @@ def _quoted(word: str) -> str:
 
 
 def _print_results(results: Mapping[str, Any]) -> None:
-    from corpuskit.ablate.page import ranking, scaling_lines, sentence
+    from corpuskit.ablate.page import ranking, sampled_note, scaling_lines, sentence
 
     for variant in results["variants"]:
         if variant["same_as"]:
@@ -334,6 +334,8 @@ def _print_results(results: Mapping[str, Any]) -> None:
             _print_differences(pair, own["values"], "bits_per_byte")
             _print_differences(pair, own["values"], "accuracy")
             echo(one_line(f"  {sentence(pair, results['confidence'])}"))
+        if warning := sampled_note(results, size):
+            note(warning)
         if "canaries" in own:
             _print_canaries(own["canaries"])
     if len(results["sizes"]) > 1:
