@@ -47,7 +47,7 @@ def test_repeated_secrets_are_exposed_and_unseen_ones_are_not(study):
     never, once, often = found["curve"]
     assert [one["repeats"] for one in found["curve"]] == [0, 1, 32]
     assert never["low"] < 1.44 < never["high"]
-    assert often["low"] > 3 > once["exposure"]
+    assert often["low"] > 15 > once["high"]
     assert found["planted"] == EACH * 33
     assert found["largest"] in {0, 1, None}
 
@@ -100,7 +100,7 @@ def test_a_planted_batch_is_one_that_the_loader_could_have_made():
         canary = np.arange(size)
         found = Planting({case * 3 + 1: canary}, 3)(batch)
         stored[1, :size] = canary
-        after = [size] if size < LENGTH else []
+        after = [size] if size <= LENGTH else []
         expected = assemble(stored, [[0], [0, *after, *(s for s in starts if s > size)], [0, 32]])
         for name in ("tokens", "labels", "position_ids", "cu_seqlens"):
             np.testing.assert_array_equal(found[name], expected[name], f"{name}, case {case}")
@@ -113,13 +113,14 @@ def assemble(stored, starts):
     positions = np.zeros((rows, LENGTH), np.int32)
     bounds = []
     for row, own in enumerate(starts):
+        if own[-1] == LENGTH:  # of a segment whose first token is the last label
+            labels[row, -1] = -100
+        own = [begin for begin in own if begin < LENGTH]
         for begin, end in zip(own, [*own[1:], LENGTH], strict=True):
             positions[row, begin:end] = np.arange(end - begin)
             bounds.append(row * LENGTH + begin)
             if end < LENGTH:
                 labels[row, end - 1] = -100
-        if len(own) > 1 and own[-1] == LENGTH:
-            labels[row, -1] = -100
     cu = np.array([*bounds, rows * LENGTH], np.int32)
     return {"tokens": tokens, "labels": labels, "position_ids": positions, "cu_seqlens": cu}
 
