@@ -153,9 +153,9 @@ def extrapolate(
             name: {
                 **_described(law, resampled, axes, confidence),
                 "residual": float(residuals.std()) / wider,
-                "predicted": _interval(*predicted[name], confidence),
+                "predicted": _interval(predicted[name], confidence),
                 "difference": _interval(
-                    *(b - a for a, b in zip(predicted[first], predicted[name], strict=True)),
+                    [b - a for a, b in zip(predicted[first], predicted[name], strict=True)],
                     confidence,
                 ),
             }
@@ -182,22 +182,23 @@ def _described(law: Law, resampled: Law, axes: Sequence[int], confidence: float)
     has_floor = law.coefficients.shape[1] > len(axes)
     found = {}
     if has_floor:
-        floors = (law.coefficients[:, 0], resampled.coefficients[:, 0])
-        found["E"] = _interval(*floors, confidence)
+        floors = [law.coefficients[:, 0], resampled.coefficients[:, 0]]
+        found["E"] = _interval(floors, confidence)
     for term, axis in enumerate(axes):
         letter = "AB"[axis]
         exponents = [one.exponents[:, term] for one in (law, resampled)]
-        found[letter.lower()] = _interval(*exponents, confidence)
+        found[letter.lower()] = _interval(exponents, confidence)
         sizes = [
             one.coefficients[:, has_floor + term] * one.scales[term] ** one.exponents[:, term]
             for one in (law, resampled)
         ]
-        found[letter] = _interval(*sizes, confidence)
+        found[letter] = _interval(sizes, confidence)
     return found
 
 
-def _interval(value: Floats, resampled: Floats, confidence: float) -> list[float]:
-    """Return the value, and its interval: percentiles of the resamples."""
+def _interval(values: Sequence[Floats], confidence: float) -> list[float]:
+    """Return the value, and its interval: percentiles of the resamples, which are the second."""
+    value, resampled = values
     ends = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
     return [float(value[0]), float(ends[0]), float(ends[1])]
 
