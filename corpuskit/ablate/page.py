@@ -158,7 +158,7 @@ def memorised(found: Mapping[str, Any]) -> str:
         )
     if largest == 0:
         return f"Every count that was tried may exceed {bound:g} bits. {share}"
-    return f"Up to {largest:,} repeats stay below {bound:g} bits. {share}"
+    return f"Secrets planted up to {largest:,} times stay below {bound:g} bits. {share}"
 
 
 def mean_of(values: Mapping[str, Sequence[float]], domain: str) -> float:

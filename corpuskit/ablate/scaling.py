@@ -110,7 +110,7 @@ def _least_squares(design: Floats, losses: Floats) -> tuple[Floats, Floats]:
 
 
 def extrapolate(
-    parameters: Sequence[int], tokens: Sequence[int], losses: Mapping[str, Floats],
+    parameters: Floats, tokens: Floats, losses: Mapping[str, Floats],
     confidence: float,
 ) -> dict[str, Any] | None:  # fmt: skip
     """Fit each variant, as in ablation.json; None: no axis has three values.

@@ -264,7 +264,7 @@ def _scaling(sizes: Mapping[str, Mapping[str, Any]], confidence: float) -> dict[
     measured = {name: np.array(of) for name, of in losses.items()}
     first, *others = measured
     return {
-        "law": extrapolate(*axes.values(), measured, confidence),
+        "law": extrapolate(axes["parameters"], axes["tokens"], measured, confidence),
         "trends": {
             name: {
                 axis: trend(values, measured[name] - measured[first], confidence)

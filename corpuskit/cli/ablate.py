@@ -49,7 +49,7 @@ if TYPE_CHECKING:
               help="Of all verdicts together.")  # fmt: skip
 @click.option("--canaries", metavar="N,N", help="Also plant secrets this many times, in further "
               "trainings of the first variant, and say which it has memorised.")  # fmt: skip
-@click.option("--max-exposure", type=click.FloatRange(0, 33), default=3, show_default=True,
+@click.option("--max-exposure", type=click.FloatRange(0, 33), default=4, show_default=True,
               help="Bits of exposure that a secret may have.")  # fmt: skip
 @click.option("-o", "--output", metavar="DIR", help="Folder of the study.  [runs/NAME-ablation]")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True,
