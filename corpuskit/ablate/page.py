@@ -263,7 +263,7 @@ def _differences(differences: Sequence[Mapping[str, Any]], measure: str) -> str:
     for number, (name, domain, one) in enumerate(rows):
         y = line * number + line / 2
         low, high, mean = (
-            WIDTH * (0.7 + 0.25 * one[key] / reach) for key in ("low", "high", "mean")
+            WIDTH * (0.7 + 0.22 * one[key] / reach) for key in ("low", "high", "mean")
         )
         lower_is_better = measure == "bits_per_byte"
         kind = "var(--dim)"
@@ -277,7 +277,7 @@ def _differences(differences: Sequence[Mapping[str, Any]], measure: str) -> str:
         )
     height = line * len(rows) + 16
     drawn += [
-        f'<text x="{WIDTH * (0.7 + 0.25 * share):g}" y="{height - 2}" text-anchor="middle" '
+        f'<text x="{WIDTH * (0.7 + 0.22 * share):g}" y="{height - 2}" text-anchor="middle" '
         f'fill="{LABEL}">{reach * share:+.3g}</text>'
         for share in (-1, 1)
     ]
