@@ -17,7 +17,8 @@ def main() -> None:
     parser.add_argument("--num", type=int, default=20)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--harm", nargs="+", choices=HARMS, default=["none", "shuffled"])
-    parser.add_argument("--tokens", default="50K")
+    parser.add_argument("--tokens", default="100K")
+    parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--seeds", default="5")
     parser.add_argument("--documents", type=int, default=6000)
     parser.add_argument("--epochs", type=int, default=1)
@@ -28,8 +29,9 @@ def main() -> None:
             for harm in asked.harm:  # the trainings of the first half are those of all harms
                 begun = time.process_time()
                 arguments = write_trial(
-                    Path(folder), seed, harm, most=asked.documents, epochs=asked.epochs
-                )
+                    Path(folder), seed, harm, most=asked.documents, epochs=asked.epochs,
+                    rows=asked.rows,
+                )  # fmt: skip
                 arguments += ["--tokens", asked.tokens, "--seeds", asked.seeds]
                 results = ablate(arguments)
                 spent = time.process_time() - begun

@@ -32,13 +32,15 @@ HARMS = ("none", "shuffled", "copies", "language", "twins")
 
 
 def write_trial(
-    folder: Path, seed: int, harm: str, *, most: int = 6000, seq_len: int = 64, epochs: int = 1
-) -> list[str]:
+    folder: Path, seed: int, harm: str, *, most: int = 6000, seq_len: int = 64, epochs: int = 1,
+    rows: int = 4,
+) -> list[str]:  # fmt: skip
     """Write two pipelines, a training file and a task; return the arguments of the command.
 
     Args:
         most: documents of both halves together.
         epochs: how often a training may repeat its half.
+        rows: of a step.
     """
     draw = random.Random(seed)
     texts = draw.sample(read_texts(), len(read_texts()))
@@ -64,7 +66,7 @@ def write_trial(
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(pipeline))
     (folder / "judges.jsonl").write_text(_lines(judges))
     training = {
-        "name": "tiny", "model": MODEL, "batch": {"global_rows": 4, "micro_rows": 4},
+        "name": "tiny", "model": MODEL, "batch": {"global_rows": rows, "micro_rows": rows},
         "optimizer": {"lr": 2e-2}, "schedule": {"warmup_ratio": 0.1, "final_ratio": 0.0},
     }  # fmt: skip
     (folder / "tiny.yaml").write_text(yaml.safe_dump(training))
