@@ -79,7 +79,7 @@ class Study:
     folder: Path
     variants: Sequence[Variant]
     sizes: Mapping[str, TrainSettings]
-    num_seeds: int = 3
+    num_seeds: int = 5
     tokens: int | None = None
     tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     max_documents: int = 200

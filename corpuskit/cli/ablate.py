@@ -39,7 +39,7 @@ if TYPE_CHECKING:
               help="Training file of proxies; repeat for sizes.  [0.5 M parameters]")  # fmt: skip
 @click.option("--tokens", metavar="N", help="Tokens of each training, as in 300K; several, "
               "N,N,N, show how losses fall.  [all of the smallest corpus, once]")  # fmt: skip
-@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True,
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True,
               help="Trainings of each variant.")  # fmt: skip
 @click.option("--task", "tasks", multiple=True, metavar="NAME=FILE",
               help="Also judge by the items of a file, as `corpuskit evaluate`.")  # fmt: skip
