@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from corpuskit.ablate.study import Proxy
 
 RESULTS, PAGE = "ablation.json", "ablation.html"
+SAMPLED = 0.1
+"""Of a corpus: if trainings take more, one in 40 equal corpora is called different at 99 %."""
 WIDTH, HEIGHT = 480, 200
 """Of a drawing, in its own units."""
 COLORS = ("var(--kept)", "var(--lost)", "var(--good)", "var(--bad)", "var(--link)", "var(--dim)")
@@ -50,8 +52,10 @@ def sentence(difference: Mapping[str, Any], confidence: float) -> str:
     if one["is_decided"]:
         better, worse = (a, b) if one["mean"] > 0 else (b, a)
         return f"{better} is better than {worse} by {abs(one['mean']):.4f} bits per byte, {at}."
-    if one["needed_seeds"]:
-        more = f"If the difference stays, {one['needed_seeds']} seeds would decide it."
+    ways = [f"{one['needed_seeds']} seeds"] if one["needed_seeds"] else []
+    ways += [f"{one['needed_tokens']:.2g} times the tokens"] if one["needed_tokens"] else []
+    if ways:
+        more = f"If the difference stays, {' or '.join(ways)} would decide it."
     elif one["mean"] == 0:
         more = "There is no difference at all."
     else:
@@ -59,21 +63,102 @@ def sentence(difference: Mapping[str, Any], confidence: float) -> str:
     return f"Undecided {at}. {more}"
 
 
+def sampled_note(results: Mapping[str, Any], size: str) -> str:
+    """Warn if corpora of other documents are compared, and trainings take much of them."""
+    names = [one["name"] for one in results["variants"] if not one["same_inputs"]]
+    epochs = results["sizes"][size]["epochs"]
+    most = max((value for name in names for value in epochs[name].values()), default=0)
+    if most <= SAMPLED:
+        return ""
+    return (
+        f"Trainings take {min(most, 1):.0%} of a source of {', '.join(names)}: the verdict is "
+        "about this corpus, and others of its kind may differ by more than the interval."
+    )
+
+
 def ranking(results: Mapping[str, Any]) -> str:
     """Say whether all sizes agree on which variant is better."""
-    verdicts: dict[str, set[float]] = {}
-    for own in results["sizes"].values():
+    verdicts: dict[str, dict[str, int]] = {}
+    for size, own in results["sizes"].items():
         for pair in own["differences"]:
             one = pair["bits_per_byte"][""]
             sign = (one["mean"] > 0) - (one["mean"] < 0) if one["is_decided"] else 0
-            verdicts.setdefault(pair["b"], set()).add(sign)
-    unstable = [name for name, signs in verdicts.items() if {-1, 1} <= signs]
-    open_ones = [name for name, signs in verdicts.items() if 0 in signs and len(signs) > 1]
-    if unstable:
-        return f"The sizes contradict each other on {', '.join(unstable)}: do not extrapolate."
-    if open_ones:
-        return f"Not every size decides on {', '.join(open_ones)}; none contradicts another."
-    return "All sizes agree."
+            verdicts.setdefault(pair["b"], {})[size] = sign
+    said = []
+    for name, of in verdicts.items():
+        better, worse, undecided = ([k for k, s in of.items() if s == v] for v in (-1, 1, 0))
+        if better and worse:
+            said.append(
+                f"The ranking is not stable: {name} is better at {', '.join(better)} and worse at "
+                f"{', '.join(worse)}. Do not extrapolate."
+            )
+        elif undecided and len(undecided) < len(of):
+            said.append(
+                f"{name}: undecided at {', '.join(undecided)}; no size contradicts another."
+            )
+    return " ".join(said) or "The ranking is the same at all sizes."
+
+
+def scaling_lines(results: Mapping[str, Any]) -> list[str]:
+    """Say how differences change with size, and how losses fall."""
+    scaling, lines = results["scaling"], []
+    for name, trends in scaling["trends"].items():
+        for axis, found in trends.items():
+            if found:
+                mean, low, high = found
+                sure = "" if low > 0 or high < 0 else "; no trend can be told"
+                lines.append(
+                    f"Per doubling of {axis}, the difference of {name} changes by {mean:+.4f} "
+                    f"({low:+.4f} to {high:+.4f}){sure}."
+                )
+    law = scaling["law"]
+    if not law:
+        lines.append("Three lengths (--tokens N,N,N) or three sizes give a law of the losses.")
+        return lines
+    ahead = " and ".join(
+        f"{value:.3g} {axis}" for value, axis in zip(law["ahead"], law["axes"], strict=True)
+    )
+    for name, own in law["variants"].items():
+        terms = ", ".join(
+            f"{key} {own[key][0]:.3g} ({own[key][1]:.3g} to {own[key][2]:.3g})"
+            for key in ("E", "a", "b")
+            if key in own
+        )
+        lines.append(
+            f"{name}: {_law_of(own)}, {terms}. At {ahead}: {_spread(own['predicted'], '.4f')}"
+            + (
+                f", {_spread(own['difference'], '+.4f')} from the baseline."
+                if any(own["difference"])
+                else "."
+            )
+        )
+    return lines
+
+
+def _law_of(own: Mapping[str, Any]) -> str:
+    terms = [*(["E"] if "E" in own else []), *(["A / N^a"] if "a" in own else [])]
+    return "L = " + " + ".join([*terms, *(["B / D^b"] if "b" in own else [])])
+
+
+def _spread(value: Sequence[float], form: str) -> str:
+    mean, low, high = (format(one, form) for one in value)
+    return f"{mean} ({low} to {high})"
+
+
+def memorised(found: Mapping[str, Any]) -> str:
+    """Say how often a text may be repeated, from ablation.json's `canaries` of a size."""
+    share = f"Canaries are {100 * found['share']:.1f} % of the tokens"
+    share += (
+        ", which is a lot: take more tokens, or fewer counts." if found["share"] > 0.05 else "."
+    )
+    bound, largest = found["bound"], found["largest"]
+    if largest is None:
+        return (
+            f"Not even secrets that were never seen are known to stay below {bound:g} bits. {share}"
+        )
+    if largest == 0:
+        return f"Every count that was tried may exceed {bound:g} bits. {share}"
+    return f"Secrets planted up to {largest:,} times stay below {bound:g} bits. {share}"
 
 
 def mean_of(values: Mapping[str, Sequence[float]], domain: str) -> float:
@@ -109,8 +194,12 @@ def page(results: Mapping[str, Any], curves: Mapping[str, Mapping[str, Sequence[
     ]
     if len(results["sizes"]) > 1:
         parts.append(f"<p>{text(ranking(results))}</p>")
+        parts += [f"<p>{text(line)}</p>" for line in scaling_lines(results)]
+        parts.append(_losses(results))
     for size, own in results["sizes"].items():
         parts += _size(size, own, results["confidence"], curves.get(size, {}))
+        if warning := sampled_note(results, size):
+            parts.append(f'<p class="note">{text(warning)}</p>')
     body = "".join(f"{part}\n" for part in parts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -153,6 +242,7 @@ def _size(
         "<h3>Training loss, mean of the seeds, smoothed</h3>",
         _curves(curves),
         html_table("Epochs of each source", ("variant", *sources), epochs),
+        _exposures(own.get("canaries")),
         "</section>",
     ]
     return [part for part in parts if part]
@@ -173,7 +263,7 @@ def _differences(differences: Sequence[Mapping[str, Any]], measure: str) -> str:
     for number, (name, domain, one) in enumerate(rows):
         y = line * number + line / 2
         low, high, mean = (
-            WIDTH * (0.7 + 0.25 * one[key] / reach) for key in ("low", "high", "mean")
+            WIDTH * (0.7 + 0.22 * one[key] / reach) for key in ("low", "high", "mean")
         )
         lower_is_better = measure == "bits_per_byte"
         kind = "var(--dim)"
@@ -187,7 +277,7 @@ def _differences(differences: Sequence[Mapping[str, Any]], measure: str) -> str:
         )
     height = line * len(rows) + 16
     drawn += [
-        f'<text x="{WIDTH * (0.7 + 0.25 * share):g}" y="{height - 2}" text-anchor="middle" '
+        f'<text x="{WIDTH * (0.7 + 0.22 * share):g}" y="{height - 2}" text-anchor="middle" '
         f'fill="{LABEL}">{reach * share:+.3g}</text>'
         for share in (-1, 1)
     ]
@@ -246,3 +336,47 @@ def _curves(curves: Mapping[str, Sequence[Curve]]) -> str:
         f'{"".join(drawn)}</svg><p class="note">{last:,.0f} steps; from {high:.3f} to {low:.3f} '
         "nats per token.</p>"
     )
+
+
+def _exposures(found: Mapping[str, Any] | None) -> str:
+    """Return the exposure of canaries by their repeats: a bar with its interval, and numbers."""
+    if not found:
+        return ""
+    line, curve = 22, found["curve"]
+    scale = 0.5 * WIDTH / max(found["bound"], *(one["high"] for one in curve))
+    left, drawn = 0.15 * WIDTH, []
+    for number, one in enumerate(curve):
+        y = line * number + line / 2
+        low, high, mean = (left + scale * max(one[key], 0) for key in ("low", "high", "exposure"))
+        kind = "var(--good)" if one["high"] < found["bound"] else "var(--bad)"
+        drawn.append(
+            f'<text x="0" y="{y + 4:g}" fill="{LABEL}">{one["repeats"]:,}</text>'
+            f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{y:g}" y2="{y:g}" stroke="{kind}" '
+            f'stroke-width="3"/><circle cx="{mean:.1f}" cy="{y:g}" r="4" fill="{kind}"/>'
+            f'<text x="{0.7 * WIDTH:g}" y="{y + 4:g}" fill="{LABEL}">{one["exposure"]:.1f} '
+            f"({one['low']:.1f} to {one['high']:.1f})</text>"
+        )
+    bound = left + scale * found["bound"]
+    height = line * len(curve)
+    return (
+        "<h3>Exposure of planted secrets, in bits, by repeats</h3>"
+        f"<p>{text(memorised(found))}</p>"
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Exposure by repeats">'
+        f'<line class="axis" x1="{bound:.1f}" x2="{bound:.1f}" y1="0" y2="{height}"/>'
+        f"{''.join(drawn)}</svg>"
+        f'<p class="note">The line is at {found["bound"]:g} bits. {curve[0]["canaries"]} secrets '
+        "of each count; one that was never seen has 1.4 bits on average.</p>"
+    )
+
+
+def _losses(results: Mapping[str, Any]) -> str:
+    """Return the losses of all sizes as a table."""
+    names = [variant["name"] for variant in results["variants"]]
+    rows = [
+        (size, f"{own['parameters']:,}", f"{own['tokens']:,}",
+         *(f"{mean_of(own['values'][name]['bits_per_byte'], ''):.4f}" for name in names))
+        for size, own in results["sizes"].items()
+        if all(own["values"][name]["bits_per_byte"] for name in names)
+    ]  # fmt: skip
+    columns = ("size", "parameters", "tokens", *names)
+    return html_table("Bits per byte, mean of domains and seeds", columns, rows) if rows else ""

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from corpuskit.ablate.scaling import extrapolate, trend
 from corpuskit.ablate.verdict import Difference, Scores, compare
 from corpuskit.engine.pipeline import run
 from corpuskit.errors import DataError, UsageError
@@ -42,10 +43,13 @@ if TYPE_CHECKING:
     from corpuskit.loader.index import MixPlan
     from corpuskit.stages.sequences.tokenize import Tokenize
     from corpuskit.train.likelihood import ScoredText, TaskItem
+    from corpuskit.train.pretrained import Pretrained
     from corpuskit.train.settings import TrainSettings
     from corpuskit.train.tasks import Question
 
 SCORES = "scores.parquet"
+SCORED_TOKENS = 2048
+"""Of a forward pass at least: with 256, scoring took a third of the time of a small training."""
 FORMAT = 1
 DEFAULT_TRAINING: Mapping[str, Any] = {
     "name": "0.5m",
@@ -65,7 +69,8 @@ class Study:
         variants: the first is what the others are compared with.
         sizes: a training each, by name; `data`, `output`, seeds and length are the study's.
         num_seeds: trainings per variant and size.
-        tokens: of each training; None: as many as the smallest corpus has, once.
+        tokens: of each training whose size has none; None: all of the smallest corpus, once.
+        canaries: repeat counts of secrets in further trainings of the first variant.
         tasks: name -> file of questions or texts.
         max_documents: held-out ones of each source that judge.
         confidence: of all verdicts of a size together.
@@ -74,11 +79,12 @@ class Study:
     folder: Path
     variants: Sequence[Variant]
     sizes: Mapping[str, TrainSettings]
-    num_seeds: int = 3
+    num_seeds: int = 5
     tokens: int | None = None
     tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     max_documents: int = 200
-    confidence: float = 0.95
+    confidence: float = 0.99
+    canaries: Sequence[int] = ()
 
     def output(self, variant: Variant) -> str:
         """Return the run directory of a variant's corpus."""
@@ -154,12 +160,13 @@ class Study:
         step_tokens = [rows * corpus.plan.seq_len for corpus in corpora]
         if len(set(step_tokens)) > 1:
             raise UsageError("the variants pack rows of different lengths. Set one pack.seq_len.")
-        asked = min(available) if self.tokens is None else self.tokens // step_tokens[0]
+        tokens = template.tokens or self.tokens
+        asked = min(available) if tokens is None else tokens // step_tokens[0]
         if min(available) < asked or not asked:
             smallest = corpora[available.index(min(available))]
             most = min(available) * step_tokens[0]
             raise UsageError(
-                f"--tokens {self.tokens or step_tokens[0]:,}: variant {smallest.variant.name!r} "
+                f"--tokens {tokens or step_tokens[0]:,}: variant {smallest.variant.name!r} "
                 f"has {most:,} tokens in steps of {step_tokens[0]:,}. Ask for fewer, leave "
                 "--tokens out to take as many as the smallest corpus has, or allow repetition: "
                 "--set mix.max_epochs=4."
@@ -175,6 +182,7 @@ class Study:
             sizes[size] = self._compare(corpora, own)
         return {
             "format": FORMAT,
+            "scaling": _scaling(sizes, self.confidence),
             "confidence": self.confidence,
             "seeds": self.num_seeds,
             "variants": [
@@ -184,6 +192,7 @@ class Study:
                     "data": corpus.data,
                     "tokens": corpus.tokens,
                     "same_as": corpus.twin(corpora),
+                    "same_inputs": corpus.inputs == corpora[0].inputs,
                 }
                 for corpus in corpora
             ],
@@ -192,6 +201,9 @@ class Study:
 
     def _compare(self, corpora: Sequence[Corpus], trainings: Sequence[Proxy]) -> dict[str, Any]:
         """Return the values and differences of one size."""
+        from corpuskit.train.estimate import count_parameters
+        from corpuskit.train.setup import choose_shape
+
         read = {training.scores: read_scores(training.scores) for training in trainings}
         shared = shared_units(list(read.values()))
         scores = {
@@ -212,8 +224,10 @@ class Study:
                 if a
             }
             differences.append({"a": first, "b": name, **_plain(found)})
+        plan = corpora[0].plan
         return {
-            "tokens": rows * corpora[0].plan.seq_len,
+            "tokens": rows * plan.seq_len,
+            "parameters": count_parameters(choose_shape(settings, plan.tokenizer)).total,
             "steps": settings.steps,
             "units": {domain: len(units) for domain, units in shared.items()},
             "epochs": {corpus.variant.name: corpus.epochs(rows) for corpus in corpora},
@@ -233,6 +247,32 @@ def opened(study: Study) -> list[Corpus]:
     """
     addresses = [(variant, study.output(variant)) for variant in study.variants]
     return [Corpus(variant, address, read_mix(address)) for variant, address in addresses]
+
+
+def _scaling(sizes: Mapping[str, Mapping[str, Any]], confidence: float) -> dict[str, Any]:
+    """Return how losses fall with tokens and parameters, and how differences change."""
+    axes = {
+        axis: np.array([own[axis] for own in sizes.values()]) for axis in ("parameters", "tokens")
+    }
+    losses: dict[str, Any] = {}
+    for own in sizes.values():
+        for name, of in own["values"].items():
+            by_domain = [*of["bits_per_byte"].values()]
+            losses.setdefault(name, []).append(np.mean(by_domain, 0) if by_domain else None)
+    if any(one is None for of in losses.values() for one in of):
+        return {"law": None, "trends": {}}
+    measured = {name: np.array(of) for name, of in losses.items()}
+    first, *others = measured
+    return {
+        "law": extrapolate(axes["parameters"], axes["tokens"], measured, confidence),
+        "trends": {
+            name: {
+                axis: trend(values, measured[name] - measured[first], confidence)
+                for axis, values in axes.items()
+            }
+            for name in others
+        },
+    }
 
 
 def _plain(found: Mapping[str, Mapping[str, Difference]]) -> dict[str, Any]:
@@ -264,6 +304,11 @@ class Corpus:
     def tokens(self) -> int:
         """Tokens of all its rows, once."""
         return sum(source.rows for source in self.plan.sources) * self.plan.seq_len
+
+    @property
+    def inputs(self) -> list[Any]:
+        """What the documents are read from, as written in the pipeline."""
+        return [step.stage for step in self.variant.file.sources]
 
     def epochs(self, rows: int) -> dict[str, float]:
         """Return how often the first `rows` rows of the run repeat each source."""
@@ -367,35 +412,44 @@ class Proxy:
         Raises:
             CorpuskitError: as `corpuskit train`.
         """
-        from corpuskit.train.likelihood import score_items
         from corpuskit.train.loop import main
         from corpuskit.train.pretrained import open_pretrained
 
         settings = self.settings
-        result = main(settings)
+        result = main(settings, alter=self.planting())
         if result.stopped_by:
             return result.stopped_by
         with contextlib.closing(
             open_pretrained(
-                Path(settings.output), rows=settings.batch.micro_rows, dtype=settings.dtype,
-                device=settings.device,
+                Path(settings.output), dtype=settings.dtype, device=settings.device,
+                rows=max(settings.batch.micro_rows, SCORED_TOKENS // self.corpus.plan.seq_len),
             )
         ) as opened:  # fmt: skip
-            tokenizer = open_tokenizer(self.corpus.data)
-            rows: list[dict[str, Any]] = []
-            for domain, items in judged_items(judges, tokenizer, opened.seq_len):
-                _, scored = score_items(
-                    opened.model, opened.settings, opened.parallel, items, opened.seq_len
-                )
-                by_id = {item.id: item for item in items}
-                rows += [_row(domain, by_id[one.id], one.nats) for one in scored]
+            self.write_scores(opened, judges)
+        if not keep_model:
+            shutil.rmtree(Path(settings.output, "checkpoints"), ignore_errors=True)
+        return None
+
+    def planting(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+        """Return what changes the batches of the training, if anything does."""
+        return None
+
+    def write_scores(self, opened: Pretrained, judges: Judges) -> None:
+        """Score the trained model, and write the file that says that the training is done."""
+        from corpuskit.train.likelihood import score_items
+
+        tokenizer = open_tokenizer(self.corpus.data)
+        rows: list[dict[str, Any]] = []
+        for domain, items in judged_items(judges, tokenizer, opened.seq_len):
+            _, scored = score_items(
+                opened.model, opened.settings, opened.parallel, items, opened.seq_len
+            )
+            by_id = {item.id: item for item in items}
+            rows += [_row(domain, by_id[one.id], one.nats) for one in scored]
         table = pa.Table.from_pylist(rows, schema=_SCHEMA)
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
         write_whole(self.scores, sink.getvalue().to_pybytes())
-        if not keep_model:
-            shutil.rmtree(Path(settings.output, "checkpoints"), ignore_errors=True)
-        return None
 
 
 _SCHEMA = pa.schema(

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MOST_SEEDS = 100
 """Beyond that, no number of seeds is suggested."""
+MOST_TOKENS = 16.0
+"""Times as many: beyond that, no number of tokens is suggested."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Difference:
         low, high: the interval.
         needed_seeds: with which the interval would leave 0 out, if the mean stays; None: more than
             100, or it does already.
+        needed_tokens: the same, as a multiple of the tokens of a training, if the variance between
+            seeds falls as 1 / tokens; None: more than 16, or it does already.
     """
 
     mean: float
@@ -81,6 +85,7 @@ class Difference:
     low: float
     high: float
     needed_seeds: int | None
+    needed_tokens: float | None
 
     @property
     def is_decided(self) -> bool:
@@ -129,9 +134,9 @@ def _difference(
 ) -> Difference:
     mean, seed_variance = float(seeds.mean()), float(seeds.var(ddof=1))
 
-    def reach(num_seeds: int) -> float:
-        """Return half the width of the interval with this many seeds."""
-        of_seeds = seed_variance / num_seeds
+    def reach(num_seeds: int, tokens: float = 1.0) -> float:
+        """Return half the width of the interval with this many seeds, and times the tokens."""
+        of_seeds = seed_variance / num_seeds / tokens
         variance = of_seeds + unit_variance
         if variance <= 0:
             return 0.0
@@ -139,12 +144,16 @@ def _difference(
         return student_quantile(error, freedom) * math.sqrt(variance)
 
     half = reach(len(seeds))
-    needed = None
+    needed, times = None, None
     if half >= abs(mean) > reach(MOST_SEEDS):
         more = range(len(seeds) + 1, MOST_SEEDS + 1)
         needed = more[bisect.bisect(more, -abs(mean), key=lambda num: -reach(num))]
+    if half >= abs(mean) > reach(len(seeds), MOST_TOKENS):
+        steps = MOST_TOKENS ** (np.arange(1, 33) / 32)
+        times = float(steps[np.array([reach(len(seeds), k) for k in steps]) < abs(mean)].min())
+    low, high = mean - half, mean + half
     return Difference(
-        mean, tuple(seeds.tolist()), seed_variance, unit_variance, mean - half, mean + half, needed
+        mean, tuple(seeds.tolist()), seed_variance, unit_variance, low, high, needed, times
     )
 
 

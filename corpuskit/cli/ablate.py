@@ -37,16 +37,20 @@ if TYPE_CHECKING:
               help="Override a value of all pipelines.")  # fmt: skip
 @click.option("--training", "files", multiple=True, type=click.Path(dir_okay=False, exists=True),
               help="Training file of proxies; repeat for sizes.  [0.5 M parameters]")  # fmt: skip
-@click.option("--tokens", metavar="N", help="Tokens of each training, as in 300K.  "
-              "[all of the smallest corpus, once]")  # fmt: skip
-@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True,
+@click.option("--tokens", metavar="N", help="Tokens of each training, as in 300K; several, "
+              "N,N,N, show how losses fall.  [all of the smallest corpus, once]")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True,
               help="Trainings of each variant.")  # fmt: skip
 @click.option("--task", "tasks", multiple=True, metavar="NAME=FILE",
               help="Also judge by the items of a file, as `corpuskit evaluate`.")  # fmt: skip
 @click.option("--documents", type=click.IntRange(0), default=200, show_default=True,
               help="Held-out documents of each source to judge by.")  # fmt: skip
-@click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True,
+@click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.99, show_default=True,
               help="Of all verdicts together.")  # fmt: skip
+@click.option("--canaries", metavar="N,N", help="Also plant secrets this many times, in further "
+              "trainings of the first variant, and say which it has memorised.")  # fmt: skip
+@click.option("--max-exposure", type=click.FloatRange(0, 33), default=4, show_default=True,
+              help="Bits of exposure that a secret may have.")  # fmt: skip
 @click.option("-o", "--output", metavar="DIR", help="Folder of the study.  [runs/NAME-ablation]")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True,
               help="Trainings at the same time, a process each.")  # fmt: skip
@@ -71,12 +75,14 @@ def command(pipelines: tuple[str, ...], is_plan: bool, is_script: bool, **option
       corpuskit ablate base.yaml --vary gopher_quality.min_words=20,50,100 --tokens 1M
       corpuskit ablate base.yaml --leave-one-out --seeds 5 --jobs 8
       corpuskit ablate a.yaml b.yaml --training small.yaml --training large.yaml
+      corpuskit ablate a.yaml b.yaml --tokens 100K,200K,400K --canaries 1,4,16,64
     """
     study = _read_study(pipelines, options)
     study.check()
     if is_plan:
-        num = len(study.variants) * study.num_seeds
+        num = (len(study.variants) + bool(study.canaries)) * study.num_seeds
         what = f"{len(study.variants)} variants x {study.num_seeds} seeds"
+        what += f" + {study.num_seeds} with canaries" if study.canaries else ""
         print_plan(study, num, what, "all tokens of the smallest corpus")
     elif is_script:
         click.echo(_script(study), nl=False)
@@ -87,6 +93,7 @@ def command(pipelines: tuple[str, ...], is_plan: bool, is_script: bool, **option
 def _run(study: Study, options: Mapping[str, Any]) -> None:
     with needs_torch():
         import corpuskit.train.loop  # noqa: F401
+    from corpuskit.ablate.canaries import summarise, with_canaries
     from corpuskit.ablate.page import write_results
     from corpuskit.ablate.study import find_judges, opened
 
@@ -98,13 +105,17 @@ def _run(study: Study, options: Mapping[str, Any]) -> None:
     for source, num in judges.left_out.items():
         note(f"{source}: {num} held-out documents do not judge: a variant did not hold them out")
     trainings = study.trainings(corpora, judges)
+    planted = with_canaries(trainings, study.canaries)
     if slot:
-        train(share(trainings, slot), judges, options["keep_models"])
+        train(share([*trainings, *planted], slot), judges, options["keep_models"])
         return
-    start_jobs(trainings, options["jobs"])
-    train(trainings, judges, options["keep_models"])
+    start_jobs([*trainings, *planted], options["jobs"])
+    train([*trainings, *planted], judges, options["keep_models"])
     asked = {name: len(items) for name, items in judges.tasks.items()}
     results = {**study.results(trainings), "items": asked}
+    for size, own in results["sizes"].items() if planted else ():
+        mine = [one for one in planted if one.size == size]
+        own["canaries"] = summarise(mine, own["tokens"], study.confidence, options["max_exposure"])
     page = write_results(study.folder, results, trainings)
     if as_json:
         click.echo(json.dumps(results, indent=1))
@@ -124,17 +135,33 @@ def _read_study(pipelines: Sequence[str], options: Mapping[str, Any]) -> Study:
     )  # fmt: skip
     variants = read_variants(pipelines, changes, options["overrides"])
     folder = options["output"] or f"runs/{variants[0].slug}-ablation"
-    tokens = options["tokens"]
+    lengths = [one.strip() for one in (options["tokens"] or "").split(",") if one.strip()]
+    sizes = read_sizes(options["files"])
+    if len(lengths) > 1:
+        sizes = {
+            f"{name}-{length}": settings.model_copy(update={"tokens": read_tokens(length)})
+            for name, settings in sizes.items()
+            for length in lengths
+        }
     return Study(
         Path(folder),
         variants,
-        read_sizes(options["files"]),
+        sizes,
         num_seeds=options["seeds"],
-        tokens=None if tokens is None else read_tokens(tokens),
+        tokens=max(map(read_tokens, lengths), default=None),
+        canaries=_read_counts(options["canaries"]),
         tasks=named_tasks(options["tasks"]),
         max_documents=options["documents"],
         confidence=options["confidence"],
     )
+
+
+def _read_counts(text: str | None) -> tuple[int, ...]:
+    """Return the repeat counts that --canaries asks for, ascending."""
+    words = [word.strip() for word in (text or "").split(",") if word.strip()]
+    if not all(word.isdecimal() and int(word) for word in words) or (text and not words):
+        raise UsageError(f"--canaries {text}: must be counts from 1 on, as in 1,4,16.")
+    return tuple(sorted({int(word) for word in words}))
 
 
 def read_tokens(text: str) -> int:
@@ -166,7 +193,8 @@ def read_sizes(files: Sequence[str]) -> dict[str, TrainSettings]:
             raise UsageError(f"--training {path}: another size is called {name!r}. Set its `name`.")
         if settings.guard.rollbacks:
             raise UsageError(f"--training {path}: guard.rollbacks must be 0: orders are seeded.")
-        sizes[name] = settings
+        # The length is the study's: what the file says of it is for a run of its own.
+        sizes[name] = settings.model_copy(update={"tokens": None, "steps": None})
     return sizes
 
 
@@ -254,9 +282,9 @@ def print_plan(study: Study, num: int, what: str, length: str) -> None:
         shape = settings.model.shape(tokenizer["vocab_size"])
         parameters = count_parameters(shape).total
         cost = ""
-        if study.tokens:
-            length = f"{study.tokens:,} tokens"
-            flops = 6 * parameters * study.tokens * num
+        if tokens := settings.tokens or study.tokens:
+            length = f"{tokens:,} tokens"
+            flops = 6 * parameters * tokens * num
             cost = f", about {flops / CPU_FLOPS / 60:,.1f} min of one CPU core"
         echo(
             f"{name}: {num} trainings ({what}) "
@@ -272,7 +300,7 @@ def _script(study: Study) -> str:
     """Return a shell script that submits the study to Slurm."""
     own = [word for word in sys.argv[1:] if word != "--sbatch"]
     words = " ".join(map(_quoted, own))
-    slots = len(study.variants) * study.num_seeds * len(study.sizes)
+    slots = (len(study.variants) + bool(study.canaries)) * study.num_seeds * len(study.sizes)
     call = f"{_quoted(sys.executable)} -m corpuskit {words}"
     return (
         "#!/bin/sh\n"
@@ -292,28 +320,49 @@ def _quoted(word: str) -> str:
 
 
 def _print_results(results: Mapping[str, Any]) -> None:
-    from corpuskit.ablate.page import ranking, sentence
+    from corpuskit.ablate.page import ranking, sampled_note, scaling_lines, sentence
 
     for variant in results["variants"]:
         if variant["same_as"]:
             note(f"{variant['name']} gives the same corpus as {variant['same_as']}.")
     for size, own in results["sizes"].items():
         echo(one_line(f"{size}: {own['tokens']:,} tokens, {results['seeds']} seeds"))
-        for task, asked in results["items"].items():
-            if left := asked - own["units"].get(task, 0):
-                echo(one_line(f"  {task}: {left} of {asked} items are longer than a row, left out"))
-        for variant, of in own["epochs"].items():
-            shown = ", ".join(f"{source} {value:.2f}" for source, value in of.items())
-            echo(one_line(f"  epochs of {variant}: {shown}"))
+        _print_facts(own, results["items"])
         for pair in own["differences"]:
             echo("")
             echo(one_line(f"{pair['b']} against {pair['a']}"))
             _print_differences(pair, own["values"], "bits_per_byte")
             _print_differences(pair, own["values"], "accuracy")
             echo(one_line(f"  {sentence(pair, results['confidence'])}"))
+        if warning := sampled_note(results, size):
+            note(warning)
+        if "canaries" in own:
+            _print_canaries(own["canaries"])
     if len(results["sizes"]) > 1:
         echo("")
         echo(one_line(ranking(results)))
+        for line in scaling_lines(results):
+            echo(one_line(line))
+
+
+def _print_facts(own: Mapping[str, Any], items: Mapping[str, int]) -> None:
+    for task, asked in items.items():
+        if left := asked - own["units"].get(task, 0):
+            echo(one_line(f"  {task}: {left} of {asked} items are longer than a row, left out"))
+    for variant, of in own["epochs"].items():
+        shown = ", ".join(f"{source} {value:.2f}" for source, value in of.items())
+        echo(one_line(f"  epochs of {variant}: {shown}"))
+
+
+def _print_canaries(found: Mapping[str, Any]) -> None:
+    from corpuskit.ablate.page import memorised
+
+    echo("")
+    echo("  repeats of a secret   bits of exposure  interval")
+    for one in found["curve"]:
+        spread = f"{one['low']:.1f} to {one['high']:.1f}"
+        echo(f"  {one['repeats']:<20,} {one['exposure']:17.1f}  {spread}")
+    echo(one_line(f"  {memorised(found)}"))
 
 
 def _print_differences(pair: Mapping[str, Any], values: Mapping[str, Any], measure: str) -> None:

@@ -43,7 +43,7 @@ from corpuskit.train.upload import Uploads, fetch_newest
 from corpuskit.train.watch import StopSignals, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from corpuskit.train.evaluation import HeldOut
     from corpuskit.train.likelihood import TaskItem
@@ -62,6 +62,7 @@ def main(
     observer: Observer | None = None,
     held_out: HeldOut | None = None,
     tasks: Mapping[str, Sequence[TaskItem]] | None = None,
+    alter: Callable[[Batch], Batch] | None = None,
 ) -> TrainResult:
     """Train to the end, or continue from the newest checkpoint in `settings.output`.
 
@@ -76,11 +77,13 @@ def main(
             Update, and with the TrainResult at the end; `str()` of each is one line.
         held_out: the documents that `settings.evaluate` evaluates on.
         tasks: the items of its tasks, by name.
+        alter: changes each batch before it is trained on, and must be a function of the batch
+            alone, so that a run that was killed repeats it.
     """
     is_guest = dist.is_initialized()
     parallel = join(settings)
     try:
-        result = train(settings, parallel, observer, held_out, tasks)
+        result = train(settings, parallel, observer, held_out, tasks, alter)
     finally:
         # Among several, a rank that fails must not wait for the others here: they wait for it.
         if parallel.world_size == 1 and not is_guest:
@@ -101,6 +104,7 @@ def train(
     observer: Observer | None = None,
     held_out: HeldOut | None = None,
     tasks: Mapping[str, Sequence[TaskItem]] | None = None,
+    alter: Callable[[Batch], Batch] | None = None,
 ) -> TrainResult:
     """Take the remaining steps; return on every rank, with the process group unchanged.
 
@@ -128,7 +132,7 @@ def train(
             heartbeat.beat(0, "set up")
             run = set_up(settings, parallel, identity, uploads)
             with Watch(run, observer, heartbeat, stop, evaluated) as watch:
-                result = take_steps(run, watch, begun)
+                result = take_steps(run, watch, begun, alter)
                 if result:
                     return result
                 # The guard wants to go back: the run begins again, at an older checkpoint.
@@ -137,10 +141,12 @@ def train(
             gc.collect()  # the old model is full of cycles, and there is no room for two
 
 
-def take_steps(run: Run, watch: Watch, begun: float) -> TrainResult | None:
+def take_steps(
+    run: Run, watch: Watch, begun: float, alter: Callable[[Batch], Batch] | None = None
+) -> TrainResult | None:
     """Take the steps from `run.done` on; return None when the guard wants to go back."""
     settings, done, loss, stopped = run.settings, run.done, None, None
-    batches = iter(run.loader)
+    batches = map(alter, run.loader) if alter else iter(run.loader)
     if watch.evaluated and done and is_due(done, run) and not watch.has_evaluation(done):
         watch.evaluate(done)  # a kill came between the save and the evaluation
     while done < run.steps and not stopped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -15,31 +16,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--num", type=int, default=20)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--harm", nargs="+", choices=HARMS, default=HARMS)
+    parser.add_argument("--harm", nargs="+", choices=HARMS, default=["none", "shuffled"])
     parser.add_argument("--tokens", default="100K")
+    parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--seeds", default="5")
+    parser.add_argument("--documents", type=int, default=6000)
+    parser.add_argument("--epochs", type=int, default=1)
     asked = parser.parse_args()
-    for harm in asked.harm:
-        counts = {"worse": 0, "better": 0, "undecided": 0}
-        begun, again = time.process_time(), 0.0
-        for seed in range(asked.first, asked.first + asked.num):
-            with tempfile.TemporaryDirectory() as folder:
-                arguments = write_trial(Path(folder), seed, harm)
+    counts = {harm: {"worse": 0, "better": 0, "undecided": 0} for harm in asked.harm}
+    for seed in range(asked.first, asked.first + asked.num):
+        with tempfile.TemporaryDirectory() as folder:
+            for harm in asked.harm:  # the trainings of the first half are those of all harms
+                begun = time.process_time()
+                arguments = write_trial(
+                    Path(folder), seed, harm, most=asked.documents, epochs=asked.epochs,
+                    rows=asked.rows,
+                )  # fmt: skip
                 arguments += ["--tokens", asked.tokens, "--seeds", asked.seeds]
                 results = ablate(arguments)
-                finished = time.process_time()
+                spent = time.process_time() - begun
+                begun = time.process_time()
                 ablate(arguments)  # corpora and trainings are there: what the command itself costs
-                again += time.process_time() - finished
-            one = results["sizes"]["tiny"]["differences"][0]["bits_per_byte"][""]
-            verdict = "undecided"
-            if one["is_decided"]:
-                verdict = "worse" if one["mean"] > 0 else "better"
-            counts[verdict] += 1
-            print(f"{harm} {seed}: {one['mean']:+.4f} [{one['low']:+.4f}, {one['high']:+.4f}] "
-                  f"{verdict}", flush=True)  # fmt: skip
-        spent = (time.process_time() - begun - again) / asked.num
-        print(f"{harm}: {counts}, {spent:.1f} CPU s a trial, of a finished study "
-              f"{again / asked.num:.2f}", flush=True)  # fmt: skip
+                again = time.process_time() - begun
+                one = results["sizes"]["tiny"]["differences"][0]["bits_per_byte"][""]
+                verdict = "undecided"
+                if one["is_decided"]:
+                    verdict = "worse" if one["mean"] > 0 else "better"
+                counts[harm][verdict] += 1
+                facts = {key: one[key] for key in ("seeds", "unit_variance", "low", "high")}
+                print(f"{harm} {seed}: {one['mean']:+.4f} {verdict}, {spent:.1f} CPU s, "
+                      f"finished {again:.2f}", json.dumps(facts), flush=True)  # fmt: skip
+    print(json.dumps(counts), flush=True)
 
 
 if __name__ == "__main__":

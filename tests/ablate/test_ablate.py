@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from corpuskit.ablate.page import sampled_note
 from corpuskit.cli.main import group
 from corpuskit.errors import UsageError
 from corpuskit.loader.index import read_mix
@@ -32,7 +33,7 @@ def test_results_are_those_of_the_scores_of_each_training(study):
     assert results == json.loads((folder / "study/ablation.json").read_text())
     assert [variant["same_as"] for variant in results["variants"]] == [None, None]
     own = results["sizes"]["tiny"]
-    assert own["tokens"] == own["steps"] * 512 <= 20_000 < own["tokens"] + 512
+    assert own["tokens"] == own["steps"] * 256 <= 20_000 < own["tokens"] + 256
     for variant in ("a", "b"):
         measured = []
         for seed in range(2):
@@ -88,11 +89,11 @@ def test_a_study_that_was_stopped_continues_with_the_same_results(study, tmp_pat
 
     real, calls = loop.main, []
 
-    def stop_at_third(settings):
+    def stop_at_third(settings, **options):
         calls.append(settings.name)
         if len(calls) == 3:
             return TrainResult(1, 9, 1, 1.0, 1.0, None, "SIGTERM")
-        return real(settings)
+        return real(settings, **options)
 
     monkeypatch.setattr(loop, "main", stop_at_third)
     outcome = CliRunner().invoke(group, ["ablate", *copy, *SHORT, "--json"])
@@ -127,7 +128,7 @@ def test_the_same_corpus_is_said_and_undecided(study, tmp_path):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (("--tokens", "900M"), "tokens in steps of 512"),
+        (("--tokens", "900M"), "tokens in steps of 256"),
         (("--seeds", "1"), "says nothing about noise"),
         (("--slot", "2/2"), "must look like 0/4"),
         (("--task", "nothing"), "name the task"),
@@ -171,3 +172,15 @@ def test_a_script_has_one_element_per_training(study):
     outcome = CliRunner().invoke(group, ["ablate", *arguments, *SHORT, "--sbatch"])
     assert "--array=0-3" in outcome.stdout
     assert outcome.stdout.count("--dependency=afterok") == 2
+
+
+def test_trainings_that_take_much_of_other_corpora_are_warned_of(study):
+    _, arguments, results = study
+    assert [variant["same_inputs"] for variant in results["variants"]] == [True, False]
+    outcome = CliRunner().invoke(group, ["ablate", *arguments, *SHORT])
+    assert "Trainings take 4" in outcome.stderr, "20K of 44K tokens"
+    results["sizes"]["tiny"]["epochs"]["b"] = {"web": 0.05}
+    assert sampled_note(results, "tiny") == ""
+    results["variants"][1]["same_inputs"] = True
+    results["sizes"]["tiny"]["epochs"]["b"] = {"web": 1.0}
+    assert sampled_note(results, "tiny") == "", "variants of one pipeline share documents"

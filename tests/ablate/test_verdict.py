@@ -101,3 +101,18 @@ def test_units_weigh_by_their_bytes():
     b = {"web": Scores(np.array([[1.0, 9.0]] * 2), sizes)}
     assert a["web"].means == pytest.approx([1.1, 1.1])
     assert compare(a, b, confidence=0.95)["web"].mean == pytest.approx(-0.1)
+
+
+def test_the_tokens_that_would_decide_do_decide():
+    rng = np.random.default_rng(6)
+    suggestions = 0
+    for _ in range(50):
+        a, b = draw(rng, effect=0.02, seed_noise=0.02, unit_noise=0.01)
+        one = compare(a, b, confidence=0.95)[""]
+        if one.needed_tokens is None:
+            continue
+        suggestions += 1
+        assert 1 < one.needed_tokens <= 16
+        variance = one.seed_variance / one.needed_tokens / 3 + one.unit_variance
+        assert abs(one.mean) > 1.96 * math.sqrt(variance)
+    assert suggestions > 10

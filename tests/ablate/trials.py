@@ -23,24 +23,32 @@ from corpuskit.cli.main import group
 from tests.conftest import ROOT
 
 MODEL = {"dim": 32, "layers": 1, "heads": 2, "kv_heads": 2, "ffn_dim": 96, "tied": False,
-         "embedding_std": 1.0}  # fmt: skip
+         "embedding_std": 0.5}  # fmt: skip
 """80,000 parameters with 1,024 tokens of vocabulary."""
 JUDGES = 120
 PASSAGE = 1000
 """Characters of a document: a training reads hundreds of them, so that a draw is like another."""
-HARMS = ("none", "shuffled", "copies", "language")
+HARMS = ("none", "shuffled", "copies", "language", "twins")
 
 
 def write_trial(
-    folder: Path, seed: int, harm: str, *, most: int = 2700, seq_len: int = 64
-) -> list[str]:
-    """Write two pipelines, a training file and a task; return the arguments of the command."""
+    folder: Path, seed: int, harm: str, *, most: int = 6000, seq_len: int = 64, epochs: int = 1,
+    rows: int = 4,
+) -> list[str]:  # fmt: skip
+    """Write two pipelines, a training file and a task; return the arguments of the command.
+
+    Args:
+        most: documents of both halves together.
+        epochs: how often a training may repeat its half.
+        rows: of a step.
+    """
     draw = random.Random(seed)
-    texts = draw.sample(read_texts(), min(most, len(read_texts())))
+    texts = draw.sample(read_texts(), len(read_texts()))
     num = min(JUDGES, len(texts) // 2)
-    judges, rest = texts[:num], texts[num:]
+    judges, rest = texts[:num], texts[num : num + most]
     middle = len(rest) // 2
-    halves = {"a": rest[:middle], "b": harmed(rest[middle:], harm, draw)}
+    other = rest[:middle] if harm == "twins" else rest[middle:]
+    halves = {"a": rest[:middle], "b": harmed(other, harm, draw)}
     small_tokenizer(rest[:300]).save(str(folder / "tokenizer.json"))
     for name, half in halves.items():
         (folder / f"{name}.jsonl").write_text(_lines(half))
@@ -49,6 +57,7 @@ def write_trial(
             "output": str(folder / "runs" / name),
             "sources": {"web": {"jsonl": str(folder / f"{name}.jsonl")}},
             "stages": [
+                {"mix": {"max_epochs": epochs}},
                 {"tokenize": {"tokenizer": str(folder / "tokenizer.json"), "add_eos": False}},
                 {"pack": {"seq_len": seq_len}},
                 "shuffle",
@@ -57,7 +66,7 @@ def write_trial(
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(pipeline))
     (folder / "judges.jsonl").write_text(_lines(judges))
     training = {
-        "name": "tiny", "model": MODEL, "batch": {"global_rows": 8, "micro_rows": 8},
+        "name": "tiny", "model": MODEL, "batch": {"global_rows": rows, "micro_rows": rows},
         "optimizer": {"lr": 2e-2}, "schedule": {"warmup_ratio": 0.1, "final_ratio": 0.0},
     }  # fmt: skip
     (folder / "tiny.yaml").write_text(yaml.safe_dump(training))
@@ -114,6 +123,9 @@ def harmed(texts: list[str], harm: str, draw: random.Random) -> list[str]:
         return [_shuffled(text, draw) if draw.random() < 0.2 else text for text in texts]
     if harm == "copies":  # three documents of ten are copies of one of ten
         return [draw.choice(texts[:10]) if draw.random() < 0.3 else text for text in texts]
+    if harm == "twins":  # three of ten are one more copy of another one
+        unique = len(texts) - int(0.3 * len(texts))
+        return [*texts[:unique], *draw.sample(texts[:unique], len(texts) - unique)]
     if harm == "language":  # every fifth document is French
         others = read_texts("fra")
         return [draw.choice(others) if draw.random() < 0.2 else text for text in texts]
