@@ -74,7 +74,7 @@ def main() -> None:
     for row in pq.read_table(given.folder / "near.parquet").to_pylist():
         by_label[row["label"]].append(row["text"])
     model = FastTextModel(given.model)
-    tuning = [row for row in sets.load(given.folder, "tune", 0) if row.label in by_label]
+    tuning = [row for row in sets.load_short(given.folder, "tune") if row.label in by_label]
     folder = given.model.with_suffix(".near")
     folder.mkdir(exist_ok=True)
     for group in GROUPS:

@@ -934,10 +934,11 @@ def best_labels(
 # A calibrated model looks at a text window by window: which of them are in another language?
 
 WINDOW = 256
-"""Bytes of a window; in half of them one label in twenty is wrong."""
+"""Bytes of a window, at least; it ends where a word does."""
 
 LEAST_WINDOW = 64
-"""Bytes of a window of a short text, at least: with 48, 0.2 % of sentences lose a right label."""
+"""Bytes of a window of a short text, at least: of sentences 0.06 % lose a right label with a score
+of 0.65, with 48 bytes 0.17 %."""
 
 MOST_WINDOWS = 64
 """Windows of a text; those of a longer one are spread evenly over it."""
@@ -1028,7 +1029,7 @@ def sum_windows(
 
     Rows of a word are added up first, so that common words are remembered by their sum: one row is
     added for a word instead of about twenty. So sums differ from the library's in the last bits.
-    Unlike there, `</s>` is a word as any other. The model has no word n-grams.
+    A word `</s>` ends a window. The model has no word n-grams.
 
     Args:
         begins, ends, data: W windows.
@@ -1051,6 +1052,8 @@ def sum_windows(
             at = begin + size if is_short else _word_end(data, begin, end)
             slot = _slot(low, high) if is_short else np.int64(KNOWN)
             if not is_short or keys[slot, 0] != low or keys[slot, 1] != high:
+                if _is_end(data, begin, at):
+                    break
                 line = parts[slot, _SUM:]
                 line[:] = 0
                 head = low if is_short else np.uint64(0)
