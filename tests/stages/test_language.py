@@ -115,7 +115,7 @@ def test_scores_are_those_of_the_library_window_by_window():
     docs += [" ".join(some) for some in SENTENCES.values()]
     docs += [
         prose("en", 900) + prose("de", 700),
-        prose("hu", 300) + "x" * 900,
+        prose("fr", 300) + "x" * 900,
         CODE,
         "a </s> b " * 40,
     ]
