@@ -94,7 +94,8 @@ class Official:
             return (), np.zeros(0)
         total = sum((part for part, _ in sums), self._mean(""))
         scores = self._softmax(total / rows, rows) + 1e-5  # which the library adds to a chance, too
-        group = next((g for g in self._groups if self.labels[scores.argmax()] in g.labels), None)
+        best = self.labels[scores.argmax()].removeprefix(PREFIX)
+        group = next((group for group in self._groups if best in group.labels), None)
         families = np.arange(len(self.labels))
         if group is not None:
             places = [self.labels.index(f"{PREFIX}{label}") for label in group.labels]
@@ -102,8 +103,8 @@ class Official:
             families[places] = places[0]
             if own.max() < (1 - IN_QUESTION) * own.sum():
                 start = text.encode()[:NEAR_BYTES].decode("utf-8", "ignore")
-                logits = group.logits(utf8(pa.array([start], pa.large_string())))[0]
-                scores[places] = own.sum() * group.card.probabilities(np.log(own) + logits)
+                logits = group.logits(utf8(pa.array([start], pa.large_string())))
+                scores[places] = own.sum() * group.card.probabilities(np.log(own) + logits)[0]
         order = np.argsort(-scores, kind="stable")
         family = families == families[order[0]]
         other = sum(
