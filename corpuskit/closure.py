@@ -1,6 +1,6 @@
 """Which source files decide what a stage or a kernel does: its own, and all that it imports.
 
-Imports are read by Python's own parser, wherever they stand in a file, and resolved as Python
+Imports are read by Python's own parser, wherever they are in a file, and resolved as Python
 resolves them, but nothing is executed. What a file imports, and the digest of what decides in it,
 are kept in the cache folder under the hash of its bytes: to parse the files of a usual pipeline
 takes a CPU second.

@@ -31,6 +31,7 @@ PLAIN = ClassifierSettings(dim=16, epochs=10, lr=0.3, word_ngrams=2, buckets=200
 NORMAL = dataclasses.replace(PLAIN, normalize="lower,punct")
 LINEAR = dataclasses.replace(NORMAL, family="linear")
 POSITIVE = "1"
+MODELS = Path(__file__).parents[2] / "corpuskit" / "models"
 
 
 def read(shared: Path) -> list[LabelledRow]:
@@ -54,6 +55,33 @@ def others(shared: Path) -> dict[str, list[LabelledRow]]:
         name: [*spam, *(LabelledRow(row["text"][:3000], "1") for row in rows[:500])]
         for name, rows in (("manuals", manuals), ("news", news))
     }
+
+
+def judge_embedded(shared: Path) -> None:
+    """Print how well the embedded model does on texts that it has not learned from."""
+    model = open_model(str(MODELS / "quality.model"))
+    table = pq.read_table(shared / "quality" / "quality_train.parquet").to_pylist()
+    sets = {"messages": messages(shared), **others(shared)}
+    for group in ("adbar", "mozilla"):
+        for name, languages in (
+            ("English", {"en"}),
+            ("other", {r["lang"] for r in table} - {"en"}),
+        ):
+            sets[f"{group}, {name}"] = [
+                LabelledRow(row["text"], str(row["label"]))
+                for row in table
+                if row["source"].startswith(group) and row["lang"] in languages
+            ]
+    print("| judged | texts | embedded | words per line | good below .5 | bad below .5 |")
+    print(f"|{'---|' * 6}")
+    for name, rows in sets.items():
+        truth = np.array([row.label == "1" for row in rows])
+        scores = judge(model, rows, "prose").scores
+        lines = [[line for line in row.text.split("\n") if line.strip()] for row in rows]
+        plain = np.array([np.mean([len(line.split()) for line in some]) for some in lines])
+        shares = [f"{100 * (scores[some] < 0.5).mean():.0f} %" for some in (truth, ~truth)]
+        areas = [area(scores, truth), area(plain, truth)]
+        print(f"| {name} | {len(rows):,} | {' | '.join(areas + shares)} |")
 
 
 class Ours:
@@ -103,8 +131,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", help="Python of an environment with scikit-learn")
     parser.add_argument("--auto", action="store_true", help="Also what --auto chooses: 15 CPU min")
+    parser.add_argument("--embedded", action="store_true", help="Judge the embedded model alone")
     given = parser.parse_args()
     shared = Path(os.environ["CORPUSKIT_SHARED_DATA"])
+    if given.embedded:
+        judge_embedded(shared)
+        return
     rows, sms = read(shared), messages(shared)
     tools = [
         Ours("fastText", PLAIN),

@@ -41,6 +41,7 @@ LINEAR = ClassifierSettings(
     family="linear", normalize="lower,punct", word_ngrams=2, minn=2, maxn=5, min_count=2
 )
 SPLIT = Split(0.2)
+MODELS = Path(__file__).parents[2] / "corpuskit" / "models"
 NAMED = 25
 """Fewest harmless sentences with a word, for the word to be looked at."""
 
@@ -147,6 +148,8 @@ def main() -> None:
         tools[f"chosen, {home}", home] = our_scores(learned[home], WORDS, auto=True)
         if given.peers:
             tools[f"TF-IDF + LR, {home}", home] = peer_scores(given.peers, "tfidf", learned[home])
+    embedded = open_model(str(MODELS / "toxicity.model"))
+    tools["embedded", ""] = lambda rows: judge(embedded, rows, "toxic").scores
     tools["LDNOOBW words", ""] = word_list(shared)
     if given.peers:
         tools["alt_profanity_check", ""] = peer_scores(given.peers, "alt_profanity_check")
@@ -170,9 +173,14 @@ def main() -> None:
         there = sets[other] if other == "wiki" else aside[other]
         thresholds(f"fastText words, {home}", score, aside[home], {other: there})
     texts = sets["wiki"] * 5
-    for name in ("fastText words, tweets", "linear characters, tweets"):
+    for name, home in (
+        ("fastText words", "tweets"),
+        ("linear characters", "tweets"),
+        ("embedded", ""),
+    ):
+        name = f"{name}, {home}" if home else name
         start = time.process_time()
-        tools[name, "tweets"](texts)
+        tools[name, home](texts)
         rate = sum(len(row.text.encode()) for row in texts) / 1e6 / (time.process_time() - start)
         print(f"{name}: {rate:.1f} MB per CPU second")
 

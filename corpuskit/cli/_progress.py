@@ -41,7 +41,7 @@ LOOK_SECONDS = 2.0
 """How often manifests are looked for that are new."""
 
 SPARE = 20.0
-"""So many times as long as a look takes is waited for the next one."""
+"""Pause between two looks, as a multiple of what a look takes."""
 
 
 class QuietObserver(RunCallbacks):

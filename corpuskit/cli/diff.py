@@ -66,7 +66,7 @@ def command(
 # ---------------------------------------------------------------- a comparison for people
 
 MOST_WORDS = 120
-"""Characters of what plans say about a change; all of it stands above."""
+"""Characters of what plans say about a change; the whole text is printed above."""
 
 _TITLES = {
     "dropped": "Kept in A, not in B",

@@ -146,7 +146,7 @@ def dump_yaml(value: Any) -> str:
 
 
 def dump_value(value: Any) -> str:
-    """Return one plain value as it stands in YAML, on one line."""
+    """Return one plain value as YAML writes it, on one line."""
     plain = _plain_keys(value)
     text = yaml.dump(
         plain, None, _OneLineDumper, default_flow_style=True, sort_keys=False, width=1 << 20
@@ -469,7 +469,7 @@ class _YamlFile:
 def _plain(
     node: yaml.Node, path: Path, at: KeyPath, locations: dict[KeyPath, tuple[str, str]]
 ) -> Any:
-    """Turn YAML nodes into plain values and note where each one stands."""
+    """Turn YAML nodes into plain values and note the position of each."""
     here = f"{path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
     if not str(node.tag).startswith("tag:yaml.org,2002:") or "python" in str(node.tag):
         raise ConfigError(here, f"the tag {node.tag!r} is not allowed.", "Write plain values.")

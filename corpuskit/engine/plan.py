@@ -356,7 +356,7 @@ class _Builder:
             self.flush()
         if self.role != stage.reads:
             position = "after pack" if stage.reads == "packed" else "before pack"
-            raise ConfigError(step.where, f"{step.label} must stand {position}.")
+            raise ConfigError(step.where, f"{step.label} must be {position}.")
         earlier: tuple[int, ...] = ()
         for stage_pass in stage.passes():
             waits = tuple(range(len(self.phases))) if stage_pass.at_end else ()
@@ -385,7 +385,7 @@ class _Builder:
     def _reads_input(self, step: Step, stage: GlobalStage) -> bool:
         """Return whether the first pass of a stage runs while the input is read.
 
-        That is where nothing stands before it and texts are cheap to read again: Parquet on disk
+        That is where no stage precedes it and texts are cheap to read again: Parquet on disk
         takes 2 to 3 CPU seconds a GB to read, and 6 to write as a shard. An edit of the stage then
         reads the input again, as it would read the shards.
         """

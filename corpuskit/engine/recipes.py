@@ -46,7 +46,7 @@ PARAMETERS = {
 
 
 class RecipeStep(Parameters):
-    """One published step, in the words of its `source` (a key of `links`), and what stands for it.
+    """One published step, in the words of its `source` (a key of `links`), and its stages.
 
     Attributes:
         match: `equal`: the same decisions; `ours`: nobody published it; else `why` says more.
@@ -127,7 +127,7 @@ def find_recipe(name: str) -> CorpusRecipe:
 def pipeline_text(
     recipe: CorpusRecipe, sources: Mapping[str, Any], output: str, overrides: Sequence[str] = ()
 ) -> tuple[str, dict[str, str]]:
-    """Return a recipe as a pipeline file, each stage below a comment that says what it stands for.
+    """Return a recipe as a pipeline file, each stage below the step it implements.
 
     A step that needs something, and of whose stages no parameter is given (by `overrides`, in the
     form `stage.parameter=value`), becomes a comment; parameter -> what to give is returned, too.
@@ -165,7 +165,7 @@ def pipeline_text(
 
 
 def stage_words(name: str, params: Mapping[str, Any]) -> str:
-    """Return a stage as it stands in a pipeline file."""
+    """Return a stage as a pipeline file has it."""
     return f"{name}: {dump_value(dict(params))}" if params else name
 
 

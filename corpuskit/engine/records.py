@@ -143,7 +143,7 @@ READ, LEFT = "read", "left"
 """In `at`: as the phase of the inputs read documents, and as a phase leaves them."""
 
 MAX_NAMES = {"domain": 1000, "value": 200}
-"""So many names of a kind are kept per cell, the most frequent ones; the rest has no name."""
+"""Names of a kind that are kept per cell: the most frequent ones; the others lose theirs."""
 
 MAX_NAME_BYTES = 253
 """Longer names are no domains (RFC 1035: 253 characters) and no labels; they lose their name."""
@@ -167,7 +167,7 @@ _DOMAIN = (
     r"^[A-Za-z][A-Za-z0-9+.\-]*://(?:[^/?#@]*@)?(?:[wW]{3}\.)?"
     r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s\x00-\x20\x7f/?#:<>\"'\\^`{|}\[\]]+)(?:[/?#:]|$)"
 )
-"""What stands where RFC 3986 has the host; with characters that no host has, there is no host."""
+"""The host of a URL as RFC 3986 places it; with characters that no host has, there is no host."""
 
 
 def bins(values: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from corpuskit.storage import Store
 
 WORTH_A_LISTING = 32
-"""So many files of a folder are looked up by listing it; fewer are asked for one by one."""
+"""From this many files on a folder is listed; fewer are looked up one by one."""
 
 _FILE = attrgetter(*(field.name for field in dataclasses.fields(InputFile)))
 _SLICE = attrgetter(*(field.name for field in dataclasses.fields(Slice)))

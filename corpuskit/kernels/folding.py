@@ -146,7 +146,7 @@ SAME, BECOMES, SPACE, DIGIT, ODD = range(5)
 """Kinds of characters: stays; is replaced; is a space; is a digit; only Python knows."""
 
 SEPARATES = 8
-"""Added to a kind: the character may stand between the digits of one number."""
+"""Added to a kind: the character may be between the digits of one number."""
 
 
 class Simple(NamedTuple):

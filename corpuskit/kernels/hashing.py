@@ -132,7 +132,7 @@ def xxh64(data: Bytes, begin: int, end: int, seed: np.uint64) -> np.uint64:
 
 @kernel
 def hash_texts(offsets: Offsets, data: Bytes) -> tuple[Hashes, Hashes]:
-    """Return 128 bits of each text as two (N,) arrays: XXH64 under two seeds, of which one is 0.
+    """Return 128 bits of each text as two (N,) arrays: XXH64 under two seeds, one of them 0.
 
     O(B), about 4 GB/s; allocates 16 N bytes.
     """

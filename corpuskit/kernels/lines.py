@@ -124,7 +124,7 @@ def find_newlines(data: Bytes, begin: int, end: int) -> Offsets:
 
 @inline
 def _matches(data: Bytes, at: int) -> np.uint64:
-    """Return 8 bytes of which the highest bit is set where there is a newline."""
+    """Return 8 bytes whose highest bit is set where there is a newline."""
     mixed = load64(data, at) ^ _NEWLINES
     return ~(((mixed & _SEVENS) + _SEVENS) | mixed | _SEVENS)
 

@@ -1,4 +1,4 @@
-"""How byte pair encoding builds each token of a vocabulary of which only the order is known.
+"""How byte pair encoding builds each token of a vocabulary if only its order is known.
 
 Merging always joins the two neighbours that make the token of the lowest priority, the leftmost of
 equal ones. What happens within a token's bytes does not depend on what is around them, as long as

@@ -141,7 +141,7 @@ class GramSettings(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """Hashed n-grams of N texts: sparse rows, one behind the other.
+    """Hashed n-grams of N texts: sparse rows, one after another.
 
     Attributes:
         bounds: (N + 1,) int64, where each row begins.
@@ -237,7 +237,7 @@ def _count_grams(
 def count_grams(begins: Offsets, ends: Offsets, data: Bytes, grams: GramSettings) -> Counted:
     """Count the n-grams of texts; O(B times n-grams per byte).
 
-    Words are what stands between bytes up to 0x20: normalise first. Memory is 8 bytes for each
+    Words are the runs between bytes up to 0x20: normalise first. Memory is 8 bytes for each
     different n-gram of a text, and 4 per bucket.
     """
     sizes = ends - begins

@@ -128,7 +128,7 @@ class PartIndex:
             )
 
     def extended(self, added: Sequence[AddedRun]) -> PartIndex:
-        """Return the index with the sources of other runs behind its own."""
+        """Return the index with the sources of other runs after its own."""
         index = copy.copy(self)
         index.__dict__.pop("_chain", None)
         index.paths, index.digests = [*self.paths], [*self.digests]

@@ -410,7 +410,7 @@ class TokenPages:
     """Reads and verifies pages, into memory of its own; for one thread.
 
     The pages between `begin` and `check` are verified together, by one CRC over all of them with
-    four bytes behind each that bring it back to 0: an error in one page is found exactly as by its
+    four bytes after each that bring it back to 0: an error in one page is found exactly as by its
     own CRC, and the part of a page that zlib has to see, its end, is one for all.
     """
 

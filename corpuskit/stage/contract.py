@@ -278,7 +278,7 @@ class Reject:
 
 
 class Source(Stage):
-    """Reads one file format. `paths` is what stands after the format's name in YAML."""
+    """Reads one file format. `paths` is the value of the format's name in YAML."""
 
     rules: ClassVar[tuple[str, ...]] = ("bad_text", "invalid_utf8", "too_long", "lone_surrogate")
 

@@ -47,7 +47,7 @@ class UnitContext(Protocol):
 
     unit: Unit
     label: str
-    """What the stage is called in this pipeline: its name, or `name_2` where it stands twice."""
+    """Name of the stage in this pipeline, or `name_2` for its second use."""
     seed: int
     given: Mapping[str, Any]
     """What earlier stages provide (`tokenizer`, `packing`)."""
@@ -59,7 +59,7 @@ class UnitContext(Protocol):
         """Add rows to the ledger part of this unit."""
 
     def keeps_text(self, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return of which documents the ledger keeps the text: others need not be read."""
+        """Return the documents whose text the ledger keeps: others need not be read."""
 
     def write_shuffle(
         self, name: str, columns: Mapping[str, Any], *, is_sorted: bool = False

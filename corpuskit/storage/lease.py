@@ -45,7 +45,7 @@ class Lease:
 
     Args:
         bucket: with a retry policy that fits: see `lease_retries`.
-        key: of the object that stands for it.
+        key: of the object that represents it.
         address: what the user calls that which is held.
 
     Attributes:

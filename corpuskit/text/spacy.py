@@ -156,7 +156,7 @@ def _matched(tokenizer: Any) -> dict[str, list[str]]:
 
 
 class Answers(NamedTuple):
-    """How T words stand in C chunks.
+    """Where T words are in C chunks.
 
     Attributes:
         data: the bytes of the words.
@@ -478,7 +478,7 @@ def _longest(matches: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class Seam(NamedTuple):
-    """A text that stands before or after a chunk; see `kernels/words/split.py`."""
+    """A text before or after a chunk; see `kernels/words/split.py`."""
 
     text: str
     is_behind: bool

@@ -400,7 +400,7 @@ class ProfileSettings(Section):
     """Traces by torch.profiler, in OUTPUT/profile. A traced step takes longer."""
 
     steps: list[int]
-    """Steps to trace, as metrics.jsonl counts them; those behind the first few are warm."""
+    """Steps to trace, as metrics.jsonl counts them; those after the first few are warm."""
     ranks: list[int] = [0]
     """Ranks that trace."""
     memory: bool = False
@@ -666,7 +666,7 @@ def stage_spans(layers: int, parallel: ParallelSettings) -> list[StageSpan]:
 
 
 def require_even_shares(shape: ModelShape, seq_len: int, tensor: int) -> None:
-    """Refuse sizes of which `tensor` ranks cannot have equal shares.
+    """Refuse sizes that `tensor` ranks cannot divide equally.
 
     Raises:
         UsageError: names each, and the next size that would do.

@@ -89,7 +89,7 @@ def encode_items(
 ) -> list[TaskItem]:
     """Return items as a model reads them.
 
-    Context and continuation are encoded together, as they would stand in a document, and the
+    Context and continuation are encoded together, as in a document, and the
     continuation is what comes after the tokens of the context alone.
 
     Args:

@@ -94,7 +94,7 @@ def test_inputs_inside_the_output_are_refused(lab):
         ([{"holdout": {"ratio": 0.1}}, "exact_dedup", {"holdout": {"ratio": 0.2}}], "holdout"),
         ([{"mix": {"weights": {"web": 1, "books": 1}}}], "mix needs packed rows"),
         (["pack"], "pack"),
-        (["shuffle"], "shuffle must stand after pack"),
+        (["shuffle"], "shuffle must be after pack"),
     ],
     ids=str,
 )

@@ -13,12 +13,22 @@ from corpuskit.stages.annotators._classifier import train_classifier
 from corpuskit.stages.annotators._fasttext import ClassifierSettings
 from corpuskit.stages.annotators._labelled import LabelledRow
 from corpuskit.stages.annotators.quality import Quality
+from tests.conftest import ROOT
 from tests.contract.strategies import decide, view
 from tests.oracles import oracle_of
 from tests.oracles.annotators import open_official
 from tests.test_classifier import rows_of_two_classes
 
 BLANKS = ["", " ", "\n\n", "\u3000\x1c"]
+
+
+def test_the_embedded_model_tells_prose_from_what_is_around_it():
+    prose = (ROOT / "sample_data" / "notes" / "notes-0.txt").read_text()[:1500]
+    menu = "\n".join(["Home", "Products", "Log in", "Add to basket", "Privacy policy"] * 4)
+    shuffled = " ".join(sorted(prose.split(), key=lambda word: word[::-1]))
+    scores = Quality().apply(view([prose, menu, shuffled])).columns["score"].to_pylist()
+    assert scores[0] > 0.5 > max(scores[1:])
+    assert decide(Quality(min_score=0.5), [prose, menu]) == [None, "score"]
 
 
 @pytest.fixture(scope="module")

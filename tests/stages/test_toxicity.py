@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from corpuskit.cli.classifier import command
 from corpuskit.errors import UsageError
+from corpuskit.stages.annotators._fasttext import open_model
 from corpuskit.stages.annotators.quality import Quality
 from corpuskit.stages.annotators.toxicity import Toxicity
 from tests.conftest import ROOT
@@ -32,6 +33,16 @@ def test_it_scores_and_drops_nothing_by_default():
     assert empty == 0
     assert outcome.columns["label"].to_pylist() == ["fine", "toxic", None]
     assert outcome.codes.tolist() == [0, 0, 0]
+
+
+def test_the_embedded_model_tells_rude_comments_from_kind_ones():
+    low, high, empty = Toxicity().apply(view([KIND, RUDE, ""])).columns["score"].to_pylist()
+    assert low < 0.1
+    assert high > 0.9
+    assert empty < 0.5
+    model = open_model(Toxicity()._path)
+    assert "alt-profanity-check" in (ROOT / "corpuskit/models/LICENSE.md").read_text()
+    assert model.labels == ("other", "toxic")
 
 
 def test_the_bounds_drop_on_either_side_and_keep_what_is_equal():

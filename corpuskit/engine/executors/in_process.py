@@ -68,7 +68,7 @@ class InProcess(Launcher):
                     if not end.code:  # else it would look like a finished run
                         raise TaskError(f"task {task.name}: a stage ended the process.") from end
                     raise
-                except Exception as error:  # noqa: BLE001 - recorded, and told by the caller
+                except Exception as error:  # noqa: BLE001 - recorded; the caller reports it
                     reporter.flush()
                     self._failed(round_, task, failure_fields(error))
                 else:

@@ -59,7 +59,7 @@ class SpanTally:
 
 
 class RowLocation(NamedTuple):
-    """Where a ledger row stands; smaller marks are taken first."""
+    """The position of a ledger row; smaller marks are taken first."""
 
     mark: int
     key: int

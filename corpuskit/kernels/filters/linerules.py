@@ -213,7 +213,7 @@ def _stands(data: Bytes, start: int, at: int, end: int, word: Bytes) -> bool:
 
 @kernel
 def _may_hold_phrase(data: Bytes, start: int, end: int) -> bool:
-    """Return whether `cart`, `ead more` or `gn-` may stand in a line, in any case.
+    """Return whether `cart`, `ead more` or `gn-` may be in a line, in any case.
 
     Letters for which regular expressions know other spellings (i, s, k) are not looked at.
     """

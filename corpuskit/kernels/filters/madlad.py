@@ -169,7 +169,7 @@ def _cursed(
 
 @kernel
 def _holds(data: Bytes, at: int, end: int, offsets: Offsets, spelt: Bytes) -> bool:
-    """Return whether an entry stands at `at`."""
+    """Return whether an entry is at `at`."""
     for number in range(len(offsets) - 1):
         place, size, same = offsets[number], offsets[number + 1] - offsets[number], 0
         while same < size and at + same < end and data[at + same] == spelt[place + same]:

@@ -47,7 +47,7 @@ class Repetition(NamedTuple):
     Attributes:
         codes: (N,) uint8, k + 1 where measure k is the first above its limit, else 0.
         values: (N,) float64, that measure, NaN where there is none.
-        measured: (R, N) float64, or (R, 0); NaN where a text has no run of so many words.
+        measured: (R, N) float64, or (R, 0); NaN where a text has no run of that many words.
     """
 
     codes: NDArray[np.uint8]

@@ -40,7 +40,7 @@ VERSION_CUES = "version ver v release build revision"
 (`FileVersion`)."""
 
 VERSION_GAP = b" \t:=\"'(>"
-"""What may stand between them, at most twelve of these bytes."""
+"""Allowed between them, at most twelve of these bytes."""
 
 # What ipaddress of CPython (at 0189152dc50e) calls global: all but these; `!` marks exceptions
 # inside of them. Written down here, since the answer differs between the Python versions we run on.
@@ -190,7 +190,7 @@ def _is_heading(data: Bytes, begin: int, start: int, stop: int, end: int) -> boo
 
 @kernel
 def _is_version(data: Bytes, begin: int, at: int) -> bool:
-    """Return whether one of VERSION_CUES stands before `at`."""
+    """Return whether one of VERSION_CUES precedes `at`."""
     gap = 0
     while gap < 12 and at > begin and _IS_GAP[data[at - 1]]:
         at, gap = at - 1, gap + 1
@@ -209,7 +209,7 @@ def _is_version(data: Bytes, begin: int, at: int) -> bool:
 def _read_ipv6(
     data: Bytes, start: int, end: int, groups: NDArray[np.uint64]
 ) -> tuple[int, int, int]:
-    """Read groups of an address; return (end, groups read, group before which `::` stands or -1).
+    """Read groups of an address; return (end, groups read, group that follows `::`, or -1).
 
     End 0: this cannot be an address, nor look like one: one with `::` needs a decimal digit, and
     three groups or four digits in the first; groups of two digits throughout are bytes.

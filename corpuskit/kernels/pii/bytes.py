@@ -53,7 +53,7 @@ def is_in(data: Bytes, at: int, end: int, bits: int) -> bool:
 
 @kernel
 def digits_at(data: Bytes, at: int, end: int, most: int) -> int:
-    """Return how many digits stand at `at`, counting `most` of them."""
+    """Return how many digits there are at `at`, counting `most` of them."""
     stop = min(end, at + most)
     count = 0
     while at + count < stop and CLASS[data[at + count]] & DIGIT:
@@ -63,7 +63,7 @@ def digits_at(data: Bytes, at: int, end: int, most: int) -> int:
 
 @kernel
 def is_group(data: Bytes, at: int, end: int, mark: int, size: int) -> bool:
-    """Return whether a separator and exactly `size` digits stand at `at`."""
+    """Return whether a separator and exactly `size` digits are at `at`."""
     return at < end and data[at] == mark and digits_at(data, at + 1, end, size + 1) == size
 
 
@@ -87,7 +87,7 @@ def may_end(data: Bytes, at: int, end: int, is_spaced: bool, is_strict: bool) ->
 
 @kernel
 def follows_digit(data: Bytes, begin: int, at: int) -> bool:
-    """Return whether a digit and a space stand before `at`."""
+    """Return whether a digit and a space precede `at`."""
     return at - 2 >= begin and data[at - 1] == SPACE and CLASS[data[at - 2]] & DIGIT != 0
 
 

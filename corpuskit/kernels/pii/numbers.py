@@ -64,7 +64,7 @@ and tests of 64-bit code), and one of 250 of 14; nearly all cards have 15 or 16 
 """
 
 CARD_REACH = 48
-"""Bytes before the number in which such a word may stand."""
+"""Bytes before the number that are searched for such a word."""
 
 IBANS = """AD8n12c AE19n AL8n16c AT16n AZ4a20c BA16n BE12n BG4a6n8c BH4a14c BI23n BR23n1a1c
 BY4c4n16c CH5n12c CR18n CY8n16c CZ20n DE18n DJ23n DK14n DO4c20n EE16n EG25n ES20n FI14n FK2a12n
@@ -223,7 +223,7 @@ def _card(data: Bytes, begin: int, at: int, end: int, run: int) -> int:
 
 @kernel
 def _has_card_cue(data: Bytes, begin: int, at: int) -> bool:
-    """Return whether one of CARD_CUES stands in the bytes before `at`."""
+    """Return whether one of CARD_CUES is in the bytes before `at`."""
     place = max(begin, at - CARD_REACH)
     while place < at:
         word, size = np.uint64(0), np.uint64(0)
@@ -310,18 +310,18 @@ NUM_WEAK = 3
 and begin as a telephone number does or end its clause. `mobile:` and `cell:` are strong."""
 
 LINKS = "number no nr is at me us on"
-"""What may stand between such a word and the number."""
+"""Allowed between such a word and the number."""
 
 FOLLOWERS = "or and for to at on now today tonight tomorrow before after between from if when ext"
 """Words that may follow a number that ends its clause; `people` after `call 12 34 567` may not."""
 
 GAP = b" \t.:=#"
-"""What may stand around them, at most four of these bytes."""
+"""Allowed around them, at most four of these bytes."""
 
 ENDS = b"\n\r,;!?)]}>'\"`<|*"
 """What ends a clause right after a number; so does a dot, dash or slash with no digit after it."""
 
-_NONE, _STRONG, _LOOSE = 0, 1, 2  # what stands before a number: nothing, a strong cue, a weak one
+_NONE, _STRONG, _LOOSE = 0, 1, 2  # what precedes a number: nothing, a strong cue, a weak one
 
 
 def _codes(text: str) -> Numbers:
@@ -536,7 +536,7 @@ def _international(data: Bytes, at: int, end: int, run: int) -> int:
 
 @kernel
 def is_bracket(data: Bytes, at: int, end: int) -> bool:
-    """Return whether an opening bracket and a digit stand at `at`."""
+    """Return whether an opening bracket and a digit are at `at`."""
     return at < end and data[at] == OPEN and is_in(data, at + 1, end, DIGIT)
 
 
@@ -545,7 +545,7 @@ def _any_groups(data: Bytes, at: int, end: int, is_weak: bool) -> tuple[int, boo
     """Return the end of 7 to 12 digits in groups at `at`, 0 if there are none, and a doubt.
 
     The doubt: they are a count unless they end their clause. The first group may be in brackets.
-    All on end they must be 9, or not at all if `is_weak`. A slash stands after an area code only;
+    All on end they must be 9, or not at all if `is_weak`. A slash may follow an area code only;
     dots do not mix with other marks; at most one group is of one digit, and the last only after a
     dash and an area code (030 1234-0): lists, scores and ISBN have such groups.
     """

@@ -409,7 +409,7 @@ def _block(data: Bytes, start: int, end: int) -> tuple[int, int]:
 #
 # First all e-mail addresses, then addresses in what lies between. Why one look at each `@` and each
 # first dot gives what backtracking gives: no expression can run over an `@` but where it asks for
-# one, so each `@` has one stretch that may stand before it and one domain; the leftmost place in
+# one, so each `@` has one stretch that may precede it and one domain; the leftmost place in
 # that stretch where a word begins or ends wins. datatrove's own run over `a-a-a-a` takes time
 # quadratic in its length, this does not.
 

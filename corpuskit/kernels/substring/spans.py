@@ -149,7 +149,7 @@ def trim_spans(
 ) -> tuple[Offsets, Offsets]:
     """Return starts and ends of spans shrunk until the text around them stays whole, (S,) each.
 
-    CHAR: no character is cut, nor a combining mark from what it stands on. WORD: nor a word, and
+    CHAR: no character is cut, nor a combining mark from its base character. WORD: nor a word, and
     what is left of the text before and after a span never becomes one word; in scripts without
     spaces each character counts as a word. LINE: whole lines go. A span may become empty. O(B) of
     the spans at most.
@@ -205,7 +205,7 @@ def _kind_before(data: Bytes, at: int, kinds: Bytes) -> int:
 
 # ---------------------------------------------------------------- longest common prefixes
 #
-# All texts stand in one array, each with a separator after it that occurs in no text. Letters: M
+# All texts are in one array, each with a separator after it that occurs in no text. Letters: M
 # symbols, separators included; N texts; L symbols of a window.
 
 

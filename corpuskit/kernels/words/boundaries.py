@@ -34,7 +34,7 @@ IS_PICTOGRAPH, IS_SPACE = 32, 64
 
 _CLASS = 31
 _NOTHING = 31
-"""What stands before the text, and after it."""
+"""The class before the text, and after it."""
 
 _PART_ROWS, _BUCKET_ROWS = 4096, 2
 """N-grams that are sorted together, in the nearest caches, and of a bucket of these; about."""
@@ -68,7 +68,7 @@ def _is_joined(before: int, last: int, found: int, after: int, regionals: int) -
     Args:
         before, last: classes of the two characters before it; `found`, `after`: of itself and the
             next one; none is passed over.
-        regionals: how many regional indicators stand before it.
+        regionals: how many regional indicators precede it.
     """
     if _LETTER <= last <= _NUMBER and _LETTER <= found <= _NUMBER:
         return True

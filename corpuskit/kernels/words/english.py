@@ -279,7 +279,7 @@ def _infix_length(
 
 @kernel
 def _hyphens_length(codes: Ints, bits: Ints, at: int, end: int) -> int:
-    """Return how many of the hyphens at `at` stand before a letter: - -- --- and dashes."""
+    """Return how many of the hyphens at `at` precede a letter: - -- --- and dashes."""
     code = codes[at]
     most = 3 if code == 45 else 2 if code == 0x2014 else 1
     for length in range(1, most + 1):

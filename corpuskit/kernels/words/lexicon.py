@@ -135,7 +135,7 @@ class Lexicon:
         return frozen(marks[:size])
 
     def reserve(self, num_records: int, size_bytes: int) -> None:
-        """Make room for more records of so many bytes; what is reserved is not written to."""
+        """Reserve memory for more records of that size; it is not written to yet."""
         records = self.records
         num, size = (int(used) for used in records.used)
         if num + num_records > len(records.chars):

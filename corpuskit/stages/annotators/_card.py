@@ -1,6 +1,6 @@
 """What a classifier's file says beside its weights: how texts are normalised, and its calibration.
 
-In a fastText model it stands behind the last matrix, where the library does not look: it loads such
+In a fastText model it follows the last matrix, where the library does not look: it loads such
 a file, but knows nothing of the two.
 """
 
@@ -103,7 +103,7 @@ def parse_normalization(text: str) -> tuple[str, ...]:
 
 
 def append_card(path: Path, card: ModelCard) -> None:
-    """Write a card behind a fastText model; nothing if it says nothing."""
+    """Append a card to a fastText model; nothing if it says nothing."""
     if card != ModelCard():
         content = json.dumps(card.to_dict()).encode()
         with path.open("ab") as file:
@@ -111,7 +111,7 @@ def append_card(path: Path, card: ModelCard) -> None:
 
 
 def card_behind(content: Any, end: int, labels: int) -> tuple[ModelCard, int]:
-    """Return the card behind a fastText model that ends at `end`, and where that ends.
+    """Return the card after a fastText model that ends at `end`, and where that ends.
 
     Raises:
         ValueError: there is a broken one.

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 NO_SPLIT = Split()
 CARD_BYTES = 300
-"""Room for a card of a few labels behind a fastText model."""
+"""Room for a card of a few labels after a fastText model."""
 TRIES = 5
-"""Times that rows are cut off anew until a model fits its budget; the first guess mostly does."""
+"""Times that rows are cut off again until a model fits its budget; the first guess mostly does."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ SUPERVISED = 3
 PREFIX = "__label__"
 
 ENTRY_TAIL = 9
-"""Bytes of a dictionary entry behind its word and NUL: count and type."""
+"""Bytes of a dictionary entry after its word and NUL: count and type."""
 
 _WORD = rb"[^\0]*+\0.{8}\0"
 _SOME = 4096
@@ -120,11 +120,11 @@ class ModelLayout(NamedTuple):
 
     Attributes:
         header: its arguments.
-        labels, counts: of its labels, as they stand in it.
-        num_words: in the dictionary, from `words` to `end_words` with the labels behind them.
+        labels, counts: of its labels, as the file has them.
+        num_words: in the dictionary, from `words` to `end_words` followed by the labels.
         pruned: buckets that have a row, -1 if all have one; `end_words` is the place of the list.
         input, output: the matrices.
-        card: what stands behind them.
+        card: what follows them.
     """
 
     header: Header
@@ -143,9 +143,9 @@ class Model(NamedTuple):
     """A model in memory.
 
     Attributes:
-        labels: as they stand in it, with their prefix.
+        labels: as the file has them, with their prefix.
         features, output: see there.
-        matrix: its rows one behind the other, each filled up with zeros to `stride` numbers.
+        matrix: its rows one after another, each filled up with zeros to `stride` numbers.
         dim, stride: numbers of a row, and those with the zeros.
         card: normalisation and calibration.
     """
@@ -169,7 +169,7 @@ def resident_bytes(path: str | Path) -> int:
 
 
 def labels_of(path: str | Path) -> tuple[str, ...]:
-    """Return the labels of a model in its order, as they stand in it; remembered while it stays.
+    """Return the labels of a model in its order, as the file has them; remembered while it stays.
 
     Those of a linear model have fastText's prefix, too.
 
@@ -475,7 +475,7 @@ def _calibration(content: mmap.mmap) -> tuple[Floats, int]:
 
 
 def append_calibration(path: Path, scales: Floats) -> None:
-    """Put a calibration behind a model of the loss softmax; fastText itself does not read so far.
+    """Append a calibration to a model of the loss softmax; fastText itself does not read so far.
 
     Args:
         path: a file without one.

@@ -86,7 +86,7 @@ def count_texts(
 
 
 def concatenate(parts: list[Counted]) -> Counted:
-    """Put rows behind each other."""
+    """Concatenate rows."""
     sizes = [np.diff(part.bounds) for part in parts]
     return Counted(
         np.concatenate([[0], np.cumsum(np.concatenate(sizes))]),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import BeforeValidator, Field
@@ -28,6 +29,8 @@ LabelText = Annotated[
 ]
 """Labels are text; a label 1 need not be quoted."""
 
+EMBEDDED = "embedded"
+
 BYTES_PER_SECOND = 50e6
 """Text that one core scores with a model that fits its cache."""
 
@@ -35,8 +38,12 @@ BYTES_PER_SECOND = 50e6
 class ScoringStage(StreamingStage):
     """A stage that scores documents by one label of a classifier."""
 
-    model: PathText = Field(min_length=1)
-    """Path of a classifier that `corpuskit classifier train` wrote, or of fastText (.bin, .ftz)."""
+    embedded: ClassVar[str]
+    """File of the model that comes with corpuskit, in corpuskit/models."""
+
+    model: PathText = Field(EMBEDDED, min_length=1)
+    """`embedded` (English), or the path of a classifier that `corpuskit classifier train` wrote, or
+    of fastText (.bin, .ftz)."""
     label: LabelText = Field(min_length=1)
     """Label whose probability is the score, without `__label__`; `score` of a model of numbers."""
     max_bytes: int | None = Field(None, ge=16)
@@ -46,14 +53,20 @@ class ScoringStage(StreamingStage):
     measures: bool = False
     """Also store what every rule measured, so that bounds can be tuned without another run."""
 
+    @property
+    def _path(self) -> str:
+        if self.model != EMBEDDED:
+            return self.model
+        return str(Path(__file__).parents[2] / "models" / self.embedded)
+
     def check(self, known: Known) -> None:
         del known
-        labels = [name.removeprefix(PREFIX) for name in labels_of(self.model)]
+        labels = [name.removeprefix(PREFIX) for name in labels_of(self._path)]
         for parameter, label in self.named_labels():
             if label not in labels:
                 hint = suggest(label, labels)
                 raise UsageError(f"{parameter}: the model {self.model} has no {label!r}. {hint}")
-        low, high = bounds_of(self.model)
+        low, high = bounds_of(self._path)
         for rule, parameter in self.bounds.items():
             bound = self.threshold(rule)
             if bound > high:
@@ -67,10 +80,10 @@ class ScoringStage(StreamingStage):
         return [("label", self.label)]
 
     def values(self) -> Mapping[str, frozenset[str]]:
-        return {"label": frozenset(name.removeprefix(PREFIX) for name in labels_of(self.model))}
+        return {"label": frozenset(name.removeprefix(PREFIX) for name in labels_of(self._path))}
 
     def files(self) -> tuple[str, ...]:
-        return (self.model,)
+        return (self._path,)
 
     def adds(self) -> Mapping[str, pa.DataType]:
         return {"score": pa.float64(), "label": pa.string()}
@@ -81,7 +94,7 @@ class ScoringStage(StreamingStage):
             seen = min(seen, volume.documents * self.max_bytes)
         return Cost(
             cpu_seconds=seen / BYTES_PER_SECOND,
-            resident_bytes=resident_bytes(self.model),
+            resident_bytes=resident_bytes(self._path),
             disk_bytes=volume.documents * 10,
         )
 
@@ -92,7 +105,7 @@ class ScoringStage(StreamingStage):
             UsageError: the model is missing or does not have the label.
             DataError: the model is not a whole one.
         """
-        model = open_model(self.model)
+        model = open_model(self._path)
         predictions = model.predict(
             text,
             len(model.labels),

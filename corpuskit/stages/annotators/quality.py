@@ -29,11 +29,12 @@ _MENU = "Home | Products | Contact | Login | Register | Privacy policy | Terms o
 class Quality(ScoringStage):
     """Score documents with a classifier, and drop those that score low.
 
-    Use it after the heuristic rules, with a model trained on texts like those you want more of
-    (positive) and on your own crawl (negative): `corpuskit classifier train`; docs/accuracy has
-    what such models do on texts of other sources. Without `min_score`, `keep_labels` and
-    `remove_labels` it only annotates. `corpuskit classifier eval` finds a `min_score` for the share
-    of documents or for the precision that you want.
+    Use it after the heuristic rules. The embedded model tells English prose from menus, notices,
+    offers and lists, and knows nothing of what is well written or educational: docs/accuracy/
+    quality.md has its figures. For that, train a model on texts like those you want more of
+    (positive) and on your own crawl (negative): `corpuskit classifier train`. Without `min_score`,
+    `keep_labels` and `remove_labels` the stage only annotates. `corpuskit classifier eval` finds a
+    `min_score` for the share of documents or for the precision that you want.
 
     The score is the probability of `label`, even if another label is more likely, rounded to 4
     decimals before it is stored or compared; of a model of numbers (`--regression`) it is the
@@ -47,6 +48,7 @@ class Quality(ScoringStage):
     (Li et al. 2024) is `min_score: 0.018112` on `hq`.
     """
 
+    embedded: ClassVar[str] = "quality.model"
     rules: ClassVar[tuple[str, ...]] = ("empty", "score", "keep_labels", "remove_labels")
     bounds: ClassVar[Mapping[str, str]] = {"score": "min_score"}
     examples: ClassVar[tuple[Example, ...]] = (
@@ -58,6 +60,8 @@ class Quality(ScoringStage):
         Example(" \n ", "empty", {**_TINY, "min_score": 0}),
     )
 
+    label: LabelText = Field("prose", min_length=1)
+    """Label whose probability is the score, without `__label__`; `score` of a model of numbers."""
     min_score: float | None = Field(None, ge=0, allow_inf_nan=False)
     """Least score; null drops nothing. Above 1 only for a model of numbers."""
     keep_labels: Bounds | None = None

@@ -32,11 +32,12 @@ class Toxicity(ScoringStage):
     """Score documents with a toxicity classifier; by default nothing is dropped.
 
     Use it to store a score per document, look at what scores high, and only then set `max_score`
-    (drop above) or `min_score` (drop below, to collect examples). No model comes with corpuskit:
-    train one with `corpuskit classifier train` on labelled texts of the kind that you will score.
-    Such a model knows words, not meaning. Trained on tweets it is little better than chance on
-    other texts, and sentences that name a group of people score higher than they should:
-    docs/accuracy/toxicity.md has the figures. Word lists are `bad_words`.
+    (drop above) or `min_score` (drop below, to collect examples). The embedded model is
+    alt-profanity-check's for English: it knows words, not meaning, and was made for single
+    comments, so a rude sentence in a long text moves the score little; `cut_score` scores
+    sentences. Sentences that name a group of people score higher than they should:
+    docs/accuracy/toxicity.md has the figures. With labelled texts of the kind that you will score,
+    `corpuskit classifier train` makes a model of your own. Word lists are `bad_words`.
 
     The score is the probability of `label`, rounded to 4 decimals before it is stored or compared.
     White space at both ends is ignored. With `cut_score` sentences are scored, too, and cut; the
@@ -47,6 +48,7 @@ class Toxicity(ScoringStage):
     2025) cuts; scores equal official fastText's. Their sentences are BlingFire's.
     """
 
+    embedded: ClassVar[str] = "toxicity.model"
     rules: ClassVar[tuple[str, ...]] = ("toxic", "not_toxic", "toxic_sentence")
     bounds: ClassVar[Mapping[str, str]] = {
         "toxic": "max_score",

@@ -150,9 +150,9 @@ class LineDedup(SegmentStage):
     action: Literal["cut", "annotate"] = "cut"
     """Cut what is repeated, or only measure it."""
     min_document: int = Field(200, ge=0)
-    """Drop documents of which fewer bytes are left after something was cut."""
+    """Drop documents that have fewer bytes left after something was cut."""
     min_units: int = Field(0, ge=0)
-    """Drop documents of which fewer units are left after something was cut."""
+    """Drop documents that have fewer units left after something was cut."""
     max_ratio: float | None = Field(None, ge=0, le=1)
     """Drop documents with a larger `repeated_ratio` than this; null drops none."""
 

@@ -538,5 +538,5 @@ def _others(schedule: Schedule, shortages: Sequence[Shortage], worst: Shortage) 
 
 
 def _needed(taken: int, rows: int) -> float:
-    """Return epochs, with two decimals, that allow so many rows."""
+    """Return epochs, with two decimals, that allow that many rows."""
     return math.ceil(Fraction(100 * taken, rows)) / 100

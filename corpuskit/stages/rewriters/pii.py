@@ -267,7 +267,7 @@ def _select(matches: PiiMatches, rows: NDArray[np.bool_]) -> PiiMatches:
 
 
 def _turns(matches: PiiMatches) -> NDArray[np.int64]:
-    """Return of each span how many of its kind stand before it in its document."""
+    """Return of each span how many of its kind precede it in its document."""
     order = np.lexsort((matches.starts, matches.rows, matches.kinds))
     rows, kinds = matches.rows[order], matches.kinds[order]
     is_first = np.ones(len(rows), np.bool_)

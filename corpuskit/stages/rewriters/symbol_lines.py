@@ -41,7 +41,7 @@ class SymbolLines(StreamingStage):
     symbols: tuple[Annotated[str, Field(min_length=1, max_length=1)], ...] | None = ("|",)
     """Characters that count as symbols; `null`: punctuation and sentence marks, as datatrove's."""
     replacement: str = ""
-    """What stands in place of lines that follow one another and go; FineWeb2 has a newline."""
+    """What replaces a run of removed lines; FineWeb2 has a newline."""
 
     def cost(self, volume: Volume, pass_name: str = "") -> Cost:
         return Cost(cpu_seconds=volume.text_bytes / 80e6)
@@ -68,7 +68,7 @@ class SymbolLines(StreamingStage):
 def _changes(
     text: str, symbols: frozenset[str], has_piece: bool
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield start and end in bytes, rule, and what stands in place of each change (see `apply`).
+    """Yield start and end in bytes, rule, and the replacement of each change (see `apply`).
 
     A change is what lies between two lines that stay, unless that is one newline.
     """

@@ -198,7 +198,7 @@ def packed_schema(given: Mapping[str, object], **footer: object) -> pa.Schema:
 
 
 def packed_size(volume: Volume) -> int:
-    """Return the size of the packed rows: as it is, or as it will be about."""
+    """Return the size of the packed rows: known, or estimated."""
     if volume.packed_bytes:
         return volume.packed_bytes
     itemsize = np.dtype(volume.given["tokenizer"]["dtype"]).itemsize

@@ -169,7 +169,7 @@ def _parse_member(
 
 @kernel
 def mark_width(data: NDArray[np.uint8], start: int, end: int) -> int:
-    """Return 3 where a byte order mark stands, else 0."""
+    """Return 3 where there is a byte order mark, else 0."""
     if end - start < 3 or data[start] != 0xEF:
         return 0
     return 3 if data[start + 1] == 0xBB and data[start + 2] == 0xBF else 0
@@ -258,7 +258,7 @@ def _find_name(
     names: NDArray[np.uint8],
     name_offsets: NDArray[np.int64],
 ) -> int:
-    """Return which of the K names stands at `key:key_end`, -1 for none."""
+    """Return which of the K names is at `key:key_end`, -1 for none."""
     for index in range(len(name_offsets) - 1):
         begin = name_offsets[index]
         if name_offsets[index + 1] - begin != key_end - key:
@@ -425,7 +425,7 @@ def _skip_scalar(data: NDArray[np.uint8], pos: int, end: int) -> tuple[int, int]
 
 @kernel
 def _skip_word(data: NDArray[np.uint8], pos: int, end: int, word: NDArray[np.uint8]) -> int:
-    """Return the byte after `word`, or -1 if something else stands there."""
+    """Return the byte after `word`, or -1 if something else is there."""
     if end - pos < len(word):
         return -1
     for step in range(len(word)):

@@ -104,7 +104,7 @@ class UrlFilter(StreamingStage):
     max_soft_words: int = Field(1, ge=0, le=1000)
     """Most different soft words in a URL."""
     case: Literal["reference", "insensitive"] = "reference"
-    """`reference` compares hosts and words as they stand; lists are in lower case."""
+    """`reference` compares hosts and words unchanged; lists are in lower case."""
     scheme: Literal["reference", "ignored"] = "reference"
     """`ignored` looks a URL up in the list of URLs without its `https://`."""
     missing: Literal["keep", "drop"] = "keep"
@@ -174,7 +174,7 @@ class UrlFilter(StreamingStage):
 
 
 def _hosts(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> tuple[Hosts, Hosts]:
-    """Return the hosts of URLs as they stand, and in lower case.
+    """Return the hosts of URLs unchanged, and in lower case.
 
     Few hosts hold wide characters; those are worked out here and put after the data of the URLs.
     """

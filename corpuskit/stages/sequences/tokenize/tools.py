@@ -185,7 +185,7 @@ class TextReader:
         """Yield texts in lists, from every file its share of `max_bytes`.
 
         Raises:
-            UsageError: a file cannot be read as it is.
+            UsageError: a file cannot be read.
             DataError: it is broken.
         """
         try:

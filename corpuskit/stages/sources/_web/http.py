@@ -70,7 +70,7 @@ def decode_body(response: Response, most: int) -> bytes:
     """Return the body without transfer and content encodings.
 
     Many crawlers decode bodies and keep the header that says otherwise, so a body that does not
-    look encoded is taken as it stands. Others leave the header out: gzip is decoded once without.
+    look encoded is taken unchanged. Others leave the header out: gzip is decoded once without.
 
     Raises:
         TooMuchError: it has more than `most` bytes.

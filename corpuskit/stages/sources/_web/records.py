@@ -25,7 +25,7 @@ _BREAKS = re.compile(rb"[\r\n \t\0]*")
 STEP_BYTES = 1 << 20
 
 AGAIN_BYTES = 1 << 26
-"""So many bytes, and as many as the file holds, may be read twice because of wrong lengths."""
+"""Bytes, beside the size of the file, that may be read twice because of wrong lengths."""
 
 
 @dataclasses.dataclass(frozen=True)

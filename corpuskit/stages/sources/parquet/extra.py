@@ -112,7 +112,7 @@ def _quoted(strings: pa.Array) -> pa.Array:
 
 
 def in_known_zone(column: pa.Array) -> pa.Array:
-    """Return times in UTC if their zone is none that this machine knows; all else as it is."""
+    """Return times in UTC if their zone is none that this machine knows; all else unchanged."""
     kind = column.type
     if not pa.types.is_timestamp(kind) or kind.tz is None:
         return column
@@ -182,7 +182,7 @@ def _leaf(scalar: pa.Scalar) -> Any:
 
 
 def distinct(names: list[str]) -> list[str]:
-    """Return names of which none occurs twice: the second `a` is `a_2`."""
+    """Return names without duplicates: the second `a` is `a_2`."""
     unique: dict[str, None] = {}
     for name in names:
         number = 2
