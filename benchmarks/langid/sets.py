@@ -99,13 +99,18 @@ def documents(shared: Path, part: str, num: int) -> list[Row]:
     return rows + rng.sample(others, min(num, len(others)))
 
 
-def load(folder: Path, part: str, num_docs: int = 1500) -> list[Row]:
-    """Return the rows of a part, `tune` or `judge`; `folder` is what texts.py wrote."""
+def load_short(folder: Path, part: str) -> list[Row]:
+    """Return words, pairs and sentences of a part, `tune` or `judge`, of what texts.py wrote."""
     path = folder / ("validation.parquet" if part == "tune" else "test.parquet")
     texts = [(r["text"], r["label"], r["origin"]) for r in pq.read_table(path).to_pylist()]
     texts += examples() if part == "judge" else []
     rows = pq.read_table(folder / "messages.parquet", filters=[("part", "=", part)]).to_pylist()
     texts += [(row["text"], row["label"], row["source"]) for row in rows]
+    return short(texts, random.Random(1))
+
+
+def load(folder: Path, part: str, num_docs: int = 1500) -> list[Row]:
+    """Return the rows of a part, documents too."""
     shared = Path(os.environ["CORPUSKIT_SHARED_DATA"])
     which = "validation" if part == "tune" else "test"
-    return short(texts, random.Random(1)) + documents(shared, which, num_docs)
+    return load_short(folder, part) + documents(shared, which, num_docs)

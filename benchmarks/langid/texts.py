@@ -1,7 +1,8 @@
 """Make the texts that the embedded language model is trained on and judged by.
 
 Writes `train.parquet` (lines put together from sentences and paragraphs, with noise),
-`validation.parquet` and `test.parquet` (untouched sentences and paragraphs), columns `text`,
+`validation.parquet` and `test.parquet` (untouched sentences and paragraphs), and `near.parquet`
+(untouched texts of languages that have a near neighbour, for neighbours.py), columns `text`,
 `label`, `origin`. Settings are chosen on the validation part, the test part is only reported. The
 sources are `langid/udhr_paragraphs.parquet`, `langid/tatoeba_v1.parquet` and three sources of
 `bench_en` (english.py) under `CORPUSKIT_SHARED_DATA`. Labels are the codes of lid.176 (Wikipedia's):
@@ -76,6 +77,15 @@ NEAR = frozenset(
 )
 MAJOR = frozenset(
     "de fr es it pt nl ru pl ja zh ko ar fa hi tr vi id cs sv uk el hu fi da no ro he th bg".split()
+)
+
+
+# Neighbours that a model of their own tells apart (neighbours.py).
+GROUPS = (
+    ("id", "ms"),
+    ("bs", "hr", "sr"),
+    ("da", "nn", "no"),
+    ("ast", "ca", "es", "gl", "oc", "pt"),
 )
 
 
@@ -246,6 +256,9 @@ def main() -> None:
     rows += [(line, "en", "manuals") for line in manuals(plain, CHARS * 26, rng)]
     rows += [(line, "en", "messages") for line in messages(plain, CHARS * 5, rng)]
     write(given.out / "train.parquet", rows)
+    near = [label for group in GROUPS for label in group]
+    both = [(text, label) for label in near for text in by_label[label] + learned[label]]
+    write(given.out / "near.parquet", [(text, label, "near") for text, label in sorted(set(both))])
     for part in ("validation", "test"):
         chosen = [(u.text, u.label, u.origin) for u in units if u.part == part]
         write(given.out / f"{part}.parquet", chosen)

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from corpuskit.stages.annotators._fasttext import DECIMALS
+from corpuskit.formats.batch import utf8
+from corpuskit.stages.annotators._fasttext import DECIMALS, LinearModel
 from corpuskit.stages.annotators._fasttextfile import PREFIX
+from corpuskit.stages.annotators._languagemodel import IN_QUESTION, NEAR_BYTES, near_files
 from corpuskit.stages.annotators.language import UNDETERMINED
 from tests.oracles.words import reference_words
 
@@ -35,7 +38,7 @@ class Official:
     The library's own wrapper adds the newline, calls the inner object, and fails when it makes an
     array of the result (`copy=False`); here the same is done without that argument. Scores are
     rounded, as ours are before they are compared. Of a calibrated model the library gives the mean
-    of a text's rows and how many they are; the rest is done here, in double precision.
+    of the rows of each window; the rest is done here, in double precision.
     """
 
     def __init__(self, path: str) -> None:
@@ -51,6 +54,7 @@ class Official:
             self._scales = np.frombuffer(content[end:-21], "<f4")
             weights = np.frombuffer(content[end - 4 * size * len(self.labels) : end], "<f4")
             self._weights = weights.reshape(-1, size).astype(np.float64)
+            self._groups = [LinearModel(file) for file in near_files(path)]
             self._vector = functools.partial(fasttext.FastText.fasttext.Vector, size)
 
     def predict(self, text: str, k: int = 1) -> tuple[tuple[str, ...], NDArray[np.float64]]:
@@ -67,21 +71,88 @@ class Official:
         scores = np.array([score for score, _ in found], np.float64)
         return tuple(label for _, label in found), np.round(scores, DECIMALS)
 
-    def _calibrated(self, text: str, k: int) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-        words = [word for word in re.split(r"[ \n\r\t\v\f\0]+", text) if word]
+    def _sum(self, text: bytes) -> tuple[NDArray[np.float64], int]:
+        """Return the sum of the rows of a window and how many they are, without the last one."""
+        words = [
+            word for word in re.split(r"[ \n\r\t\v\f\0]+", text.decode("utf-8", "replace")) if word
+        ]
+        words = words[: words.index("</s>")] if "</s>" in words else words
         words = [w for w in words if not w.startswith(PREFIX)]
         rows = sum(len(self._inner.getSubwords(word, "strict")[1]) for word in words)
-        rows += self._inner.getWordId("</s>") >= 0
-        if rows < 2:
-            return (), np.zeros(0)
+        return self._mean(" ".join(words)) * (rows + 1) - self._mean(""), rows
+
+    def _mean(self, text: str) -> NDArray[np.float64]:
         mean = self._vector()
         self._inner.getSentenceVector(mean, text + "\n")
-        scale = np.interp(np.log2(rows) - 2, range(len(self._scales)), self._scales)
-        powers = self._weights @ np.array(mean, np.float64)
-        powers = np.exp((powers - powers.max()) * scale)
-        scores = powers / powers.sum() + 1e-5  # which the library adds to a chance, too
-        order = np.argsort(-scores, kind="stable")[: k if k > 0 else None]
+        return np.array(mean, np.float64)
+
+    def _calibrated(self, text: str, k: int) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+        windows = cut_windows(text.encode())
+        sums = [self._sum(window) for window in windows]
+        rows = sum(num for _, num in sums) + 1
+        if rows < 2:
+            return (), np.zeros(0)
+        total = sum((part for part, _ in sums), self._mean(""))
+        scores = self._softmax(total / rows, rows) + 1e-5  # which the library adds to a chance, too
+        best = self.labels[scores.argmax()].removeprefix(PREFIX)
+        group = next((group for group in self._groups if best in group.labels), None)
+        families = np.arange(len(self.labels))
+        if group is not None:
+            places = [self.labels.index(f"{PREFIX}{label}") for label in group.labels]
+            own = scores[places]
+            families[places] = places[0]
+            if own.max() < (1 - IN_QUESTION) * own.sum():
+                start = text.encode()[:NEAR_BYTES].decode("utf-8", "ignore")
+                logits = group.logits(utf8(pa.array([start], pa.large_string())))
+                scores[places] = own.sum() * group.card.probabilities(np.log(own) + logits)[0]
+        order = np.argsort(-scores, kind="stable")
+        family = families == families[order[0]]
+        other = sum(
+            len(window)
+            for window, (part, num) in zip(windows, sums, strict=True)
+            if num and is_prose(window) and self._odds(part / num, num, family) > 3
+        )
+        if len(windows) > 1:
+            best = scores[order[0]]
+            scores *= min(best, 1 - other / sum(map(len, windows))) / best
+        order = order[: k if k > 0 else None]
         return tuple(self.labels[rank] for rank in order), np.round(scores[order], DECIMALS)
+
+    def _softmax(self, mean: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
+        powers = self._weights @ mean
+        powers = np.exp((powers - powers.max()) * self._scale(rows))
+        return powers / powers.sum()  # type: ignore[no-any-return]
+
+    def _scale(self, rows: int) -> float:
+        return float(np.interp(np.log2(rows) - 2, range(len(self._scales)), self._scales))
+
+    def _odds(self, mean: NDArray[np.float64], rows: int, own: NDArray[np.bool_]) -> float:
+        logits = self._weights @ mean * self._scale(rows)
+        return float(logits.max() - logits[own].max())
+
+
+SPACES = b" \n\r\t\v\f\0"
+
+
+def is_prose(window: bytes) -> bool:
+    """Say whether seven in ten bytes other than white space are letters, or beyond ASCII."""
+    marks = [byte for byte in window if byte not in SPACES]
+    return sum(byte >= 128 or chr(byte).isalpha() for byte in marks) >= 0.7 * len(marks)
+
+
+def cut_windows(text: bytes) -> list[bytes]:
+    """Cut a text of up to 16 KB at white space, as the stage's docs say."""
+    assert len(text) <= 16384, "of longer texts windows are drawn; no oracle needs them"
+    size = min(256, max(64, len(text) // 8))
+    windows, rest = [], text
+    while True:
+        stop = min(size, len(rest))
+        while stop < len(rest) and rest[stop] not in SPACES:
+            stop += 1
+        if len(rest) - stop < size // 2 or len(text) < 128:
+            return [*windows, rest]
+        windows.append(rest[:stop])
+        rest = rest[stop:]
 
 
 @functools.lru_cache(maxsize=4)

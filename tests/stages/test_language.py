@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import fasttext
+import hypothesis
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from corpuskit.errors import DataError, UsageError
+from corpuskit.formats.batch import utf8
+from corpuskit.kernels.fasttext import cut_windows
 from corpuskit.stage import Known
 from corpuskit.stages.annotators._fasttext import ClassifierSettings, open_model, train
+from corpuskit.stages.annotators._languagemodel import LanguageModel, near_files
 from corpuskit.stages.annotators.language import EMBEDDED_PATH, LANGUAGES, Language
 from tests.contract.strategies import decide, view
 from tests.oracles import oracle_of
+from tests.oracles.annotators import cut_windows as oracle_windows
+from tests.oracles.annotators import open_official
 
 # Written for this test: everyday, news-like and technical sentences, by language.
 SENTENCES = json.loads(Path(__file__).with_name("sentences.json").read_text("utf-8"))
@@ -47,7 +56,111 @@ def test_the_listed_languages_are_those_of_the_model():
 
 
 def test_the_embedded_model_is_small():
-    assert EMBEDDED_PATH.stat().st_size < 3_000_000
+    files = (EMBEDDED_PATH, *near_files(EMBEDDED_PATH))
+    assert sum(file.stat().st_size for file in files) < 4_000_000
+
+
+# ---------------------------------------------------------------- windows of a text
+
+
+def prose(code, size_bytes):
+    """Return sentences of a language, of about that size."""
+    text = " ".join(SENTENCES[code])
+    return " ".join([text] * (size_bytes // len(text.encode()) + 1))[:size_bytes]
+
+
+CODE = "for (i = 0; i < 10; ++i) { x[i] = y[i] * 2 + 0x3f; }\n" * 20
+
+
+def test_a_text_of_two_languages_scores_no_more_than_the_share_of_one():
+    english, german = prose("en", 4000), prose("de", 4000)
+    docs = [
+        f"{english}\n{german}", f"{german}\n{english}", f"{english[:2800]}\n{german[:1200]}",
+        english, f"{german}\n{CODE}", "\n".join([english[:600], german[:600]] * 5),
+    ]  # fmt: skip
+    scores = Language(min_score=0).apply(view(docs)).columns["score"].to_pylist()
+    assert scores[0] == pytest.approx(0.5, abs=0.05)
+    assert scores[1] == pytest.approx(0.5, abs=0.05)
+    assert scores[2] == pytest.approx(0.7, abs=0.06)
+    assert min(scores[3:5]) > 0.9  # code is no other language
+    assert scores[5] < 0.65
+    assert decide(Language(), docs[:2]) == ["score"] * 2
+
+
+def test_two_sentences_of_two_languages_are_mixed_too():
+    docs = [
+        f"{SENTENCES['en'][0]} {SENTENCES['de'][0]}",
+        f"{SENTENCES['fr'][0]} {SENTENCES['en'][1]}",
+    ]
+    assert max(Language(min_score=0).apply(view(docs)).columns["score"].to_pylist()) < 0.8
+
+
+def test_neighbours_are_no_other_language():
+    text = f"{prose('en', 1000)} {prose('de', 1000)}"
+    model = open_model(EMBEDDED_PATH)
+    model._by_windows = LanguageModel(EMBEDDED_PATH, model._model, model.labels)
+    model._by_windows._families[:] = 0
+    try:
+        assert Language().apply(view([text])).columns["score"][0].as_py() > 0.9
+    finally:
+        model._by_windows = None
+
+
+def test_scores_are_those_of_the_library_window_by_window():
+    rng = random.Random(1)
+    words = [word for text in SENTENCES.values() for one in text for word in one.split()]
+    docs = [
+        " ".join(rng.choices(words, k=k)) for k in (1, 2, 5, 12, 30, 80, 300) for _ in range(12)
+    ]
+    docs += [" ".join(some) for some in SENTENCES.values()]
+    docs += [
+        prose("en", 900) + prose("de", 700),
+        prose("fr", 300) + "x" * 900,
+        CODE,
+        "a </s> b " * 40,
+    ]
+    docs += [
+        "\x00".join(words[:60]),
+        "__label__en und __label__x",
+        "\xa0".join(words[:90]),
+        "a" * 600,
+    ]
+    official = open_official(str(EMBEDDED_PATH))
+    for _ in range(2):  # the second time words are known
+        found = open_model(EMBEDDED_PATH).predict(utf8(pa.array(docs, pa.large_string())), 3)
+        for doc, ranks, scores in zip(docs, found.ranks, found.scores, strict=True):
+            labels, expected = official.predict(doc.replace("\n", " "), 3)
+            assert scores[: len(expected)] == pytest.approx(expected, abs=2e-4), doc
+            named = [f"__label__{open_model(EMBEDDED_PATH).labels[rank]}" for rank in ranks]
+            if len(expected) and expected[0] - expected[1] > 1e-3:
+                assert named[0] == labels[0]
+
+
+def test_windows_of_a_long_text_are_spread_over_it():
+    for text in (prose("en", 100_000), "\u65e5\u672c" * 20_000, "x" * 40_000, "a " * 8192 + "b"):
+        data = np.frombuffer(text.encode(), np.uint8)
+        begins, ends, firsts = cut_windows(np.array([0]), np.array([len(data)]), data)
+        assert firsts.tolist() == [0, len(begins)]
+        assert 2 <= len(begins) <= 64
+        assert (begins[1:] >= ends[:-1]).all()
+        assert (begins <= ends).all()
+        assert begins[0] == 0
+        assert ends[-1] > 0.98 * len(data)
+        assert np.diff(begins).max() < 1.5 * max(len(data) / 64, 512)
+        for begin, end in zip(begins, ends, strict=True):
+            text.encode()[begin:end].decode()  # whole characters
+
+
+@hypothesis.settings(max_examples=200)
+@hypothesis.given(st.text(st.sampled_from("a\u00e9\u65e5 \n"), max_size=1500))
+def test_windows_of_a_text_hold_it_all(text):
+    data = np.frombuffer(text.encode() or b" ", np.uint8)
+    size = len(text.encode())
+    begins, ends, _ = cut_windows(np.array([0]), np.array([size]), data)
+    assert begins.tolist() == [0, *ends[:-1].tolist()]
+    assert ends[-1] == size
+    expected = oracle_windows(text.encode())
+    assert [text.encode()[b:e] for b, e in zip(begins, ends, strict=True)] == expected
 
 
 def test_another_language_goes_before_a_low_score():
@@ -264,8 +377,9 @@ def test_a_model_with_fewer_labels_than_asked_gives_shorter_lists(tmp_path):
     assert outcome.columns["labels"].to_pylist() == [["xx", "yy"], ["yy", "xx"]]
 
 
-def test_the_model_file_is_part_of_the_fingerprint():
-    assert Language().files() == (str(EMBEDDED_PATH),)
+def test_the_model_files_are_part_of_the_fingerprint():
+    near = map(str, near_files(EMBEDDED_PATH))
+    assert Language().files() == (str(EMBEDDED_PATH), *near)
     assert Language(model="models/lid.176.bin").files() == ("models/lid.176.bin",)
 
 

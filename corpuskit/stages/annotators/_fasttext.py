@@ -26,6 +26,7 @@ from corpuskit.kernels.textfeatures import MOST_WORDS, normalize
 from corpuskit.stages.annotators._card import ModelCard, append_card, parse_normalization
 from corpuskit.stages.annotators._fasttextfile import ENTRY_TAIL, PREFIX, read_model
 from corpuskit.stages.annotators._labelled import buffers
+from corpuskit.stages.annotators._languagemodel import LanguageModel
 from corpuskit.stages.annotators._linear import MOST_RUN, count_texts, is_linear, read_linear
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ class FastTextModel(TextClassifier):
         labels = tuple(name.removeprefix(PREFIX) for name in self._model.labels)
         super().__init__(path, labels, self._model.card)
         self._known: NDArray[np.uint32] | None = None
+        self._by_windows: LanguageModel | None = None
 
     def _predict(
         self,
@@ -202,9 +204,15 @@ class FastTextModel(TextClassifier):
         if self.card.shifts:
             return super()._predict(begins, ends, data, ranks, scores)
         model = self._model
-        hidden, counts = self._means(begins, ends, data)
-        wrong = best_labels(hidden[:, : model.dim], counts, model.output, ranks, scores)
-        if wrong >= 0:
+        if len(model.output.scales) > 1 and model.features.word_ngrams == 1:
+            if self._by_windows is None:
+                self._by_windows = LanguageModel(self.path, model, self.labels)
+            is_right = self._by_windows.predict(begins, ends, data, ranks, scores)
+        else:
+            hidden, counts = self._means(begins, ends, data)
+            wrong = best_labels(hidden[:, : model.dim], counts, model.output, ranks, scores)
+            is_right = wrong < 0
+        if not is_right:
             self._fail()
         return None
 

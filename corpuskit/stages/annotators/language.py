@@ -18,6 +18,7 @@ from corpuskit.stage import Cost, Example, Outcome, StreamingStage
 from corpuskit.stages.annotators import _fasttextfile
 from corpuskit.stages.annotators._fasttext import open_model
 from corpuskit.stages.annotators._fasttextfile import PREFIX, resident_bytes
+from corpuskit.stages.annotators._languagemodel import near_files
 from corpuskit.stages.filters._languages import content_of, file_of, files_in, is_pattern
 from corpuskit.text.languages import hint, labels_of
 
@@ -57,8 +58,10 @@ class Language(StreamingStage):
     Use it first on web text: the rules that follow are made for one language. A document has one
     label, the model's best, and a score between 0 and 1. Scores of the embedded model (trained on
     openly licensed text; docs/langid.md has its accuracy and weaknesses) are calibrated: of texts
-    with a score of 0.8, short or long, about 80 % have that label. Other models' are as they come,
-    mostly too high for short texts. The embedded model and lid.176 use the same labels: ISO 639-1
+    with a score of 0.8, short or long, about 80 % have that label; and it is no more than the share
+    of the text that is not clearly in another language, so a text that is half English and half
+    German is dropped by the default. Other models' are as they come, mostly too high for short
+    texts. The embedded model and lid.176 use the same labels: ISO 639-1
     where it has the language, else those of Wikipedia. GlotLID's and OpenLID's are like `hun_Latn`.
     Parameters may name a language by any of its codes (docs/languages.md). Newlines count as
     spaces.
@@ -94,7 +97,8 @@ class Language(StreamingStage):
     model: PathText = Field(EMBEDDED, min_length=1)
     """`embedded`, or the path of a fastText model (.bin or .ftz) such as lid.176."""
     max_bytes: int | None = Field(None, ge=16)
-    """Look only at this many bytes from the beginning, for speed; null looks at the whole text."""
+    """Look only at this many bytes from the beginning, for speed; null looks at the whole text, of
+    which the embedded model reads 16 KB in 64 pieces if it is longer."""
     und_below: float | None = Field(None, ge=0, le=1)
     """Documents that score less are labelled `und`, whether they stay or not; `score` stays that of
     the best guess. Null is 0.5 for the embedded model, and 0 for others, which are not calibrated.
@@ -163,7 +167,7 @@ class Language(StreamingStage):
         given = [self.min_scores] if isinstance(self.min_scores, str) else []
         if given and is_pattern(given[0]):
             given = sorted(set(map(str, self._score_files(self._labels()).values())))
-        return (str(self._path), *given)
+        return (str(self._path), *map(str, near_files(self._path)), *given)
 
     def adds(self) -> Mapping[str, pa.DataType]:
         best = {"label": pa.string(), "score": pa.float64()}
