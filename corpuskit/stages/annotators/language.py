@@ -180,7 +180,7 @@ class Language(StreamingStage):
         if self.max_bytes is not None:
             seen = min(seen, volume.documents * self.max_bytes)
         columns = volume.documents * 8 * self.top_k
-        resident = resident_bytes(self._path)
+        resident = sum(map(resident_bytes, (self._path, *near_files(self._path))))
         return Cost(cpu_seconds=seen / 50e6, resident_bytes=resident, disk_bytes=columns)
 
     def apply(self, view: View) -> Outcome:
