@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import unicodedata
 from collections import Counter
 
 import numpy as np
@@ -33,27 +32,11 @@ from corpuskit.stages.annotators._labelled import LabelledRow, Split, buffers
 from corpuskit.stages.annotators._linear import MAGIC, read_linear, write_linear
 from corpuskit.stages.annotators.quality import Quality
 from tests.contract.strategies import view
+from tests.oracles.annotators import hashed_plainly, normalized_plainly
 from tests.test_classifier import SMALL, rows_of_two_classes, write_parquet
 
 LINEAR = ClassifierSettings(family="linear", normalize="lower,punct", buckets=1024)
 TEXTS = st.text(st.sampled_from("aBz ,.9\n\u00c9\u0130\u03a3\u0661\u2003\u20ac\u4e2d\U0001f600"))
-
-
-def normalized_plainly(text, modes):
-    """Return what the kernel writes, by Python's own tables, character by character."""
-    written = []
-    for char in text:
-        if modes & 2 and unicodedata.category(char)[0] in "PS":
-            written.append(f" {char} ")
-        elif modes & 4 and char.isdecimal():
-            written.append("0")
-        elif char.isspace() and ord(char) > 127:
-            written.append(" ")
-        elif modes & 1:
-            written.append({"\u0130": "i", "\u03a3": "\u03c3"}.get(char, char.lower()))
-        else:
-            written.append(char)
-    return "".join(written)
 
 
 @settings(max_examples=60, deadline=None)
@@ -64,42 +47,6 @@ def test_texts_are_normalised_as_characters_say(texts, modes):
     found = [data[a:b].tobytes().decode() for a, b in zip(begins, ends, strict=True)]
     plain = [raw.encode("utf-8", "surrogatepass").decode("utf-8", "replace") for raw in texts]
     assert found == [normalized_plainly(text, modes) for text in plain]
-
-
-def hashed_plainly(text, grams):  # noqa: C901 - the definition, in one place
-    """Return bucket -> weight of a text, with Python's integers."""
-    mask = 2**64 - 1
-
-    def mixed(value):
-        value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & mask
-        value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & mask
-        return value ^ value >> 33
-
-    def hashed(raw, value):
-        for byte in raw:
-            value = (value ^ byte) * 0x100000001B3 & mask
-        return value
-
-    seed, run_seed = 0xCBF29CE484222325, 0x9E3779B97F4A7C15
-    words = "".join(" " if ord(char) <= 32 else char for char in text).split(" ")
-    words = [word for word in words if word]
-    counts = Counter()
-    for first in range(len(words)):
-        for length in range(1, min(grams.words, len(words) - first) + 1):
-            values = [mixed(hashed(w.encode(), seed)) for w in words[first : first + length]]
-            run = values[0]
-            for place, value in enumerate(values[1:], 2):
-                run = ((run ^ value) * run_seed + place) & mask
-            counts[mixed(run) >> 64 - grams.bits] += 1
-    for word in words if grams.maxn else ():
-        letters = f"<{word}>"
-        for first in range(len(letters)):
-            for width in range(grams.minn, grams.maxn + 1):
-                is_bracket = width == 1 and first in {0, len(letters) - 1}
-                if first + width <= len(letters) and not is_bracket:
-                    raw = letters[first : first + width].encode()
-                    counts[mixed(hashed(raw, run_seed)) >> 64 - grams.bits] += 1
-    return {bucket: np.float32(1 + math.log(count)) for bucket, count in counts.items()}
 
 
 @settings(max_examples=60, deadline=None)

@@ -188,7 +188,12 @@ def write_recipe(
     sources = {k: v | recipe.options.get(next(iter(v)), {}) for k, v in sources.items()}
     output = (folder / "run").as_posix()
     text, left = pipeline_text(recipe, sources, output, overrides)
-    read_steps(text)
+    given = {f"{s.label}.{name}" for s in read_steps(text) for name in s.stage.model_fields_set}
+    needs = {
+        parameter: what for step, _ in recipe.labelled for parameter, what in step.needs.items()
+    }
+    for parameter in needs.keys() - left.keys() - given:
+        raise UsageError(f"{parameter} is missing: {needs[parameter]}")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{recipe.name}.yaml"
     path.write_text(text, "utf-8")

@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import kl_div, log_softmax
 
 from corpuskit.loader.assemble import IGNORED
+from corpuskit.train.huggingface import load_initial_weights
 from corpuskit.train.parallel import build_model
 
 if TYPE_CHECKING:
@@ -61,8 +62,6 @@ def open_teacher(shape: ModelShape, settings: TrainSettings, parallel: Parallel)
     Raises:
         DataError: a file is damaged, or not of this model.
     """
-    from corpuskit.train.setup import load_initial_weights
-
     assert settings.distill is not None, "asked of runs that have it"
     frozen = settings.model_copy(update={"adapter": None, "float8": False})
     model = build_model(shape, frozen, parallel).requires_grad_(False)

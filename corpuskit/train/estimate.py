@@ -636,8 +636,7 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     mask = float(tokens * work.seq_len) if work.kernel == "sdpa" else 0.0
     logits, log_softmax = _logit_bytes(shape, work)
     table = float(work.item_bytes * shape.vocab_size * shape.dim / work.tensor)
-    has_ends = work.has_embedding or work.has_head
-    table *= has_ends
+    table *= work.has_embedding or work.has_head
     always: dict[Part, float] = {"weights": local, "optimizer": float(FLOAT * sizes.moments)}
     if work.received:
         stream = work.item_bytes * shape.dim / work.tensor * tokens
@@ -684,9 +683,8 @@ def step_moments(shape: ModelShape, work: Work) -> list[Moment]:
     root: dict[Part, float] = {"reduction": sizes.reduction(work, sizes.root)}
     moments.append(moment("embedding's gradients", 0, layers, over | root))
     moments.append(moment("update", 0, layers, {**over, "gradients": local}))
-    for name in OFFLOADED if work.offload else ():
-        for each in moments:
-            each.parts[name] = 0.0
+    for each in moments if work.offload else ():
+        each.parts.update(dict.fromkeys(OFFLOADED, 0.0))
     return moments
 
 

@@ -721,3 +721,13 @@ def write_tensors(
             file.write(flat.view(torch.uint8).numpy().data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def load_initial_weights(folder: Path, model: Decoder, parallel: Parallel) -> None:
+    """Fill a model with the weights of a folder of Hugging Face.
+
+    Raises:
+        DataError: a file is damaged, or not of this model.
+    """
+    require_undamaged_export(folder, parallel)
+    load_weights(folder, model)

@@ -150,21 +150,19 @@ def export(
         DataError: the checkpoint is broken.
     """
     record, checkpoints = read_record(checkpoint, _ADVICE), find_averaged(checkpoint, average)
-    for each in checkpoints:
-        require_undamaged(each, read_record(each, _ADVICE), _ADVICE)
+    _require_undamaged(checkpoints)
     shape = shape_of(record)
     with torch.device("meta"):
         tensors = {name: tuple(t.shape) for name, t in Decoder(shape).state_dict().items()}
     size = stored_bytes(tensors, DTYPES[dtype])
-    config, generation = make_config(shape, seq_len, ids, dtype), _generation(ids)
+    config = make_config(shape, seq_len, ids, dtype)
     with _whole_folder(folder, size) as partial:
         own = {name: foreign_names(name, shape.experts) for name in tensors}
-        read = functools.partial(
-            read_weights, checkpoints, of_average=is_of_average(record, average)
-        )
+        of_average = is_of_average(record, average)
+        read = functools.partial(read_weights, checkpoints, of_average=of_average)
         names = _write_weights(read, partial, tensors, own, DTYPES[dtype], file_bytes)
         _write(partial / CONFIG, _json(config))
-        _write(partial / "generation_config.json", _json(generation))
+        _write(partial / "generation_config.json", _json(_generation(ids)))
         checked = [name for name in (*names, INDEX, CONFIG) if (partial / name).exists()]
         origin = _origin(record, checkpoint, dtype, tokenizer) | {"average": average}
         _write(partial / ORIGIN, _json({**origin, "files": files_of(partial, checked)}))
@@ -179,6 +177,11 @@ def export(
         size_bytes=size,
         dtype=dtype,
     )
+
+
+def _require_undamaged(checkpoints: Iterable[Path]) -> None:
+    for each in checkpoints:
+        require_undamaged(each, read_record(each, _ADVICE), _ADVICE)
 
 
 @contextlib.contextmanager

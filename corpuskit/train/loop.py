@@ -120,8 +120,9 @@ def train(
     health = settings.health
     output, address = Path(settings.output), settings.checkpoint.upload
     uploads = Uploads(output, settings.checkpoint) if address and not parallel.rank else None
+    restore = uploads.restore if uploads else None
     with (
-        lock_output(output, parallel, settings.branch_from, uploads) as identity,
+        lock_output(output, parallel, settings.branch_from, restore) as identity,
         StopSignals(health.stop_after_seconds) as stop,
         HeartbeatWriter(output, parallel.rank, health.hang_seconds) as heartbeat,
         _rare_collections(),

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from corpuskit.errors import UsageError
 from corpuskit.loader.index import read_mix
-from corpuskit.train.huggingface import CONFIG, read_json, read_shape
+from corpuskit.train.huggingface import CONFIG, load_initial_weights, read_json, read_shape
 from corpuskit.train.huggingface_export import (
     find_averaged,
     find_checkpoint,
@@ -24,7 +24,6 @@ from corpuskit.train.huggingface_export import (
 from corpuskit.train.parallel import build_model, join
 from corpuskit.train.record import read_record, require_undamaged
 from corpuskit.train.settings import TrainSettings
-from corpuskit.train.setup import load_initial_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,11 +26,10 @@ from corpuskit.errors import CorpuskitError, DataError, UsageError, describe
 from corpuskit.storage import LocalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from corpuskit.train.parallel import Parallel
     from corpuskit.train.settings import CheckpointSettings
-    from corpuskit.train.upload import Uploads
 
 FORMAT = 2
 FILE = "train.json"
@@ -228,7 +227,10 @@ def _digest(content: bytes) -> str:
 
 @contextlib.contextmanager
 def lock_output(
-    output: Path, parallel: Parallel, trunk: str | None = None, uploads: Uploads | None = None
+    output: Path,
+    parallel: Parallel,
+    trunk: str | None = None,
+    restore: Callable[[], object] | None = None,
 ) -> Iterator[str]:
     """Hold the folder while entered, and yield the id that its training got at its first start.
 
@@ -239,7 +241,7 @@ def lock_output(
         output: the folder.
         parallel: this rank.
         trunk: the checkpoint that a new training branches from; it skips what that one skipped.
-        uploads: copies of the checkpoints, from which the folder gets its id on a new machine.
+        restore: fills the folder on a new machine, its id included, from copies of checkpoints.
 
     Raises:
         UsageError: another process trains into this folder, or another training has the copies.
@@ -250,8 +252,8 @@ def lock_output(
         if parallel.rank == 0:
             output.mkdir(parents=True, exist_ok=True)
             _lock(stack.enter_context((output / "lock").open("a")), output)
-            if uploads:
-                uploads.restore()
+            if restore:
+                restore()
             identity = _identity(output, trunk)
         yield parallel.gather(identity)[0]
 

@@ -16,7 +16,7 @@ from corpuskit.train.checkpoint import Checkpoints, require_same_run, require_sa
 from corpuskit.train.distill import Teacher, open_teacher
 from corpuskit.train.flops import peak_flops
 from corpuskit.train.guard import SpikeGuard
-from corpuskit.train.huggingface import choose_teacher
+from corpuskit.train.huggingface import choose_teacher, load_initial_weights
 from corpuskit.train.optim import build_optimizer
 from corpuskit.train.parallel import DTYPES, build_model, require_same
 from corpuskit.train.record import CheckpointRecord, read_skips, spans_of
@@ -114,19 +114,14 @@ def set_up(
     require_same(parallel, "the training file with its overrides", settings.digest())
     steps = count_steps(settings, loader)
     shape = choose_shape(settings, plan.tokenizer)
-    require_even_shares(shape, plan.seq_len, settings.parallel.tensor)
-    require_context(plan.seq_len, settings.parallel)
-    require_pipeline(shape, settings, parallel.world_size)
-    require_blocks(shape, settings.adapter)
+    require_fit(shape, plan.seq_len, settings, parallel.world_size)
     teacher = choose_teacher(settings, shape, plan.tokenizer)
     kernel = choose_kernel(parallel.device, DTYPES[settings.dtype], settings.attention)
     folder = Path(settings.output, "checkpoints")
     checkpoints = Checkpoints(folder, parallel, settings.checkpoint, uploads)
     newest = find_beginning(checkpoints, settings, identity)
     if newest:
-        require_same_run(newest.folder, newest.record, shape, settings)
-        require_same_adapter(newest.record.settings.get("adapter"), settings)
-        require_steps_left(newest.folder, newest.record, steps)
+        require_continuation(newest, shape, settings, steps)
     model = build_model(shape, settings, parallel)
     optimizer = build_optimizer(model, settings.optimizer)
     if newest:
@@ -136,7 +131,6 @@ def set_up(
         load_initial_weights(Path(settings.init_from), model, parallel)
         if settings.adapter:
             init_adapters(model, settings.seed)
-    peak = settings.peak_tflops
     return Run(
         newest=newest,
         settings=settings,
@@ -155,8 +149,39 @@ def set_up(
         steps=steps,
         done=newest.record.step if newest else 0,
         step_tokens=settings.batch.global_rows * plan.seq_len,
-        peak_flops=peak * 1e12 if peak else peak_flops(parallel.device, DTYPES[settings.dtype]),
+        peak_flops=_peak_flops(settings, parallel),
     )
+
+
+def _peak_flops(settings: TrainSettings, parallel: Parallel) -> float | None:
+    if settings.peak_tflops:
+        return settings.peak_tflops * 1e12
+    return peak_flops(parallel.device, DTYPES[settings.dtype])
+
+
+def require_fit(shape: ModelShape, seq_len: int, settings: TrainSettings, ranks: int) -> None:
+    """Refuse a model that these ranks or adapters cannot share out.
+
+    Raises:
+        UsageError: says which setting would work.
+    """
+    require_even_shares(shape, seq_len, settings.parallel.tensor)
+    require_context(seq_len, settings.parallel)
+    require_pipeline(shape, settings, ranks)
+    require_blocks(shape, settings.adapter)
+
+
+def require_continuation(
+    newest: VerifiedCheckpoint, shape: ModelShape, settings: TrainSettings, steps: int
+) -> None:
+    """Refuse to continue a checkpoint with other settings than it was made with.
+
+    Raises:
+        UsageError: names what differs.
+    """
+    require_same_run(newest.folder, newest.record, shape, settings)
+    require_same_adapter(newest.record.settings.get("adapter"), settings)
+    require_steps_left(newest.folder, newest.record, steps)
 
 
 def find_beginning(
@@ -185,18 +210,6 @@ def build_pipeline(
     from corpuskit.train.pipeline import Pipeline  # torch's takes 2 s to import
 
     return Pipeline(model, settings, parallel, seq_len)
-
-
-def load_initial_weights(folder: Path, model: Decoder, parallel: Parallel) -> None:
-    """Fill a model with the weights of a folder of Hugging Face.
-
-    Raises:
-        DataError: a file is damaged, or not of this model.
-    """
-    from corpuskit.train.huggingface import load_weights, require_undamaged_export
-
-    require_undamaged_export(folder, parallel)
-    load_weights(folder, model)
 
 
 def restore_loader(checkpoint: VerifiedCheckpoint, loader: StreamingLoader) -> None:

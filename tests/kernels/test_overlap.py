@@ -70,20 +70,14 @@ def test_ngrams_near_each_other_make_a_stretch(rows: list[tuple[int, int, int]],
     )  # fmt: skip
     expected = plain_gather(rows, length, ngram, gap)
     firsts = np.cumsum([0, *map(len, expected)])[:-1].tolist()
-    assert groups[:, :2].tolist() == [
+    assert groups.tolist() == [
         [first, len(one)] for first, one in zip(firsts, expected, strict=True)
     ]
-    assert groups[:, 2].tolist() == [one[-1][1] + ngram for one in expected]
     assert all(total == weights.sum() for total in sums[:, 1])
-    for one, (covered, _), run in zip(expected, sums.tolist(), groups[:, 3].tolist(), strict=True):
+    for one, (covered, _) in zip(expected, sums.tolist(), strict=True):
         places = {place + at for _, _, place in one for at in range(ngram)}
         assert covered <= sum(weights[place] for place in places)
         assert covered >= max(weights[place : place + ngram].sum() for _, _, place in one)
-        longest = most = ngram
-        for (_, text, place), (_, other, later) in itertools.pairwise(one):
-            longest = longest + 1 if (other, later) == (text + 1, place + 1) else ngram
-            most = max(most, longest)
-        assert run == most
 
 
 def alignments(
@@ -116,7 +110,7 @@ def test_an_alignment_is_one_of_the_best_there_are(
         first, last = (one[0][2], one[-1][2] + one[-1][3]) if one else (0, 0)
         passed = last - first - sum(places for _, _, _, places in one)
         best.setdefault(found - SKIP * passed, set()).add((found, first, last))
-    (found, first, last), *_ = aligned(part, text, weights)
+    (found, first, last), _ = aligned(part, text, weights)
     if max(best) == 0:
         assert found == 0
     else:
@@ -125,8 +119,8 @@ def test_an_alignment_is_one_of_the_best_there_are(
 
 def aligned(
     part: list[str], text: list[str], weights: list[float]
-) -> tuple[tuple[float, int, int], list[int], float]:
-    """Return what was found from which word on to which, all numbers, and the run's weight."""
+) -> tuple[tuple[float, int, int], list[int]]:
+    """Return what was found from which word on to which, and all numbers."""
     starts, words, joined, _ = words_of([part])
     _, given_words, *_ = words_of([text])
     window = np.array([[0, 0, 0, len(given_words)]])
@@ -136,24 +130,21 @@ def aligned(
         *documents, folded_characters(), BYTE_KINDS, window, starts, words, joined, worth, SKIP
     )
     numbers = found[0].tolist()
-    return (float(sums[0, 0]), numbers[0], numbers[1]), numbers, float(sums[0, 1])
+    return (float(sums[0]), numbers[0], numbers[1]), numbers
 
 
-def test_an_alignment_says_where_it_is_and_its_longest_run() -> None:
+def test_an_alignment_says_where_it_is() -> None:
     part = "why do matadors wave red capes".split()
     text = "so , why do they say matadors wave red and capes at all".split()
-    (found, first, last), numbers, run = aligned(part, text, [0.25, 0.125, 1.0, 0.5, 0.5, 1.0])
+    (found, first, last), numbers = aligned(part, text, [0.25, 0.125, 1.0, 0.5, 0.5, 1.0])
     assert (found, first, last) == (3.375, 1, 10)  # the comma is no word
     content = " ".join(text)
     assert content[numbers[2] : numbers[3]] == "why do they say matadors wave red and capes"
-    assert numbers[4:6] == [6, 3]
-    assert content[numbers[6] : numbers[7]] == "matadors wave red"
-    assert run == 2.0
 
 
 def test_words_far_away_are_not_taken_along() -> None:
     text = ["the", *["x"] * 60, "rare", "word"]
-    (_, first, last), *_ = aligned(["the", "rare", "word"], text, [0.25, 1.0, 1.0])
+    (_, first, last), _ = aligned(["the", "rare", "word"], text, [0.25, 1.0, 1.0])
     assert (first, last) == (61, 63)
 
 
@@ -165,8 +156,8 @@ def test_a_window_is_all_that_is_looked_at() -> None:
     found, sums = align(
         *documents, folded_characters(), BYTE_KINDS, windows, starts, words, joined, worth, SKIP
     )
-    assert found[:, :4].tolist() == [[0, 0, 0, 0], [1, 2, 2, 3], [3, 5, 6, 9]]
-    assert sums[:, 0].tolist() == [0, 1, 2]
+    assert found.tolist() == [[0, 0, 0, 0], [1, 2, 2, 3], [3, 5, 6, 9]]
+    assert sums.tolist() == [0, 1, 2]
 
 
 few_words = settings(max_examples=40)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
+import unicodedata
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ from corpuskit.formats.batch import utf8
 from corpuskit.stages.annotators._fasttext import DECIMALS, LinearModel
 from corpuskit.stages.annotators._fasttextfile import PREFIX
 from corpuskit.stages.annotators._languagemodel import IN_QUESTION, NEAR_BYTES, near_files
+from corpuskit.stages.annotators._linear import is_linear, read_linear
 from corpuskit.stages.annotators.language import UNDETERMINED
 from tests.oracles.words import reference_words
 
@@ -155,10 +159,83 @@ def cut_windows(text: bytes) -> list[bytes]:
         rest = rest[stop:]
 
 
+def normalized_plainly(text, modes):
+    """Return what the kernel writes, by Python's own tables, character by character."""
+    written = []
+    for char in text:
+        if modes & 2 and unicodedata.category(char)[0] in "PS":
+            written.append(f" {char} ")
+        elif modes & 4 and char.isdecimal():
+            written.append("0")
+        elif char.isspace() and ord(char) > 127:
+            written.append(" ")
+        elif modes & 1:
+            written.append({"\u0130": "i", "\u03a3": "\u03c3"}.get(char, char.lower()))
+        else:
+            written.append(char)
+    return "".join(written)
+
+
+def hashed_plainly(text, grams):  # noqa: C901 - the definition, in one place
+    """Return bucket -> weight of a text, with Python's integers."""
+    mask = 2**64 - 1
+
+    def mixed(value):
+        value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & mask
+        value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & mask
+        return value ^ value >> 33
+
+    def hashed(raw, value):
+        for byte in raw:
+            value = (value ^ byte) * 0x100000001B3 & mask
+        return value
+
+    seed, run_seed = 0xCBF29CE484222325, 0x9E3779B97F4A7C15
+    words = "".join(" " if ord(char) <= 32 else char for char in text).split(" ")
+    words = [word for word in words if word]
+    counts = Counter()
+    for first in range(len(words)):
+        for length in range(1, min(grams.words, len(words) - first) + 1):
+            values = [mixed(hashed(w.encode(), seed)) for w in words[first : first + length]]
+            run = values[0]
+            for place, value in enumerate(values[1:], 2):
+                run = ((run ^ value) * run_seed + place) & mask
+            counts[mixed(run) >> 64 - grams.bits] += 1
+    for word in words if grams.maxn else ():
+        letters = f"<{word}>"
+        for first in range(len(letters)):
+            for width in range(grams.minn, grams.maxn + 1):
+                is_bracket = width == 1 and first in {0, len(letters) - 1}
+                if first + width <= len(letters) and not is_bracket:
+                    raw = letters[first : first + width].encode()
+                    counts[mixed(hashed(raw, run_seed)) >> 64 - grams.bits] += 1
+    return {bucket: np.float32(1 + math.log(count)) for bucket, count in counts.items()}
+
+
+class PlainLinear:
+    """A linear model of ours, shaped as `Official`, in plain Python."""
+
+    def __init__(self, path: str) -> None:
+        self._weights = read_linear(Path(path))
+        self.labels = [PREFIX + label for label in self._weights.labels]
+
+    def predict(self, text: str, k: int = 1) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+        """Return the k best labels (-1: all) and their scores, 0 if no n-gram is known."""
+        weights = self._weights
+        pairs = hashed_plainly(normalized_plainly(text, weights.card.modes), weights.grams).items()
+        length = math.sqrt(sum((weight * weights.table[b, 0]) ** 2 for b, weight in pairs))
+        if not length:
+            return tuple(self.labels), np.zeros(len(self.labels))
+        logit = sum(weight * weights.table[b, 1] for b, weight in pairs) / length + weights.bias[0]
+        scores = np.round(weights.card.probabilities(np.array([[0.0, logit]]))[0], DECIMALS)
+        order = np.argsort(-scores, kind="stable")[: None if k == -1 else k]
+        return tuple(self.labels[rank] for rank in order), scores[order]
+
+
 @functools.lru_cache(maxsize=4)
-def open_official(path: str) -> Official:
+def open_official(path: str) -> Official | PlainLinear:
     """Return the model at `path`, loaded once per process."""
-    return Official(path)
+    return PlainLinear(path) if is_linear(Path(path)) else Official(path)
 
 
 def reference(cls: type[Any], *args: Any, **params: Any) -> Any:
@@ -247,7 +324,7 @@ def quality(stage: Quality) -> Decide:
     from datatrove.data import Document
     from datatrove.pipeline.filters import FastTextClassifierFilter
 
-    official = open_official(stage.model)
+    official = open_official(stage._path)
     given = {
         "score": ("keep_labels", {stage.label: stage.min_score}),
         "keep_labels": ("keep_labels", stage.keep_labels),
@@ -258,7 +335,7 @@ def quality(stage: Quality) -> Decide:
         if bounds and None not in bounds.values():
             filters[rule] = reference(
                 FastTextClassifierFilter,
-                stage.model,
+                stage._path,
                 **{kind: list(bounds.items())},
                 save_labels_in_metadata=False,
                 newline_replacement=NEWLINES[stage.newlines],
@@ -280,7 +357,7 @@ def quality(stage: Quality) -> Decide:
 def toxicity(stage: Toxicity) -> Decide:
     from tests.kernels.test_lines import plain_left  # which imports the oracles
 
-    official = open_official(stage.model)
+    official = open_official(stage._path)
     newline = NEWLINES[stage.newlines]
 
     def score_of(text: str) -> float:

@@ -1,5 +1,4 @@
 """Presentation MathML to LaTeX."""
-# ruff: noqa: RUF001 - its symbols look like other letters
 
 from __future__ import annotations
 
@@ -14,18 +13,25 @@ MAX_DEPTH = 60
 """What is nested deeper becomes its text, without structure."""
 
 _NAMES = (
-    "α alpha β beta γ gamma δ delta ϵ epsilon ε varepsilon ζ zeta η eta θ theta ϑ vartheta ι iota "
-    "κ kappa λ lambda μ mu ν nu ξ xi π pi ϖ varpi ρ rho ϱ varrho σ sigma ς varsigma τ tau "
-    "υ upsilon ϕ phi φ varphi χ chi ψ psi ω omega Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi "
-    "Σ Sigma Υ Upsilon Φ Phi Ψ Psi Ω Omega ∂ partial ∇ nabla ∞ infty ℏ hbar ℓ ell ℜ Re ℑ Im "
-    "ℵ aleph ∅ emptyset ∀ forall ∃ exists ¬ neg ∧ wedge ∨ vee ∩ cap ∪ cup ⊕ oplus ⊗ otimes "
-    "± pm ∓ mp × times ÷ div ⋅ cdot · cdot ∘ circ ∗ ast ⋆ star • bullet † dagger ∖ setminus "
-    "≤ leq ≥ geq ≪ ll ≫ gg ≠ neq ≡ equiv ≈ approx ≃ simeq ≅ cong ∼ sim ∝ propto ≺ prec ≻ succ "
-    "∈ in ∉ notin ∋ ni ⊂ subset ⊃ supset ⊆ subseteq ⊇ supseteq ⊢ vdash ⊨ models ⊥ perp ∣ mid "
-    "∥ parallel → to ← leftarrow ↔ leftrightarrow ⇒ Rightarrow ⇐ Leftarrow ⇔ Leftrightarrow "
-    "↦ mapsto ⟶ longrightarrow ↑ uparrow ↓ downarrow … ldots ⋯ cdots ⋮ vdots ⋱ ddots ′ prime "
-    "∑ sum ∏ prod ∐ coprod ∫ int ∬ iint ∭ iiint ∮ oint ⋂ bigcap ⋃ bigcup ⨁ bigoplus "
-    "⟨ langle ⟩ rangle ‖ Vert ⌊ lfloor ⌋ rfloor ⌈ lceil ⌉ rceil √ surd ∠ angle △ triangle"
+    "\u03b1 alpha \u03b2 beta \u03b3 gamma \u03b4 delta \u03f5 epsilon \u03b5 varepsilon \u03b6 "
+    "zeta \u03b7 eta \u03b8 theta \u03d1 vartheta \u03b9 iota \u03ba kappa \u03bb lambda \u03bc "
+    "mu \u03bd nu \u03be xi \u03c0 pi \u03d6 varpi \u03c1 rho \u03f1 varrho \u03c3 sigma \u03c2 "
+    "varsigma \u03c4 tau \u03c5 upsilon \u03d5 phi \u03c6 varphi \u03c7 chi \u03c8 psi \u03c9 "
+    "omega \u0393 Gamma \u0394 Delta \u0398 Theta \u039b Lambda \u039e Xi \u03a0 Pi \u03a3 "
+    "Sigma \u03a5 Upsilon \u03a6 Phi \u03a8 Psi \u03a9 Omega \u2202 partial \u2207 nabla \u221e "
+    "infty \u210f hbar \u2113 ell \u211c Re \u2111 Im \u2135 aleph \u2205 emptyset \u2200 "
+    "forall \u2203 exists \u00ac neg \u2227 wedge \u2228 vee \u2229 cap \u222a cup \u2295 oplus "
+    "\u2297 otimes \u00b1 pm \u2213 mp \u00d7 times \u00f7 div \u22c5 cdot \u00b7 cdot \u2218 "
+    "circ \u2217 ast \u22c6 star \u2022 bullet \u2020 dagger \u2216 setminus \u2264 leq \u2265 "
+    "geq \u226a ll \u226b gg \u2260 neq \u2261 equiv \u2248 approx \u2243 simeq \u2245 cong "
+    "\u223c sim \u221d propto \u227a prec \u227b succ \u2208 in \u2209 notin \u220b ni \u2282 "
+    "subset \u2283 supset \u2286 subseteq \u2287 supseteq \u22a2 vdash \u22a8 models \u22a5 "
+    "perp \u2223 mid \u2225 parallel \u2192 to \u2190 leftarrow \u2194 leftrightarrow \u21d2 "
+    "Rightarrow \u21d0 Leftarrow \u21d4 Leftrightarrow \u21a6 mapsto \u27f6 longrightarrow "
+    "\u2191 uparrow \u2193 downarrow \u2026 ldots \u22ef cdots \u22ee vdots \u22f1 ddots \u2032 "
+    "prime \u2211 sum \u220f prod \u2210 coprod \u222b int \u222c iint \u222d iiint \u222e oint "
+    "\u22c2 bigcap \u22c3 bigcup \u2a01 bigoplus \u27e8 langle \u27e9 rangle \u2016 Vert \u230a "
+    "lfloor \u230b rfloor \u2308 lceil \u2309 rceil \u221a surd \u2220 angle \u25b3 triangle "
 ).split()
 SYMBOLS = {symbol: f"\\{name}" for symbol, name in zip(_NAMES[::2], _NAMES[1::2], strict=True)} | {
     "\u2212": "-", "\u2061": "", "\u2062": "", "\u2063": "", "\u2064": "", "\u200b": "",
