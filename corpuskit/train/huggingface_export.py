@@ -34,7 +34,7 @@ from corpuskit.train.record import files_of, read_record, require_undamaged, ste
 from corpuskit.train.settings import ExpertShape, ModelShape, RopeScaling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from corpuskit.train.record import CheckpointRecord
 
