@@ -386,7 +386,7 @@ def shared_runs(
     places: Offsets,
     weights: Floats,
 ) -> tuple[Offsets, Floats]:
-    """Find runs of words of which any `size` in a row are in a row in a known text, too.
+    """Find runs of words whose every n-gram of `size` words occurs in a known text.
 
     O(B) of the texts to look at, and O(log G) at each place.
 

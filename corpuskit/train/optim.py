@@ -250,7 +250,7 @@ class AdamW8bit(Elementwise):
 
 
 def dequantise(codes: torch.Tensor, scale: torch.Tensor, qmap: torch.Tensor) -> torch.Tensor:
-    """Return the float32 numbers of codes (..., C), of which scale (..., B) has one per block."""
+    """Return the float32 numbers of codes (..., C); scale (..., B) has one per block."""
     values = qmap.index_select(0, codes.flatten().int()).view(*scale.shape, -1)
     return (values * scale[..., None]).view(codes.shape)
 

@@ -49,7 +49,7 @@ class Pipeline:
         model: as `build_model` returns it, with stages.
         settings: of the run.
         parallel: this rank.
-        seq_len: L, of which a rank has M tokens: all, unless ranks share rows.
+        seq_len: L; a rank has M of these tokens: all, unless ranks share rows.
     """
 
     def __init__(
