@@ -102,15 +102,23 @@ def training_page() -> str:
     plain = {key: one for key, one in top["properties"].items() if not _section(one)}
     lines += [*KEYS, *parameter_rows(plain, top.get("required", ()))]
     for key, one in top["properties"].items():
-        if name := _section(one):
-            section = sections[name]
-            lines += ["", f"## {key}", "", " ".join(section["description"].split()), ""]
-            lines += [*KEYS, *parameter_rows(section["properties"], section.get("required", ()))]
+        lines += _section_lines(key, one, sections)
     return "\n".join(lines) + "\n"
 
 
 KEYS = "| key | type | default | |", "|---|---|---|---|"
 _FROM_CLASSES = "Made from `corpuskit/train/settings.py`; see [training](training.md)."
+
+
+def _section_lines(key: str, spec: dict[str, Any], sections: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of one section, and of the sections in it."""
+    if (name := _section(spec)) is None:
+        return
+    section = sections[name]
+    yield from ("", f"## {key}", "", " ".join(section["description"].split()), "", *KEYS)
+    yield from parameter_rows(section["properties"], section.get("required", ()))
+    for inner, one in section["properties"].items():
+        yield from _section_lines(f"{key}.{inner}", one, sections)
 
 
 def _section(spec: dict[str, Any]) -> str | None:

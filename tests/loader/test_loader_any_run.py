@@ -1,4 +1,4 @@
-"""G1, G2, G5: whatever is done to a run on its way, it takes the rows of the uninterrupted one."""
+"""Whatever is done to a run on its way, it takes the rows of the uninterrupted one."""
 
 from __future__ import annotations
 
